@@ -1,0 +1,3 @@
+"""The version of tf_adasum."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,106 @@
+"""Buckets: variables packed into flat buffers of one dtype, and the table that remembers them.
+
+    gradients   [3, 4]   [4]   [4, 2]            one per variable
+    segments    0      12    16      24          offsets in the buffer
+    bucket      ┌───────┬─────┬───────┐
+                │  g_0  │ g_1 │  g_2  │  [n]     one flat buffer
+                └───────┴─────┴───────┘
+
+Shape legend: S segments (the variables of one bucket), n elements of the bucket.
+"""
+
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+
+# Large enough to amortize the latency of a collective, small enough that the exchange of the last
+# layers' gradients starts while the first layers' are still being computed.
+DEFAULT_BUCKET_BYTES = 32 * 2**20
+
+FLOATING_DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
+
+
+@dataclasses.dataclass(frozen=True)
+class Bucket:
+    """Some of the gradients, in the order in which they lie in one flat buffer.
+
+    Attributes:
+        indices: where these gradients stand in the list of all gradients.
+        shapes: their shapes.
+        dtype: the dtype of all of them.
+        segments: int64 ``[S+1]``: gradient s lies at ``segments[s] : segments[s+1]``.
+    """
+
+    indices: tuple
+    shapes: tuple
+    dtype: tf.DType
+    segments: np.ndarray
+
+    @classmethod
+    def of(cls, indices, gradients):
+        """Returns the bucket of ``gradients[i] for i in indices``."""
+        shapes = tuple(gradients[i].shape for i in indices)
+        sizes = [shape.num_elements() for shape in shapes]
+        segments = np.cumsum([0, *sizes], dtype=np.int64)
+        return cls(tuple(indices), shapes, gradients[indices[0]].dtype, segments)
+
+    def pack(self, gradients):
+        """Copies this bucket's gradients into one buffer of shape ``[n]``."""
+        return tf.concat([tf.reshape(gradients[i], [-1]) for i in self.indices], axis=0)
+
+    def unpack(self, buffer):
+        """Returns ``(index, gradient)`` for each gradient in a buffer of shape ``[n]``."""
+        pieces = tf.split(buffer, np.diff(self.segments))
+        return [
+            (index, tf.reshape(piece, shape))
+            for index, shape, piece in zip(self.indices, self.shapes, pieces, strict=True)
+        ]
+
+
+def plan(gradients, bucket_bytes=None):
+    """Distributes gradients over buckets.
+
+    The last gradients come first: backpropagation computes them first. A bucket holds gradients of
+    one dtype and is closed once it holds `bucket_bytes` or more; a large gradient is never cut.
+    Gradients without elements are in no bucket.
+
+    Args:
+        gradients: list of dense tensors of known shape.
+        bucket_bytes: bytes after which a bucket is closed; 0 or None for the default (32 MiB).
+
+    Returns:
+        A list of `Bucket`.
+
+    Raises:
+        ValueError: if a gradient has an unknown shape or a dtype that is no floating-point type.
+    """
+    limit = bucket_bytes or DEFAULT_BUCKET_BYTES
+    buckets, open_indices, open_bytes = [], {}, {}
+    for index in reversed(range(len(gradients))):
+        gradient = gradients[index]
+        _check(gradient, index)
+        dtype = gradient.dtype
+        if gradient.shape.num_elements() == 0:
+            continue
+        open_indices.setdefault(dtype, []).append(index)
+        open_bytes[dtype] = open_bytes.get(dtype, 0) + gradient.shape.num_elements() * dtype.size
+        if open_bytes[dtype] >= limit:
+            buckets.append(Bucket.of(open_indices.pop(dtype), gradients))
+            del open_bytes[dtype]
+    return buckets + [Bucket.of(indices, gradients) for indices in open_indices.values()]
+
+
+def _check(gradient, index):
+    if gradient.dtype not in FLOATING_DTYPES:
+        expected = ", ".join(dtype.name for dtype in FLOATING_DTYPES)
+        raise ValueError(
+            f"Only gradients of the dtypes {expected} can be aggregated. "
+            f"Received: gradient {index} with dtype {gradient.dtype.name}, shape {gradient.shape}"
+        )
+    if not gradient.shape.is_fully_defined():
+        raise ValueError(
+            "The shape of every gradient must be known when the training step is traced; give it "
+            "with tf.ensure_shape(gradient, variable.shape). "
+            f"Received: gradient {index} with shape {gradient.shape}"
+        )

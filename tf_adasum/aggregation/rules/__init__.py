@@ -1,0 +1,34 @@
+"""Aggregation rules: how the replicas' gradients become one.
+
+A rule is a function of the Gram matrix of the gradients; see `AggregationRule`.
+"""
+
+from tf_adasum.aggregation.rules.adasum import Adasum
+from tf_adasum.aggregation.rules.base import AggregationRule
+from tf_adasum.aggregation.rules.linear import Mean, Sum
+
+__all__ = ["Adasum", "AggregationRule", "Mean", "Sum", "get"]
+
+_BY_NAME = {"adasum": Adasum, "mean": Mean, "sum": Sum}
+
+
+def get(rule):
+    """Returns the rule of that name, or the rule itself.
+
+    Args:
+        rule: ``"adasum"``, ``"mean"``, ``"sum"`` or an `AggregationRule`.
+
+    Raises:
+        ValueError: for an unknown name or an object that is no rule.
+    """
+    if isinstance(rule, AggregationRule):
+        return rule
+    if isinstance(rule, str) and rule.lower() in _BY_NAME:
+        return _BY_NAME[rule.lower()]()
+    hint = ""
+    if isinstance(rule, type) and issubclass(rule, AggregationRule):
+        hint = f" Pass an instance: {rule.__name__}()."
+    raise ValueError(
+        f"`aggregation` must be one of {sorted(_BY_NAME)} or an instance of "
+        f"tf_adasum.rules.AggregationRule.{hint} Received: aggregation={rule!r}"
+    )

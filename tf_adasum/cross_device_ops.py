@@ -1,0 +1,105 @@
+"""AdasumCrossDeviceOps: gradient reductions go through a rule, all others stay TensorFlow's."""
+
+import numpy as np
+import tensorflow as tf
+
+from tf_adasum.aggregation import CollectiveExchange, LocalExchange, aggregate
+from tf_adasum.tensorflow_seam import GradientCrossDeviceOps
+
+# TensorFlow's all-to-all names its buffers by source and destination rank without a separator, so
+# that ranks (1, 11) and (11, 1) of one process collide.
+MOST_DEVICES_IN_ALL_TO_ALL = 11
+
+
+class AdasumCrossDeviceOps(GradientCrossDeviceOps):
+    """The `tf.distribute.CrossDeviceOps` that `AdasumMirroredStrategy` installs.
+
+    A reduction marked as one of gradients becomes ``Σ_i c_i g_i`` with the rule's coefficients. Any
+    other reduction (metrics, moments of a synchronized BatchNormalization, a user's `all_reduce`)
+    is the one of `tf.distribute.MultiWorkerMirroredStrategy`.
+
+    With all replicas in this process they are combined in the graph, on the first device and
+    without collectives. Otherwise each replica takes part in an exchange over TensorFlow's
+    collectives.
+
+    Args:
+        rule: the `AggregationRule`.
+        devices: this worker's devices.
+        group_size: the number of replicas on all workers.
+        options: default `tf.distribute.experimental.CommunicationOptions`; `bytes_per_pack` is the
+            size of a bucket.
+        collective_keys: the strategy's; None makes new ones.
+
+    Raises:
+        ValueError: with more than 11 devices on each of several workers.
+    """
+
+    def __init__(self, rule, devices, group_size, options, collective_keys=None):
+        if group_size > len(devices) > MOST_DEVICES_IN_ALL_TO_ALL:
+            raise ValueError(
+                f"At most {MOST_DEVICES_IN_ALL_TO_ALL} devices per worker can be used on several "
+                "workers (TensorFlow's CollectiveAllToAllV2 fails with more). Start more workers "
+                f"with fewer devices each. Received: {len(devices)} devices on each of "
+                f"{group_size // len(devices)} workers"
+            )
+        super().__init__(devices, group_size, options, collective_keys)
+        self.rule = rule
+        self._replica_of_rank = None
+        self._first_replica = 0
+
+    def meet(self, first_replica, options):
+        """Finds out which replica has which rank; every worker has to call it.
+
+        Args:
+            first_replica: id of this worker's first replica.
+            options: `CommunicationOptions`; its timeout bounds the wait for the other workers.
+        """
+
+        @tf.function
+        def gather_replica_ids():
+            gathered = []
+            for local, collectives in enumerate(self.collectives(options)):
+                with tf.device(collectives.device):
+                    gathered.append(collectives.all_gather(tf.constant([first_replica + local])))
+            return gathered
+
+        self._first_replica = first_replica
+        self._replica_of_rank = np.asarray(gather_replica_ids()[0])
+
+    def combine_gradients(self, gradients, options):
+        """Combines the gradients of the local replicas with those of all others.
+
+        Args:
+            gradients: for each local replica the list of its gradients.
+            options: merged `CommunicationOptions`.
+
+        Returns:
+            For each local replica the list of combined gradients, on its device.
+
+        Raises:
+            ValueError: for integer or complex gradients, before any collective.
+        """
+        if self.replicas == len(self.local_devices):
+            return self._combine_locally(gradients, options)
+        return self._combine_collectively(gradients, options)
+
+    def _combine_locally(self, gradients, options):
+        with tf.device(self.local_devices[0]):
+            exchange = LocalExchange(self.replicas)
+            combined = aggregate(gradients, self.rule, exchange, options.bytes_per_pack)
+        return [_copy_to(device, combined) for device in self.local_devices]
+
+    def _combine_collectively(self, gradients, options):
+        combined = []
+        for local, collectives in enumerate(self.collectives(options)):
+            replica = self._first_replica + local
+            exchange = CollectiveExchange(collectives, self._replica_of_rank, replica)
+            with tf.device(collectives.device):
+                own = [gradients[local]]
+                combined.append(aggregate(own, self.rule, exchange, options.bytes_per_pack))
+        return combined
+
+
+def _copy_to(device, tensors):
+    with tf.device(device):
+        return [tf.identity(tensor) for tensor in tensors]

@@ -1,0 +1,117 @@
+"""Which devices of this worker hold a replica each. Public TensorFlow names only."""
+
+import os
+
+import tensorflow as tf
+
+# Set by tf-adasum-launch for its workers.
+DEVICES_PER_WORKER = "TF_ADASUM_DEVICES_PER_WORKER"
+
+
+def local_devices(requested=None):
+    """Returns this worker's devices, e.g. ``("GPU:0", "GPU:1")``.
+
+    In this order: the requested ones; as many as the environment variable
+    ``TF_ADASUM_DEVICES_PER_WORKER`` says; all GPUs; all logical CPU devices. TensorFlow has one
+    logical CPU unless more are configured; where the environment variable asks for more and there
+    is no GPU, they are configured here.
+
+    Args:
+        requested: None, or a sequence of device names such as ``"GPU:0"`` or ``"/device:CPU:1"``.
+
+    Raises:
+        ValueError: for devices that do not exist, repeat, or are of different types, and for a
+            number of devices in the environment that cannot be had.
+    """
+    if requested is not None:
+        return _checked(requested)
+    count = _devices_per_worker()
+    for device_type in ("GPU", "CPU"):
+        if device_type == "CPU" and count:
+            _configure_logical_cpus(count)
+        available = _logical_devices(device_type)
+        if available:
+            if count and count > len(available):
+                raise ValueError(
+                    f"{DEVICES_PER_WORKER}={count} asks for more devices than this worker has. "
+                    f"Received: {len(available)} {device_type} devices"
+                )
+            return tuple(available[: count or None])
+    raise ValueError("TensorFlow has no device to hold a replica: no GPU and no CPU is visible.")
+
+
+def _checked(requested):
+    if isinstance(requested, str) or not all(isinstance(name, str) for name in requested):
+        raise ValueError(
+            f"`devices` must be a list of device names such as ['GPU:0', 'GPU:1']. "
+            f"Received: devices={requested!r}"
+        )
+    names = tuple(_short_name(name, requested) for name in requested)
+    if not names:
+        raise ValueError("`devices` must name at least one device. Received: devices=[]")
+    if len(set(names)) < len(names):
+        raise ValueError(f"`devices` must not repeat a device. Received: devices={requested!r}")
+    types = {name.split(":")[0] for name in names}
+    if len(types) > 1:
+        raise ValueError(f"`devices` must be of one type. Received: devices={requested!r}")
+    available = _logical_devices(types.pop())
+    missing = [name for name in names if name not in available]
+    if missing:
+        raise ValueError(
+            f"`devices` names devices that do not exist: {', '.join(missing)}. This worker has "
+            f"{', '.join(_logical_devices('CPU') + _logical_devices('GPU'))}; more logical CPUs are "
+            "made with tf.config.set_logical_device_configuration. "
+            f"Received: devices={requested!r}"
+        )
+    return names
+
+
+def _short_name(name, requested):
+    try:
+        spec = tf.DeviceSpec.from_string(name if name.startswith("/") else f"/device:{name}")
+    except ValueError:
+        spec = tf.DeviceSpec()
+    if not spec.device_type:
+        raise ValueError(
+            f"{name!r} in `devices` is no device name such as 'GPU:0' or '/device:CPU:1'. "
+            f"Received: devices={requested!r}"
+        )
+    return f"{spec.device_type}:{spec.device_index or 0}"
+
+
+def _logical_devices(device_type):
+    """Names of the logical devices there are, or will be; does not start TensorFlow's runtime.
+
+    Several workers can only be set up while the runtime has not started.
+    """
+    count = 0
+    for physical in tf.config.get_visible_devices(device_type):
+        count += len(tf.config.get_logical_device_configuration(physical) or [None])
+    return [f"{device_type}:{index}" for index in range(count)]
+
+
+def _devices_per_worker():
+    text = os.environ.get(DEVICES_PER_WORKER)
+    if not text:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(
+            f"The environment variable {DEVICES_PER_WORKER} must be a whole number of at least 1. "
+            f"Received: {DEVICES_PER_WORKER}={text!r}"
+        )
+    return int(text)
+
+
+def _configure_logical_cpus(count):
+    if len(_logical_devices("CPU")) >= count:
+        return
+    (cpu,) = tf.config.get_visible_devices("CPU")
+    try:
+        tf.config.set_logical_device_configuration(
+            cpu, [tf.config.LogicalDeviceConfiguration()] * count
+        )
+    except RuntimeError as error:
+        raise ValueError(
+            f"{DEVICES_PER_WORKER}={count} needs {count} logical CPU devices, which cannot be made "
+            "any more because TensorFlow has already run an operation. Create the strategy first."
+        ) from error

@@ -1,0 +1,155 @@
+"""AdasumMirroredStrategy: the one line a Keras user changes."""
+
+import functools
+import os
+import time
+
+import keras
+import tensorflow as tf
+
+from tf_adasum import cluster, keras_seam, tensorflow_seam
+from tf_adasum.aggregation import rules
+from tf_adasum.cross_device_ops import AdasumCrossDeviceOps
+from tf_adasum.devices import local_devices
+
+# Set by tf-adasum-launch for its workers.
+LAUNCHER = "TF_ADASUM_LAUNCHER"
+
+
+class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
+    """Synchronous data-parallel training with adaptive gradient aggregation.
+
+    A `tf.distribute.MultiWorkerMirroredStrategy` in which the gradients of any Keras optimizer are
+    combined by an aggregation rule, ``g = Σ_i c_i g_i``, instead of being averaged:
+
+    >>> strategy = tf_adasum.AdasumMirroredStrategy()
+    >>> with strategy.scope():
+    ...     model = keras.Sequential([...])
+    ...     model.compile(optimizer="sgd", loss="mse")
+    >>> model.fit(dataset)
+
+    Without a cluster it trains on all GPUs of this machine, or on all logical CPU devices. With one
+    (``TF_CONFIG``, Slurm, Kubernetes, …) every worker runs the same program, and each device of
+    each worker holds a replica. Create the strategy before TensorFlow runs its first operation.
+
+    The *batch size* given to Keras is the global one: each of the N replicas gets 1/N of it. Keep
+    the learning rate of a single replica with a per-replica batch of the size you tuned it for.
+
+    In a custom training loop the loss of a replica is its own mean (not divided by N), unless the
+    rule is ``"mean"``, which leaves Keras's and TensorFlow's own path untouched.
+
+    Args:
+        devices: this worker's devices, such as ``["GPU:0", "GPU:1"]``; all workers need the same
+            number of them. Default: all GPUs, else all logical CPUs.
+        cluster_resolver: a `tf.distribute.cluster_resolver.ClusterResolver`. Default: the one that
+            reads ``TF_CONFIG``.
+        communication_options: `tf.distribute.experimental.CommunicationOptions`:
+            ``timeout_seconds`` of each collective and of the start (default: 60 s for the start,
+            unlimited after it), ``bytes_per_pack`` of a bucket (default: 32 MiB),
+            ``implementation`` of the collectives.
+        aggregation: name of a rule (``"adasum"``, ``"mean"``, ``"sum"``) or an
+            `tf_adasum.rules.AggregationRule`.
+        radix_plan: how the exchange is split into levels; ``[N]``, one level over all N replicas,
+            is the only plan so far and the default.
+
+    Raises:
+        ValueError: before any communication, for an unknown rule, devices that do not exist or
+            repeat, a TF_CONFIG that is no JSON or lacks this task, or another plan than ``[N]``.
+        OSError: if another process uses this worker's port.
+        TimeoutError: naming the workers that did not start in time.
+
+    Reference:
+        Maleki et al., "Scaling Distributed Training with Adaptive Summation", MLSys 2021
+        (arXiv 2006.02924).
+    """
+
+    def __init__(
+        self,
+        devices=None,
+        cluster_resolver=None,
+        communication_options=None,
+        *,
+        aggregation="adasum",
+        radix_plan=None,
+    ):
+        self._aggregation = rules.get(aggregation)
+        keras_seam.install()
+        tensorflow_seam.stop_autotuning_device_datasets()
+        options = _checked_options(communication_options)
+        resolver, tasks = cluster.resolve(cluster_resolver)
+        names = local_devices(devices)
+        _check_radix_plan(radix_plan, len(names) * (len(tasks.addresses) if tasks else 1))
+
+        timeout = options.timeout_seconds or cluster.DEFAULT_TIMEOUT
+        deadline = time.monotonic() + timeout
+        if tasks:
+            cluster.meet(tasks, timeout)
+        extended = tensorflow_seam.GradientAggregatingExtended(
+            self,
+            resolver,
+            options,
+            local_devices=names,
+            cross_device_ops=functools.partial(AdasumCrossDeviceOps, self._aggregation),
+            register_timeout=timeout,
+        )
+        tf.distribute.Strategy.__init__(self, extended)
+        if tasks:
+            remaining = max(1.0, deadline - time.monotonic())
+            tensorflow_seam.cross_device_ops(extended).meet(
+                tensorflow_seam.first_replica(extended),
+                tensorflow_seam.CommunicationOptions(timeout_seconds=remaining),
+            )
+            _leave_progress_bars_to_the_first_worker(tasks)
+
+    @property
+    def aggregation(self):
+        """The `AggregationRule` that combines the gradients."""
+        return self._aggregation
+
+    @property
+    def gradient_reduction(self):
+        """Options that mark an `all_reduce` as one of gradients; None where the rule is `Mean`.
+
+        For custom training loops that do not use a Keras optimizer:
+
+        >>> context = tf.distribute.get_replica_context()
+        >>> combined = context.all_reduce("SUM", gradients, options=strategy.gradient_reduction)
+        """
+        if isinstance(self._aggregation, rules.Mean):
+            return None
+        return tensorflow_seam.GradientReduction()
+
+    def reduce(self, reduce_op, value, axis):
+        """Reduces `value` over the replicas: `tf.distribute.Strategy.reduce`.
+
+        Keras asks for the mean of a metric, a scalar, "along axis 0", which TensorFlow refuses. A
+        scalar is reduced over the replicas alone.
+        """
+        local = self.experimental_local_results(value)[0]
+        if axis is not None and getattr(local, "shape", None) is not None and local.shape.rank == 0:
+            axis = None
+        return super().reduce(reduce_op, value, axis)
+
+
+def _checked_options(options):
+    if options is None:
+        return tensorflow_seam.CommunicationOptions()
+    if not isinstance(options, tensorflow_seam.CommunicationOptions):
+        raise ValueError(
+            "`communication_options` must be tf.distribute.experimental.CommunicationOptions. "
+            f"Received: communication_options={options!r}"
+        )
+    return options
+
+
+def _check_radix_plan(plan, replicas):
+    if plan is not None and list(plan) != [replicas]:
+        raise ValueError(
+            f"`radix_plan` must be None or [{replicas}], one level over all replicas. "
+            f"Received: radix_plan={plan!r}"
+        )
+
+
+def _leave_progress_bars_to_the_first_worker(tasks):
+    if tasks.rank > 0 and os.environ.get(LAUNCHER):
+        keras.config.disable_interactive_logging()

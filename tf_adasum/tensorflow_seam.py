@@ -1,0 +1,293 @@
+"""The seam to TensorFlow: every private TensorFlow name this package touches is in this file.
+
+What is hooked, and why there is no public way:
+
+* `CollectiveAllReduce._all_reduce_per_replica_values`: the one place through which every reduction
+  over all replicas goes. Reductions that carry the `GradientReduction` marker are handed to
+  `combine_gradients`; every other one is TensorFlow's own, untouched.
+* `CollectiveAllReduceExtended._initialize_local`, `._initialize_multi_worker`: create the
+  CrossDeviceOps; there is no argument for another one.
+* `CollectiveAllReduceExtended._initialize_local_devices`: knows one CPU per worker only.
+* `MirroredExtended._batch_reduce_to`: merges options, and would drop the marker.
+* `CollectiveReplicaLauncher._next_instance_key`, `._get_ordering_token`: collectives of one group
+  need TensorFlow's own keys, and its ordering token, or several devices in one graph deadlock.
+* `Context.configure_coordination_service`: the time a worker waits for the others to register.
+* `multi_device_iterator_ops._create_device_dataset`: see `stop_autotuning_device_datasets`.
+
+`tests/unit/test_seams.py` fails with the name of what a new TensorFlow has moved.
+"""
+
+import functools
+
+import tensorflow as tf
+
+try:
+    from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
+    from tensorflow.python.data.ops import multi_device_iterator_ops
+    from tensorflow.python.distribute import (
+        collective_util,
+        distribute_utils,
+        multi_worker_util,
+        values,
+    )
+    from tensorflow.python.distribute.collective_all_reduce_strategy import (
+        CollectiveAllReduceExtended,
+    )
+    from tensorflow.python.distribute.cross_device_ops import CollectiveAllReduce
+    from tensorflow.python.eager import context
+    from tensorflow.python.ops import control_flow_util
+except ImportError as error:
+    raise ImportError(
+        f"tf_adasum works with TensorFlow 2.21; TensorFlow {tf.__version__} has moved something it "
+        f"builds on: {error}. Install a supported one: pip install 'tf-adasum[cpu]' or "
+        "'tf-adasum[cuda]'."
+    ) from error
+
+CommunicationOptions = collective_util.Options
+
+
+class GradientReduction(CommunicationOptions):
+    """Communication options that mark a reduction as one of gradients.
+
+    The marker travels with the call, because merge functions run on other threads: thread-locals
+    and context managers do not reach them.
+    """
+
+    @classmethod
+    def with_options(cls, options):
+        """Returns the marker with the settings of `options`."""
+        return cls(options.bytes_per_pack, options.timeout_seconds, options.implementation)
+
+    def merge(self, options):
+        """Merges as `CommunicationOptions` do, and stays a marker."""
+        return self.with_options(super().merge(options))
+
+
+class ReplicaCollectives:
+    """The three collectives of one replica, over all replicas of the strategy.
+
+    Args:
+        launcher: TensorFlow's launcher of the replica: its group, keys and ordering token.
+        options: `CommunicationOptions`: timeout in seconds and implementation.
+    """
+
+    def __init__(self, launcher, options):
+        self._launcher = launcher
+        self._options = options
+
+    @property
+    def device(self):
+        """The replica's device."""
+        return self._launcher._device
+
+    def all_to_all(self, shards):
+        """Sends row i of ``[R, W]`` to rank i; returns ``[R, W]``, row i from rank i."""
+        return tf.raw_ops.CollectiveAllToAllV2(input=shards, **self._arguments())
+
+    def all_reduce(self, value):
+        """Returns the sum of `value` over all replicas."""
+        return tf.raw_ops.CollectiveReduceV2(
+            input=value, merge_op="Add", final_op="Id", **self._arguments()
+        )
+
+    def all_gather(self, value):
+        """Concatenates the replicas' `value` along the first axis, in the order of the ranks."""
+        dtype = value.dtype
+        if dtype == tf.bfloat16:  # the one dtype CollectiveGatherV2 lacks; only bits travel
+            value = tf.bitcast(value, tf.float16)
+        gathered = tf.raw_ops.CollectiveGatherV2(input=value, **self._arguments())
+        return tf.bitcast(gathered, dtype) if dtype == tf.bfloat16 else gathered
+
+    def _arguments(self):
+        launcher = self._launcher
+        token = launcher._get_ordering_token()
+        return {
+            "group_size": launcher._group_size,
+            "group_key": launcher._group_key,
+            "instance_key": launcher._next_instance_key(),
+            "ordering_token": [] if token is None else [token],
+            "communication_hint": self._options.implementation.value,
+            "timeout_seconds": float(self._options.timeout_seconds or 0),
+            "is_stateless": False,
+        }
+
+
+class GradientCrossDeviceOps(CollectiveAllReduce):
+    """TensorFlow's `CollectiveAllReduce`, with gradients going to `combine_gradients`.
+
+    Args: as `CollectiveAllReduce`: the local devices, the number of replicas on all workers, the
+        default options, and the collective keys shared with the strategy.
+    """
+
+    def combine_gradients(self, gradients, options):
+        """Combines gradients; called in a graph.
+
+        Args:
+            gradients: for each local replica the list of its gradients.
+            options: the merged `CommunicationOptions`.
+
+        Returns:
+            For each local replica the list of combined gradients, on its device.
+        """
+        raise NotImplementedError
+
+    @property
+    def local_devices(self):
+        """The devices of this worker, in the order of its replicas."""
+        return self._devices
+
+    @property
+    def replicas(self):
+        """The number of replicas on all workers."""
+        return self._group_size
+
+    def collectives(self, options):
+        """Returns `ReplicaCollectives` for each local replica."""
+        return [ReplicaCollectives(launcher, options) for launcher in self._launchers]
+
+    def _all_reduce_per_replica_values(self, reduce_op, per_replica_values, options):
+        if not isinstance(options, GradientReduction):
+            return super()._all_reduce_per_replica_values(reduce_op, per_replica_values, options)
+        gradients = [list(own) for own in zip(*(v.values for v in per_replica_values), strict=True)]
+        if tf.executing_eagerly():
+            # Collectives block, and eager code would launch one local device after the other.
+            combined = self._graph_of(options.bytes_per_pack, options.timeout_seconds)(gradients)
+        else:
+            refuse_xla()
+            with self._lock:  # no other collective may come between those of one reduction
+                combined = self.combine_gradients(gradients, options)
+        return [
+            distribute_utils.regroup(own, wrap_class=values.Mirrored)
+            for own in zip(*combined, strict=True)
+        ]
+
+    def _all_reduce(self, reduce_op, value, replica_id, options):
+        if isinstance(options, GradientReduction):
+            refuse_xla()  # reached when XLA compiles a replica's step on its own
+        return super()._all_reduce(reduce_op, value, replica_id, options)
+
+    @functools.lru_cache(maxsize=8)  # noqa: B019 (the strategy and this object live equally long)
+    def _graph_of(self, bytes_per_pack, timeout_seconds):
+        options = CommunicationOptions(bytes_per_pack, timeout_seconds)
+        return tf.function(lambda gradients: self.combine_gradients(gradients, options))
+
+
+def refuse_xla():
+    """Raises where the gradients would be aggregated inside code that XLA compiles."""
+    if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        raise ValueError(
+            "Gradients cannot be aggregated inside XLA-compiled code: TensorFlow's collectives "
+            "have no XLA kernels on this device. Compile the model with jit_compile=False (or "
+            "'auto')."
+        )
+
+
+class GradientAggregatingExtended(CollectiveAllReduceExtended):
+    """What `MultiWorkerMirroredStrategy` does behind its public face, with three hooks.
+
+    Args:
+        strategy: the strategy this belongs to.
+        cluster_resolver: a `ClusterResolver`; without a cluster all replicas are local.
+        communication_options: `CommunicationOptions` of every reduction.
+        local_devices: names of this worker's devices, such as ``("CPU:0", "CPU:1")``.
+        cross_device_ops: class or function that makes the `GradientCrossDeviceOps`.
+        register_timeout: seconds to wait for the other workers to register, at the start.
+    """
+
+    def __init__(
+        self,
+        strategy,
+        cluster_resolver,
+        communication_options,
+        *,
+        local_devices,
+        cross_device_ops,
+        register_timeout,
+    ):
+        self._local_device_names = local_devices
+        self._make_cross_device_ops = cross_device_ops
+        self._register_timeout = register_timeout
+        super().__init__(strategy, cluster_resolver, communication_options)
+
+    def _initialize_local_devices(self, cluster_resolver, worker_device):
+        del cluster_resolver
+        devices = tuple(f"{worker_device}/device:{name}" for name in self._local_device_names)
+        return devices, self._local_device_names[0].split(":")[0]
+
+    def _initialize_local(self, *args, **kwargs):
+        super()._initialize_local(*args, **kwargs)
+        self._install_cross_device_ops()
+
+    def _initialize_multi_worker(self, cluster_resolver):
+        self._bound_registration(cluster_resolver)
+        super()._initialize_multi_worker(cluster_resolver)
+        self._install_cross_device_ops()
+
+    def _install_cross_device_ops(self):
+        stock = self._cross_device_ops
+        self._cross_device_ops = self._make_cross_device_ops(
+            devices=stock._devices,
+            group_size=stock._group_size,
+            options=stock._options,
+            collective_keys=self._collective_keys,
+        )
+
+    def _bound_registration(self, cluster_resolver):
+        """Configures the coordination service as `CollectiveAllReduceExtended` would, but bounded.
+
+        Left alone, a worker waits for one that never starts without a word and without end.
+        """
+        if context.context().coordination_service is not None:
+            return
+        cluster = multi_worker_util.normalize_cluster_spec(cluster_resolver.cluster_spec())
+        if cluster_resolver.task_type not in ("chief", "worker"):
+            return
+        context.context().configure_coordination_service(
+            service_type="standalone",
+            service_leader=multi_worker_util.coordination_leader(cluster),
+            cluster_register_timeout_in_ms=int(1000 * self._register_timeout),
+            coordinated_jobs=[
+                coordination_config_pb2.CoordinatedJob(name=job, num_tasks=cluster.num_tasks(job))
+                for job in ("chief", "worker")
+                if job in cluster.jobs
+            ],
+        )
+
+    def _batch_reduce_to(self, reduce_op, value_destination_pairs, options):
+        if not isinstance(options, GradientReduction):
+            return super()._batch_reduce_to(reduce_op, value_destination_pairs, options)
+        marked = GradientReduction.with_options(self._communication_options.merge(options))
+        return self._cross_device_ops.batch_reduce(
+            reduce_op, value_destination_pairs, options=marked
+        )
+
+
+def cross_device_ops(extended):
+    """Returns the strategy's `GradientCrossDeviceOps`."""
+    return extended._cross_device_ops
+
+
+def first_replica(extended):
+    """Returns the id of this worker's first replica among all replicas."""
+    return extended._get_replica_id_in_sync_group(0)
+
+
+def stop_autotuning_device_datasets():
+    """Switches tf.data's autotuning off in the datasets that feed one device each.
+
+    A strategy hands every local device its batches through a dataset of its own, which has nothing
+    to tune. Its autotuning thread sleeps for a period that doubles up to a minute, and the end of
+    every epoch waits for it: stalls of many seconds with 8 or more local devices.
+    """
+    create = multi_device_iterator_ops._create_device_dataset
+    if getattr(create, "stops_autotuning", False):
+        return
+    options = tf.data.Options()
+    options.autotune.enabled = False
+
+    @functools.wraps(create)
+    def create_without_autotuning(*args, **kwargs):
+        return create(*args, **kwargs).with_options(options)
+
+    create_without_autotuning.stops_autotuning = True
+    multi_device_iterator_ops._create_device_dataset = create_without_autotuning
