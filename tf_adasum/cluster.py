@@ -1,26 +1,10 @@
-"""The cluster: who takes part, and meeting the others before TensorFlow waits for them.
+"""The cluster: which tasks train together, and which of them this process is."""
 
-TensorFlow's own start-up waits for a worker that never comes without a word. So each worker first
-checks that its port is free, then knocks at the others' ports until all have answered, and says
-which did not. Only then TensorFlow's server starts, on the same port.
-"""
-
-import contextlib
 import dataclasses
-import errno
 import json
 import os
-import select
-import socket
-import time
 
 import tensorflow as tf
-
-# Seconds to wait for the others where CommunicationOptions(timeout_seconds=...) says nothing.
-DEFAULT_TIMEOUT = 60.0
-
-_KNOCK_EVERY = 0.1
-_SAY_WHO_IS_MISSING_EVERY = 10.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +21,10 @@ class Cluster:
     addresses: tuple
     names: tuple
     rank: int
+
+    def named(self, ranks):
+        """Returns the names and addresses of some tasks, for messages."""
+        return ", ".join(f"{self.names[rank]} ({self.addresses[rank]})" for rank in ranks)
 
 
 def resolve(cluster_resolver=None):
@@ -120,75 +108,3 @@ def _place_in(tasks, task_type, task_id, source):
             )
     names = tuple(f"{job} {index}" for job, index in members)
     return Cluster(addresses, names, members.index((task_type, int(task_id))))
-
-
-def meet(cluster, timeout):
-    """Waits until every task of the cluster has been seen.
-
-    Args:
-        cluster: the `Cluster`.
-        timeout: seconds.
-
-    Raises:
-        OSError: if another process uses this task's port.
-        TimeoutError: naming the tasks that did not start in time.
-    """
-    own = cluster.addresses[cluster.rank]
-    deadline = time.monotonic() + timeout
-    missing = [rank for rank in range(len(cluster.addresses)) if rank != cluster.rank]
-    said = time.monotonic()
-    with _listening(own, cluster.names[cluster.rank]) as listener:
-        while missing:
-            missing = [rank for rank in missing if not _answers(cluster.addresses[rank])]
-            _accept_all(listener, _KNOCK_EVERY if missing else 0)
-            now = time.monotonic()
-            if missing and now > deadline:
-                raise TimeoutError(
-                    f"{cluster.names[cluster.rank]} ({own}) waited {timeout:g} s, but "
-                    f"{_listed(cluster, missing)} did not start. Start every task of the cluster, "
-                    "check that the addresses can be reached from here, or wait longer with "
-                    "tf.distribute.experimental.CommunicationOptions(timeout_seconds=...)."
-                )
-            if missing and now - said > _SAY_WHO_IS_MISSING_EVERY:
-                said = now
-                print(f"tf_adasum: waiting for {_listed(cluster, missing)}", flush=True)
-
-
-def _listed(cluster, ranks):
-    return ", ".join(f"{cluster.names[rank]} ({cluster.addresses[rank]})" for rank in ranks)
-
-
-@contextlib.contextmanager
-def _listening(address, name):
-    """Listens on the port of `address` on all interfaces, as TensorFlow's server will."""
-    port = int(address.rpartition(":")[2])
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind(("", port))
-            listener.listen(128)
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise
-            raise OSError(
-                errno.EADDRINUSE,
-                f"the port of {name}, {address}, is in use by another process. End that process "
-                "or give the task another port",
-            ) from error
-        yield listener
-
-
-def _answers(address):
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=1).close()
-    except OSError:
-        return False
-    return True
-
-
-def _accept_all(listener, wait):
-    """Takes the knocks of the others off the queue, for at least `wait` seconds."""
-    deadline = time.monotonic() + wait
-    while select.select([listener], [], [], max(0, deadline - time.monotonic()))[0]:
-        listener.accept()[0].close()

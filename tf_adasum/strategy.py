@@ -7,7 +7,7 @@ import time
 import keras
 import tensorflow as tf
 
-from tf_adasum import cluster, keras_seam, tensorflow_seam
+from tf_adasum import cluster, keras_seam, rendezvous, tensorflow_seam
 from tf_adasum.aggregation import rules
 from tf_adasum.cross_device_ops import AdasumCrossDeviceOps
 from tf_adasum.devices import local_devices
@@ -54,7 +54,8 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
 
     Raises:
         ValueError: before any communication, for an unknown rule, devices that do not exist or
-            repeat, a TF_CONFIG that is no JSON or lacks this task, or another plan than ``[N]``.
+            repeat, a TF_CONFIG that is no JSON or lacks this task, another plan than ``[N]``, or
+            workers that differ in their rule or number of devices.
         OSError: if another process uses this worker's port.
         TimeoutError: naming the workers that did not start in time.
 
@@ -80,10 +81,10 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         names = local_devices(devices)
         _check_radix_plan(radix_plan, len(names) * (len(tasks.addresses) if tasks else 1))
 
-        timeout = options.timeout_seconds or cluster.DEFAULT_TIMEOUT
+        timeout = options.timeout_seconds or rendezvous.DEFAULT_TIMEOUT
         deadline = time.monotonic() + timeout
         if tasks:
-            cluster.meet(tasks, timeout)
+            rendezvous.meet(tasks, self._terms(len(names)), timeout)
         extended = tensorflow_seam.GradientAggregatingExtended(
             self,
             resolver,
@@ -100,6 +101,10 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
                 tensorflow_seam.CommunicationOptions(timeout_seconds=remaining),
             )
             _leave_progress_bars_to_the_first_worker(tasks)
+
+    def _terms(self, devices):
+        """What all workers have to have in common."""
+        return {"rule": repr(self._aggregation), "devices per worker": devices}
 
     @property
     def aggregation(self):

@@ -1,0 +1,189 @@
+"""The rendezvous: the tasks of a cluster meet before TensorFlow starts its server.
+
+TensorFlow's own start-up waits for a task that never comes without a word, and shares no hint when
+the tasks were started with different settings. So every task first listens on its own port and
+introduces itself at the others' ports. Each pair exchanges one line of JSON in either direction;
+a task that has met all others leaves the port to TensorFlow.
+"""
+
+import errno
+import json
+import select
+import socket
+import threading
+import time
+
+# Seconds to wait for the others where CommunicationOptions(timeout_seconds=...) says nothing.
+DEFAULT_TIMEOUT = 60.0
+
+_SECONDS_BETWEEN_ROUNDS = 0.1
+_SECONDS_BETWEEN_MESSAGES = 10.0
+_SECONDS_FOR_AN_ANSWER = 2.0
+_LONGEST_LINE = 1 << 16
+
+
+def meet(cluster, terms, timeout):
+    """Waits until every task of the cluster has introduced itself.
+
+    Args:
+        cluster: the `Cluster`.
+        terms: dict of what all tasks have to have in common; JSON types.
+        timeout: seconds.
+
+    Raises:
+        OSError: if another process uses this task's port.
+        TimeoutError: naming the tasks that did not start in time.
+        ValueError: naming a task that was started with another cluster or other terms.
+    """
+    terms = {"cluster": list(cluster.addresses), **terms}
+    with _Doorstep(cluster, terms) as doorstep:
+        deadline = time.monotonic() + timeout
+        next_message = time.monotonic() + _SECONDS_BETWEEN_MESSAGES
+        while missing := doorstep.missing():
+            for rank in missing:
+                doorstep.call_on(rank)
+            doorstep.check_terms()
+            if not (missing := doorstep.missing()):
+                break
+            if time.monotonic() > deadline:
+                raise TimeoutError(_who_is_missing(cluster, missing, doorstep.strangers, timeout))
+            if time.monotonic() > next_message:
+                next_message += _SECONDS_BETWEEN_MESSAGES
+                print(f"tf_adasum: waiting for {cluster.named(missing)}", flush=True)
+            time.sleep(_SECONDS_BETWEEN_ROUNDS)
+        doorstep.check_terms()
+
+
+def _who_is_missing(cluster, missing, strangers, timeout):
+    message = (
+        f"{cluster.named([cluster.rank])} waited {timeout:g} s, but {cluster.named(missing)} did "
+        "not start. Start every task of the cluster, check that the addresses can be reached from "
+        "here, or wait longer with "
+        "tf.distribute.experimental.CommunicationOptions(timeout_seconds=...)."
+    )
+    others = [rank for rank in missing if rank in strangers]
+    if others:
+        message += f" Another program answers at the address of {cluster.named(others)}."
+    return message
+
+
+class _Doorstep:
+    """This task's open port, and what the other tasks have said.
+
+    A thread answers callers, so that no task waits for one that is itself waiting.
+    """
+
+    def __init__(self, cluster, terms):
+        self._cluster = cluster
+        self._introduction = {"rank": cluster.rank, "terms": terms}
+        self._terms_of = {}
+        self.strangers = set()
+        self._listener = _listen(cluster)
+        self._closing = threading.Event()
+        self._answering = threading.Thread(target=self._answer_callers, daemon=True)
+
+    def __enter__(self):
+        self._answering.start()
+        return self
+
+    def __exit__(self, *exception):
+        self._closing.set()
+        self._answering.join()
+        self._listener.close()
+
+    def missing(self):
+        """Returns the ranks of the tasks not met yet."""
+        own = self._cluster.rank
+        tasks = range(len(self._cluster.addresses))
+        return [rank for rank in tasks if rank != own and rank not in self._terms_of]
+
+    def call_on(self, rank):
+        """Introduces this task to another and hears its introduction, if it is there."""
+        host, _, port = self._cluster.addresses[rank].rpartition(":")
+        try:
+            with socket.create_connection(
+                (host.strip("[]"), int(port)), timeout=_SECONDS_FOR_AN_ANSWER
+            ) as connection:
+                _send(connection, self._introduction)
+                if not self._remember(_receive(connection)):
+                    self.strangers.add(rank)
+        except ConnectionRefusedError:
+            self.strangers.discard(rank)
+        except TimeoutError:
+            self.strangers.add(rank)
+        except OSError:
+            pass  # not reachable now; the next round tries again
+
+    def check_terms(self):
+        """Raises ValueError if a task that was met has other terms."""
+        ours = self._introduction["terms"]
+        for rank, theirs in list(self._terms_of.items()):
+            for term in ours.keys() | theirs.keys():
+                if ours.get(term) != theirs.get(term):
+                    names = self._cluster.names
+                    raise ValueError(
+                        f"All workers must be started with the same {term}. Received: "
+                        f"{ours.get(term)} on {names[self._cluster.rank]}, {theirs.get(term)} on "
+                        f"{names[rank]}"
+                    )
+
+    def _answer_callers(self):
+        while not self._closing.is_set():
+            if not select.select([self._listener], [], [], _SECONDS_BETWEEN_ROUNDS)[0]:
+                continue
+            try:
+                connection, _ = self._listener.accept()
+                with connection:
+                    connection.settimeout(_SECONDS_FOR_AN_ANSWER)
+                    introduction = _receive(connection)
+                    _send(connection, self._introduction)
+                    self._remember(introduction)
+            except OSError:
+                continue  # the caller went away; it will call again
+
+    def _remember(self, introduction):
+        """Returns whether the introduction is one of a task of this cluster."""
+        rank, terms = introduction.get("rank"), introduction.get("terms")
+        if not isinstance(terms, dict) or rank not in range(len(self._cluster.addresses)):
+            return False
+        self._terms_of[rank] = terms
+        return True
+
+
+def _listen(cluster):
+    """Listens on this task's port, on all interfaces as TensorFlow's server will."""
+    port = int(cluster.addresses[cluster.rank].rpartition(":")[2])
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(("", port))
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        if error.errno != errno.EADDRINUSE:
+            raise
+        raise OSError(
+            errno.EADDRINUSE,
+            f"the port of {cluster.named([cluster.rank])} is in use by another process. End that "
+            "process or give the task another port",
+        ) from error
+    return listener
+
+
+def _send(connection, message):
+    connection.sendall(json.dumps(message).encode() + b"\n")
+
+
+def _receive(connection):
+    """Returns the one line of JSON that the other side sends, {} if it is something else."""
+    line = b""
+    while not line.endswith(b"\n") and len(line) < _LONGEST_LINE:
+        piece = connection.recv(4096)
+        if not piece:
+            break
+        line += piece
+    try:
+        message = json.loads(line)
+    except ValueError:
+        return {}
+    return message if isinstance(message, dict) else {}
