@@ -79,7 +79,7 @@ class AdasumCrossDeviceOps(GradientCrossDeviceOps):
         Raises:
             ValueError: for integer or complex gradients, before any collective.
         """
-        if self.replicas == len(self.local_devices):
+        if self.all_local:
             return self._combine_locally(gradients, options)
         return self._combine_collectively(gradients, options)
 

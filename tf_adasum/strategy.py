@@ -15,6 +15,9 @@ from tf_adasum.devices import local_devices
 # Set by tf-adasum-launch for its workers.
 LAUNCHER = "TF_ADASUM_LAUNCHER"
 
+# Local devices from which on the autotuning of a dataset costs more than it gains.
+MANY_DEVICES = 8
+
 
 class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
     """Synchronous data-parallel training with adaptive gradient aggregation.
@@ -123,6 +126,17 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         if isinstance(self._aggregation, rules.Mean):
             return None
         return tensorflow_seam.GradientReduction()
+
+    def experimental_distribute_dataset(self, dataset, options=None):
+        """Distributes a dataset: `tf.distribute.Strategy.experimental_distribute_dataset`.
+
+        With many local devices tf.data's autotuning of the dataset is switched off, unless its
+        options switch it on: the end of every epoch would wait for it, for up to 40 s. Parallelism
+        left to `tf.data.AUTOTUNE` keeps its initial value then.
+        """
+        if len(self.extended.worker_devices) >= MANY_DEVICES:
+            dataset = tensorflow_seam.without_autotuning(dataset)
+        return super().experimental_distribute_dataset(dataset, options)
 
     def reduce(self, reduce_op, value, axis):
         """Reduces `value` over the replicas: `tf.distribute.Strategy.reduce`.

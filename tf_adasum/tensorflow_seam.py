@@ -141,13 +141,18 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         """The number of replicas on all workers."""
         return self._group_size
 
+    @property
+    def all_local(self):
+        """Whether this worker holds all replicas."""
+        return len(self._devices) == self._group_size
+
     def collectives(self, options):
         """Returns `ReplicaCollectives` for each local replica."""
         return [ReplicaCollectives(launcher, options) for launcher in self._launchers]
 
     def _all_reduce_per_replica_values(self, reduce_op, per_replica_values, options):
         if not isinstance(options, GradientReduction):
-            return super()._all_reduce_per_replica_values(reduce_op, per_replica_values, options)
+            return self._reduce_others(reduce_op, per_replica_values, options)
         gradients = [list(own) for own in zip(*(v.values for v in per_replica_values), strict=True)]
         if tf.executing_eagerly():
             # Collectives block, and eager code would launch one local device after the other.
@@ -160,6 +165,20 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
             distribute_utils.regroup(own, wrap_class=values.Mirrored)
             for own in zip(*combined, strict=True)
         ]
+
+    def _reduce_others(self, reduce_op, per_replica_values, options):
+        """Reduces what is no gradient, as TensorFlow does it.
+
+        Among logical CPUs of one process: as `MirroredStrategy`, on one device. A collective among
+        them takes threads by the hundred for 32 devices, and gains nothing.
+        """
+        if self.all_local and "CPU" in self._devices[0]:
+            reduction = tf.distribute.ReductionToOneDevice(reduce_to_device=self._devices[0])
+            return [
+                reduction.reduce(reduce_op, value, destinations=value)
+                for value in per_replica_values
+            ]
+        return super()._all_reduce_per_replica_values(reduce_op, per_replica_values, options)
 
     def _all_reduce(self, reduce_op, value, replica_id, options):
         if isinstance(options, GradientReduction):
@@ -272,22 +291,29 @@ def first_replica(extended):
     return extended._get_replica_id_in_sync_group(0)
 
 
+def without_autotuning(dataset):
+    """Returns a `tf.data.Dataset` that tf.data does not autotune, unless its options say so."""
+    if not isinstance(dataset, tf.data.Dataset) or dataset.options().autotune.enabled is not None:
+        return dataset
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
+
+
 def stop_autotuning_device_datasets():
     """Switches tf.data's autotuning off in the datasets that feed one device each.
 
     A strategy hands every local device its batches through a dataset of its own, which has nothing
     to tune. Its autotuning thread sleeps for a period that doubles up to a minute, and the end of
-    every epoch waits for it: stalls of many seconds with 8 or more local devices.
+    every epoch waits for it: stalls of many seconds with many local devices.
     """
     create = multi_device_iterator_ops._create_device_dataset
     if getattr(create, "stops_autotuning", False):
         return
-    options = tf.data.Options()
-    options.autotune.enabled = False
 
     @functools.wraps(create)
     def create_without_autotuning(*args, **kwargs):
-        return create(*args, **kwargs).with_options(options)
+        return without_autotuning(create(*args, **kwargs))
 
     create_without_autotuning.stops_autotuning = True
     multi_device_iterator_ops._create_device_dataset = create_without_autotuning

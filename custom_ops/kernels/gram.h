@@ -1,0 +1,27 @@
+// Inner products of rows, per segment:   G[s][i][j] = <rows[i][s], rows[j][s]>
+//
+// Shape letters: S segments, R rows (replicas), N elements in a row.
+//
+// Bytes: every row is read once, R·N·sizeof(T); what is written, 8·S·R², is small beside it.
+//
+// Example: R = 2, N = 3, segments = [0, 2, 3], rows = [[1, 2, 3], [4, 5, 6]]
+//     G[0] = [[1·1 + 2·2, 1·4 + 2·5], [14, 4·4 + 5·5]] = [[5, 14], [14, 41]]
+//     G[1] = [[9, 18], [18, 36]]
+#ifndef TF_ADASUM_KERNELS_GRAM_H_
+#define TF_ADASUM_KERNELS_GRAM_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "chunks.h"
+
+namespace tf_adasum {
+
+// Products are formed and added in double: exact products for every T but double itself.
+template <typename T>
+void SegmentGram(const std::vector<const T*>& rows_R, const std::vector<Chunk>& chunks,
+                 int64_t segment_count, const ParallelFor& parallel_for, double* gram_SRR);
+
+}  // namespace tf_adasum
+
+#endif  // TF_ADASUM_KERNELS_GRAM_H_

@@ -1,0 +1,145 @@
+"""Builds the compiled op against the installed TensorFlow. All metadata is in pyproject.toml.
+
+The op speeds tf_adasum up; nothing depends on it. Where it cannot be built the installation
+therefore still succeeds and says what is missing. `TF_ADASUM_REQUIRE_OP=1` makes that an error,
+`CXX` names the compiler (default: g++).
+"""
+
+import json
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+LIBRARY = "tf_adasum.ops._adasum_ops"
+BUILD_INFO = "_build_info.json"
+# The two commands that build the op later: for a source folder in use, and for an installed copy.
+BUILD_IN_PLACE = f"{Path(sys.executable).name} setup.py build_ext --inplace"
+INSTALL_AGAIN = "pip install --no-build-isolation --no-deps --force-reinstall ."
+SOURCES = sorted(str(path) for path in Path("custom_ops").rglob("*.cc"))
+HEADERS = sorted(str(path) for path in Path("custom_ops").rglob("*.h"))
+
+COMPILE_FLAGS = [
+    "-O3",
+    "-fPIC",
+    "-DNDEBUG",  # as TensorFlow itself is built; some of its headers differ without it
+    # The bits of a result must not depend on the instruction set; see custom_ops/kernels/clones.h.
+    "-ffp-contract=off",
+    # Neither changes a result. They let comparisons and square roots be vectorised.
+    "-fno-trapping-math",
+    "-fno-math-errno",
+]
+
+
+class OpNotBuilt(Exception):
+    """The reason why there is no compiled op."""
+
+
+def run(command):
+    try:
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    except OSError as error:
+        raise OpNotBuilt(f"cannot run the C++ compiler {command[0]!r}: {error}") from error
+    except subprocess.CalledProcessError as error:
+        raise OpNotBuilt(f"`{shlex.join(command)}` failed:\n{error.stderr}") from error
+
+
+def import_tensorflow():
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    try:
+        import tensorflow
+    except Exception as error:  # a broken TensorFlow raises anything from ImportError to TypeError
+        raise OpNotBuilt(
+            f"TensorFlow cannot be imported while building: {error!r} (install it first, and use "
+            "`pip install --no-build-isolation`)"
+        ) from error
+    return tensorflow
+
+
+def compile_op(sources, scratch):
+    """Compiles `sources` in the folder `scratch`; returns the library and how it was built."""
+    compiler = shlex.split(os.environ.get("CXX") or "g++")
+    compiler_version = run([*compiler, "--version"]).splitlines()[0]
+    tf = import_tensorflow()
+    compile_flags = [*tf.sysconfig.get_compile_flags(), *COMPILE_FLAGS]
+    link_flags = tf.sysconfig.get_link_flags()
+
+    objects = [scratch / f"{Path(source).stem}.o" for source in sources]
+    commands = [
+        [*compiler, *compile_flags, "-c", source, "-o", str(out)]
+        for source, out in zip(sources, objects, strict=True)
+    ]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(run, commands))
+    library = scratch / "adasum_ops.so"
+    run([*compiler, "-shared", *map(str, objects), *link_flags, "-o", str(library)])
+
+    return library, {
+        "tensorflow_version": tf.version.VERSION,
+        "tensorflow_git_version": tf.version.GIT_VERSION,
+        "compiler": shlex.join(compiler),
+        "compiler_version": compiler_version,
+        # TensorFlow's own flags name folders of this machine; the rest says how the op was built.
+        "compile_flags": [flag for flag in compile_flags if not flag.startswith("-I")],
+        "link_flags": [flag for flag in link_flags if not flag.startswith("-L")],
+        "cxx11_abi": tf.sysconfig.CXX11_ABI_FLAG,
+        "machine": platform.machine(),
+    }
+
+
+class BuildOp(build_ext):
+    """Compiles the op, and leaves either a library with its description or neither."""
+
+    def get_ext_filename(self, fullname):
+        # TensorFlow loads the library, not Python: no `.cpython-311-…` in its name.
+        return os.path.join(*fullname.split(".")) + ".so"
+
+    def get_source_files(self):
+        return SOURCES + HEADERS
+
+    def get_outputs(self):
+        return [path for path in self._products(Path(self.build_lib)) if os.path.exists(path)]
+
+    def get_output_mapping(self):
+        built = self._products(Path(self.build_lib))
+        return dict(zip(built, self._products(Path()), strict=True)) if self.inplace else {}
+
+    def run(self):
+        # Whatever an earlier build left behind must not outlive this one.
+        destination = Path() if self.inplace else Path(self.build_lib)
+        for product in self._products(destination):
+            Path(product).unlink(missing_ok=True)
+        library, build_info = map(Path, self._products(destination))
+        scratch = Path(self.build_temp)
+        scratch.mkdir(parents=True, exist_ok=True)
+        try:
+            built, description = compile_op(SOURCES, scratch)
+        except OpNotBuilt as reason:
+            if os.environ.get("TF_ADASUM_REQUIRE_OP") == "1":
+                raise SystemExit(f"tf_adasum: the compiled op was not built: {reason}") from reason
+            print(
+                f"tf_adasum: the compiled op ({library}) was NOT built: {reason}\n"
+                "tf_adasum works without it, on slower stock TensorFlow operations. To build it "
+                "later, run in the source folder:\n"
+                f"    {BUILD_IN_PLACE if self.inplace else INSTALL_AGAIN}",
+                file=sys.stderr,
+            )
+        else:
+            library.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(built, library)
+            build_info.write_text(json.dumps(description, indent=2) + "\n")
+
+    def _products(self, root):
+        library = root / self.get_ext_filename(LIBRARY)
+        return [str(library), str(library.with_name(BUILD_INFO))]
+
+
+# The Extension makes wheels platform-specific and `build_ext` part of every installation.
+setup(ext_modules=[Extension(LIBRARY, SOURCES)], cmdclass={"build_ext": BuildOp})

@@ -1,0 +1,57 @@
+"""Independent float64 oracle, in NumPy, on the vectors themselves.
+
+Nothing here goes through a Gram matrix: the tree of Adasum combines whole vectors, as the paper
+writes it, so that code which evaluates the tree on inner products has something to disagree with.
+
+Shape letters: S segments, R rows (replicas), N elements in a row.
+"""
+
+import numpy as np
+
+# A squared norm below this counts as zero: its vector keeps the coefficient 1, so 0 ⊕ b = b.
+ZERO_NORM = np.sqrt(np.finfo(np.float64).tiny)
+
+
+def pairwise(a, b) -> np.ndarray:
+    """adasum(a, b) = (1 - a·b / (2‖a‖²))·a + (1 - a·b / (2‖b‖²))·b; NaN where not all is finite."""
+    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    if not (np.isfinite(a).all() and np.isfinite(b).all()):
+        return np.full_like(a, np.nan)
+    ab, aa, bb = (np.sum(x * y) for x, y in ((a, b), (a, a), (b, b)))
+    of_a = 1 - ab / (2 * aa) if aa >= ZERO_NORM else 1.0
+    of_b = 1 - ab / (2 * bb) if bb >= ZERO_NORM else 1.0
+    return of_a * a + of_b * b
+
+
+def adasum(vectors) -> np.ndarray:
+    """The tree: neighbours in rank order are combined, an odd last one is carried unchanged."""
+    level = [np.asarray(vector, np.float64) for vector in vectors]
+    while len(level) > 1:
+        pairs = [pairwise(a, b) for a, b in zip(level[0::2], level[1::2], strict=False)]
+        carried = level[-1:] if len(level) % 2 else []
+        level = pairs + carried
+    return level[0]
+
+
+def segment_gram(rows, segments) -> np.ndarray:
+    """[S, R, R]: the inner products of all pairs of rows in each segment, one at a time."""
+    rows_RN = np.asarray(rows, np.float64)
+    row_count = len(rows_RN)
+    gram_SRR = np.zeros([len(segments) - 1, row_count, row_count])
+    for s in range(len(segments) - 1):
+        segment = rows_RN[:, segments[s] : segments[s + 1]]
+        for i in range(row_count):
+            for j in range(row_count):
+                gram_SRR[s, i, j] = np.sum(segment[i] * segment[j])
+    return gram_SRR
+
+
+def segment_weighted_sum(rows, c, segments) -> np.ndarray:
+    """[N]: Σ_i c[s, i] · rows[i] in each segment, in rank order."""
+    rows_RN = np.asarray(rows, np.float64)
+    combined_N = np.zeros(rows_RN.shape[1])
+    for s in range(len(segments) - 1):
+        here = slice(segments[s], segments[s + 1])
+        for i in range(len(rows_RN)):
+            combined_N[here] += c[s, i] * rows_RN[i, here]
+    return combined_N

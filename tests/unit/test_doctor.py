@@ -1,0 +1,300 @@
+"""python -m tf_adasum.doctor: every finding, without having to break an installation."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import socket
+import subprocess
+import sys
+import types
+
+import pytest
+
+from tf_adasum import doctor
+from tf_adasum.doctor import FAIL, NOTE, OK, WARN
+
+LIMIT = 120  # seconds; importing TensorFlow takes several on a busy machine
+
+
+def levels(findings):
+    return [finding.level for finding in findings]
+
+
+@dataclasses.dataclass(frozen=True)
+class Status:
+    """What tf_adasum.ops.library.status() returns."""
+
+    loaded: bool
+    path: str | None
+    reason: str | None
+    built_for: str | None
+
+
+def pairwise_adasum(a, b):
+    dot, aa, bb = a @ b, a @ a, b @ b
+    return Vector(
+        (1 - dot / (2 * aa)) * x + (1 - dot / (2 * bb)) * y for x, y in zip(a, b, strict=True)
+    )
+
+
+class Vector(tuple):
+    """The few methods of a tensor that the self-test uses."""
+
+    def __matmul__(self, other):
+        return sum(x * y for x, y in zip(self, other, strict=True))
+
+    def numpy(self):
+        return self
+
+    def tolist(self):
+        return list(self)
+
+
+@pytest.fixture
+def stub(monkeypatch):
+    """Replace TensorFlow, Keras and tf_adasum.ops by what a test describes."""
+
+    def install(
+        *,
+        gpus=0,
+        keras="3.15.1",
+        backend="tensorflow",
+        version="2.21.0",
+        status=Status(True, "/lib/op.so", None, "2.21.0"),
+        combine=pairwise_adasum,
+    ):
+        kinds = ["CPU"] + ["GPU"] * gpus
+        devices = [types.SimpleNamespace(name=f"/device:{kind}", kind=kind) for kind in kinds]
+        config = types.SimpleNamespace(
+            list_physical_devices=lambda kind: [d for d in devices if d.kind == kind],
+            list_logical_devices=lambda: devices,
+        )
+        library = types.SimpleNamespace(status=lambda: status)
+        modules = {
+            "tensorflow": types.SimpleNamespace(
+                __version__=version,
+                config=config,
+                constant=Vector,
+                device=lambda name: contextlib.nullcontext(),
+            ),
+            "keras": types.SimpleNamespace(
+                __version__=keras, config=types.SimpleNamespace(backend=lambda: backend)
+            ),
+            "tf_adasum.ops": types.SimpleNamespace(
+                pairwise_combine=combine,
+                backend=lambda: "custom" if status.loaded else "tensorflow",
+            ),
+            "tf_adasum.ops.library": library,
+        }
+        for name, module in modules.items():
+            monkeypatch.setitem(sys.modules, name, module)
+        monkeypatch.delenv("TF_CONFIG", raising=False)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+        monkeypatch.setattr(doctor, "_installed_version", {"tensorflow-cpu": version}.get)
+
+    return install
+
+
+# The report
+
+
+def test_a_good_installation_exits_with_0(stub, capsys):
+    stub()
+    assert doctor.main([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert not any(line.startswith((WARN, FAIL)) for line in lines)
+    for subject in ("python", "tensorflow", "keras", "compiled op", "devices", "self-test"):
+        assert any(line.split(maxsplit=1)[1].startswith(subject) for line in lines)
+
+
+def test_a_missing_op_is_a_warning_with_the_build_command(stub, capsys):
+    stub(status=Status(False, None, "no library file", None))
+    assert doctor.main([]) == 0
+    output = capsys.readouterr().out
+    assert "warn  compiled op   not loaded: no library file" in output
+    assert "pip install --no-build-isolation" in output
+
+
+@pytest.mark.parametrize(
+    ("broken", "subject"),
+    [
+        ({"version": "2.20.1"}, "tensorflow"),
+        ({"version": "2.210.0"}, "tensorflow"),
+        ({"keras": "3.14.0"}, "keras"),
+        ({"backend": "jax"}, "keras"),
+        ({"combine": lambda a, b: Vector(x + y for x, y in zip(a, b, strict=True))}, "self-test"),
+        ({"combine": lambda a, b: Vector([float("nan")] * 2)}, "self-test"),
+        ({"combine": lambda a, b: Vector([])}, "self-test"),
+    ],
+)
+def test_what_makes_it_unusable_exits_with_1_and_says_what_to_do(stub, capsys, broken, subject):
+    stub(**broken)
+    assert doctor.main([]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    failed = next(n for n, line in enumerate(lines) if line.startswith(f"FAIL  {subject} "))
+    assert lines[failed + 1].lstrip().startswith("-> ")
+
+
+def test_an_exception_in_a_check_is_a_finding_and_the_others_still_run(stub):
+    def explode(a, b):
+        raise RuntimeError("kernel not found\nand a long trace")
+
+    stub(combine=explode)
+    findings = doctor.diagnose()
+    (failed,) = [finding for finding in findings if finding.level == FAIL]
+    assert failed.subject == "arithmetic"
+    assert failed.text == "could not be checked: RuntimeError: kernel not found"
+    assert any(finding.subject == "compiled op" for finding in findings)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "sys.modules['tensorflow'] = None",  # not installed
+        "sys.modules['tensorflow'] = types.ModuleType('tensorflow')",  # an empty folder is left
+    ],
+)
+def test_without_tensorflow_there_is_a_fix_and_no_traceback(broken):
+    code = f"import sys, types; {broken}; from tf_adasum import doctor; sys.exit(doctor.main([]))"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT
+    )
+    assert result.returncode == 1
+    assert result.stderr == ""
+    assert "FAIL  import" in result.stdout
+    assert "pip install 'tf-adasum[cpu]' or 'tf-adasum[cuda]'" in result.stdout
+    assert "self-test" not in result.stdout
+
+
+def test_the_real_installation():
+    result = subprocess.run(
+        [sys.executable, "-m", "tf_adasum.doctor"],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        env={name: value for name, value in os.environ.items() if name != "TF_CONFIG"},
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stderr == ""
+    assert "ok    self-test     /device:CPU:0" in result.stdout
+
+
+# Single checks
+
+
+@pytest.mark.parametrize(
+    ("version", "level"),
+    [((3, 10, 9), FAIL), ((3, 11, 0), OK), ((3, 13, 5), OK), ((3, 14, 0), FAIL)],
+)
+def test_python(version, level):
+    (finding,) = [each for each in doctor.check_python(version) if each.subject == "python"]
+    assert finding.level == level
+    assert (finding.fix is not None) == (level == FAIL)
+
+
+@pytest.mark.parametrize(
+    ("installed", "level", "text"),
+    [
+        ({"tensorflow": "2.21.0"}, OK, "tensorflow 2.21.0"),
+        ({"tensorflow-cpu": "2.21.1"}, OK, "tensorflow-cpu 2.21.1"),
+        ({"tensorflow": "2.22.0"}, FAIL, "not supported"),
+        ({"tensorflow": "2.21.0", "tensorflow-cpu": "2.21.0"}, FAIL, "overwrite each other"),
+        ({}, WARN, "neither"),
+    ],
+)
+def test_distributions(installed, level, text):
+    (finding,) = doctor.check_distributions(installed.get)
+    assert finding.level == level
+    assert text in finding.text
+    if len(installed) == 2:
+        assert "pip uninstall -y tensorflow tensorflow-cpu" in finding.fix
+
+
+def test_a_keras_that_cannot_import_its_backend(monkeypatch):
+    monkeypatch.setitem(sys.modules, "keras", None)
+    (finding,) = doctor.check_keras()
+    assert finding.level == FAIL
+    assert "KERAS_BACKEND=tensorflow" in finding.fix
+
+
+def test_compiler():
+    (found,) = doctor.check_compiler({"c++": "/usr/bin/c++"}.get)
+    (missing,) = doctor.check_compiler(lambda name: None)
+    assert (found.level, found.text) == (OK, "/usr/bin/c++")
+    assert missing.level == NOTE
+
+
+@pytest.mark.parametrize(
+    ("visible", "gpus", "expected"),
+    [("", 0, [OK]), ("0,1", 2, [OK]), ("0,1", 0, [OK, WARN]), ("", 1, [OK])],
+)
+def test_gpus_that_tensorflow_does_not_see(stub, visible, gpus, expected):
+    stub(gpus=gpus)
+    findings = doctor.check_devices({"CUDA_VISIBLE_DEVICES": visible})
+    assert levels(findings) == expected
+    assert f"1 CPU, {gpus} GPU" in findings[0].text
+
+
+# TF_CONFIG
+
+
+def tf_config(addresses=("127.0.0.1:1",), kind="worker", index=0):
+    task = {"type": kind, "index": index}
+    return {"TF_CONFIG": json.dumps({"cluster": {"worker": list(addresses)}, "task": task})}
+
+
+@pytest.fixture
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port = probe.getsockname()[1]
+    return port
+
+
+@pytest.mark.parametrize("index", [1, "1"])
+def test_tf_config_in_order(free_port, index):
+    environment = tf_config(["other:99", f"127.0.0.1:{free_port}"], index=index)
+    findings = doctor.check_tf_config(environment)
+    assert levels(findings) == [OK, OK]
+    assert "worker 1 of other:99" in findings[0].text
+    assert str(free_port) in findings[1].text
+
+
+def test_tf_config_is_optional():
+    assert levels(doctor.check_tf_config({})) == [NOTE]
+
+
+def test_a_port_in_use():
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        port = server.getsockname()[1]
+        findings = doctor.check_tf_config(tf_config([f"127.0.0.1:{port}"]))
+    assert levels(findings) == [OK, FAIL]
+    assert f"port {port}" in findings[1].text and "ss -ltnp" in findings[1].fix
+
+
+@pytest.mark.parametrize(
+    ("environment", "text"),
+    [
+        ({"TF_CONFIG": "{"}, "not valid JSON"),
+        ({"TF_CONFIG": "[]"}, "no usable cluster and task"),
+        ({"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}}'}, "no usable cluster and task"),
+        ({"TF_CONFIG": '{"cluster": 3, "task": 4}'}, "no usable cluster and task"),
+        (tf_config(kind="chief"), "no usable cluster and task"),
+        (tf_config(index="one"), "no usable cluster and task"),
+        (tf_config(index=1), "task index 1"),
+        (tf_config(index=-1), "task index -1"),
+        (tf_config([]), "task index 0"),
+        (tf_config(["localhost"]), "not host:port"),
+        (tf_config(["localhost:port"]), "not host:port"),
+        (tf_config(["localhost:70000"]), "not host:port"),
+        (tf_config(["a:1", "a:1"]), "more than once"),
+    ],
+)
+def test_tf_config_out_of_order(environment, text):
+    (finding,) = doctor.check_tf_config(environment)
+    assert finding.level == FAIL
+    assert text in finding.text
+    assert "tf-adasum-launch" in finding.fix

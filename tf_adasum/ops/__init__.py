@@ -1,0 +1,258 @@
+"""The three array operations that aggregation is made of, on the fastest backend at hand.
+
+Replicas hold vectors of N elements; `segments` divides the elements, one segment a variable:
+
+    gram         = segment_gram(rows, segments)                     every inner product
+    coefficients = any rule on `gram`                               a few numbers
+    combined     = segment_weighted_sum(rows, coefficients, segments)
+
+`pairwise_combine` is all three in one for Adasum on two vectors. Each runs on the compiled CPU op
+("custom") where it is loaded and the data is on a CPU, else on stock TensorFlow ("tensorflow"),
+with the same contract; see `library` for how that is chosen. None of them is differentiable, and
+the compiled op is not for functions that XLA compiles (`jit_compile=True`).
+
+Shape letters: S segments, R rows (replicas), N elements in a row.
+
+Source: Maleki et al., "Scaling Distributed Training with Adaptive Summation", MLSys 2021,
+arXiv 2006.02924.
+"""
+
+import numpy as np
+import tensorflow as tf
+
+from tf_adasum.ops import library, reference
+
+__all__ = ["backend", "pairwise_combine", "segment_gram", "segment_weighted_sum"]
+
+DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
+
+
+def pairwise_combine(a, b, segments=None, *, device: str | None = None) -> tf.Tensor:
+    """Combines two tensors by Adasum, segment by segment.
+
+        combined = (1 - a·b / (2‖a‖²))·a + (1 - a·b / (2‖b‖²))·b
+
+    Orthogonal segments are added, equal ones averaged. A squared norm below 1.4917e-154 (the square
+    root of the smallest positive normal float64) counts as zero, and its coefficient is 1. Inner
+    products are formed in float64, and the result is rounded once. A NaN or Inf in a segment of
+    either tensor makes that whole segment of the result NaN, as does a squared norm that overflows
+    float64.
+
+    Args:
+        a: Any shape; float16, bfloat16, float32 or float64.
+        b: The shape and dtype of `a`.
+        segments: [S + 1], int64: offsets into the flattened tensors, the first 0, the last their
+            size, never decreasing. By default one segment holds everything.
+        device: The device the call runs on, such as "CPU:0"; by default that of `a`. It chooses the
+            backend, and moves nothing.
+
+    Returns:
+        The shape and dtype of `a`.
+
+    Raises:
+        ValueError: For arguments that are known to be wrong before anything runs.
+        tf.errors.InvalidArgumentError: For those that turn out to be wrong when it runs.
+
+    Example:
+        >>> pairwise_combine([1.0, 0.0, 3.0], [0.0, 2.0, 3.0], segments=[0, 2, 3]).numpy()
+        array([1., 2., 3.], dtype=float32)
+
+    Source: Maleki et al., MLSys 2021, arXiv 2006.02924, the pairwise operator. There a zero norm is
+    left undefined.
+    """
+    a = _float_tensor(a, "a")
+    b = _float_tensor(b, "b", like=a)
+    if not a.shape.is_compatible_with(b.shape):
+        raise ValueError(
+            "a and b are expected to have the same shape; "
+            f"Received: a.shape={a.shape}, b.shape={b.shape}"
+        )
+    if segments is None:
+        size = a.shape.num_elements()
+        segments = tf.stack([0, tf.size(a, tf.int64)]) if size is None else [0, size]
+    segments = _segments_tensor(segments, a.shape.num_elements())
+    implementation = _implementation(a, device)
+    if implementation is None:
+        return reference.pairwise_combine(a, b, segments)
+    return implementation.tf_adasum_pairwise_combine(a=a, b=b, segments=segments)
+
+
+def segment_gram(rows, segments, *, device: str | None = None) -> tf.Tensor:
+    """Inner products of all pairs of rows, segment by segment.
+
+        gram[s, i, j] = Σ_{k in segment s} rows[i, k] · rows[j, k]
+
+    Args:
+        rows: [R, N], R >= 1; float16, bfloat16, float32 or float64.
+        segments: [S + 1], int64: offsets into a row, the first 0, the last N, never decreasing.
+        device: The device the call runs on, such as "CPU:0"; by default that of `rows`. It chooses
+            the backend, and moves nothing.
+
+    Returns:
+        [S, R, R], float64: formed and summed in float64, exactly symmetric, zeros for an empty
+        segment.
+
+    Raises:
+        ValueError: For arguments that are known to be wrong before anything runs.
+        tf.errors.InvalidArgumentError: For those that turn out to be wrong when it runs.
+
+    Example:
+        >>> segment_gram([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], segments=[0, 2, 3]).numpy().tolist()
+        [[[5.0, 14.0], [14.0, 41.0]], [[9.0, 18.0], [18.0, 36.0]]]
+    """
+    rows = _rows_tensor(rows)
+    segments = _segments_tensor(segments, rows.shape[1])
+    implementation = _implementation(rows, device)
+    if implementation is None:
+        return reference.segment_gram(rows, segments)
+    return implementation.tf_adasum_segment_gram(rows=rows, segments=segments)
+
+
+def segment_weighted_sum(rows, coefficients, segments, *, device: str | None = None) -> tf.Tensor:
+    """Linear combination of the rows, segment by segment.
+
+        combined[k] = Σ_i coefficients[s, i] · rows[i, k]      for k in segment s
+
+    Args:
+        rows: [R, N], R >= 1; float16, bfloat16, float32 or float64.
+        coefficients: [S, R], converted to float64.
+        segments: [S + 1], int64: offsets into a row, the first 0, the last N, never decreasing.
+        device: The device the call runs on, such as "CPU:0"; by default that of `rows`. It chooses
+            the backend, and moves nothing.
+
+    Returns:
+        [N], the dtype of `rows`: summed in float64 in row order and rounded once. A NaN coefficient
+        makes its whole segment NaN.
+
+    Raises:
+        ValueError: For arguments that are known to be wrong before anything runs.
+        tf.errors.InvalidArgumentError: For those that turn out to be wrong when it runs.
+
+    Example:
+        >>> rows = [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
+        >>> segment_weighted_sum(rows, [[1.0, 0.5], [0.0, 2.0]], segments=[0, 2, 3]).numpy()
+        array([ 3. ,  4.5, 12. ], dtype=float32)
+    """
+    rows = _rows_tensor(rows)
+    segments = _segments_tensor(segments, rows.shape[1])
+    coefficients = _coefficients_tensor(coefficients, rows, segments)
+    implementation = _implementation(rows, device)
+    if implementation is None:
+        return reference.segment_weighted_sum(rows, coefficients, segments)
+    return implementation.tf_adasum_segment_weighted_sum(
+        rows=rows, coefficients=coefficients, segments=segments
+    )
+
+
+def backend(device: str | None = None) -> str:
+    """What the three operations run on.
+
+    Args:
+        device: A device, such as "CPU:0" or "/device:GPU:0". By default the CPU.
+
+    Returns:
+        "custom" for the compiled op, "tensorflow" for stock TensorFlow.
+
+    Raises:
+        ValueError: If the environment variable `TF_ADASUM_OPS` has a value that is not known.
+        RuntimeError: If it asks for the compiled op and that cannot be loaded.
+
+    Example:
+        >>> backend("GPU:0")
+        'tensorflow'
+    """
+    return "tensorflow" if _library_for(device or "CPU") is None else "custom"
+
+
+def _library_for(device: str):
+    """The compiled ops for `device`, which is a CPU, or `None` for stock TensorFlow."""
+    return library.load() if _device_type(device) == "CPU" else None
+
+
+def _implementation(tensor: tf.Tensor, device: str | None):
+    """The compiled ops for an operation on `tensor`, or `None` for stock TensorFlow."""
+    # In a graph a tensor made outside of any tf.device scope has no device. A new operation shows
+    # the scope that the call is in, and without a scope TensorFlow prefers a GPU.
+    where = device or tensor.device or tf.identity(tensor).device
+    if not where:
+        where = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
+    return _library_for(where)
+
+
+def _device_type(device: str) -> str | None:
+    name = device if ":" in device else f"{device}:0"
+    return tf.DeviceSpec.from_string(name).device_type
+
+
+def _float_tensor(value, name: str, like: tf.Tensor | None = None) -> tf.Tensor:
+    is_typed = like is None or hasattr(value, "dtype")
+    tensor = tf.convert_to_tensor(value, dtype=None if is_typed else like.dtype)
+    if tensor.dtype not in DTYPES:
+        raise ValueError(
+            f"{name} is expected to be float16, bfloat16, float32 or float64; "
+            f"Received: {name}.dtype={tensor.dtype.name}"
+        )
+    if like is not None and tensor.dtype != like.dtype:
+        raise ValueError(
+            f"{name} is expected to have the dtype of a, {like.dtype.name}; "
+            f"Received: {name}.dtype={tensor.dtype.name}"
+        )
+    return tensor
+
+
+def _rows_tensor(value) -> tf.Tensor:
+    rows = _float_tensor(value, "rows")
+    is_matrix = rows.shape.is_compatible_with([None, None])
+    if not is_matrix or (rows.shape.rank == 2 and rows.shape[0] == 0):
+        raise ValueError(
+            "rows is expected to have the shape [R, N] with R >= 1; "
+            f"Received: rows.shape={rows.shape}"
+        )
+    return rows
+
+
+def _segments_tensor(value, element_count: int | None) -> tf.Tensor:
+    """`segments` as int64 offsets; checked as far as they and the number of elements are known."""
+    is_typed = hasattr(value, "dtype")
+    segments = tf.convert_to_tensor(value, dtype=None if is_typed else tf.int64)
+    if segments.dtype != tf.int64:
+        raise ValueError(
+            f"segments is expected to be int64; Received: segments.dtype={segments.dtype.name}"
+        )
+    is_vector = segments.shape.is_compatible_with([None])
+    if not is_vector or (segments.shape.rank == 1 and segments.shape[0] == 0):
+        raise ValueError(
+            "segments is expected to have the shape [S + 1]; "
+            f"Received: segments.shape={segments.shape}"
+        )
+    offsets = tf.get_static_value(segments)
+    if offsets is None:
+        return segments
+    if offsets[0] != 0 or np.any(np.diff(offsets) < 0):
+        raise ValueError(
+            "segments is expected to hold non-decreasing offsets, the first of them 0; "
+            f"Received: segments={offsets}"
+        )
+    if element_count is not None and offsets[-1] != element_count:
+        raise ValueError(
+            f"segments is expected to end at {element_count}, the number of elements; "
+            f"Received: segments={offsets}"
+        )
+    return segments
+
+
+def _coefficients_tensor(value, rows: tf.Tensor, segments: tf.Tensor) -> tf.Tensor:
+    # Without the hint Python numbers would pass through float32 and lose half of their digits.
+    tensor = tf.convert_to_tensor(value, dtype_hint=tf.float64)
+    if tensor.dtype.is_complex or not (tensor.dtype.is_floating or tensor.dtype.is_integer):
+        raise ValueError(
+            f"coefficients is expected to be real; Received: coefficients.dtype={tensor.dtype.name}"
+        )
+    offset_count = None if segments.shape.rank is None else segments.shape[0]
+    expected = [None if offset_count is None else offset_count - 1, rows.shape[0]]
+    if not tensor.shape.is_compatible_with(expected):
+        raise ValueError(
+            f"coefficients is expected to have the shape [S, R] = {expected}; "
+            f"Received: coefficients.shape={tensor.shape}"
+        )
+    return tf.cast(tensor, tf.float64)

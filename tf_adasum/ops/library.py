@@ -1,0 +1,156 @@
+"""Finds, checks and loads the compiled op, at its first use and never at import.
+
+A compiled op fits exactly one TensorFlow. `_build_info.json`, written beside the library when it is
+built, names that TensorFlow; a library built for another one is not loaded. Without the library the
+stock TensorFlow implementation is used, and a warning says so once.
+
+The environment variable `TF_ADASUM_OPS` chooses, and is read at every call:
+
+* `auto` (default): the compiled op where it can be loaded, else stock TensorFlow with one warning;
+* `custom`: the compiled op, or an error;
+* `tensorflow`: stock TensorFlow, silently.
+"""
+
+import dataclasses
+import functools
+import json
+import os
+import threading
+import types
+import warnings
+from pathlib import Path
+
+import tensorflow as tf
+
+CHOICE_VARIABLE = "TF_ADASUM_OPS"
+CHOICES = ("auto", "custom", "tensorflow")
+LIBRARY_NAME = "_adasum_ops.so"
+BUILD_INFO_NAME = "_build_info.json"
+HOW_TO_BUILD = (
+    "To build it for the installed TensorFlow, run in the source folder of tf_adasum: "
+    "`pip install --no-build-isolation --no-deps --force-reinstall .` (with `-e .` for an editable "
+    "installation). `python -m tf_adasum.doctor` tells more."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Status:
+    """Whether the compiled op is loaded, and why not.
+
+    Attributes:
+        loaded: Whether the library is loaded in this process.
+        path: Where the library is, or would be.
+        reason: Why it is not loaded; `None` if it is.
+        built_for: The TensorFlow it was built for, "version (git version)"; `None` if not known.
+    """
+
+    loaded: bool
+    path: str
+    reason: str | None
+    built_for: str | None
+
+
+class OpLibrary:
+    """One compiled op on disk, loaded at most once.
+
+    Args:
+        folder: The folder that holds the library and its `_build_info.json`.
+    """
+
+    def __init__(self, folder: Path):
+        self._path = folder / LIBRARY_NAME
+        self._build_info_path = folder / BUILD_INFO_NAME
+        self._lock = threading.Lock()
+        self._status: Status | None = None
+        self._module: types.ModuleType | None = None
+        self._has_warned = False
+
+    def load(self) -> types.ModuleType | None:
+        """The module with the generated wrappers of the ops, or `None` for stock TensorFlow.
+
+        Raises:
+            ValueError: If `TF_ADASUM_OPS` has a value other than auto, custom, tensorflow.
+            RuntimeError: If it is "custom" and the library cannot be loaded.
+        """
+        choice = os.environ.get(CHOICE_VARIABLE) or "auto"
+        if choice not in CHOICES:
+            raise ValueError(
+                f"The environment variable {CHOICE_VARIABLE} is expected to be one of "
+                f"{', '.join(CHOICES)}; Received: {CHOICE_VARIABLE}={choice!r}"
+            )
+        if choice == "tensorflow":
+            return None
+        status = self.status()
+        if status.loaded:
+            return self._module
+        if choice == "custom":
+            raise RuntimeError(
+                f"{CHOICE_VARIABLE}=custom asks for tf_adasum's compiled op, but {status.reason}. "
+                f"{HOW_TO_BUILD}"
+            )
+        self._warn_once(status)
+        return None
+
+    def status(self) -> Status:
+        """Tries to load the library if that has not been tried yet, and says how it went."""
+        with self._lock:
+            if self._status is None:
+                self._status = self._attempt()
+            return self._status
+
+    def _attempt(self) -> Status:
+        failed = functools.partial(Status, False, str(self._path))
+        if not self._path.exists():
+            return failed(f"{self._path} does not exist: it was not built", None)
+        try:
+            build_info = json.loads(self._build_info_path.read_text())
+            built_for = _describe(
+                build_info["tensorflow_version"], build_info["tensorflow_git_version"]
+            )
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            return failed(f"{self._build_info_path} cannot be read: {error!r}", None)
+        installed = _describe(tf.version.VERSION, tf.version.GIT_VERSION)
+        if built_for != installed:
+            return failed(
+                f"it was built for TensorFlow {built_for}, and TensorFlow {installed} is installed",
+                built_for,
+            )
+        try:
+            self._module = tf.load_op_library(str(self._path))
+        except (tf.errors.OpError, RuntimeError, OSError) as error:
+            return failed(f"TensorFlow cannot load {self._path}: {error}", built_for)
+        return Status(True, str(self._path), None, built_for)
+
+    def _warn_once(self, status: Status) -> None:
+        with self._lock:
+            is_first, self._has_warned = not self._has_warned, True
+        if is_first:
+            warnings.warn(
+                f"tf_adasum's compiled op is not used: {status.reason}. Slower stock TensorFlow "
+                f"operations take its place, with the same results. {HOW_TO_BUILD}",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+
+
+def _describe(version: str, git_version: str) -> str:
+    return f"{version} ({git_version})"
+
+
+_installed = OpLibrary(Path(__file__).parent)
+
+
+def load() -> types.ModuleType | None:
+    """Loads the installed library; see `OpLibrary.load`."""
+    return _installed.load()
+
+
+def status() -> Status:
+    """The state of the installed library; see `OpLibrary.status`.
+
+    Example:
+        >>> from tf_adasum.ops import library
+        >>> library.status().loaded  # doctest: +SKIP
+        True
+    """
+    return _installed.status()

@@ -1,0 +1,191 @@
+"""The three operations in stock TensorFlow, behind the contract of the compiled op.
+
+They run wherever TensorFlow runs: on a CPU without the compiled op, on GPUs, and, with segments
+that are known when the graph is built, under XLA. All sums are formed in float64.
+
+They differ from the compiled op in the last bits only, with one exception: on a CPU, TensorFlow's
+threads read bfloat16 and float32 numbers below 1.18e-38 (the subnormal ones) as zero.
+
+Arguments are those of `tf_adasum.ops`, already converted to tensors. The checks here are those that
+only the values at run time can answer.
+
+Shape letters: S segments, R rows (replicas), N elements in a row.
+"""
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+# A squared norm below this counts as zero: 0 ⊕ b = b.
+ZERO_NORM = float(np.sqrt(np.finfo(np.float64).tiny))
+
+# Keeps |a·b| <= ‖a‖‖b‖ where rounding broke it, but leaves a = b alone, whose a·b is exactly ‖a‖².
+ROUNDING_SLACK = 1 + 4 * float(np.finfo(np.float64).eps)
+
+
+def segment_gram(rows_RN: tf.Tensor, segments: tf.Tensor) -> tf.Tensor:
+    """Inner products of all pairs of rows: `gram[s, i, j] = <rows[i][s], rows[j][s]>`.
+
+    Needs scratch memory for the largest segment of all rows in float64.
+
+    Args:
+        rows_RN: [R, N], a floating type.
+        segments: [S + 1], int64 offsets.
+
+    Returns:
+        [S, R, R], float64, symmetric.
+
+    Raises:
+        tf.errors.InvalidArgumentError: If `segments` does not divide N elements.
+    """
+    rows_RN = _with_rows(rows_RN)
+    segments = _checked(segments, tf.shape(rows_RN, tf.int64)[1])
+    row_count = tf.shape(rows_RN)[0]
+    upper = tf.range(row_count)[:, tf.newaxis] <= tf.range(row_count)[tf.newaxis, :]
+
+    def gram_between(begin, end) -> tf.Tensor:
+        segment = tf.cast(rows_RN[:, begin:end], tf.float64)
+        gram_RR = tf.linalg.matmul(segment, segment, transpose_b=True)
+        # A matrix product may round [i, j] and [j, i] differently: keep one of them.
+        return tf.where(upper, gram_RR, tf.transpose(gram_RR))
+
+    rank = rows_RN.shape[0]
+    return _for_each_segment(gram_between, segments, tf.TensorSpec([rank, rank], tf.float64))
+
+
+def segment_weighted_sum(
+    rows_RN: tf.Tensor, coefficients_SR: tf.Tensor, segments: tf.Tensor
+) -> tf.Tensor:
+    """Linear combination of the rows: `combined[s] = Σ_i coefficients[s, i] · rows[i][s]`.
+
+    Args:
+        rows_RN: [R, N], a floating type.
+        coefficients_SR: [S, R], float64.
+        segments: [S + 1], int64 offsets.
+
+    Returns:
+        [N], the dtype of `rows_RN`.
+
+    Raises:
+        tf.errors.InvalidArgumentError: If `segments` does not divide N elements, or
+            `coefficients_SR` has another shape.
+    """
+    rows_RN = _with_rows(rows_RN)
+    row_count, element_count = tf.unstack(tf.shape(rows_RN, tf.int64))
+    segments = _checked(segments, element_count)
+    shape_SR = tf.stack([tf.size(segments, tf.int64) - 1, row_count])
+    expected_shape = tf.debugging.assert_equal(
+        tf.shape(coefficients_SR, tf.int64),
+        shape_SR,
+        "coefficients: expected one for each segment and row, [S, R]",
+    )
+    with tf.control_dependencies(_operations(expected_shape)):
+        coefficients_RS = tf.transpose(coefficients_SR)
+    # The segment of an element: the number of segments that end at or before it.
+    segment_of_N = tf.searchsorted(segments[1:], tf.range(element_count), side="right")
+
+    def term(i) -> tf.Tensor:
+        return tf.gather(coefficients_RS[i], segment_of_N) * tf.cast(rows_RN[i], tf.float64)
+
+    _, combined_N = tf.while_loop(
+        lambda i, _: i < row_count,
+        lambda i, sum_N: (i + 1, sum_N + term(i)),
+        (tf.constant(1, tf.int64), term(0)),
+    )
+    return tf.cast(combined_N, rows_RN.dtype)
+
+
+def pairwise_combine(a: tf.Tensor, b: tf.Tensor, segments: tf.Tensor) -> tf.Tensor:
+    """Adasum of two tensors: `(1 - a·b / (2‖a‖²))·a + (1 - a·b / (2‖b‖²))·b` per segment.
+
+    Args:
+        a: Any shape, a floating type.
+        b: The shape and dtype of `a`.
+        segments: [S + 1], int64 offsets into the flattened tensors.
+
+    Returns:
+        The shape and dtype of `a`.
+
+    Raises:
+        tf.errors.InvalidArgumentError: If the shapes differ, or `segments` does not divide them.
+    """
+    equal_shapes = tf.debugging.assert_equal(
+        tf.shape(a), tf.shape(b), "b: expected the shape of a"
+    )
+    with tf.control_dependencies(_operations(equal_shapes)):
+        pair_2N = tf.stack([tf.reshape(a, [-1]), tf.reshape(b, [-1])])
+    coefficients_S2 = _pairwise_coefficients(segment_gram(pair_2N, segments))
+    combined = tf.reshape(segment_weighted_sum(pair_2N, coefficients_S2, segments), tf.shape(a))
+    combined.set_shape(a.shape.merge_with(b.shape))
+    return combined
+
+
+def _pairwise_coefficients(gram_S22: tf.Tensor) -> tf.Tensor:
+    aa, ab, bb = gram_S22[:, 0, 0], gram_S22[:, 0, 1], gram_S22[:, 1, 1]
+    bound = tf.sqrt(aa) * tf.sqrt(bb) * ROUNDING_SLACK
+    ab = tf.clip_by_value(ab, -bound, bound)
+    one = tf.ones_like(ab)
+    coefficients_S2 = tf.stack(
+        [
+            tf.where(aa < ZERO_NORM, one, 1 - ab / (2 * aa)),
+            tf.where(bb < ZERO_NORM, one, 1 - ab / (2 * bb)),
+        ],
+        axis=1,
+    )
+    # One NaN or Inf in either vector spoils all of the result, also beside a zero vector.
+    is_finite = tf.math.is_finite(aa) & tf.math.is_finite(bb)
+    nan = tf.constant(np.nan, tf.float64)
+    return tf.where(is_finite[:, tf.newaxis], coefficients_S2, nan)
+
+
+def _with_rows(rows_RN: tf.Tensor) -> tf.Tensor:
+    shape = tf.shape(rows_RN)
+    has_rows = tf.debugging.assert_equal(
+        (tf.size(shape) == 2) & (shape[:1] >= 1), [True], "rows: expected the shape [R, N], R >= 1"
+    )
+    with tf.control_dependencies(_operations(has_rows)):
+        return tf.ensure_shape(rows_RN, [None, None])
+
+
+def _checked(segments: tf.Tensor, element_count: tf.Tensor) -> tf.Tensor:
+    """`segments`, once they are known to be offsets from 0 to `element_count`."""
+    segments = tf.ensure_shape(segments, [None])
+    checks = [
+        tf.debugging.assert_equal(
+            segments[:1], [tf.constant(0, tf.int64)], "segments: expected the first offset to be 0"
+        ),
+        tf.debugging.assert_non_negative(
+            segments[1:] - segments[:-1], "segments: expected non-decreasing offsets"
+        ),
+        tf.debugging.assert_equal(
+            segments[-1:],
+            [element_count],
+            "segments: expected the last offset to be the number of elements",
+        ),
+    ]
+    static = tf.get_static_value(segments)
+    with tf.control_dependencies(_operations(*checks)):
+        # A constant stays a constant: its values decide how the graph is built.
+        return segments if static is not None else tf.identity(segments)
+
+
+def _operations(*assertions: tf.Operation | None) -> list[tf.Operation]:
+    # Eagerly, and where it can be decided at once, an assertion has already run and returns None.
+    return [assertion for assertion in assertions if assertion is not None]
+
+
+def _for_each_segment(
+    of_segment: Callable[..., tf.Tensor], segments: tf.Tensor, signature: tf.TensorSpec
+) -> tf.Tensor:
+    """Stacks `of_segment(begin, end)` of all segments."""
+    offsets = tf.get_static_value(segments)
+    if offsets is not None and offsets.size > 1:
+        # Constant slices: they are what XLA can compile.
+        return tf.stack([of_segment(b, e) for b, e in itertools.pairwise(offsets.tolist())])
+    return tf.map_fn(
+        lambda limits: of_segment(limits[0], limits[1]),
+        tf.stack([segments[:-1], segments[1:]], axis=1),
+        fn_output_signature=signature,
+    )
