@@ -4,10 +4,8 @@
     tf-adasum-launch -n 2 --devices-per-worker 2 -m package.train --epochs 3
 
 Reading order: `main` (command line) -> `launch` (the whole life of a job) -> `worker_environments`
-(what each worker is told) -> `_Job` (start, supervise, stop) -> `_Console` and `_relay` (output).
-
-Who does what: the main thread starts, signals and reaps the workers. Every other thread only
-reads a pipe or waits for one process, and reports to the main thread through one queue.
+(what each worker is told, GPUs included). The processes themselves are the part of
+`tf_adasum.supervise`.
 
 Standard library only: the launcher is ready at once and never initialises a GPU itself.
 """
@@ -16,34 +14,19 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import json
 import os
-import queue
-import re
-import select
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-PROGRAM = "tf-adasum-launch"
-EXIT_USAGE = 2
-EXIT_TIMEOUT = 124  # as coreutils' `timeout`
+from tf_adasum.supervise import PROGRAM, run_group
+
 GRACE_SECONDS = 5.0
-_LAST_WORDS_SECONDS = 0.5  # how long to wait for the output of a worker that ended
-
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
-_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None  # loaded here, not after a fork
-
-# One piece of output: up to a newline, or up to a carriage return, which only the *next* byte
-# tells from the first half of "\r\n".
-_PIECE = re.compile(rb"[^\r\n]*(?:\r?\n|\r(?=[^\n]))")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -154,19 +137,13 @@ def launch(
         )
     with _reserved_addresses(num_workers) as addresses:
         environments = worker_environments(addresses, devices_per_worker)
-    job = _Job(command, environments, grace)
-    with _signals_sent_to(job.events):
-        code = job.run(timeout)
-    # Handlers are restored, so an interrupt ends this wait for a reader of our output.
-    job.drain()
-    return code
+    return run_group(command, environments, timeout, grace)
 
 
 def worker_environments(
     addresses: Sequence[str],
     devices_per_worker: int | None = None,
     environment: Mapping[str, str] | None = None,
-    find_gpus: Callable[[Mapping[str, str]], list[str]] | None = None,
 ) -> list[dict[str, str]]:
     """Return the environment of every worker.
 
@@ -175,7 +152,6 @@ def worker_environments(
             an inherited one: it is not part of a cluster.
         devices_per_worker: if given, told to the workers as ``TF_ADASUM_DEVICES_PER_WORKER``.
         environment: what the workers inherit; default ``os.environ``.
-        find_gpus: lists the visible GPUs; default `visible_gpus`.
 
     Returns:
         One complete environment per worker, in the order of `addresses`.
@@ -201,7 +177,7 @@ def worker_environments(
             task = {"type": "worker", "index": index}
             worker["TF_CONFIG"] = json.dumps({"cluster": {"worker": [*addresses]}, "task": task})
     if len(addresses) > 1 or devices_per_worker is not None:
-        gpus = (find_gpus or visible_gpus)(base)
+        gpus = visible_gpus(base)
         if gpus:
             shares = _gpu_shares(gpus, len(addresses), devices_per_worker)
             for worker, share in zip(environments, shares, strict=True):
@@ -256,268 +232,6 @@ def _reserved_addresses(count: int) -> Iterator[list[str]]:
         for each in sockets:
             each.bind(("127.0.0.1", 0))
         yield [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
-
-
-@contextlib.contextmanager
-def _signals_sent_to(events: queue.SimpleQueue) -> Iterator[None]:
-    """Report stop signals as events instead of interrupting the main thread anywhere.
-
-    A signal that is ignored stays ignored (``nohup``, background jobs). Outside the main thread
-    Python cannot handle signals, so they keep their meaning.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    previous = {number: signal.getsignal(number) for number in _STOP_SIGNALS}
-    left_alone = (signal.SIG_IGN, None)  # None: not installed from Python, cannot be restored
-    handled = [number for number in _STOP_SIGNALS if previous[number] not in left_alone]
-    for number in handled:  # SimpleQueue.put is reentrant, so a handler may call it
-        signal.signal(number, lambda received, _: events.put(signal.Signals(received)))
-    try:
-        yield
-    finally:
-        for number in handled:
-            signal.signal(number, previous[number])
-
-
-class _Worker:
-    """One running worker: its process, and the threads that read its output."""
-
-    def __init__(self, index: int, process: subprocess.Popen):
-        self.index = index
-        self.process = process
-        self.ended = threading.Event()
-        self.readers: list[threading.Thread] = []
-
-    def signal_group(self, number: int) -> None:
-        """Signal the worker and its children; only valid until the worker is reaped."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, number)
-
-    def reap(self) -> int:
-        """Kill what the ended worker left in its group, collect it, and return its exit code."""
-        # Until `wait` the worker is a zombie, so the group id cannot belong to anyone else yet.
-        self.signal_group(signal.SIGKILL)
-        code = self.process.wait()
-        self.ended.set()
-        return code
-
-
-class _Job:
-    """The workers of one launch, from their start to the end of the last one."""
-
-    def __init__(self, command: Sequence[str], environments: list[dict[str, str]], grace: float):
-        self.events: queue.SimpleQueue[_Worker | signal.Signals] = queue.SimpleQueue()
-        self._command = list(command)
-        self._environments = environments
-        self._grace = grace
-        self._console = _Console(self.events)
-        self._running: list[_Worker] = []
-        self._threads: list[threading.Thread] = []
-
-    def run(self, timeout: float | None) -> int:
-        """Start the workers, supervise them, stop what is left, and return the exit code."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        try:
-            self._start()
-            return self._supervise(deadline)
-        finally:
-            self._stop()
-
-    def drain(self) -> None:
-        """Wait until all output of the ended workers has been written."""
-        for thread in self._threads:
-            thread.join()
-
-    def _start(self) -> None:
-        # All processes before the first thread: `preexec_fn` runs Python between fork and exec,
-        # where a lock held by another thread would never be released.
-        piped = len(self._environments) > 1
-        try:
-            for index, environment in enumerate(self._environments):
-                process = subprocess.Popen(
-                    self._command,
-                    env=environment,
-                    stdin=subprocess.DEVNULL if piped else None,
-                    stdout=subprocess.PIPE if piped else None,
-                    stderr=subprocess.PIPE if piped else None,
-                    bufsize=0,
-                    start_new_session=True,
-                    preexec_fn=_death_with_parent(),
-                )
-                self._running.append(_Worker(index, process))
-        finally:  # also when a later one could not start: `_stop` waits for their end
-            for worker in self._running:
-                self._watch(worker)
-
-    def _watch(self, worker: _Worker) -> None:
-        """Start the threads that report the worker's end and copy its output."""
-        for stream, descriptor in ((worker.process.stdout, 1), (worker.process.stderr, 2)):
-            if stream is not None:
-                worker.readers.append(_thread(_relay, worker, stream, descriptor, self._console))
-        self._threads += worker.readers
-        _thread(_report_end, worker, self.events)
-
-    def _supervise(self, deadline: float | None) -> int:
-        """Wait until all workers ended with 0, or for the first reason to stop the job."""
-        while self._running:
-            event = self._next_event(deadline)
-            if event is None:
-                self._console.say("the time given by --timeout is over, stopping all workers")
-                return EXIT_TIMEOUT
-            if isinstance(event, signal.Signals):
-                self._console.say(f"{event.name}, stopping all workers")
-                return 128 + event
-            code = self._reap(event)
-            if code != 0:
-                cause = f"exit code {code}" if code > 0 else _signal_name(-code)
-                self._console.say(f"worker {event.index} ended with {cause}, stopping the others")
-                return code if code > 0 else 128 - code
-        return 0
-
-    def _stop(self) -> None:
-        """End the workers still running: SIGTERM, and SIGKILL after the grace or on SIGINT."""
-        for worker in self._running:
-            worker.signal_group(signal.SIGTERM)
-        deadline = time.monotonic() + self._grace
-        while self._running:
-            event = self._next_event(deadline)
-            if isinstance(event, _Worker):
-                self._reap(event)
-            elif event is None or event is signal.SIGINT:
-                break
-        for worker in self._running:
-            worker.signal_group(signal.SIGKILL)
-        while self._running:
-            event = self.events.get()
-            if isinstance(event, _Worker):
-                self._reap(event)
-
-    def _next_event(self, deadline: float | None) -> _Worker | signal.Signals | None:
-        """Return the next event, or None when the deadline comes first."""
-        wait = None if deadline is None else max(0.0, deadline - time.monotonic())
-        try:
-            return self.events.get(timeout=wait)
-        except queue.Empty:
-            return None
-
-    def _reap(self, worker: _Worker) -> int:
-        self._running.remove(worker)
-        code = worker.reap()
-        # Its last words come before what we say about its end; but nobody waits for a reader of
-        # our output who does not read.
-        limit = time.monotonic() + _LAST_WORDS_SECONDS
-        for reader in worker.readers:
-            reader.join(max(0.0, limit - time.monotonic()))
-        return code
-
-
-class _Console:
-    """Writes whole lines to our stdout and stderr, one at a time."""
-
-    def __init__(self, events: queue.SimpleQueue):
-        self._events = events
-        self._lock = threading.Lock()
-        self._redrawn: tuple[int, bytes] | None = None  # whose last piece ended in "\r"
-        self._lost = False
-
-    def write(self, descriptor: int, prefix: bytes, piece: bytes) -> None:
-        """Write one piece of output; if that is no longer possible, ask the job to stop."""
-        with self._lock:
-            if self._lost:
-                return
-            try:
-                # Only worker 0's stdout redraws; any other line starts below its bar.
-                if self._redrawn is not None and (descriptor, prefix) != self._redrawn:
-                    _write_all(self._redrawn[0], b"\n")
-                _write_all(descriptor, prefix + piece)
-            except OSError:  # e.g. `tf-adasum-launch ... | head`
-                self._lost = True
-                self._events.put(signal.SIGPIPE)
-            self._redrawn = (descriptor, prefix) if piece.endswith(b"\r") else None
-
-    def say(self, text: str) -> None:
-        """Write a message of the launcher itself to stderr."""
-        self.write(2, f"{PROGRAM}: ".encode(), f"{text}\n".encode())
-
-
-def _relay(worker: _Worker, stream, descriptor: int, console: _Console) -> None:
-    """Copy one stream of one worker, line by line.
-
-    A progress bar rewrites its line after each "\r". Worker 0's is passed on as it changes; of
-    the other workers only the last state is shown, when the line is complete.
-    """
-    prefix = b"[worker %d] " % worker.index
-    pending = b""
-    for chunk in _chunks(stream, worker.ended):
-        pending += chunk
-        end = 0
-        for match in _PIECE.finditer(pending):
-            end = match.end()
-            if worker.index == 0 or match[0].endswith(b"\n"):
-                console.write(descriptor, prefix, match[0])
-        pending = pending[end:]
-    if pending:
-        console.write(descriptor, prefix, pending.rstrip(b"\r") + b"\n")
-    stream.close()
-
-
-def _chunks(stream, ended: threading.Event) -> Iterator[bytes]:
-    """Yield what a worker writes, until it closes the stream or has ended with nothing left.
-
-    The second condition is for a daemon that left the worker's group and keeps the pipe open.
-    """
-    poll = select.poll()
-    poll.register(stream, select.POLLIN)
-    while True:
-        last = ended.is_set()  # asked before the poll: what was written before the end is seen
-        if poll.poll(200):
-            chunk = os.read(stream.fileno(), 1 << 16)
-            if not chunk:
-                return
-            yield chunk
-        elif last:
-            return
-
-
-def _report_end(worker: _Worker, events: queue.SimpleQueue) -> None:
-    """Wait for the worker's end without reaping it, which would free its group id."""
-    os.waitid(os.P_PID, worker.process.pid, os.WEXITED | os.WNOWAIT)
-    events.put(worker)
-
-
-def _death_with_parent() -> Callable[[], None] | None:
-    """Return what a child runs before exec so that it dies with this thread, or None."""
-    if _LIBC is None:
-        return None
-    parent = os.getpid()
-
-    def request() -> None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before the request was made
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return request
-
-
-def _thread(target: Callable, *arguments) -> threading.Thread:
-    """Start a thread that does not keep this process alive."""
-    thread = threading.Thread(target=target, args=arguments, daemon=True)
-    thread.start()
-    return thread
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # most real-time signals have no name
-        return f"signal {number}"
 
 
 if __name__ == "__main__":

@@ -7,11 +7,13 @@ import pty
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 
 from tf_adasum import launch as launcher
+from tf_adasum import supervise
 from tf_adasum.launch import launch, main, visible_gpus, worker_environments
 
 LIMIT = 30  # seconds after which a launcher under test counts as hanging
@@ -150,11 +152,17 @@ def test_reserved_addresses_are_distinct_and_free_afterwards():
 # GPUs
 
 
-def shares(num_gpus, num_workers, per_worker):
-    addresses = [f"a:{index}" for index in range(num_workers)]
-    gpus = [str(index) for index in range(num_gpus)]
-    workers = worker_environments(addresses, per_worker, {}, find_gpus=lambda _: gpus)
-    return [worker.get("CUDA_VISIBLE_DEVICES") for worker in workers]
+@pytest.fixture
+def shares(monkeypatch):
+    """Return what each worker sees of a machine's GPUs."""
+
+    def divide(num_gpus, num_workers, per_worker):
+        monkeypatch.setattr(launcher, "_count_gpus", lambda: num_gpus)
+        addresses = [f"a:{index}" for index in range(num_workers)]
+        workers = worker_environments(addresses, per_worker, environment={})
+        return [worker.get("CUDA_VISIBLE_DEVICES") for worker in workers]
+
+    return divide
 
 
 @pytest.mark.parametrize(
@@ -171,14 +179,14 @@ def shares(num_gpus, num_workers, per_worker):
         (0, 2, None, [None, None]),
     ],
 )
-def test_gpus_are_divided_between_the_workers(num_gpus, num_workers, per_worker, expected):
+def test_gpus_are_divided_between_the_workers(shares, num_gpus, num_workers, per_worker, expected):
     assert shares(num_gpus, num_workers, per_worker) == expected
 
 
 @pytest.mark.parametrize(
     ("num_gpus", "num_workers", "per_worker"), [(1, 2, None), (3, 2, 2), (3, 4, None), (1, 1, 2)]
 )
-def test_too_few_gpus_are_an_error(num_gpus, num_workers, per_worker):
+def test_too_few_gpus_are_an_error(shares, num_gpus, num_workers, per_worker):
     with pytest.raises(ValueError, match=rf"Received: {num_gpus} visible GPUs"):
         shares(num_gpus, num_workers, per_worker)
 
@@ -247,7 +255,7 @@ def test_only_worker_0_redraws_its_line(script):
     assert result.returncode == 0
     zero, one = b"[worker 0] ", b"[worker 1] "
     # In any order of the two workers: every piece is intact and in its worker's order.
-    pieces = launcher._PIECE.findall(result.stdout)
+    pieces = result.stdout.splitlines(keepends=True)
     assert [piece for piece in pieces if piece.startswith(zero)] == [
         zero + piece
         for piece in (b"\r", b"1/2 bar\b\b\r", b"2/2 bar\n", b"dos\r\n", b"no newline\n")
@@ -258,13 +266,20 @@ def test_only_worker_0_redraws_its_line(script):
 
 
 def test_a_line_of_another_worker_starts_below_the_bar(capfdbinary):
-    console = launcher._Console(launcher.queue.SimpleQueue())
+    console = supervise._Console(supervise.queue.SimpleQueue())
     console.write(1, b"[worker 0] ", b"1/2\r")
     console.write(1, b"[worker 0] ", b"2/2\r")
     console.write(1, b"[worker 1] ", b"hello\n")
     console.write(1, b"[worker 1] ", b"again\n")
     expected = b"[worker 0] 1/2\r[worker 0] 2/2\r\n[worker 1] hello\n[worker 1] again\n"
     assert capfdbinary.readouterr().out == expected
+
+
+def test_a_long_line_is_not_slow(script):
+    path = script("print('x' * 1_000_000)")
+    result = run("-n", 2, path)
+    lines = [f"[worker {index}] {'x' * 1_000_000}" for index in range(2)]
+    assert sorted(result.stdout.splitlines()) == lines
 
 
 def test_one_worker_keeps_the_terminal(script):
@@ -464,21 +479,21 @@ def test_started_workers_are_stopped_when_a_later_one_cannot_start(monkeypatch):
         started.append(original(*arguments, **options))
         return started[0]
 
-    monkeypatch.setattr(launcher.subprocess, "Popen", second_fails)
+    monkeypatch.setattr(supervise.subprocess, "Popen", second_fails)
     with pytest.raises(BlockingIOError):
         launch([sys.executable, "-c", "import time; time.sleep(300)"], 2)
     assert started[0].returncode == -signal.SIGTERM
 
 
 def test_signal_handlers_are_restored():
-    before = [signal.getsignal(number) for number in launcher._STOP_SIGNALS]
+    before = [signal.getsignal(number) for number in supervise._STOP_SIGNALS]
     assert launch(["true"], 2) == 0
-    assert [signal.getsignal(number) for number in launcher._STOP_SIGNALS] == before
+    assert [signal.getsignal(number) for number in supervise._STOP_SIGNALS] == before
 
 
 def test_launch_works_outside_the_main_thread():
     codes = []
-    thread = launcher.threading.Thread(
+    thread = threading.Thread(
         target=lambda: codes.append(launch(["sh", "-c", "exit 3"], 2, timeout=LIMIT))
     )
     thread.start()

@@ -1,0 +1,152 @@
+"""Training on every topology, against one process and against the oracle."""
+
+import numpy as np
+import oracle
+import pytest
+import scenarios
+import tensorflow as tf
+from group import WorkerFailed
+
+# Workers x devices of each.
+TOPOLOGIES = ["1x1", "1x4", "2x1", "3x1", "2x2"]
+
+# The same sums in another order: a few float32 roundings a step, over 30 steps.
+FLOAT32_STEPS = {"rtol": 2e-5, "atol": 2e-6}
+
+# One rounding to the gradient's dtype, and for float32 sums of 1801 elements in between.
+ROUNDING = {"float64": 1e-12, "float32": 2e-7, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+
+
+def everywhere(topologies=TOPOLOGIES):
+    return pytest.mark.parametrize("group", topologies, indirect=True, scope="module")
+
+
+def assert_close(actual, expected, **tolerances):
+    assert actual.keys() == expected.keys()
+    for name in expected:
+        np.testing.assert_allclose(actual[name], expected[name], err_msg=name, **tolerances)
+
+
+@everywhere()
+class TestTraining:
+    def test_mean_equals_one_process(self, group):
+        expected = scenarios.train_on_global_batches(None, "mean")
+        for actual in group.run("train_on_global_batches", rule="mean"):
+            assert_close(actual, expected, **FLOAT32_STEPS)
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"loss": "mean"},
+            {"loss": "sum"},
+            {"loss": "function"},
+            {"loss": "mean", "l2": 0.5},
+            {"loss": "sum", "l2": 0.5},
+            {"loss": "mean", "clipnorm": 0.1},
+            {"loss": "mean", "run_eagerly": True},
+        ],
+        ids=lambda options: ",".join(f"{key}={value}" for key, value in options.items()),
+    )
+    def test_identical_data_equals_one_replica(self, group, options):
+        expected = scenarios.train_on_identical_data(None, replicas=1, **options)
+        for actual in group.run("train_on_identical_data", replicas=group.replicas, **options):
+            # The metric "loss" sums over all rows where the user's loss is a sum.
+            actual.pop("loss"), expected.pop("loss", None)
+            assert_close(actual, expected, **FLOAT32_STEPS)
+
+    def test_identical_data_is_scaled_up_by_the_sum(self, group):
+        """The negative case: with "sum" the same data does *not* equal one replica."""
+        if group.replicas == 1:
+            pytest.skip("one replica has nothing to sum")
+        expected = scenarios.train_on_identical_data(None, replicas=1, loss="mean")
+        actual = group.run(
+            "train_on_identical_data", replicas=group.replicas, loss="mean", rule="sum"
+        )[0]
+        assert np.abs(actual["weight0"] - expected["weight0"]).max() > 1e-3
+
+    def test_disjoint_features_give_the_sum(self, group):
+        # Replica r's loss is the mean of (w_r - y)² over its four rows, from w = 0.
+        y = np.arange(1, 4 * group.replicas + 1).reshape(group.replicas, 4)
+        expected = 2 * y.mean(axis=1, keepdims=True)
+        for actual in group.run("train_on_disjoint_features"):
+            np.testing.assert_allclose(actual["weight0"], expected, rtol=1e-6)
+
+    @pytest.mark.parametrize("rule", ["adasum", "mean"])
+    def test_replicas_are_bit_identical(self, group, rule):
+        results = group.run("train_with_adam", rule=rule)
+        for number in {name.split(".")[0] for name in results[0]}:
+            first = results[0][f"{number}.0"]
+            for copies in results:
+                for local in range(group.devices):
+                    np.testing.assert_array_equal(copies[f"{number}.{local}"], first)
+
+    @pytest.mark.parametrize("bytes_per_pack", [0, 1, 100])
+    @pytest.mark.parametrize("rule", ["adasum", "sum"])
+    def test_gradients_are_combined_as_by_the_oracle(self, group, rule, bytes_per_pack):
+        results = group.run("reduce_gradients", rule=rule, bytes_per_pack=bytes_per_pack)
+        self.assert_combined(group, results, rule)
+
+    def test_gradients_are_combined_in_eager_mode(self, group):
+        self.assert_combined(group, group.run("reduce_gradients", rule="adasum", eager=True), "adasum")
+
+    def assert_combined(self, group, results, rule):
+        combine = oracle.adasum if rule == "adasum" else lambda vectors: np.sum(vectors, axis=0)
+        for number, gradient in enumerate(scenarios.known_gradients(group.replicas)):
+            vectors = tf.cast(gradient, tf.float64).numpy().reshape(group.replicas, -1)
+            expected = combine(vectors).reshape(gradient.shape[1:])
+            scale = np.abs(expected).max(initial=1e-300)
+            for copies in results:
+                for local in range(group.devices):
+                    error = np.abs(copies[f"{number}.{local}"] - expected).max(initial=0) / scale
+                    assert error <= ROUNDING[gradient.dtype.name], (number, gradient.dtype, error)
+
+    @pytest.mark.parametrize("value", ["nan", "inf"])
+    def test_a_non_finite_gradient_is_seen_by_all(self, group, value):
+        not_finite = [group.replicas - 1, value]
+        for copies in group.run("reduce_gradients", rule="adasum", not_finite=not_finite):
+            for local in range(group.devices):
+                if group.replicas > 1:  # the whole variable, not one element
+                    assert not np.isfinite(copies[f"7.{local}"]).any()
+                assert not np.isfinite(copies[f"7.{local}"]).all()
+                assert np.isfinite(copies[f"0.{local}"]).all()
+
+    def test_losses_metrics_and_predictions_equal_one_process(self, group):
+        expected = scenarios.evaluate_and_predict(None)
+        for actual in group.run("evaluate_and_predict"):
+            assert_close(actual, expected, rtol=1e-5, atol=1e-6)
+
+    def test_unbuilt_model_trains(self, group):
+        """33 rows in batches of 32: the last batch leaves replicas with one row or with none."""
+        results = group.run("train_unbuilt_model", rows=33)
+        for actual in results:
+            assert np.isfinite(actual["loss"]).all() and np.isfinite(actual["weight0"]).all()
+            np.testing.assert_array_equal(actual["weight0"], results[0]["weight0"])
+
+    @pytest.mark.parametrize("dtype", ["int32", "complex64"])
+    def test_unusable_gradients_are_refused_on_all_workers(self, group, dtype):
+        if group.replicas == 1:
+            pytest.skip("one replica's gradient is its own result")
+        for actual in group.run("apply_unusable_gradient", dtype=dtype):
+            assert dtype in str(actual["message"])
+        # No collective had started: the group still works.
+        group.run("reduce_gradients", rule="adasum")
+
+
+@everywhere(["2x1", "2x2"])
+def test_communication_options_reach_every_collective(group):
+    for actual in group.run("collective_attributes", timeout_seconds=77, implementation="RING"):
+        kinds = ["CollectiveAllToAllV2", "CollectiveGatherV2", "CollectiveReduceV2"]
+        assert list(actual["ops"]) == sorted(kinds * group.devices)
+        assert set(actual["timeouts"]) == {77.0}
+        assert set(actual["hints"]) == {"RING"}
+
+
+@everywhere(["1x4"])
+def test_local_replicas_need_no_collectives(group):
+    assert len(group.run("collective_attributes")[0]["ops"]) == 0
+
+
+@everywhere(["2x1"])
+def test_an_exception_on_the_workers_is_reported(group):
+    with pytest.raises(WorkerFailed, match="unknown rule|`aggregation` must be one of"):
+        group.run("train_with_adam", rule="no such rule")

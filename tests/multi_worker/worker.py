@@ -1,0 +1,50 @@
+"""One worker process of a `WorkerGroup`: makes a strategy, then runs scenarios one by one."""
+
+import json
+import os
+import sys
+import traceback
+
+import keras
+import numpy as np
+import scenarios
+import tensorflow as tf
+
+
+def make_strategy(name):
+    timeouts = tf.distribute.experimental.CommunicationOptions(timeout_seconds=60)
+    if name == "stock":
+        return tf.distribute.MultiWorkerMirroredStrategy(communication_options=timeouts)
+    import tf_adasum
+
+    return tf_adasum.AdasumMirroredStrategy(communication_options=timeouts)
+
+
+def attempt(reply, function):
+    """Calls the function, and reports the exception that it raised, or None."""
+    error = None
+    try:
+        function()
+    except Exception:
+        error = traceback.format_exc()
+    reply.write(json.dumps({"error": error}) + "\n")
+    reply.flush()
+
+
+def main():
+    reply = os.fdopen(int(sys.argv[1]), "w")
+    strategies = []
+    attempt(reply, lambda: strategies.append(make_strategy(sys.argv[2])))
+    for line in sys.stdin:
+        request = json.loads(line)
+
+        def run(request=request):
+            keras.backend.clear_session()
+            scenario = getattr(scenarios, request["scenario"])
+            np.savez(request["file"], **scenario(strategies[0], **request["arguments"]))
+
+        attempt(reply, run)
+
+
+if __name__ == "__main__":
+    main()
