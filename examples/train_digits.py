@@ -3,8 +3,9 @@
     python examples/train_digits.py                                  one process
     tf-adasum-launch -n 4 examples/train_digits.py --rule adasum     four local workers
 
-The digits are scikit-learn's: 1797 real 8×8 scans, shifted by up to one pixel while training; 300 of
-them are kept for validation. With ``--data mnist`` they are MNIST's 28×28 ones, which Keras downloads.
+The digits are scikit-learn's: 1797 real 8×8 scans, shifted by up to one pixel while training; 300
+of them are kept for validation. With ``--data mnist`` they are MNIST's 28×28 ones, which Keras
+downloads.
 
 At the end worker 0 prints a table, and saves the validation accuracy of every epoch (``NAME.json``)
 and a picture (``NAME.png``) in which earlier runs can be drawn too: ``--also mean.json``.
@@ -121,6 +122,7 @@ def train(arguments):
         dataset,
         epochs=arguments.epochs,
         validation_data=tf.data.Dataset.from_tensor_slices(validation_data).batch(300),
+        shuffle=False,  # the dataset does it, alike on all workers
         verbose=2,
     )
     return {

@@ -22,7 +22,14 @@ _HOME = {
     "rules": "tf_adasum.aggregation",
 }
 
-__all__ = ["AdasumCrossDeviceOps", "AdasumMirroredStrategy", "__version__", "adasum", "ops", "rules"]
+__all__ = [
+    "AdasumCrossDeviceOps",
+    "AdasumMirroredStrategy",
+    "__version__",
+    "adasum",
+    "ops",
+    "rules",
+]
 
 
 def __getattr__(name):

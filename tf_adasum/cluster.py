@@ -40,12 +40,17 @@ def resolve(cluster_resolver=None):
         ValueError: if `cluster_resolver` is none, or the cluster or this task's place in it is
             missing or wrong.
     """
+    resolvers = tf.distribute.cluster_resolver
     source = "cluster_resolver"
     if cluster_resolver is None:
         source = "TF_CONFIG"
-        _check_tf_config(os.environ.get("TF_CONFIG") or "{}")
-        cluster_resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-    if not isinstance(cluster_resolver, tf.distribute.cluster_resolver.ClusterResolver):
+        text = os.environ.get("TF_CONFIG", "{}")
+        if text:
+            _check_tf_config(text)
+            cluster_resolver = resolvers.TFConfigClusterResolver()
+        else:  # set but empty: no cluster, which TensorFlow's resolver cannot read
+            cluster_resolver = resolvers.SimpleClusterResolver(tf.train.ClusterSpec({}))
+    if not isinstance(cluster_resolver, resolvers.ClusterResolver):
         raise ValueError(
             "`cluster_resolver` must be a tf.distribute.cluster_resolver.ClusterResolver. "
             f"Received: cluster_resolver={cluster_resolver!r}"
@@ -59,22 +64,32 @@ def resolve(cluster_resolver=None):
 
 
 def _check_tf_config(text):
+    """Checks the shape of TF_CONFIG, and leaves its contents to `_place_in`."""
     try:
         config = json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"TF_CONFIG is not valid JSON ({error}). Received: {text!r}") from error
-    if not isinstance(config, dict) or not isinstance(config.get("cluster", {}), dict):
+    jobs = config.get("cluster", {}) if isinstance(config, dict) else None
+    if not isinstance(jobs, dict) or not all(
+        isinstance(addresses, list) and all(isinstance(address, str) for address in addresses)
+        for addresses in jobs.values()
+    ):
         raise ValueError(
             'TF_CONFIG must look like {"cluster": {"worker": ["host:port", ...]}, '
             f'"task": {{"type": "worker", "index": 0}}}}. Received: {text!r}'
         )
-    if not config.get("cluster"):
+    if not jobs:
         return
     task = config.get("task")
     if not isinstance(task, dict) or "type" not in task or "index" not in task:
         raise ValueError(
             'TF_CONFIG has a "cluster" but does not say which task this is; add '
             f'"task": {{"type": "worker", "index": 0}}. Received: {text!r}'
+        )
+    if not str(task["index"]).isdecimal():
+        raise ValueError(
+            'The "index" of the "task" in TF_CONFIG must be a whole number. '
+            f"Received: {task['index']!r}"
         )
 
 
@@ -86,12 +101,18 @@ def _place_in(tasks, task_type, task_id, source):
         )
     if task_type not in ("chief", "worker"):
         raise ValueError(
-            f"Only 'chief' and 'worker' tasks train with AdasumMirroredStrategy. "
+            "Only 'chief' and 'worker' tasks train with AdasumMirroredStrategy. "
             f"Received: task type {task_type!r} from {source}"
         )
-    jobs = [(job, list(tasks.get(job, ()))) for job in ("chief", "worker")]
-    members = [(job, index) for job, addresses in jobs for index in range(len(addresses))]
-    addresses = tuple(address for _, own in jobs for address in own)
+    jobs = {job: tasks.get(job, []) for job in ("chief", "worker")}
+    sparse = [job for job, addresses in jobs.items() if not isinstance(addresses, list)]
+    if sparse:
+        raise ValueError(
+            f"{source} must list every task of the job {sparse[0]!r}: all of them train. "
+            f"Received: {jobs[sparse[0]]}"
+        )
+    members = [(job, index) for job in jobs for index in range(len(jobs[job]))]
+    addresses = (*jobs["chief"], *jobs["worker"])
     if (task_type, int(task_id)) not in members:
         raise ValueError(
             f"{source} does not contain this task: the cluster has "

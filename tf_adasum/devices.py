@@ -1,6 +1,8 @@
 """Which devices of this worker hold a replica each. Public TensorFlow names only."""
 
 import os
+import re
+from collections.abc import Iterable
 
 import tensorflow as tf
 
@@ -41,12 +43,8 @@ def local_devices(requested=None):
 
 
 def _checked(requested):
-    if isinstance(requested, str) or not all(isinstance(name, str) for name in requested):
-        raise ValueError(
-            f"`devices` must be a list of device names such as ['GPU:0', 'GPU:1']. "
-            f"Received: devices={requested!r}"
-        )
-    names = tuple(_short_name(name, requested) for name in requested)
+    names = _list_of_names(requested)
+    names = tuple(_short_name(name, requested) for name in names)
     if not names:
         raise ValueError("`devices` must name at least one device. Received: devices=[]")
     if len(set(names)) < len(names):
@@ -57,26 +55,35 @@ def _checked(requested):
     available = _logical_devices(types.pop())
     missing = [name for name in names if name not in available]
     if missing:
+        present = ", ".join(_logical_devices("CPU") + _logical_devices("GPU"))
         raise ValueError(
             f"`devices` names devices that do not exist: {', '.join(missing)}. This worker has "
-            f"{', '.join(_logical_devices('CPU') + _logical_devices('GPU'))}; more logical CPUs are "
-            "made with tf.config.set_logical_device_configuration. "
+            f"{present}; more logical CPUs are made with "
+            f"tf.config.set_logical_device_configuration. Received: devices={requested!r}"
+        )
+    return names
+
+
+def _list_of_names(requested):
+    is_sequence = isinstance(requested, Iterable) and not isinstance(requested, str)
+    names = list(requested) if is_sequence else [None]
+    if not all(isinstance(name, str) for name in names):
+        raise ValueError(
+            "`devices` must be a list of device names such as ['GPU:0', 'GPU:1']. "
             f"Received: devices={requested!r}"
         )
     return names
 
 
 def _short_name(name, requested):
-    try:
-        spec = tf.DeviceSpec.from_string(name if name.startswith("/") else f"/device:{name}")
-    except ValueError:
-        spec = tf.DeviceSpec()
-    if not spec.device_type:
+    match = re.fullmatch(r"(?:/job:localhost(?:/replica:0)?(?:/task:0)?)?(?:/device:)?(.+)", name)
+    kind, _, index = (match[1] if match else "").upper().partition(":")
+    if kind not in ("CPU", "GPU") or not (index or "0").isdecimal():
         raise ValueError(
-            f"{name!r} in `devices` is no device name such as 'GPU:0' or '/device:CPU:1'. "
-            f"Received: devices={requested!r}"
+            f"{name!r} in `devices` is no name of a device of this worker such as 'GPU:0' or "
+            f"'/device:CPU:1'. Received: devices={requested!r}"
         )
-    return f"{spec.device_type}:{spec.device_index or 0}"
+    return f"{kind}:{int(index or 0)}"
 
 
 def _logical_devices(device_type):

@@ -64,7 +64,7 @@ def _wrap(owner, name, wrapper):
 
 
 def _marker(strategy):
-    """The strategy's `gradient_reduction`; None where gradients are left to TensorFlow and Keras."""
+    """The strategy's `gradient_reduction`; None where Keras and TensorFlow go their own way."""
     return getattr(strategy, "gradient_reduction", None)
 
 

@@ -6,6 +6,7 @@ introduces itself at the others' ports. Each pair exchanges one line of JSON in 
 a task that has met all others leaves the port to TensorFlow.
 """
 
+import contextlib
 import errno
 import json
 import select
@@ -36,22 +37,23 @@ def meet(cluster, terms, timeout):
         ValueError: naming a task that was started with another cluster or other terms.
     """
     terms = {"cluster": list(cluster.addresses), **terms}
+    deadline = time.monotonic() + timeout
+    next_message = time.monotonic() + _SECONDS_BETWEEN_MESSAGES
     with _Doorstep(cluster, terms) as doorstep:
-        deadline = time.monotonic() + timeout
-        next_message = time.monotonic() + _SECONDS_BETWEEN_MESSAGES
         while missing := doorstep.missing():
             for rank in missing:
-                doorstep.call_on(rank)
-            doorstep.check_terms()
-            if not (missing := doorstep.missing()):
-                break
+                doorstep.call_on(rank, deadline)
             if time.monotonic() > deadline:
-                raise TimeoutError(_who_is_missing(cluster, missing, doorstep.strangers, timeout))
+                break
             if time.monotonic() > next_message:
                 next_message += _SECONDS_BETWEEN_MESSAGES
                 print(f"tf_adasum: waiting for {cluster.named(missing)}", flush=True)
-            time.sleep(_SECONDS_BETWEEN_ROUNDS)
+            if doorstep.missing():
+                time.sleep(_SECONDS_BETWEEN_ROUNDS)
+        # Not before all others have heard this task's terms: they would miss it instead.
         doorstep.check_terms()
+        if missing := doorstep.missing():
+            raise TimeoutError(_who_is_missing(cluster, missing, doorstep.strangers, timeout))
 
 
 def _who_is_missing(cluster, missing, strangers, timeout):
@@ -97,22 +99,23 @@ class _Doorstep:
         tasks = range(len(self._cluster.addresses))
         return [rank for rank in tasks if rank != own and rank not in self._terms_of]
 
-    def call_on(self, rank):
+    def call_on(self, rank, deadline):
         """Introduces this task to another and hears its introduction, if it is there."""
         host, _, port = self._cluster.addresses[rank].rpartition(":")
+        seconds = min(_SECONDS_FOR_AN_ANSWER, deadline - time.monotonic())
+        if seconds <= 0:
+            return
         try:
-            with socket.create_connection(
-                (host.strip("[]"), int(port)), timeout=_SECONDS_FOR_AN_ANSWER
-            ) as connection:
+            with socket.create_connection((host.strip("[]"), int(port)), seconds) as connection:
                 _send(connection, self._introduction)
-                if not self._remember(_receive(connection)):
+                if self._remember(_receive(connection)) != rank:
                     self.strangers.add(rank)
         except ConnectionRefusedError:
             self.strangers.discard(rank)
         except TimeoutError:
             self.strangers.add(rank)
-        except OSError:
-            pass  # not reachable now; the next round tries again
+        except (OSError, UnicodeError):
+            pass  # not reachable now, or no name that can be; the next round tries again
 
     def check_terms(self):
         """Raises ValueError if a task that was met has other terms."""
@@ -128,26 +131,29 @@ class _Doorstep:
                     )
 
     def _answer_callers(self):
+        """Gives each caller a thread: one that says nothing keeps nobody waiting."""
         while not self._closing.is_set():
             if not select.select([self._listener], [], [], _SECONDS_BETWEEN_ROUNDS)[0]:
                 continue
-            try:
+            with contextlib.suppress(OSError):  # the caller may be gone again
                 connection, _ = self._listener.accept()
-                with connection:
-                    connection.settimeout(_SECONDS_FOR_AN_ANSWER)
-                    introduction = _receive(connection)
-                    _send(connection, self._introduction)
-                    self._remember(introduction)
-            except OSError:
-                continue  # the caller went away; it will call again
+                threading.Thread(target=self._answer, args=[connection], daemon=True).start()
+
+    def _answer(self, connection):
+        with connection, contextlib.suppress(OSError):  # the caller went away; it will call again
+            connection.settimeout(_SECONDS_FOR_AN_ANSWER)
+            introduction = _receive(connection)
+            _send(connection, self._introduction)
+            self._remember(introduction)
 
     def _remember(self, introduction):
-        """Returns whether the introduction is one of a task of this cluster."""
+        """Returns the rank of the task that introduced itself, None if it is none of the others."""
         rank, terms = introduction.get("rank"), introduction.get("terms")
-        if not isinstance(terms, dict) or rank not in range(len(self._cluster.addresses)):
-            return False
+        others = set(range(len(self._cluster.addresses))) - {self._cluster.rank}
+        if type(rank) is not int or rank not in others or not isinstance(terms, dict):
+            return None
         self._terms_of[rank] = terms
-        return True
+        return rank
 
 
 def _listen(cluster):
@@ -175,15 +181,22 @@ def _send(connection, message):
 
 
 def _receive(connection):
-    """Returns the one line of JSON that the other side sends, {} if it is something else."""
+    """Returns the one line of JSON that the other side sends, {} if it is something else.
+
+    Raises:
+        TimeoutError: if the line is not there in time, however it trickles in.
+    """
     line = b""
+    deadline = time.monotonic() + _SECONDS_FOR_AN_ANSWER
     while not line.endswith(b"\n") and len(line) < _LONGEST_LINE:
+        if time.monotonic() > deadline:
+            raise TimeoutError
         piece = connection.recv(4096)
         if not piece:
             break
         line += piece
     try:
         message = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):  # deeply nested JSON exhausts the parser
         return {}
     return message if isinstance(message, dict) else {}

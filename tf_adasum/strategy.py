@@ -162,7 +162,7 @@ def _checked_options(options):
 
 
 def _check_radix_plan(plan, replicas):
-    if plan is not None and list(plan) != [replicas]:
+    if plan is not None and (not isinstance(plan, (list, tuple)) or list(plan) != [replicas]):
         raise ValueError(
             f"`radix_plan` must be None or [{replicas}], one level over all replicas. "
             f"Received: radix_plan={plan!r}"

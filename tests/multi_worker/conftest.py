@@ -7,7 +7,7 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
-from group import WorkerGroup  # noqa: E402 (the path comes first)
+from group import WorkerGroup
 
 
 @pytest.fixture(scope="module")

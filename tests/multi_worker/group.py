@@ -1,8 +1,8 @@
 """Groups of real worker processes that run scenarios for the tests.
 
 TensorFlow takes seconds to start, so a group lives as long as a test module and runs one scenario
-after the other. Requests go to each worker's stdin, replies come over a pipe of their own (TensorFlow
-writes to stdout and stderr as it likes), arrays travel in .npz files.
+after the other. Requests go to each worker's stdin, replies come over a pipe of their own
+(TensorFlow writes to stdout and stderr as it likes), arrays travel in .npz files.
 """
 
 import json

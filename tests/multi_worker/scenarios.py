@@ -250,9 +250,7 @@ def train_unbuilt_model(strategy, rows):
     keras.utils.set_random_seed(8)
     x, y = random_data(rows)
     with scope(strategy):
-        model = keras.Sequential(
-            [keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(1)]
-        )
+        model = keras.Sequential([keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(1)])
         model.compile(optimizer="sgd", loss="mse", metrics=["mae"])
     history = model.fit(x, y, batch_size=32, epochs=2, shuffle=False, verbose=0).history
     return {"loss": history["loss"], **weights_of(model)}

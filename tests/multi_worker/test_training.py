@@ -80,14 +80,17 @@ class TestTraining:
                 for local in range(group.devices):
                     np.testing.assert_array_equal(copies[f"{number}.{local}"], first)
 
-    @pytest.mark.parametrize("bytes_per_pack", [0, 1, 100])
-    @pytest.mark.parametrize("rule", ["adasum", "sum"])
+    @pytest.mark.parametrize(
+        "rule, bytes_per_pack", [("adasum", 0), ("adasum", 1), ("adasum", 100), ("sum", 0)]
+    )
     def test_gradients_are_combined_as_by_the_oracle(self, group, rule, bytes_per_pack):
         results = group.run("reduce_gradients", rule=rule, bytes_per_pack=bytes_per_pack)
         self.assert_combined(group, results, rule)
 
     def test_gradients_are_combined_in_eager_mode(self, group):
-        self.assert_combined(group, group.run("reduce_gradients", rule="adasum", eager=True), "adasum")
+        self.assert_combined(
+            group, group.run("reduce_gradients", rule="adasum", eager=True), "adasum"
+        )
 
     def assert_combined(self, group, results, rule):
         combine = oracle.adasum if rule == "adasum" else lambda vectors: np.sum(vectors, axis=0)
@@ -148,5 +151,5 @@ def test_local_replicas_need_no_collectives(group):
 
 @everywhere(["2x1"])
 def test_an_exception_on_the_workers_is_reported(group):
-    with pytest.raises(WorkerFailed, match="unknown rule|`aggregation` must be one of"):
+    with pytest.raises(WorkerFailed, match="`aggregation` must be one of"):
         group.run("train_with_adam", rule="no such rule")

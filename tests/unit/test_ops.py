@@ -358,9 +358,7 @@ def test_wrong_arguments_are_refused_before_anything_runs(backend, call, message
 
 @pytest.mark.parametrize("operation", ["gram", "weighted_sum", "pairwise"])
 def test_wrong_segments_are_refused_at_run_time(backend, operation):
-    @tf.function(
-        input_signature=[tf.TensorSpec(None, tf.float32), tf.TensorSpec([None], tf.int64)]
-    )
+    @tf.function(input_signature=[tf.TensorSpec(None, tf.float32), tf.TensorSpec([None], tf.int64)])
     def run(rows, segments):
         if operation == "gram":
             return ops.segment_gram(rows, segments)

@@ -76,7 +76,10 @@ def adasum(values):
     if not values:
         raise ValueError("`values` must hold at least one tensor. Received: values=[]")
     for other in values[1:]:
-        tf.nest.assert_same_structure(values[0], other)
+        try:
+            tf.nest.assert_same_structure(values[0], other)
+        except TypeError as error:
+            raise ValueError(f"All `values` must have the same structure. {error}") from error
     replicas = [[tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(own)] for own in values]
     for replica, own in enumerate(replicas):
         for first, leaf in zip(replicas[0], own, strict=True):

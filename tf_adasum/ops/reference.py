@@ -111,9 +111,7 @@ def pairwise_combine(a: tf.Tensor, b: tf.Tensor, segments: tf.Tensor) -> tf.Tens
     Raises:
         tf.errors.InvalidArgumentError: If the shapes differ, or `segments` does not divide them.
     """
-    equal_shapes = tf.debugging.assert_equal(
-        tf.shape(a), tf.shape(b), "b: expected the shape of a"
-    )
+    equal_shapes = tf.debugging.assert_equal(tf.shape(a), tf.shape(b), "b: expected the shape of a")
     with tf.control_dependencies(_operations(equal_shapes)):
         pair_2N = tf.stack([tf.reshape(a, [-1]), tf.reshape(b, [-1])])
     coefficients_S2 = _pairwise_coefficients(segment_gram(pair_2N, segments))

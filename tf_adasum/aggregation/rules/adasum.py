@@ -86,7 +86,8 @@ def _combine(gram_SRR, p_SPR, q_SPR):
     """One level of the tree: ``(1 - pq/(2pp)) p + (1 - pq/(2qq)) q`` for P pairs of nodes."""
     pp, qq = _squared_norm(gram_SRR, p_SPR), _squared_norm(gram_SRR, q_SPR)
     pq = _inner(gram_SRR, p_SPR, q_SPR)
-    bound = tf.sqrt(pp) * tf.sqrt(qq)
+    # sqrt(pp)·sqrt(pp) can fall short of pp, and adasum(p, p) has to be p to the last bit.
+    bound = tf.sqrt(pp) * tf.sqrt(qq) * (1 + 4 * np.finfo(np.float64).eps)
     pq = tf.clip_by_value(pq, -bound, bound)
     return _coefficient(pq, pp) * p_SPR + _coefficient(pq, qq) * q_SPR
 

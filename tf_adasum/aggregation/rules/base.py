@@ -16,10 +16,10 @@ class AggregationRule:
     the number of replicas for every rule but `Mean`, which is TensorFlow's own path.
 
     Example:
-        >>> class Median(AggregationRule):
+        >>> class UnitNorm(AggregationRule):
         ...     def coefficients(self, gram):
         ...         norms = tf.sqrt(tf.linalg.diag_part(gram))
-        ...         ...
+        ...         return 1 / (norms + 1e-8) / gram.shape[-1]
     """
 
     def coefficients(self, gram):
@@ -45,5 +45,6 @@ class AggregationRule:
         return cls(**config)
 
     def __repr__(self):
+        """Returns the constructor's call."""
         arguments = ", ".join(f"{key}={value!r}" for key, value in self.get_config().items())
         return f"{type(self).__name__}({arguments})"

@@ -1,0 +1,48 @@
+# Everything from a fresh clone: each target sets up what it needs.
+#
+#   make demo    four workers, mean against Adasum, one picture: demo/digits.png
+#   make test    all tests
+#   make lint    ruff
+
+PYTHON ?= python3
+VENV ?= .venv
+# tensorflow-cpu; `make EXTRA=cuda ...` for GPUs.
+EXTRA ?= cpu
+TENSORFLOW_cpu = tensorflow-cpu>=2.21,<2.22
+TENSORFLOW_cuda = tensorflow[and-cuda]>=2.21,<2.22
+BIN = $(VENV)/bin
+READY = $(VENV)/.ready
+SOURCES = $(shell find custom_ops -name '*.cc' -o -name '*.h') setup.py pyproject.toml
+
+.PHONY: demo test lint clean
+
+demo: $(READY)
+	$(BIN)/python examples/train_digits.py $(DEMO) --out demo/one_replica
+	$(BIN)/tf-adasum-launch -n 4 --devices-per-worker 2 examples/train_digits.py $(DEMO) \
+	    --rule mean --out demo/mean
+	$(BIN)/tf-adasum-launch -n 4 --devices-per-worker 2 examples/train_digits.py $(DEMO) \
+	    --rule adasum --also demo/one_replica.json demo/mean.json --out demo/adasum
+	cp demo/adasum.png demo/digits.png
+	@echo "The picture: demo/digits.png"
+
+# The same seed, learning rate, batch per replica and number of epochs for every run.
+DEMO = --learning-rate 0.05 --batch-per-replica 4 --epochs 6 --seed 0
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+# The op is compiled against the TensorFlow that is installed, hence the two steps.
+$(READY): $(SOURCES)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip 'setuptools>=64' wheel
+	$(BIN)/python -m pip install --quiet '$(TENSORFLOW_$(EXTRA))'
+	$(BIN)/python -m pip install --quiet --no-build-isolation -e '.[$(EXTRA),examples,test]'
+	$(BIN)/python -m tf_adasum.doctor
+	touch $(READY)
+
+clean:
+	rm -rf $(VENV) build demo *.egg-info tf_adasum/ops/*.so tf_adasum/ops/_build_info.json
