@@ -1,0 +1,100 @@
+"""Repeats the demo with several seeds and writes a report.
+
+    python benchmarks/digits.py --seeds 0 1 2
+
+Runs examples/train_digits.py with the settings of `make demo`: one replica alone, then four workers
+with two devices each with "mean" and with "adasum", everything else equal. Writes
+benchmarks/results/DATE-digits.md, and beside it every run as JSON.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import platform
+import statistics
+import subprocess
+import sys
+from importlib.metadata import version
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+SETTINGS = ["--learning-rate", "0.05", "--batch-per-replica", "4", "--epochs", "6"]
+SCRIPT = "examples/train_digits.py"
+LAUNCH = ["-m", "tf_adasum.launch", "-n", "4", "--devices-per-worker", "2"]
+COMMANDS = {
+    "one replica": [SCRIPT, *SETTINGS],
+    "mean, 8 replicas": [*LAUNCH, SCRIPT, *SETTINGS, "--rule", "mean"],
+    "adasum, 8 replicas": [*LAUNCH, SCRIPT, *SETTINGS, "--rule", "adasum"],
+}
+
+
+def measure(name, seed, folder):
+    """Runs one training; returns its JSON."""
+    out = folder / f"{name.replace(', ', '_').replace(' ', '_')}_seed{seed}"
+    command = [sys.executable, *COMMANDS[name], "--seed", str(seed), "--out", str(out)]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=600)
+    out.with_suffix(".png").unlink()
+    return json.loads(out.with_suffix(".json").read_text())
+
+
+def table(runs):
+    """Returns one Markdown row for each setting: accuracies and losses, median and range."""
+    lines = [
+        "| run | steps | validation accuracy, median (lowest..highest) | training loss | seconds |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for name, own in runs.items():
+        accuracies = [run["val_accuracy"][-1] for run in own]
+        losses = [run["loss"][-1] for run in own]
+        seconds = statistics.median(run["seconds"] for run in own)
+        steps = own[0]["steps_per_epoch"] * len(own[0]["loss"])
+        lines.append(
+            f"| {name} | {steps} | {statistics.median(accuracies):.3f} "
+            f"({min(accuracies):.3f}..{max(accuracies):.3f}) | {statistics.median(losses):.3f} "
+            f"({min(losses):.3f}..{max(losses):.3f}) | {seconds:.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def report(runs, seeds, date):
+    """Returns the report as Markdown."""
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True
+    ).stdout.strip()
+    commands = "\n".join(f"    python {' '.join(command)}" for command in COMMANDS.values())
+    return f"""# Digits: one replica, mean and Adasum at the same learning rate
+
+{date}, commit {commit}. Command: `python benchmarks/digits.py --seeds {" ".join(map(str, seeds))}`.
+
+Machine: {os.cpu_count()} CPU cores, {platform.machine()}, no GPU. Python
+{platform.python_version()}, TensorFlow {version("tensorflow-cpu")}, Keras {version("keras")}.
+
+Plain SGD, learning rate 0.05, 4 rows per replica, 6 epochs, after the last epoch; seeds
+{", ".join(map(str, seeds))}. Validation: 300 rows, so that 0.01 is 3 rows. All workers share the
+cores of one machine: the seconds say what the demo takes, not what adding workers gains.
+
+{table(runs)}
+
+For each seed:
+
+{commands}
+"""
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    seeds = parser.parse_args().seeds
+    date = datetime.date.today().isoformat()
+    folder = RESULTS / f"{date}-digits"
+    folder.mkdir(parents=True, exist_ok=True)
+    runs = {name: [measure(name, seed, folder) for seed in seeds] for name in COMMANDS}
+    path = RESULTS / f"{date}-digits.md"
+    path.write_text(report(runs, seeds, date))
+    print(path.read_text())
+
+
+if __name__ == "__main__":
+    main()
