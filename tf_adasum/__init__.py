@@ -14,11 +14,10 @@ import importlib
 
 from tf_adasum._version import __version__
 
-_HOME = {
+_MODULE_OF = {
     "AdasumCrossDeviceOps": "tf_adasum.cross_device_ops",
     "AdasumMirroredStrategy": "tf_adasum.strategy",
     "adasum": "tf_adasum.aggregation",
-    "ops": None,
     "rules": "tf_adasum.aggregation",
 }
 
@@ -33,24 +32,20 @@ __all__ = [
 
 
 def __getattr__(name):
-    if name not in _HOME:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        home = _HOME[name]
-        value = (
-            getattr(importlib.import_module(home), name)
-            if home
-            else importlib.import_module(f"{__name__}.{name}")
-        )
+        if name == "ops":
+            return importlib.import_module("tf_adasum.ops")
+        return getattr(importlib.import_module(_MODULE_OF[name]), name)
     except ModuleNotFoundError as error:
         if error.name != "tensorflow":
             raise
         raise ImportError(
             "tf_adasum needs TensorFlow 2.21, of which there are two packages: install one with "
-            "pip install 'tf-adasum[cpu]' or pip install 'tf-adasum[cuda]'."
+            "pip install 'tensorflow-cpu>=2.21,<2.22', or with GPUs "
+            "pip install 'tensorflow[and-cuda]>=2.21,<2.22'."
         ) from error
-    globals()[name] = value
-    return value
 
 
 def __dir__():

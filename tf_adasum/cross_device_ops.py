@@ -44,7 +44,7 @@ class AdasumCrossDeviceOps(GradientCrossDeviceOps):
             )
         super().__init__(devices, group_size, options, collective_keys)
         self.rule = rule
-        self._replica_of_rank = None
+        self._replica_of_rank = np.arange(group_size)
         self._first_replica = 0
 
     def meet(self, first_replica, options):

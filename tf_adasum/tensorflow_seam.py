@@ -45,6 +45,11 @@ except ImportError as error:
 
 CommunicationOptions = collective_util.Options
 
+NO_XLA = (
+    "Gradients cannot be aggregated inside XLA-compiled code: TensorFlow's collectives have no XLA "
+    "kernels on this device. Compile the model with jit_compile=False (or 'auto')."
+)
+
 
 class GradientReduction(CommunicationOptions):
     """Communication options that mark a reduction as one of gradients.
@@ -119,6 +124,10 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         default options, and the collective keys shared with the strategy.
     """
 
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._graphs = {}
+
     def combine_gradients(self, gradients, options):
         """Combines gradients; called in a graph.
 
@@ -156,7 +165,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         gradients = [list(own) for own in zip(*(v.values for v in per_replica_values), strict=True)]
         if tf.executing_eagerly():
             # Collectives block, and eager code would launch one local device after the other.
-            combined = self._graph_of(options.bytes_per_pack, options.timeout_seconds)(gradients)
+            combined = self._graph_of(options)(gradients)
         else:
             refuse_xla()
             with self._lock:  # no other collective may come between those of one reduction
@@ -181,24 +190,23 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         return super()._all_reduce_per_replica_values(reduce_op, per_replica_values, options)
 
     def _all_reduce(self, reduce_op, value, replica_id, options):
-        if isinstance(options, GradientReduction):
-            refuse_xla()  # reached when XLA compiles a replica's step on its own
+        if isinstance(options, GradientReduction):  # only where XLA compiles each replica alone
+            raise ValueError(NO_XLA)
         return super()._all_reduce(reduce_op, value, replica_id, options)
 
-    @functools.lru_cache(maxsize=8)  # noqa: B019 (the strategy and this object live equally long)
-    def _graph_of(self, bytes_per_pack, timeout_seconds):
-        options = CommunicationOptions(bytes_per_pack, timeout_seconds)
-        return tf.function(lambda gradients: self.combine_gradients(gradients, options))
+    def _graph_of(self, options):
+        key = (options.bytes_per_pack, options.timeout_seconds, options.implementation)
+        if key not in self._graphs:
+            self._graphs[key] = tf.function(
+                lambda gradients: self.combine_gradients(gradients, options)
+            )
+        return self._graphs[key]
 
 
 def refuse_xla():
     """Raises where the gradients would be aggregated inside code that XLA compiles."""
     if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
-        raise ValueError(
-            "Gradients cannot be aggregated inside XLA-compiled code: TensorFlow's collectives "
-            "have no XLA kernels on this device. Compile the model with jit_compile=False (or "
-            "'auto')."
-        )
+        raise ValueError(NO_XLA)
 
 
 class GradientAggregatingExtended(CollectiveAllReduceExtended):
@@ -254,13 +262,12 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
     def _bound_registration(self, cluster_resolver):
         """Configures the coordination service as `CollectiveAllReduceExtended` would, but bounded.
 
-        Left alone, a worker waits for one that never starts without a word and without end.
+        Left alone, a worker waits without a word and without end for one that dies between meeting
+        the others and registering. (The leader, worker 0, still does.)
         """
         if context.context().coordination_service is not None:
             return
         cluster = multi_worker_util.normalize_cluster_spec(cluster_resolver.cluster_spec())
-        if cluster_resolver.task_type not in ("chief", "worker"):
-            return
         context.context().configure_coordination_service(
             service_type="standalone",
             service_leader=multi_worker_util.coordination_leader(cluster),
