@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 
 import tensorflow as tf
 
@@ -86,7 +87,7 @@ def _check_tf_config(text):
             'TF_CONFIG has a "cluster" but does not say which task this is; add '
             f'"task": {{"type": "worker", "index": 0}}. Received: {text!r}'
         )
-    if not str(task["index"]).isdecimal():
+    if not re.fullmatch(r"-?\d+", str(task["index"])):
         raise ValueError(
             'The "index" of the "task" in TF_CONFIG must be a whole number. '
             f"Received: {task['index']!r}"
@@ -104,7 +105,7 @@ def _place_in(tasks, task_type, task_id, source):
             "Only 'chief' and 'worker' tasks train with AdasumMirroredStrategy. "
             f"Received: task type {task_type!r} from {source}"
         )
-    jobs = {job: tasks.get(job, []) for job in ("chief", "worker")}
+    jobs = {job: tasks.get(job) or [] for job in ("chief", "worker")}
     sparse = [job for job, addresses in jobs.items() if not isinstance(addresses, list)]
     if sparse:
         raise ValueError(

@@ -75,15 +75,18 @@ def _list_of_names(requested):
     return names
 
 
+_THIS_WORKER = r"(?:/job:localhost(?:/replica:0)?(?:/task:0)?)?"
+_DEVICE_NAME = re.compile(_THIS_WORKER + r"(?:/device:|/)?([A-Za-z]+):(\d+)")
+
+
 def _short_name(name, requested):
-    match = re.fullmatch(r"(?:/job:localhost(?:/replica:0)?(?:/task:0)?)?(?:/device:)?(.+)", name)
-    kind, _, index = (match[1] if match else "").upper().partition(":")
-    if kind not in ("CPU", "GPU") or not (index or "0").isdecimal():
+    match = _DEVICE_NAME.fullmatch(name)
+    if not match:
         raise ValueError(
-            f"{name!r} in `devices` is no name of a device of this worker such as 'GPU:0' or "
+            f"{name!r} in `devices` is no device name of this worker such as 'GPU:0' or "
             f"'/device:CPU:1'. Received: devices={requested!r}"
         )
-    return f"{kind}:{int(index or 0)}"
+    return f"{match[1].upper()}:{int(match[2])}"
 
 
 def _logical_devices(device_type):
