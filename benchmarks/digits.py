@@ -4,7 +4,8 @@
 
 Runs examples/train_digits.py with the settings of `make demo`: one replica alone, then four workers
 with two devices each with "mean" and with "adasum", everything else equal. Writes
-benchmarks/results/DATE-digits.md, and beside it every run as JSON.
+benchmarks/results/DATE-digits.md, beside it every run as JSON, and docs/images/digits.png, the
+picture of the first seed.
 """
 
 import argparse
@@ -91,6 +92,10 @@ def main():
     folder = RESULTS / f"{date}-digits"
     folder.mkdir(parents=True, exist_ok=True)
     runs = {name: [measure(name, seed, folder) for seed in seeds] for name in COMMANDS}
+    sys.path.insert(0, str(ROOT / "examples"))
+    from train_digits import save_picture  # imports TensorFlow
+
+    save_picture([own[0] for own in runs.values()], ROOT / "docs" / "images" / "digits.png")
     path = RESULTS / f"{date}-digits.md"
     path.write_text(report(runs, seeds, date))
     print(path.read_text())
