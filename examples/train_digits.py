@@ -161,7 +161,7 @@ def save_picture(runs, path):
     figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
     for run in runs:
         accuracies = run["val_accuracy"]
-        label = f"{run['rule']}, {run['replicas']} replicas"
+        label = run["rule"] + (f", {run['replicas']} replicas" if run["replicas"] > 1 else "")
         axes.plot(range(1, len(accuracies) + 1), accuracies, marker="o", label=label)
     axes.set_xlabel("epoch")
     axes.set_ylabel("validation accuracy")
