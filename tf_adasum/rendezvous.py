@@ -22,6 +22,8 @@ _SECONDS_BETWEEN_MESSAGES = 10.0
 _SECONDS_FOR_AN_ANSWER = 2.0
 _LONGEST_LINE = 1 << 16
 
+_met = set()
+
 
 def meet(cluster, terms, timeout):
     """Waits until every task of the cluster has introduced itself.
@@ -36,6 +38,8 @@ def meet(cluster, terms, timeout):
         TimeoutError: naming the tasks that did not start in time.
         ValueError: naming a task that was started with another cluster or other terms.
     """
+    if cluster in _met:
+        return  # TensorFlow's server has the port: this is the process's second strategy
     terms = {"cluster": list(cluster.addresses), **terms}
     deadline = time.monotonic() + timeout
     next_message = time.monotonic() + _SECONDS_BETWEEN_MESSAGES
@@ -54,6 +58,11 @@ def meet(cluster, terms, timeout):
         doorstep.check_terms()
         if missing := doorstep.missing():
             raise TimeoutError(_who_is_missing(cluster, missing, doorstep.strangers, timeout))
+
+
+def keep(cluster):
+    """Notes that TensorFlow's server runs in this process: there is nobody to wait for again."""
+    _met.add(cluster)
 
 
 def _who_is_missing(cluster, missing, strangers, timeout):

@@ -59,6 +59,7 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         ValueError: before any communication, for an unknown rule, devices that do not exist or
             repeat, a TF_CONFIG that is no JSON or lacks this task, another plan than ``[N]``, or
             workers that differ in their rule or number of devices.
+        RuntimeError: on several workers, if TensorFlow has run an operation already.
         OSError: if another process uses this worker's port.
         TimeoutError: naming the workers that did not start in time.
 
@@ -88,16 +89,25 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         deadline = time.monotonic() + timeout
         if tasks:
             rendezvous.meet(tasks, self._terms(len(names)), timeout)
-        extended = tensorflow_seam.GradientAggregatingExtended(
-            self,
-            resolver,
-            options,
-            local_devices=names,
-            cross_device_ops=functools.partial(AdasumCrossDeviceOps, self._aggregation),
-            register_timeout=timeout,
-        )
+        try:
+            extended = tensorflow_seam.GradientAggregatingExtended(
+                self,
+                resolver,
+                options,
+                local_devices=names,
+                cross_device_ops=functools.partial(AdasumCrossDeviceOps, self._aggregation),
+                register_timeout=timeout,
+            )
+        except RuntimeError as error:
+            if "at program startup" not in str(error):
+                raise
+            raise RuntimeError(
+                "On several workers AdasumMirroredStrategy must be created before TensorFlow runs "
+                "its first operation: move it to the top of the script."
+            ) from error
         tf.distribute.Strategy.__init__(self, extended)
         if tasks:
+            rendezvous.keep(tasks)
             remaining = max(1.0, deadline - time.monotonic())
             tensorflow_seam.cross_device_ops(extended).meet(
                 tensorflow_seam.first_replica(extended),

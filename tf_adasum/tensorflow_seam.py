@@ -162,6 +162,11 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
     def _all_reduce_per_replica_values(self, reduce_op, per_replica_values, options):
         if not isinstance(options, GradientReduction):
             return self._reduce_others(reduce_op, per_replica_values, options)
+        if reduce_op != tf.distribute.ReduceOp.SUM:
+            raise ValueError(
+                "A reduction of gradients is a SUM, of which the aggregation rule gives the "
+                f"coefficients. Received: {reduce_op}"
+            )
         gradients = [list(own) for own in zip(*(v.values for v in per_replica_values), strict=True)]
         if tf.executing_eagerly():
             # Collectives block, and eager code would launch one local device after the other.

@@ -54,3 +54,30 @@ def test_another_program_at_a_worker_s_address_is_named():
         other.listen()
         message, _ = start_alone(ports, 0)
     assert re.search(f"TimeoutError.*Another program answers.*{ports[1]}", message)
+
+
+TWO_STRATEGIES = """
+import tensorflow as tf, tf_adasum
+for rule, expected in [("adasum", 3.0), ("sum", 6.0)]:  # of two equal gradients
+    strategy = tf_adasum.AdasumMirroredStrategy(aggregation=rule)
+
+    @tf.function
+    def step():
+        context = tf.distribute.get_replica_context()
+        marker = strategy.gradient_reduction
+        return context.all_reduce("SUM", [tf.constant([3.0])], options=marker)
+
+    assert strategy.run(step)[0].numpy() == [expected], rule
+"""
+
+
+def test_a_second_strategy_in_the_same_processes(tmp_path):
+    (tmp_path / "two.py").write_text(TWO_STRATEGIES)
+    ended = subprocess.run(
+        [sys.executable, "-m", "tf_adasum.launch", "-n", "2", str(tmp_path / "two.py")],
+        env=worker_environment([], 0, devices=1),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
