@@ -44,21 +44,6 @@ SEGMENT_TABLES = {
 }
 
 
-@pytest.fixture(params=["custom", "tensorflow"])
-def backend(request, monkeypatch):
-    if request.param == "custom" and not library.status().loaded:
-        pytest.skip(f"the compiled op is not loaded: {library.status().reason}")
-    monkeypatch.setenv(library.CHOICE_VARIABLE, request.param)
-    # Stated, so that both backends are tested on machines with a GPU, too.
-    with tf.device("CPU:0"):
-        yield request.param
-
-
-@pytest.fixture(params=DTYPES, ids=lambda dtype: dtype.name)
-def dtype(request):
-    return request.param
-
-
 def random_rows(dtype, row_count, element_count, seed=0) -> np.ndarray:
     rows = np.random.default_rng(seed).standard_normal([row_count, element_count])
     return rows.astype(dtype.as_numpy_dtype)

@@ -13,7 +13,6 @@ import tensorflow as tf
 
 import tf_adasum
 from tf_adasum.aggregation import LocalExchange, aggregate, rules
-from tf_adasum.ops import library
 
 DTYPES = [tf.float16, tf.bfloat16, tf.float32, tf.float64]
 REPLICA_COUNTS = [*range(1, 10), 16]
@@ -30,20 +29,6 @@ SMALLEST = {tf.float16: 2.0**-24, tf.bfloat16: 2.0**-126, tf.float32: 2.0**-126,
 COEFFICIENT_TOLERANCE = 1e-11
 
 SHAPES = [(), (1,), (17,), (0,), (3, 5), (18011,), (2, 0, 3), ()]
-
-
-@pytest.fixture(params=["custom", "tensorflow"])
-def backend(request, monkeypatch):
-    if request.param == "custom" and not library.status().loaded:
-        pytest.skip(f"the compiled op is not loaded: {library.status().reason}")
-    monkeypatch.setenv(library.CHOICE_VARIABLE, request.param)
-    with tf.device("CPU:0"):
-        yield request.param
-
-
-@pytest.fixture(params=DTYPES, ids=lambda dtype: dtype.name)
-def dtype(request):
-    return request.param
 
 
 def correlated(dtype, replicas, shape, seed) -> list:

@@ -1,0 +1,23 @@
+"""Fixtures of the tests that run on both backends and all dtypes."""
+
+import pytest
+import tensorflow as tf
+
+from tf_adasum.ops import library
+
+
+@pytest.fixture(params=["custom", "tensorflow"])
+def backend(request, monkeypatch):
+    if request.param == "custom" and not library.status().loaded:
+        pytest.skip(f"the compiled op is not loaded: {library.status().reason}")
+    monkeypatch.setenv(library.CHOICE_VARIABLE, request.param)
+    # Stated, so that both backends are tested on machines with a GPU, too.
+    with tf.device("CPU:0"):
+        yield request.param
+
+
+@pytest.fixture(
+    params=[tf.float16, tf.bfloat16, tf.float32, tf.float64], ids=lambda dtype: dtype.name
+)
+def dtype(request):
+    return request.param
