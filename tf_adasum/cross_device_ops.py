@@ -3,12 +3,17 @@
 import numpy as np
 import tensorflow as tf
 
+from tf_adasum import ops
 from tf_adasum.aggregation import CollectiveExchange, LocalExchange, aggregate
 from tf_adasum.tensorflow_seam import GradientCrossDeviceOps
 
 # TensorFlow's all-to-all names its buffers by source and destination rank without a separator, so
 # that ranks (1, 11) and (11, 1) of one process collide.
 MOST_DEVICES_IN_ALL_TO_ALL = 11
+
+# Up to so many bytes on all replicas together, a bucket is gathered and combined on each of them:
+# one round instead of three. Its bytes cost less than the rounds (benchmarks/exchange.py).
+GATHERED_BYTES = 4 * 2**20
 
 
 class AdasumCrossDeviceOps(GradientCrossDeviceOps):
@@ -93,7 +98,14 @@ class AdasumCrossDeviceOps(GradientCrossDeviceOps):
         combined = []
         for local, collectives in enumerate(self.collectives(options)):
             replica = self._first_replica + local
-            exchange = CollectiveExchange(collectives, self._replica_of_rank, replica)
+            # Only the compiled op promises the same bits on every machine.
+            same_bits = ops.backend(collectives.device) == "custom"
+            exchange = CollectiveExchange(
+                collectives,
+                self._replica_of_rank,
+                replica,
+                gathered_bytes=GATHERED_BYTES if same_bits else 0,
+            )
             with tf.device(collectives.device):
                 own = [gradients[local]]
                 combined.append(aggregate(own, self.rule, exchange, options.bytes_per_pack))

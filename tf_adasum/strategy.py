@@ -7,7 +7,7 @@ import time
 import keras
 import tensorflow as tf
 
-from tf_adasum import cluster, keras_seam, rendezvous, tensorflow_seam
+from tf_adasum import cluster, keras_seam, ops, rendezvous, tensorflow_seam
 from tf_adasum.aggregation import rules
 from tf_adasum.cross_device_ops import AdasumCrossDeviceOps
 from tf_adasum.devices import local_devices
@@ -48,7 +48,7 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
             reads ``TF_CONFIG``.
         communication_options: `tf.distribute.experimental.CommunicationOptions`:
             ``timeout_seconds`` of each collective and of the start (default: 60 s for the start,
-            unlimited after it), ``bytes_per_pack`` of a bucket (default: 32 MiB),
+            unlimited after it), ``bytes_per_pack`` of a bucket (default: 16 MiB),
             ``implementation`` of the collectives.
         aggregation: name of a rule (``"adasum"``, ``"mean"``, ``"sum"``) or an
             `tf_adasum.rules.AggregationRule`.
@@ -117,7 +117,11 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
 
     def _terms(self, devices):
         """What all workers have to have in common."""
-        return {"rule": repr(self._aggregation), "devices per worker": devices}
+        return {
+            "rule": repr(self._aggregation),
+            "devices per worker": devices,
+            "backend of the op (TF_ADASUM_OPS)": ops.backend(),
+        }
 
     @property
     def aggregation(self):

@@ -8,6 +8,7 @@ What is hooked, and why there is no public way:
 * `CollectiveAllReduceExtended._initialize_local`, `._initialize_multi_worker`: create the
   CrossDeviceOps; there is no argument for another one.
 * `CollectiveAllReduceExtended._initialize_local_devices`: knows one CPU per worker only.
+* `CollectiveAllReduceStrategy._collective_key_base`: keeps the strategies of a process apart.
 * `MirroredExtended._batch_reduce_to`: merges options, and would drop the marker.
 * `CollectiveReplicaLauncher._next_instance_key`, `._get_ordering_token`: collectives of one group
   need TensorFlow's own keys, and its ordering token, or several devices in one graph deadlock.
@@ -18,6 +19,7 @@ What is hooked, and why there is no public way:
 """
 
 import functools
+import itertools
 
 import tensorflow as tf
 
@@ -49,6 +51,10 @@ NO_XLA = (
     "Gradients cannot be aggregated inside XLA-compiled code: TensorFlow's collectives have no XLA "
     "kernels on this device. Compile the model with jit_compile=False (or 'auto')."
 )
+
+
+# Up to so many bytes from all replicas together, a sum is gathered.
+GATHERED_SUM_BYTES = 2**20
 
 
 class GradientReduction(CommunicationOptions):
@@ -90,7 +96,15 @@ class ReplicaCollectives:
         return tf.raw_ops.CollectiveAllToAllV2(input=shards, **self._arguments())
 
     def all_reduce(self, value):
-        """Returns the sum of `value` over all replicas."""
+        """Returns the sum of `value` over all replicas, the same bits on each.
+
+        A ring needs 2 (R - 1) rounds. Where latency is all, everybody gathers everything and adds
+        it up, in R - 1 rounds.
+        """
+        replicas = self._launcher._group_size
+        elements = value.shape.num_elements()
+        if elements is not None and replicas * elements * value.dtype.size <= GATHERED_SUM_BYTES:
+            return tf.reduce_sum(self.all_gather(value[None]), axis=0)
         return tf.raw_ops.CollectiveReduceV2(
             input=value, merge_op="Add", final_op="Id", **self._arguments()
         )
@@ -214,6 +228,11 @@ def refuse_xla():
         raise ValueError(NO_XLA)
 
 
+# TensorFlow numbers the groups of every strategy from 1: two strategies in one process would take
+# each other's collectives for their own.
+_key_bases = itertools.count(1000, 1000)
+
+
 class GradientAggregatingExtended(CollectiveAllReduceExtended):
     """What `MultiWorkerMirroredStrategy` does behind its public face, with three hooks.
 
@@ -239,6 +258,7 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
         self._local_device_names = local_devices
         self._make_cross_device_ops = cross_device_ops
         self._register_timeout = register_timeout
+        strategy._collective_key_base = next(_key_bases)
         super().__init__(strategy, cluster_resolver, communication_options)
 
     def _initialize_local_devices(self, cluster_resolver, worker_device):

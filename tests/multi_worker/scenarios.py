@@ -256,7 +256,7 @@ def train_unbuilt_model(strategy, rows):
 
 
 def collective_attributes(strategy, **options):
-    """Timeouts and hints of the collectives that a gradient reduction with options launches."""
+    """Timeouts and hints of the collectives that reduce a large and a small bucket."""
     use_rule(strategy, "adasum")
     marker = tensorflow_seam.GradientReduction(**options)
 
@@ -264,7 +264,8 @@ def collective_attributes(strategy, **options):
     def step():
         def replica_step():
             context = tf.distribute.get_replica_context()
-            return context.all_reduce("SUM", [tf.ones([5]), tf.ones([4])], options=marker)
+            gradients = [tf.ones([5]), tf.ones([5_000_000])]
+            return context.all_reduce("SUM", gradients, options=marker)
 
         return strategy.run(replica_step)
 

@@ -35,13 +35,13 @@ def test_the_last_gradients_come_first():
     ],
 )
 def test_a_bucket_is_closed_once_it_holds_bucket_bytes(bucket_bytes, expected):
-    # Bytes of the gradients, from the last: 8, 4, 4, 4000, 40.
+    # Bytes of the gradients, from the last: 8, 4, 4, 4000, 40. The zeros between them do not count.
     assert planned(zeros(10, 1000, 1, 1, 2), bucket_bytes) == expected
 
 
 @pytest.mark.parametrize("default", [None, 0])
-def test_the_default_is_32_mib(default):
-    quarter = 2 * 2**20  # elements: 8 MiB of float32
+def test_the_default_is_16_mib(default):
+    quarter = 2**20  # elements: 4 MiB of float32
     assert planned(zeros(*[quarter] * 5), default) == [(4, 3, 2, 1), (0,)]
     assert planned(zeros(*[quarter] * 3, quarter - 1, quarter), default) == [(4, 3, 2, 1, 0)]
 
@@ -81,11 +81,16 @@ def test_every_gradient_is_in_exactly_one_bucket(seed):
         assert list(bucket.indices) == sorted(bucket.indices, reverse=True)
         sizes = [gradients[i].shape[0] for i in bucket.indices]
         assert bucket.segments.dtype == np.int64
-        assert bucket.segments.tolist() == [0, *np.cumsum(sizes)]
+        aligned = 64 // bucket.dtype.size * np.ceil(np.multiply(sizes, bucket.dtype.size) / 64)
+        assert bucket.segments.tolist() == [0, *np.cumsum(aligned)]
         assert sum(sizes[:-1]) * bucket.dtype.size < limit, "closed no later than necessary"
     for dtype in DTYPES:
-        sizes = [int(b.segments[-1]) * dtype.size for b in plan if b.dtype == dtype]
-        assert sum(size < limit for size in sizes) <= 1, "only the last one is not full"
+        filled = [
+            sum(shape.num_elements() for shape in b.shapes) * dtype.size
+            for b in plan
+            if b.dtype == dtype
+        ]
+        assert sum(size < limit for size in filled) <= 1, "only the last one is not full"
 
 
 def test_offsets_beyond_32_bits():
@@ -103,7 +108,8 @@ SHAPES = [(3, 4), (), (1,), (0, 2), (2, 3, 5), (17,), (1, 1)]
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("bucket_bytes", [1, 50, None])
 @pytest.mark.parametrize("in_graph", [False, True])
-def test_what_is_packed_comes_back(dtype, bucket_bytes, in_graph):
+@pytest.mark.parametrize("extra", [0, 5])
+def test_what_is_packed_comes_back(dtype, bucket_bytes, in_graph, extra):
     random = np.random.default_rng(0)
     gradients = [
         tf.constant(np.asarray(random.standard_normal(shape)).astype(dtype.as_numpy_dtype))
@@ -112,15 +118,18 @@ def test_what_is_packed_comes_back(dtype, bucket_bytes, in_graph):
     plan = buckets.plan(gradients, bucket_bytes)
 
     def there_and_back(gradients):
-        buffers = [bucket.pack(gradients) for bucket in plan]
+        buffers = [bucket.pack(gradients, bucket.size + extra) for bucket in plan]
         return buffers, [dict(b.unpack(buffer)) for b, buffer in zip(plan, buffers, strict=True)]
 
     buffers, pieces = (tf.function(there_and_back) if in_graph else there_and_back)(gradients)
     returned = {}
     for bucket, buffer, own in zip(plan, buffers, pieces, strict=True):
-        assert buffer.dtype == dtype and buffer.shape == [bucket.segments[-1]]
-        flat = [gradients[i].numpy().ravel() for i in bucket.indices]
-        assert buffer.numpy().tobytes() == np.concatenate(flat).tobytes(), "in the bucket's order"
+        assert buffer.dtype == dtype and buffer.shape == [bucket.segments[-1] + extra]
+        expected = np.zeros(buffer.shape[0], dtype.as_numpy_dtype)
+        for index, start in zip(bucket.indices, bucket.segments, strict=False):
+            flat = gradients[index].numpy().ravel()
+            expected[start : start + flat.size] = flat
+        assert buffer.numpy().tobytes() == expected.tobytes(), "in the bucket's order, and zeros"
         returned.update(own)
     assert sorted(returned) == [0, 1, 2, 4, 5, 6]
     for index, gradient in returned.items():

@@ -14,7 +14,7 @@ import oracle
 import pytest
 import tensorflow as tf
 
-from tf_adasum.aggregation import CollectiveExchange, LocalExchange, aggregate, rules
+from tf_adasum.aggregation import CollectiveExchange, LocalExchange, aggregate, buckets, rules
 from tf_adasum.aggregation.exchange import shard_segments
 from tf_adasum.ops import library
 
@@ -68,7 +68,26 @@ class FakeCollectives:
         return tf.constant(np.concatenate(self._hall.swap(self._rank, "all_gather", value)))
 
 
-def together(gradients, rule, replica_of_rank, told=None, bucket_bytes=None):
+@pytest.fixture(autouse=True)
+def segments_without_gaps(monkeypatch):
+    """So that the shards of these small models hold parts of variables, and of several."""
+    monkeypatch.setattr(buckets, "ALIGNED_BYTES", 4)
+
+
+@pytest.fixture(params=[4, 64], ids=["unaligned", "aligned"])
+def alignment(request, segments_without_gaps, monkeypatch):
+    """Without gaps, and as segments are."""
+    monkeypatch.setattr(buckets, "ALIGNED_BYTES", request.param)
+    return request.param
+
+
+@pytest.fixture(params=[0, 2**40], ids=["all-to-all", "all-gather"])
+def gathered_bytes(request):
+    """Which of the two plans is taken."""
+    return request.param
+
+
+def together(gradients, rule, replica_of_rank, told=None, bucket_bytes=None, gathered_bytes=0):
     """What each replica ends with, and the hall; `told` is the order that the exchange is given."""
     hall = Hall(len(gradients))
     results, errors = [None] * len(gradients), []
@@ -76,7 +95,7 @@ def together(gradients, rule, replica_of_rank, told=None, bucket_bytes=None):
     def take_part(rank, replica):
         try:
             exchange = CollectiveExchange(
-                FakeCollectives(hall, rank), told or replica_of_rank, replica
+                FakeCollectives(hall, rank), told or replica_of_rank, replica, gathered_bytes
             )
             own = [tf.constant(gradient) for gradient in gradients[replica]]
             combined = aggregate([own], rule, exchange, bucket_bytes)
@@ -175,34 +194,36 @@ MODEL = [(), (5, 7), (0,), (1000,), (1,), (3, 0), (17,)]
 
 @pytest.mark.parametrize("order", list(rank_orders()), ids=lambda order: "".join(map(str, order)))
 @pytest.mark.parametrize("rule", [rules.Adasum(), ByReplica()], ids=repr)
-def test_adasum_in_every_rank_order(rule, order):
+def test_adasum_in_every_rank_order(rule, order, gathered_bytes):
     gradients = gradients_of(MODEL, len(order))
-    results, _ = together(gradients, rule, order)
+    results, _ = together(gradients, rule, order, gathered_bytes=gathered_bytes)
     assert_combined(results, gradients, rule)
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 2, 0), (2, 3, 0, 1)])
 @pytest.mark.parametrize("rule", [rule() for rule in EXPECTED], ids=repr)
-def test_every_rule(rule, order):
+def test_every_rule(rule, order, gathered_bytes, alignment):
     gradients = gradients_of(MODEL, len(order))
-    results, _ = together(gradients, rule, order)
+    results, _ = together(gradients, rule, order, gathered_bytes=gathered_bytes)
     assert_combined(results, gradients, rule)
 
 
 @pytest.mark.parametrize("bucket_bytes", [1, 100])
 @pytest.mark.parametrize("order", [(1, 0), (2, 0, 1), (4, 1, 3, 0, 2)])
-def test_several_buckets(order, bucket_bytes):
+def test_several_buckets(order, bucket_bytes, gathered_bytes):
     gradients = gradients_of(MODEL, len(order))
-    results, _ = together(gradients, rules.Adasum(), order, bucket_bytes=bucket_bytes)
+    results, _ = together(
+        gradients, rules.Adasum(), order, bucket_bytes=bucket_bytes, gathered_bytes=gathered_bytes
+    )
     assert_combined(results, gradients, rules.Adasum())
 
 
 @pytest.mark.parametrize("order", [(1, 0), (1, 2, 0), (3, 0, 2, 1), (4, 2, 0, 5, 1, 3)])
-def test_every_size(order):
+def test_every_size(order, gathered_bytes):
     # From smaller than R to 1000; where R does not divide n, the last shard is padded.
     for size in (1, 2, 3, 5, 6, 8, 29, 1000):
         gradients = gradients_of([(size,)], len(order), seed=size)
-        results, _ = together(gradients, rules.Adasum(), order)
+        results, _ = together(gradients, rules.Adasum(), order, gathered_bytes=gathered_bytes)
         assert_combined(results, gradients, rules.Adasum())
 
 
@@ -219,12 +240,12 @@ def test_shards_that_hold_parts_of_several_variables_or_none(shapes, order):
 @pytest.mark.parametrize(
     "dtype", [tf.float16, tf.bfloat16, tf.float32, tf.float64], ids=lambda dtype: dtype.name
 )
-def test_every_dtype_on_both_backends(dtype, choice, monkeypatch):
+def test_every_dtype_on_both_backends(dtype, choice, monkeypatch, gathered_bytes):
     if choice == "custom" and not library.status().loaded:
         pytest.skip(f"the compiled op is not loaded: {library.status().reason}")
     monkeypatch.setenv(library.CHOICE_VARIABLE, choice)
     gradients = gradients_of(MODEL, 5, dtype)
-    results, _ = together(gradients, rules.Adasum(), (3, 0, 4, 1, 2))
+    results, _ = together(gradients, rules.Adasum(), (3, 0, 4, 1, 2), gathered_bytes=gathered_bytes)
     assert_combined(results, gradients, rules.Adasum(), dtype)
 
 
@@ -237,20 +258,20 @@ def test_dtypes_travel_in_buckets_of_their_own():
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_bad_number_spoils_its_variable_on_every_replica(bad):
+def test_a_bad_number_spoils_its_variable_on_every_replica(bad, gathered_bytes):
     gradients = gradients_of([(50,), (60,), (70,)], 3)
-    clean, _ = together(gradients, rules.Adasum(), (1, 2, 0))
+    clean, _ = together(gradients, rules.Adasum(), (1, 2, 0), gathered_bytes=gathered_bytes)
     gradients[2][1][59] = bad  # one shard of three holds it; all have to know
-    results, _ = together(gradients, rules.Adasum(), (1, 2, 0))
+    results, _ = together(gradients, rules.Adasum(), (1, 2, 0), gathered_bytes=gathered_bytes)
     for result in results:
         assert not np.isfinite(result[1]).any()
         assert result[0].tobytes() == clean[0][0].tobytes()
         assert result[2].tobytes() == clean[0][2].tobytes()
 
 
-def test_identical_gradients_come_back_bit_for_bit():
+def test_identical_gradients_come_back_bit_for_bit(gathered_bytes):
     gradients = gradients_of(MODEL, 1) * 5
-    results, _ = together(gradients, rules.Adasum(), (4, 2, 3, 0, 1))
+    results, _ = together(gradients, rules.Adasum(), (4, 2, 3, 0, 1), gathered_bytes=gathered_bytes)
     for result in results:
         for combined, own in zip(result, gradients[0], strict=True):
             assert combined.tobytes() == own.tobytes()
@@ -270,11 +291,12 @@ def test_a_wrong_rank_order_would_show(true, told):
     assert np.max(np.abs(wrong[0][0] - right[0][0])) > 1e-3
 
 
-def test_the_bytes_that_travel():
+def test_the_bytes_that_travel(alignment):
     replicas, size, variables = 4, 1001, 3
     gradients = gradients_of([(size,)] * variables, replicas)
     _, hall = together(gradients, rules.Adasum(), (2, 0, 3, 1))
-    width = -(-variables * size // replicas)
+    in_bucket = variables * (size if alignment == 4 else 1008)
+    width = -(-in_bucket // replicas)
     for calls in hall.calls:
         assert calls == [
             ("all_to_all", [replicas, width]),
@@ -283,6 +305,17 @@ def test_the_bytes_that_travel():
         ]
     _, hall = together(gradients, rules.Adasum(), (2, 0, 3, 1), bucket_bytes=1)
     assert len(hall.calls[0]) == 3 * variables
+
+
+def test_a_small_bucket_takes_one_round():
+    """Up to and with `gathered_bytes` of rows; here of three buckets, of 400, 800 and 400 bytes."""
+    gradients = gradients_of([(100,), (200,), (100,)], 3)
+    for limit, rounds in ((3 * 400 - 1, 9), (3 * 400, 5), (3 * 800 - 1, 5), (3 * 800, 3)):
+        _, hall = together(
+            gradients, rules.Adasum(), (1, 2, 0), bucket_bytes=1, gathered_bytes=limit
+        )
+        for calls in hall.calls:
+            assert len(calls) == rounds
 
 
 # ---- in pieces ---------------------------------------------------------------------------------
@@ -296,7 +329,8 @@ def test_gram_matrices_are_added_up_in_full():
 
     def reduce(rank):
         exchange = CollectiveExchange(FakeCollectives(hall, rank), [2, 0, 1], [2, 0, 1][rank])
-        summed[rank] = exchange.all_reduce(tf.constant(grams[rank])).numpy()
+        plan = exchange.plan(buckets.plan([tf.zeros([5])])[0])
+        summed[rank] = plan.all_reduce(tf.constant(grams[rank])).numpy()
 
     threads = [threading.Thread(target=reduce, args=(rank,)) for rank in range(3)]
     for thread in threads:
@@ -308,15 +342,15 @@ def test_gram_matrices_are_added_up_in_full():
 
 
 def test_local_exchange_exchanges_nothing():
-    exchange = LocalExchange(2)
+    (bucket,) = buckets.plan([tf.zeros([3])])
+    plan = LocalExchange(2).plan(bucket)
     buffers = [tf.constant([1.0, 2.0, 3.0]), tf.constant([4.0, 5.0, 6.0])]
-    segments = np.array([0, 1, 3])
-    rows, own = exchange.scatter(buffers, segments)
-    assert rows.numpy().tolist() == [[1, 2, 3], [4, 5, 6]] and own is segments
+    rows, own = plan.scatter(buffers)
+    assert rows.numpy().tolist() == [[1, 2, 3], [4, 5, 6]] and own is bucket.segments
     gram = tf.ones([2, 2, 2], tf.float64)
-    assert exchange.all_reduce(gram) is gram
-    assert exchange.gather(buffers[0], 3) is buffers[0]
-    assert exchange.coefficients(ByReplica(), gram).numpy().tolist() == [[1, 2], [1, 2]]
+    assert plan.all_reduce(gram) is gram
+    assert plan.gather(buffers[0]) is buffers[0]
+    assert plan.coefficients(ByReplica(), gram).numpy().tolist() == [[1, 2], [1, 2]]
 
 
 @pytest.mark.parametrize(

@@ -35,13 +35,13 @@ def aggregate(gradients, rule, exchange, bucket_bytes=None):
     gradients = [[tf.convert_to_tensor(gradient) for gradient in own] for own in gradients]
     combined = list(gradients[0])
     for bucket in buckets.plan(gradients[0], bucket_bytes):
-        buffers = [bucket.pack(own) for own in gradients]
-        rows_RW, segments = exchange.scatter(buffers, bucket.segments)
-        gram_SRR = exchange.all_reduce(ops.segment_gram(rows_RW, segments))
-        coefficients_SR = exchange.coefficients(rule, gram_SRR)
+        plan = exchange.plan(bucket)
+        buffers = [bucket.pack(own, plan.size) for own in gradients]
+        rows_RW, segments = plan.scatter(buffers)
+        gram_SRR = plan.all_reduce(ops.segment_gram(rows_RW, segments))
+        coefficients_SR = plan.coefficients(rule, gram_SRR)
         shard_W = ops.segment_weighted_sum(rows_RW, coefficients_SR, segments)
-        buffer_n = exchange.gather(shard_W, int(bucket.segments[-1]))
-        for index, gradient in bucket.unpack(buffer_n):
+        for index, gradient in bucket.unpack(plan.gather(shard_W)):
             combined[index] = gradient
     return combined
 

@@ -1,10 +1,13 @@
 """Buckets: variables packed into flat buffers of one dtype, and the table that remembers them.
 
-    gradients   [3, 4]   [4]   [4, 2]            one per variable
-    segments    0      12    16      24          offsets in the buffer
-    bucket      ┌───────┬─────┬───────┐
-                │  g_0  │ g_1 │  g_2  │  [n]     one flat buffer
-                └───────┴─────┴───────┘
+    gradients   [4, 4]     [5]       [4, 8]            one per variable
+    segments    0        16        32        64        offsets in the buffer
+    bucket      ┌─────────┬───┬─────┬─────────┐
+                │   g_0   │g_1│0 … 0│   g_2   │  [n]   one flat buffer
+                └─────────┴───┴─────┴─────────┘
+
+Each segment is filled up with zeros to the next 64 bytes: zeros change no inner product, and
+TensorFlow takes aligned pieces out of a buffer without copying them.
 
 Shape legend: S segments (the variables of one bucket), n elements of the bucket.
 """
@@ -16,7 +19,10 @@ import tensorflow as tf
 
 # Large enough to amortize the latency of a collective, small enough that the exchange of the last
 # layers' gradients starts while the first layers' are still being computed.
-DEFAULT_BUCKET_BYTES = 32 * 2**20
+DEFAULT_BUCKET_BYTES = 16 * 2**20
+
+# TensorFlow's own alignment of tensors: a slice that starts on it shares the buffer's memory.
+ALIGNED_BYTES = 64
 
 FLOATING_DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
 
@@ -29,7 +35,8 @@ class Bucket:
         indices: where these gradients stand in the list of all gradients.
         shapes: their shapes.
         dtype: the dtype of all of them.
-        segments: int64 ``[S+1]``: gradient s lies at ``segments[s] : segments[s+1]``.
+        segments: int64 ``[S+1]``: gradient s starts at ``segments[s]``, and zeros fill the rest up
+            to ``segments[s+1]``.
     """
 
     indices: tuple
@@ -41,20 +48,32 @@ class Bucket:
     def of(cls, indices, gradients):
         """Returns the bucket of ``gradients[i] for i in indices``."""
         shapes = tuple(gradients[i].shape for i in indices)
-        sizes = [shape.num_elements() for shape in shapes]
+        dtype = gradients[indices[0]].dtype
+        alignment = max(1, ALIGNED_BYTES // dtype.size)
+        sizes = [-(-shape.num_elements() // alignment) * alignment for shape in shapes]
         segments = np.cumsum([0, *sizes], dtype=np.int64)
-        return cls(tuple(indices), shapes, gradients[indices[0]].dtype, segments)
+        return cls(tuple(indices), shapes, dtype, segments)
 
-    def pack(self, gradients):
-        """Copies this bucket's gradients into one buffer of shape ``[n]``."""
-        return tf.concat([tf.reshape(gradients[i], [-1]) for i in self.indices], axis=0)
+    @property
+    def size(self):
+        """n, the number of elements."""
+        return int(self.segments[-1])
+
+    def pack(self, gradients, size=None):
+        """Copies this bucket's gradients into a buffer ``[size]``, by default ``[n]``."""
+        ends = np.append(self.segments[1:-1], size or self.size)
+        pieces = []
+        for index, start, end in zip(self.indices, self.segments, ends, strict=False):
+            gradient = tf.reshape(gradients[index], [-1])
+            gap = end - start - gradient.shape[0]
+            pieces += [gradient, tf.zeros([gap], self.dtype)] if gap else [gradient]
+        return tf.concat(pieces, axis=0)
 
     def unpack(self, buffer):
-        """Returns ``(index, gradient)`` for each gradient in a buffer of shape ``[n]``."""
-        pieces = tf.split(buffer, np.diff(self.segments))
+        """Returns ``(index, gradient)`` for each gradient in a buffer of n or more elements."""
         return [
-            (index, tf.reshape(piece, shape))
-            for index, shape, piece in zip(self.indices, self.shapes, pieces, strict=True)
+            (index, tf.reshape(tf.slice(buffer, [start], [shape.num_elements()]), shape))
+            for index, shape, start in zip(self.indices, self.shapes, self.segments, strict=False)
         ]
 
 
@@ -67,7 +86,7 @@ def plan(gradients, bucket_bytes=None):
 
     Args:
         gradients: list of dense tensors of known shape.
-        bucket_bytes: bytes after which a bucket is closed; 0 or None for the default (32 MiB).
+        bucket_bytes: bytes after which a bucket is closed; 0 or None for the default (16 MiB).
 
     Returns:
         A list of `Bucket`.

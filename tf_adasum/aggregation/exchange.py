@@ -1,8 +1,10 @@
 """The exchange: who owns what before and after.
 
-Two forms with the same four methods. `LocalExchange`: every replica's buffer is in this process, so
-nothing is exchanged. `CollectiveExchange`: one replica among R, the others elsewhere; radix plan
-``[R]``, that is one all-to-all, one tiny all-reduce, one all-gather. With R = 3:
+A plan for one bucket has four steps: `scatter`, `all_reduce`, `coefficients`, `gather`. There are
+three. `LocalPlan`: every replica's buffer is in this process, so nothing is exchanged.
+
+`AllToAllPlan`: one replica among R, the others elsewhere; radix plan ``[R]``, that is one
+all-to-all, one tiny all-reduce, one all-gather. With R = 3:
 
                     replica 0     replica 1     replica 2
     before          a0 a1 a2      b0 b1 b2      c0 c1 c2      each its own bucket, 3 shards
@@ -16,7 +18,12 @@ nothing is exchanged. `CollectiveExchange`: one replica among R, the others else
 Every shard is combined on exactly one replica and then copied: all replicas end with the same bits.
 Bulk bytes sent per replica are ``2 n (R-1)/R`` elements, those of a ring all-reduce.
 
-Shape legend: S segments, R replicas, n elements of a bucket, W = ceil(n / R) elements of a shard.
+`AllGatherPlan`: for a small bucket the three rounds cost more than its bytes. There is one round:
+every replica gets every bucket and combines all of it, all with the same bits.
+
+    scatter         a b c         a b c         a b c         ``n (R-1)`` elements sent per replica
+
+Shape legend: S segments, R replicas, n elements of a bucket, W of what a replica combines.
 """
 
 import numpy as np
@@ -33,9 +40,21 @@ class LocalExchange:
     def __init__(self, replicas):
         self.replicas = replicas
 
-    def scatter(self, buffers, segments):
+    def plan(self, bucket):
+        """Returns the plan for a `Bucket`."""
+        return LocalPlan(bucket)
+
+
+class LocalPlan:
+    """The R buffers are stacked, and W = n."""
+
+    def __init__(self, bucket):
+        self.segments = bucket.segments
+        self.size = bucket.size
+
+    def scatter(self, buffers):
         """Stacks the R buffers ``[n]``: returns rows ``[R, n]`` and their segments."""
-        return tf.stack(buffers), segments
+        return tf.stack(buffers), self.segments
 
     def all_reduce(self, gram):
         """Returns `gram`: it is complete already."""
@@ -45,14 +64,13 @@ class LocalExchange:
         """Returns the coefficients of the rows: float64 ``[S, R]``."""
         return rule.coefficients(gram)
 
-    def gather(self, shard, size):
+    def gather(self, shard):
         """Returns `shard`: it is the whole bucket already."""
-        del size
         return shard
 
 
 class CollectiveExchange:
-    """This replica's part in an exchange with the plan ``[R]``.
+    """This replica's part in exchanges with all the others.
 
     Args:
         collectives: this replica's `all_to_all`, `all_reduce` and `all_gather`.
@@ -60,51 +78,92 @@ class CollectiveExchange:
             TensorFlow sorts a group by device *names* ("task:10" before "task:2") and GPUs by their
             links, so that ranks are not replica ids in general.
         replica: this replica's id.
+        gathered_bytes: up to so many bytes of rows, R buckets, a bucket is combined on every
+            replica. Only where the same computation gives the same bits everywhere.
     """
 
-    def __init__(self, collectives, replica_of_rank, replica):
-        self._collectives = collectives
-        self._replica_of_rank = np.asarray(replica_of_rank)
-        self._rank_of_replica = np.argsort(self._replica_of_rank)
-        self._rank = int(self._rank_of_replica[replica])
-        self.replicas = len(self._replica_of_rank)
+    def __init__(self, collectives, replica_of_rank, replica, gathered_bytes=0):
+        self.collectives = collectives
+        self.replica_of_rank = np.asarray(replica_of_rank)
+        self.rank_of_replica = np.argsort(self.replica_of_rank)
+        self.rank = int(self.rank_of_replica[replica])
+        self.replicas = len(self.replica_of_rank)
+        self._gathered_bytes = gathered_bytes
 
-    def scatter(self, buffers, segments):
-        """Sends each rank its shard of the one buffer ``[n]`` given, receives its own of all.
+    def plan(self, bucket):
+        """Returns the plan for a `Bucket`; it depends on nothing but the bucket."""
+        is_small = self.replicas * bucket.size * bucket.dtype.size <= self._gathered_bytes
+        return AllGatherPlan(self, bucket) if is_small else AllToAllPlan(self, bucket)
+
+
+class AllGatherPlan:
+    """Every replica combines the whole bucket: W = n."""
+
+    def __init__(self, exchange, bucket):
+        self._exchange = exchange
+        self.segments = bucket.segments
+        self.size = bucket.size
+
+    def scatter(self, buffers):
+        """Sends the one buffer ``[n]`` given to all: returns rows ``[R, n]`` by rank, segments."""
+        (buffer,) = buffers
+        rows_RW = self._exchange.collectives.all_gather(buffer[None, :])
+        return tf.ensure_shape(rows_RW, [self._exchange.replicas, self.size]), self.segments
+
+    def all_reduce(self, gram):
+        """Returns `gram`: it is complete already."""
+        return gram
+
+    def coefficients(self, rule, gram):
+        """Returns the coefficients of the rows; the rule sees the replicas in their own order."""
+        order = self._exchange.rank_of_replica
+        gram_in_replica_order = tf.gather(tf.gather(gram, order, axis=1), order, axis=2)
+        gram_in_replica_order.set_shape([None, len(order), len(order)])
+        coefficients = rule.coefficients(gram_in_replica_order)
+        return tf.gather(coefficients, self._exchange.replica_of_rank, axis=1)
+
+    def gather(self, shard):
+        """Returns `shard`: it is the whole bucket already."""
+        return shard
+
+
+class AllToAllPlan(AllGatherPlan):
+    """Every replica combines one shard of the bucket: W = size / R, the last one's end padded."""
+
+    def __init__(self, exchange, bucket):
+        super().__init__(exchange, bucket)
+        self._width = -(-bucket.size // exchange.replicas)
+        self.size = self._width * exchange.replicas
+
+    def scatter(self, buffers):
+        """Sends each rank its shard of the one buffer ``[size]`` given, receives its own of all.
 
         Returns:
             Rows ``[R, W]`` in the order of the ranks, and the segments of this shard. The last
             shard's padding belongs to the last segment: zeros change no inner product.
         """
         (buffer,) = buffers
-        width = -(-int(segments[-1]) // self.replicas)
-        padding = width * self.replicas - int(segments[-1])
-        shards_RW = tf.reshape(tf.pad(buffer, [[0, padding]]), [self.replicas, width])
-        rows_RW = tf.ensure_shape(self._collectives.all_to_all(shards_RW), shards_RW.shape)
-        return rows_RW, shard_segments(segments, self._rank * width, width)
+        shards_RW = tf.reshape(buffer, [self._exchange.replicas, self._width])
+        rows_RW = self._exchange.collectives.all_to_all(shards_RW)
+        start = self._exchange.rank * self._width
+        segments = shard_segments(self.segments, start, self._width)
+        return tf.ensure_shape(rows_RW, shards_RW.shape), segments
 
     def all_reduce(self, gram):
         """Adds up the shards' Gram matrices ``[S, R, R]``, of which the upper half travels."""
-        rows, columns = np.triu_indices(self.replicas)
-        pair_of = np.zeros([self.replicas, self.replicas], np.int32)
+        replicas = self._exchange.replicas
+        rows, columns = np.triu_indices(replicas)
+        pair_of = np.zeros([replicas, replicas], np.int32)
         pair_of[rows, columns] = pair_of[columns, rows] = np.arange(len(rows))
-        flat = tf.reshape(gram, [-1, self.replicas**2])
-        halves = tf.gather(flat, rows * self.replicas + columns, axis=1)
-        summed = tf.ensure_shape(self._collectives.all_reduce(halves), halves.shape)
+        flat = tf.reshape(gram, [-1, replicas**2])
+        halves = tf.gather(flat, rows * replicas + columns, axis=1)
+        summed = tf.ensure_shape(self._exchange.collectives.all_reduce(halves), halves.shape)
         return tf.reshape(tf.gather(summed, pair_of.ravel(), axis=1), tf.shape(gram))
 
-    def coefficients(self, rule, gram):
-        """Returns the coefficients of the rows; the rule sees the replicas in their own order."""
-        order = self._rank_of_replica
-        gram_in_replica_order = tf.gather(tf.gather(gram, order, axis=1), order, axis=2)
-        gram_in_replica_order.set_shape([None, self.replicas, self.replicas])
-        coefficients = rule.coefficients(gram_in_replica_order)
-        return tf.gather(coefficients, self._replica_of_rank, axis=1)
-
-    def gather(self, shard, size):
+    def gather(self, shard):
         """Joins the ranks' combined shards ``[W]`` to the bucket ``[size]``."""
-        shards_RW = self._collectives.all_gather(shard[None, :])
-        return tf.ensure_shape(tf.reshape(shards_RW, [-1])[:size], [size])
+        shards_RW = self._exchange.collectives.all_gather(shard[None, :])
+        return tf.ensure_shape(tf.reshape(shards_RW, [-1]), [self.size])
 
 
 def shard_segments(segments, start, width):
