@@ -60,16 +60,17 @@ class AdasumCrossDeviceOps(GradientCrossDeviceOps):
             options: `CommunicationOptions`; its timeout bounds the wait for the other workers.
         """
 
-        @tf.function
-        def gather_replica_ids():
-            gathered = []
-            for local, collectives in enumerate(self.collectives(options)):
-                with tf.device(collectives.device):
-                    gathered.append(collectives.all_gather(tf.constant([first_replica + local])))
-            return gathered
-
+        local_replicas = range(first_replica, first_replica + len(self.local_devices))
+        gathered = self.gather([np.array([replica]) for replica in local_replicas], options)
         self._first_replica = first_replica
-        self._replica_of_rank = np.asarray(gather_replica_ids()[0])
+        self._replica_of_rank = gathered[:, 0]
+
+    def gather_from_workers(self, vector, options):
+        """Brings a small int64 or float64 array ``[k]`` of each worker to all: ``[workers, k]``."""
+        own = np.asarray(vector)
+        devices = len(self.local_devices)
+        by_rank = self.gather([own] * devices, options)
+        return by_rank[np.argsort(self._replica_of_rank)][::devices]
 
     def combine_gradients(self, gradients, options):
         """Combines the gradients of the local replicas with those of all others.

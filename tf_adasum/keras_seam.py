@@ -1,34 +1,63 @@
 """The seam to Keras: every private Keras name this package touches is in this file.
 
-`install()` wraps, once per process, three functions of Keras 3. Each wrapper does nothing unless
-the current strategy is one of ours (it has `gradient_reduction`, see `AdasumMirroredStrategy`).
+`install()` wraps, once per process, functions of Keras 3. Each wrapper does nothing unless the
+current strategy is one of ours (it has `gradient_reduction`, see `AdasumMirroredStrategy`).
+
+Optimizers:
 
 * `TFOptimizer._all_reduce_sum_gradients`: the one place where every Keras optimizer, `train_step`,
   custom loop and gradient accumulation reduces gradients. The wrapper marks the reduction, and
   gives every gradient its variable's static shape.
   Fails loudly in `test_every_optimizer_reduction_is_marked`.
+* `TFOptimizer._backend_apply_gradients`: `gradient_accumulation_steps` and
+  `ema_overwrite_frequency` decide with a `cond` in each replica, inside of which no reduction can
+  be made. The wrapper decides once for all replicas.
+* `LossScaleOptimizer.check_finite`: looks at one replica's gradients, before any reduction: where
+  another one alone overflows, the replicas part ways and wait for each other without end. The
+  wrapper asks all replicas.
+
+Losses and layers:
+
 * `keras.src.losses.loss.scale_loss_for_distribution` and its inverse: Keras divides mean-type
   losses by the number of replicas, because it will sum the gradients. A non-linear rule wants each
   replica's own gradient, so there both are the identity; nothing has to be multiplied back, and
   clipping sees the right magnitude.
   Fails loudly in `test_identical_data_equals_one_replica`.
+* `SeedGenerator.next`: gives every replica the same seed, so that all drop the same units. The
+  wrapper mixes in the replica's id.
+
+Training:
+
 * `TensorFlowTrainer._maybe_symbolic_build`: averages the first *data batch* over the workers, with
   a collective that breaks under multi-worker strategies, only to learn its shapes. The wrapper
   hands it the first local batch.
   Fails loudly in `test_unbuilt_model_trains`.
+* `TensorFlowTrainer._make_function`: compiles the step with XLA where the user asks for it, which
+  has no kernels for TensorFlow's collectives. The wrapper says so and trains without.
+* `TFEpochIterator._get_iterator`: every worker shuffles arrays by itself, so that some rows are
+  seen twice and some never. The wrapper lets all of them shuffle with worker 0's seed, another one
+  in each epoch.
+* `TensorFlowTrainer.evaluate`, `.predict`, `CallbackList.on_epoch_end`: the statistics of a
+  BatchNormalization differ between replicas. The wrappers average them first.
+* `TensorFlowTrainer.train_on_batch`, `.test_on_batch`, `.predict_on_batch`: hand the whole batch to
+  every replica. The wrappers split it.
 
 `tests/unit/test_seams.py` fails with the name of what a new Keras has moved.
 """
 
 import functools
+import warnings
 
 import keras
 import tensorflow as tf
 
+from tf_adasum import tensorflow_seam
+
 try:
     from keras.src.backend.tensorflow.optimizer import TFOptimizer, filter_empty_gradients
-    from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
+    from keras.src.backend.tensorflow.trainer import TensorFlowTrainer, TFEpochIterator
     from keras.src.losses import loss as loss_module
+    from keras.src.trainers.data_adapters.data_adapter_utils import class_weight_to_sample_weights
 except ImportError as error:
     raise ImportError(
         f"tf_adasum works with Keras 3.15 on TensorFlow; Keras {keras.__version__} has moved "
@@ -36,8 +65,12 @@ except ImportError as error:
     ) from error
 
 
+# Odd, so that no two replicas get the same key; large, so that their keys look unrelated.
+SEED_STRIDE = 0x9E3779B1
+
+
 def install():
-    """Wraps the three functions; again is harmless.
+    """Wraps the functions above; again is harmless.
 
     Raises:
         RuntimeError: if Keras runs on another backend than TensorFlow.
@@ -49,9 +82,19 @@ def install():
             f"Received: backend {keras.backend.backend()!r}"
         )
     _wrap(TFOptimizer, "_all_reduce_sum_gradients", _marking_gradients)
+    _wrap(TFOptimizer, "_backend_apply_gradients", _deciding_for_all_replicas)
+    _wrap(keras.optimizers.LossScaleOptimizer, "check_finite", _finite_on_all_replicas)
     _wrap(loss_module, "scale_loss_for_distribution", _identity_where_marked)
     _wrap(loss_module, "unscale_loss_for_distribution", _identity_where_marked)
+    _wrap(keras.random.SeedGenerator, "next", _seed_of_replica)
     _wrap(TensorFlowTrainer, "_maybe_symbolic_build", _building_from_local_batch)
+    _wrap(TensorFlowTrainer, "_make_function", _without_xla)
+    _wrap(TFEpochIterator, "_get_iterator", _shuffled_alike)
+    for name in ("evaluate", "predict"):
+        _wrap(TensorFlowTrainer, name, _with_averaged_statistics)
+    _wrap(keras.callbacks.CallbackList, "on_epoch_end", _averaging_statistics_first)
+    for name in ("train_on_batch", "test_on_batch", "predict_on_batch"):
+        _wrap(TensorFlowTrainer, name, _splitting_the_batch)
 
 
 def _wrap(owner, name, wrapper):
@@ -63,9 +106,22 @@ def _wrap(owner, name, wrapper):
     setattr(owner, name, wrapped)
 
 
+def _is_ours(strategy):
+    return hasattr(strategy, "gradient_reduction")
+
+
+def _our_replica_context():
+    """The current replica context, if it belongs to one of our strategies."""
+    context = tf.distribute.get_replica_context()
+    return context if context and _is_ours(context.strategy) else None
+
+
 def _marker(strategy):
     """The strategy's `gradient_reduction`; None where Keras and TensorFlow go their own way."""
     return getattr(strategy, "gradient_reduction", None)
+
+
+# ---- optimizers --------------------------------------------------------------------------------
 
 
 def _marking_gradients(original):
@@ -88,6 +144,102 @@ def _marking_gradients(original):
     return all_reduce_sum_gradients
 
 
+def _deciding_for_all_replicas(original):
+    """`BaseOptimizer._backend_apply_gradients`, with its two conditions around the replicas."""
+
+    def apply_gradients(self, grads, trainable_variables):
+        context = _our_replica_context()
+        steps, frequency = self.gradient_accumulation_steps, self.ema_overwrite_frequency
+        if not context or not (steps or (self.use_ema and frequency)):
+            return original(self, grads, trainable_variables)
+
+        def update(gradients):
+            gradients = self._clip_gradients(gradients)
+            self._apply_weight_decay(trainable_variables)
+            self._backend_update_step(gradients, trainable_variables, self.learning_rate)
+
+        if steps:
+            accumulators = [
+                self._accumulated_gradients[self._get_variable_index(variable)]
+                for variable in trainable_variables
+            ]
+
+            def update_with_accumulated(*gradients):
+                pairs = zip(gradients, accumulators, strict=True)
+                update([(gradient + accumulated) / steps for gradient, accumulated in pairs])
+                self._backend_reset_gradient_accumulators()
+
+            def accumulate(*gradients):
+                self._backend_increment_gradient_accumulators(gradients, accumulators)
+
+            # `iterations` counts updates here, `_iterations` every call.
+            is_update = (self._iterations + 1) % steps == 0
+            _cond(context, is_update, update_with_accumulated, accumulate, grads)
+        else:
+            update(grads)
+
+        if self.use_ema:
+            variables = self._trainable_variables
+            self._update_model_variables_moving_average(variables)
+            if frequency:
+                _cond(
+                    context,
+                    (self.iterations + 1) % frequency == 0,
+                    lambda: _assign_averages(variables, self._model_variables_moving_average),
+                    lambda: None,
+                )
+
+    return apply_gradients
+
+
+def _cond(context, predicate, then, otherwise, arguments=()):
+    """Calls one of two functions in each replica; unlike in a `tf.cond`, they may reduce.
+
+    Args:
+        context: the replica context.
+        predicate: boolean tensor, the same on all replicas.
+        then: function of this replica's `arguments`.
+        otherwise: the same.
+        arguments: tensors of this replica.
+    """
+
+    def across_replicas(strategy, predicate, *arguments):
+        def in_each_replica(function):
+            strategy.extended.call_for_each_replica(
+                lambda *own: (function(*own), tf.constant(0))[1], args=arguments
+            )
+            return tf.constant(0)
+
+        tf.cond(
+            strategy.experimental_local_results(predicate)[0],
+            lambda: in_each_replica(then),
+            lambda: in_each_replica(otherwise),
+        )
+
+    context.merge_call(across_replicas, args=(predicate, *arguments))
+
+
+def _assign_averages(variables, averages):
+    for variable, average in zip(variables, averages, strict=True):
+        if average is not None:
+            variable.assign(average)
+
+
+def _finite_on_all_replicas(original):
+    def check_finite(self, grads):
+        finite = original(self, grads)
+        context = _our_replica_context()
+        if not context:
+            return finite
+        overflowed = tf.cast(tf.logical_not(finite), tf.float32)
+        return tf.equal(context.all_reduce("SUM", overflowed), 0)
+
+    return check_finite
+
+
+# ---- losses and layers -------------------------------------------------------------------------
+
+
 def _identity_where_marked(original):
     def scale_loss(value):
         return value if _marker(tf.distribute.get_strategy()) else original(value)
@@ -95,15 +247,115 @@ def _identity_where_marked(original):
     return scale_loss
 
 
+def _seed_of_replica(original):
+    def next_seed(self, ordered=True):
+        seed = original(self, ordered)
+        context = _our_replica_context()
+        if not context or context.num_replicas_in_sync == 1:
+            return seed
+        # A seed is a key and a counter: other keys, other numbers. Replica 0 keeps its own.
+        key_of_replica = tf.cast(context.replica_id_in_sync_group, tf.int64) * SEED_STRIDE
+        offset = tf.stack([tf.cast(key_of_replica % 2**31, seed.dtype), tf.zeros([], seed.dtype)])
+        return tf.bitwise.bitwise_xor(seed, offset)
+
+    return next_seed
+
+
+# ---- training ----------------------------------------------------------------------------------
+
+
 def _building_from_local_batch(original):
     def maybe_symbolic_build(self, iterator=None, data_batch=None):
         strategy = self._distribute_strategy
-        if iterator is None or not hasattr(strategy, "gradient_reduction"):
+        if not _is_ours(strategy):
             return original(self, iterator=iterator, data_batch=data_batch)
-        _, _, batches = next(iter(iterator))
+        if iterator is not None:
+            _, _, batches = next(iter(iterator))
+            data_batch = next(batches)
         first_local_batch = tf.nest.map_structure(
-            lambda value: strategy.experimental_local_results(value)[0], next(batches)
+            lambda value: strategy.experimental_local_results(value)[0], data_batch
         )
         return original(self, data_batch=first_local_batch)
 
     return maybe_symbolic_build
+
+
+def _without_xla(original):
+    def make_function(self, step_function):
+        if _is_ours(self._distribute_strategy) and self.jit_compile and not self.run_eagerly:
+            warnings.warn(
+                "AdasumMirroredStrategy trains this model without XLA: TensorFlow's collectives "
+                "have no XLA kernels. Compile it with jit_compile=False (or 'auto').",
+                stacklevel=2,
+            )
+            self.jit_compile = False
+        return original(self, step_function)
+
+    return make_function
+
+
+def _shuffled_alike(original):
+    def get_iterator(self):
+        strategy = self._distribute_strategy
+        if _is_ours(strategy) and getattr(self.data_adapter, "_shuffle", False):
+            seed = strategy.common_seed()
+            if seed is not None:
+                with tensorflow_seam.seeded(seed):
+                    dataset = self.data_adapter.get_tf_dataset()
+                self._distributed_dataset = strategy.experimental_distribute_dataset(dataset)
+        return original(self)
+
+    return get_iterator
+
+
+def _with_averaged_statistics(original):
+    def evaluate_or_predict(self, *args, **kwargs):
+        _average_statistics(self)
+        return original(self, *args, **kwargs)
+
+    return evaluate_or_predict
+
+
+def _averaging_statistics_first(original):
+    def on_epoch_end(self, epoch, logs=None):
+        if getattr(self, "_model", None) is not None:
+            _average_statistics(self._model)
+        return original(self, epoch, logs)
+
+    return on_epoch_end
+
+
+def _average_statistics(model):
+    strategy = model.distribute_strategy
+    if _is_ours(strategy) and model.built:
+        strategy.average_statistics(model)
+
+
+def _splitting_the_batch(original):
+    def on_batch(self, x, y=None, sample_weight=None, class_weight=None, **kwargs):
+        strategy = self._distribute_strategy
+        given = {"y": y, "sample_weight": sample_weight, "class_weight": class_weight}
+        kwargs |= {name: value for name, value in given.items() if value is not None}
+        if not _is_ours(strategy) or strategy.num_replicas_in_sync == 1:
+            return original(self, x, **kwargs)
+        if class_weight is not None and sample_weight is None:
+            weights = class_weight_to_sample_weights(y, kwargs.pop("class_weight"))
+            kwargs["sample_weight"] = weights
+        names = [name for name in ("y", "sample_weight") if name in kwargs]
+        x, *others = strategy.split_batch([x, *(kwargs[name] for name in names)])
+        return original(self, x, **{**kwargs, **dict(zip(names, others, strict=True))})
+
+    return on_batch
+
+
+# ---- callbacks ---------------------------------------------------------------------------------
+
+
+def initial_epoch(model):
+    """Returns the epoch in which `fit` starts: `Model._initial_epoch`, set by BackupAndRestore."""
+    return model._initial_epoch or 0
+
+
+def set_initial_epoch(model, epoch):
+    """Sets the epoch in which `fit` starts; 0 leaves it to the argument of `fit`."""
+    model._initial_epoch = epoch

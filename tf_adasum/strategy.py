@@ -2,12 +2,22 @@
 
 import functools
 import os
+import random
 import time
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-from tf_adasum import cluster, keras_seam, ops, rendezvous, tensorflow_seam
+from tf_adasum import (
+    cluster,
+    keras_seam,
+    ops,
+    rendezvous,
+    statistics,
+    tensorflow_seam,
+    worker_callbacks,
+)
 from tf_adasum.aggregation import rules
 from tf_adasum.cross_device_ops import AdasumCrossDeviceOps
 from tf_adasum.devices import local_devices
@@ -17,6 +27,11 @@ LAUNCHER = "TF_ADASUM_LAUNCHER"
 
 # Local devices from which on the autotuning of a dataset costs more than it gains.
 MANY_DEVICES = 8
+
+SPECIAL_CARDINALITIES = {
+    tf.data.INFINITE_CARDINALITY: "infinite",
+    tf.data.UNKNOWN_CARDINALITY: "unknown",
+}
 
 
 class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
@@ -79,8 +94,10 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
     ):
         self._aggregation = rules.get(aggregation)
         keras_seam.install()
+        worker_callbacks.install()
         tensorflow_seam.stop_autotuning_device_datasets()
-        options = _checked_options(communication_options)
+        tensorflow_seam.let_collectives_run_in_loops()
+        options = self._options = _checked_options(communication_options)
         resolver, tasks = cluster.resolve(cluster_resolver)
         names = local_devices(devices)
         _check_radix_plan(radix_plan, len(names) * (len(tasks.addresses) if tasks else 1))
@@ -141,13 +158,87 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
             return None
         return tensorflow_seam.GradientReduction()
 
+    def _check_equal_cardinality(self, cardinality):
+        cardinalities = self._gather_from_workers([cardinality])[:, 0].tolist()
+        if len(set(cardinalities)) > 1:
+            counts = ", ".join(
+                f"worker {worker}: {SPECIAL_CARDINALITIES.get(count, count)}"
+                for worker, count in enumerate(cardinalities)
+            )
+            raise ValueError(
+                "All workers need a dataset of the same number of batches. Give all of them the "
+                "same dataset, or one of unknown cardinality, or repeat() it and pass "
+                f"steps_per_epoch. Received: {counts}"
+            )
+
+    def average_statistics(self, model):
+        """Averages over the replicas what each of them has counted on its own rows.
+
+        That is every non-trainable floating-point weight, in particular the moving mean and
+        variance of a BatchNormalization that is not synchronized. `fit` (after each epoch),
+        `evaluate` and `predict` call it; in a custom training loop call it before saving.
+        All workers have to call it.
+
+        Args:
+            model: a built `keras.Model` of this strategy.
+        """
+        if self.num_replicas_in_sync > 1:
+            statistics.average(self, model)
+
+    def common_seed(self):
+        """Returns a seed that worker 0 has drawn, the same on all workers.
+
+        None where nothing is to be done: in one process, and where all workers have the same global
+        seed, as after `keras.utils.set_random_seed`. All workers have to call it.
+        """
+        own = tensorflow_seam.global_seed()
+        seeds = self._gather_from_workers([own or 0, own is not None, random.getrandbits(31)])
+        if len(seeds) == 1 or (seeds[:, :2] == [seeds[0, 0], True]).all():
+            return None
+        return int(seeds[0, 2])
+
+    def split_batch(self, batch):
+        """Splits one global batch over all replicas, in the order in which `predict` returns rows.
+
+        Args:
+            batch: structure of arrays ``[B, ...]``, the same on every worker.
+
+        Returns:
+            The structure with each replica's own ceil(B / N) rows, or fewer in the last ones.
+        """
+        devices = len(self.extended.worker_devices)
+        workers = self.num_replicas_in_sync // devices
+        rows = len(tf.nest.flatten(batch)[0])
+        share = -(-rows // self.num_replicas_in_sync)
+
+        def own_rows(context):
+            worker, device = divmod(int(context.replica_id_in_sync_group), devices)
+            start = (device * workers + worker) * share
+            return tf.nest.map_structure(lambda v: tf.convert_to_tensor(v[start:][:share]), batch)
+
+        flat = self.experimental_distribute_values_from_function(
+            lambda context: tuple(tf.nest.flatten(own_rows(context)))
+        )
+        return tf.nest.pack_sequence_as(batch, flat)
+
+    def _gather_from_workers(self, numbers):
+        """Every worker's int64 numbers ``[k]``, as an array ``[workers, k]``."""
+        cross_device_ops = tensorflow_seam.cross_device_ops(self.extended)
+        return cross_device_ops.gather_from_workers(np.array(numbers, np.int64), self._options)
+
     def experimental_distribute_dataset(self, dataset, options=None):
         """Distributes a dataset: `tf.distribute.Strategy.experimental_distribute_dataset`.
 
         With many local devices tf.data's autotuning of the dataset is switched off, unless its
         options switch it on: the end of every epoch would wait for it, for up to 40 s. Parallelism
         left to `tf.data.AUTOTUNE` keeps its initial value then.
+
+        Raises:
+            ValueError: on all workers, if their datasets have different numbers of batches: one
+                would wait for the others without end.
         """
+        if isinstance(dataset, tf.data.Dataset) and tf.executing_eagerly():
+            self._check_equal_cardinality(int(dataset.cardinality()))
         if len(self.extended.worker_devices) >= MANY_DEVICES:
             dataset = tensorflow_seam.without_autotuning(dataset)
         return super().experimental_distribute_dataset(dataset, options)

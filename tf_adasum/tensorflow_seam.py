@@ -14,13 +14,16 @@ What is hooked, and why there is no public way:
   need TensorFlow's own keys, and its ordering token, or several devices in one graph deadlock.
 * `Context.configure_coordination_service`: the time a worker waits for the others to register.
 * `multi_device_iterator_ops._create_device_dataset`: see `stop_autotuning_device_datasets`.
+* `FuncGraph.capture_call_time_value`: see `let_collectives_run_in_loops`.
 
 `tests/unit/test_seams.py` fails with the name of what a new TensorFlow has moved.
 """
 
+import contextlib
 import functools
 import itertools
 
+import numpy as np
 import tensorflow as tf
 
 try:
@@ -37,6 +40,7 @@ try:
     )
     from tensorflow.python.distribute.cross_device_ops import CollectiveAllReduce
     from tensorflow.python.eager import context
+    from tensorflow.python.framework import func_graph
     from tensorflow.python.ops import control_flow_util
 except ImportError as error:
     raise ImportError(
@@ -172,6 +176,29 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
     def collectives(self, options):
         """Returns `ReplicaCollectives` for each local replica."""
         return [ReplicaCollectives(launcher, options) for launcher in self._launchers]
+
+    def gather(self, vectors, options):
+        """Brings small vectors of all replicas to all workers; every worker has to call it.
+
+        Args:
+            vectors: for each local replica an int64 or float64 array ``[k]``.
+            options: `CommunicationOptions`; its timeout bounds the wait for the other workers.
+
+        Returns:
+            NumPy array ``[replicas, k]``, in the order of the ranks.
+        """
+        if self.all_local:
+            return np.stack(vectors)
+
+        @tf.function
+        def gather_on_each(vectors):
+            gathered = []
+            for vector, collectives in zip(vectors, self.collectives(options), strict=True):
+                with tf.device(collectives.device):
+                    gathered.append(collectives.all_gather(vector[None]))
+            return gathered
+
+        return gather_on_each([tf.constant(vector) for vector in vectors])[0].numpy()
 
     def _all_reduce_per_replica_values(self, reduce_op, per_replica_values, options):
         if not isinstance(options, GradientReduction):
@@ -323,6 +350,25 @@ def first_replica(extended):
     return extended._get_replica_id_in_sync_group(0)
 
 
+def global_seed():
+    """Returns the seed given to `tf.random.set_seed`, or None."""
+    return context.global_seed()
+
+
+@contextlib.contextmanager
+def seeded(seed):
+    """Builds random operations as after `tf.random.set_seed(seed)`, and leaves no trace of it."""
+    state = context.context()
+    saved_seed, saved_generator = state._seed, getattr(state, "_rng", None)
+    tf.random.set_seed(seed)
+    try:
+        yield
+    finally:
+        tf.random.set_seed(saved_seed)
+        if saved_generator:  # makes the seeds of operations; there is none before the first seed
+            state._rng = saved_generator
+
+
 def without_autotuning(dataset):
     """Returns a `tf.data.Dataset` that tf.data does not autotune, unless its options say so."""
     if not isinstance(dataset, tf.data.Dataset) or dataset.options().autotune.enabled is not None:
@@ -349,3 +395,26 @@ def stop_autotuning_device_datasets():
 
     create_without_autotuning.stops_autotuning = True
     multi_device_iterator_ops._create_device_dataset = create_without_autotuning
+
+
+def let_collectives_run_in_loops():
+    """Lets functions that hold collectives be called inside `tf.cond` and `tf.while_loop`.
+
+    Each collective asks for a fresh instance key when its function is called. Where a function is
+    called inside the branch or the body of control flow, the question ends up in that graph, which
+    nobody ever calls: "You must feed a value for placeholder". It belongs to the function around.
+    """
+    capture = func_graph.FuncGraph.capture_call_time_value
+    if getattr(capture, "climbs", False):
+        return
+
+    @functools.wraps(capture)
+    def capture_around_control_flow(self, *args, **kwargs):
+        graph = self
+        while getattr(graph, "is_control_flow_graph", False):
+            graph = graph.outer_graph
+        with graph.as_default():
+            return capture(graph, *args, **kwargs)
+
+    capture_around_control_flow.climbs = True
+    func_graph.FuncGraph.capture_call_time_value = capture_around_control_flow

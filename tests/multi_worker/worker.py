@@ -1,5 +1,6 @@
 """One worker process of a `WorkerGroup`: makes a strategy, then runs scenarios one by one."""
 
+import importlib
 import json
 import os
 import sys
@@ -7,7 +8,6 @@ import traceback
 
 import keras
 import numpy as np
-import scenarios
 import tensorflow as tf
 
 
@@ -18,6 +18,12 @@ def make_strategy(name):
     import tf_adasum
 
     return tf_adasum.AdasumMirroredStrategy(communication_options=timeouts)
+
+
+def find_scenario(name):
+    """Returns the function that "module.function" names; one without module is in `scenarios`."""
+    module, _, function = name.rpartition(".")
+    return getattr(importlib.import_module(module or "scenarios"), function)
 
 
 def attempt(reply, function):
@@ -40,7 +46,7 @@ def main():
 
         def run(request=request):
             keras.backend.clear_session()
-            scenario = getattr(scenarios, request["scenario"])
+            scenario = find_scenario(request["scenario"])
             np.savez(request["file"], **scenario(strategies[0], **request["arguments"]))
 
         attempt(reply, run)

@@ -1,0 +1,139 @@
+"""What Keras promises on one device holds on several, or is refused with the reason."""
+
+import numpy as np
+import pytest
+
+STEP, SCALE, ITERATIONS = 1, 0, 1  # the step that overflows; columns of the record
+
+
+def on(*topologies):
+    return pytest.mark.parametrize("group", topologies, indirect=True, scope="module")
+
+
+@on("1x2", "2x1", "2x2")
+class TestKeras:
+    @pytest.mark.feature("`LossScaleOptimizer`, `mixed_float16`: one replica overflows")
+    @pytest.mark.parametrize("poisoned", [0, -1])
+    def test_one_overflow_is_skipped_by_all(self, group, poisoned):
+        results = group.run(
+            "keras_scenarios.overflow_on_one_replica", poisoned_replica=poisoned % group.replicas
+        )
+        for actual in results:
+            steps = actual["steps"]
+            before, after = steps[STEP - 1], steps[STEP]
+            assert after[SCALE] == before[SCALE] / 2
+            assert after[ITERATIONS] == before[ITERATIONS]
+            np.testing.assert_array_equal(after[2:], before[2:], "no weight changes")
+            assert (steps[STEP + 1] != after)[2:].all(), "and the next step changes all"
+            assert np.isfinite(steps).all()
+            for name in actual:
+                np.testing.assert_array_equal(actual[name], results[0][name])
+
+    def test_without_overflow_no_step_is_skipped(self, group):
+        for actual in group.run("keras_scenarios.overflow_on_one_replica", poisoned_replica=None):
+            assert (actual["steps"][:, SCALE] == actual["steps"][0, SCALE]).all()
+            assert actual["steps"][:, ITERATIONS].tolist() == [1, 2, 3, 4]
+
+    @pytest.mark.feature("`mixed_float16`, `mixed_bfloat16`")
+    @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+    def test_mixed_precision_learns(self, group, policy):
+        results = group.run("keras_scenarios.fit_in_precision", policy=policy)
+        for actual in results:
+            assert actual["loss"][-1] < 0.8 * actual["loss"][0]
+            np.testing.assert_array_equal(actual["weight0"], results[0]["weight0"])
+
+    @pytest.mark.feature("dropout differs per replica, reproducible from the seed")
+    def test_dropout_differs_and_is_reproducible(self, group):
+        first, again, other = (
+            np.concatenate(
+                [r["masks"] for r in group.run("keras_scenarios.dropout_masks", seed=seed)], axis=1
+            )
+            for seed in (7, 7, 8)
+        )
+        np.testing.assert_array_equal(first, again)
+        flat = np.concatenate([*first, *other])  # calls and seeds x replicas
+        assert len({mask.tobytes() for mask in flat}) == 4 * group.replicas
+        assert (0.25 < flat.mean(axis=1)).all() and (flat.mean(axis=1) < 0.75).all()
+
+    @pytest.mark.feature("shuffling NumPy data: one permutation on all workers")
+    @pytest.mark.parametrize("seeds", ["none", "same", "different"])
+    def test_every_row_is_seen_once_in_an_epoch(self, group, seeds):
+        results = group.run("keras_scenarios.shuffled_rows", seeds=seeds)
+        epochs = np.concatenate([actual["epochs"] for actual in results], axis=1)
+        for rows in epochs:
+            assert sorted(rows) == list(range(96))
+            assert list(rows) != list(range(96))
+        # With a seed of the user's Keras repeats one permutation in every epoch and fit.
+        is_users = seeds == "same" or (seeds == "different" and group.workers == 1)
+        assert len({rows.tobytes() for rows in epochs}) == (1 if is_users else 4)
+
+    @pytest.mark.feature("`BatchNormalization`, not synchronized: statistics averaged")
+    def test_statistics_are_averaged_before_evaluation(self, group):
+        results = group.run("keras_scenarios.local_batch_normalization")
+        # The last batch, eight rows for each replica.
+        rows = results[0]["x"][-8 * group.replicas :].reshape(group.replicas, 8, -1)
+        expected = {
+            "moving_mean": rows.mean(axis=(0, 1)),
+            "moving_variance": rows.var(axis=1).mean(axis=0),
+        }
+        for actual in results:
+            for name, value in expected.items():
+                for local in range(group.devices):
+                    copy = actual[f"{name}.{local}"]
+                    np.testing.assert_allclose(copy, value, rtol=1e-5, atol=1e-6)
+                    np.testing.assert_array_equal(copy, results[0][f"{name}.0"])
+            np.testing.assert_array_equal(actual["frozen before"], actual["frozen after"])
+            np.testing.assert_allclose(actual["val_loss"], actual["val_loss alone"], rtol=1e-5)
+            np.testing.assert_allclose(
+                actual["predicted"], actual["predicted alone"], rtol=1e-5, atol=1e-6
+            )
+
+    @pytest.mark.feature("`steps_per_execution` > 1")
+    @pytest.mark.parametrize("steps", [2, 3, 10])
+    def test_steps_per_execution_changes_nothing(self, group, steps):
+        expected = group.run("keras_scenarios.fit_in_executions", steps_per_execution=1)[0]
+        for actual in group.run("keras_scenarios.fit_in_executions", steps_per_execution=steps):
+            for name, value in expected.items():
+                np.testing.assert_allclose(actual[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+
+    @pytest.mark.feature("`run_eagerly=True`")
+    def test_eagerly(self, group):
+        expected = group.run("keras_scenarios.fit_in_executions", steps_per_execution=1)[0]
+        for actual in group.run(
+            "keras_scenarios.fit_in_executions", steps_per_execution=1, run_eagerly=True
+        ):
+            for name, value in expected.items():
+                np.testing.assert_allclose(actual[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+
+    @pytest.mark.feature("`jit_compile=True`: a warning, trains without")
+    def test_jit_compile_trains_without(self, group):
+        expected = group.run("keras_scenarios.fit_in_executions", steps_per_execution=1)[0]
+        for actual in group.run(
+            "keras_scenarios.fit_in_executions", steps_per_execution=1, jit_compile=True
+        ):
+            np.testing.assert_array_equal(actual["weight0"], expected["weight0"])
+
+    @pytest.mark.feature("learning-rate schedules, `ReduceLROnPlateau`")
+    def test_learning_rates(self, group):
+        for actual in group.run("keras_scenarios.learning_rates"):
+            np.testing.assert_allclose(actual["scheduled"], [0.05, 0.025, 0.0125, 0.00625])
+            np.testing.assert_allclose(actual["plateau"], [0.1, 0.1, 0.05, 0.025])
+
+    def test_nothing_is_traced_after_the_first_epoch(self, group):
+        for actual in group.run("keras_scenarios.count_traces"):
+            assert actual["counts"][0] == actual["counts"][1]
+
+
+@on("2x1", "3x1")
+class TestUnevenData:
+    @pytest.mark.feature("datasets of unequal length: an error on all workers")
+    def test_datasets_of_different_cardinality_are_refused_on_all_workers(self, group):
+        for actual in group.run("keras_scenarios.uneven_datasets", unknown=False):
+            assert "worker 0: 3, worker 1: 1" in str(actual["message"])
+        # No collective had started: the group still works.
+        group.run("reduce_gradients", rule="adasum")
+
+    @pytest.mark.feature("datasets of unknown cardinality")
+    def test_unknown_cardinality_works(self, group):
+        for actual in group.run("keras_scenarios.uneven_datasets", unknown=True):
+            assert str(actual["message"]) == "" and np.isfinite(actual["loss"]).all()

@@ -1,0 +1,48 @@
+"""Every optimizer of Keras, with everything that can be asked of it, against one process."""
+
+import inspect
+
+import keras
+import numpy as np
+import optimizer_scenarios
+import pytest
+
+OPTIMIZERS = [
+    name
+    for name, value in vars(keras.optimizers).items()
+    if inspect.isclass(value)
+    and issubclass(value, keras.optimizers.Optimizer)
+    and name not in ("Optimizer", "LossScaleOptimizer", "MultiOptimizer")
+]
+
+# Some roundings to float32 of numbers near 1, and of gradients that are divided by their size.
+TOLERANCE = {"rtol": 2e-5, "atol": 2e-6}
+
+
+def assert_equals_one_process(group, name, column):
+    expected = optimizer_scenarios.reference(group.replicas, name, column)
+    for copies in group.run("optimizer_scenarios.apply", name=name, column=column):
+        for local in range(group.devices):
+            for index, value in enumerate(expected):
+                actual = copies[f"{index}.{local}"]
+                np.testing.assert_allclose(actual, value, **TOLERANCE, err_msg=f"{index}.{local}")
+
+
+@pytest.mark.parametrize("group", ["1x2"], indirect=True, scope="module")
+class TestOnLocalReplicas:
+    @pytest.mark.parametrize(
+        "column", ["plain", "global_clipnorm", "accumulate", "ema_overwrite", "mixed_precision"]
+    )
+    @pytest.mark.parametrize("name", OPTIMIZERS)
+    def test_every_optimizer(self, group, name, column):
+        assert_equals_one_process(group, name, column)
+
+    @pytest.mark.parametrize("column", optimizer_scenarios.OPTIONS)
+    def test_every_option(self, group, column):
+        assert_equals_one_process(group, "AdamW", column)
+
+
+@pytest.mark.parametrize("group", ["2x1", "2x2"], indirect=True, scope="module")
+@pytest.mark.parametrize("column", optimizer_scenarios.OPTIONS)
+def test_every_option_on_several_workers(group, column):
+    assert_equals_one_process(group, "AdamW", column)

@@ -1,0 +1,49 @@
+"""Statistics that every replica counts on its own rows, and their average.
+
+A BatchNormalization that is not synchronized moves its mean and variance towards those of its own
+replica's batches. The replicas' values differ, and a model that is saved or evaluated should not
+have those of one replica.
+"""
+
+import weakref
+
+import tensorflow as tf
+
+# For each model the traced function that averages its variables, and these.
+_averages = weakref.WeakKeyDictionary()
+
+
+def average(strategy, model):
+    """Averages the non-trainable floating-point weights of a model over all replicas.
+
+    In float64, so that weights that are equal already (frozen ones) keep their bits; float64
+    weights may change by one rounding.
+
+    Args:
+        strategy: the strategy; all its workers have to call this.
+        model: a built `keras.Model`.
+    """
+    variables = [v for v in model.non_trainable_variables if _is_floating(v)]
+    if not variables:
+        return
+    known, averaged = _averages.get(model, (None, None))
+    if known != [id(variable) for variable in variables]:
+        averaged = _averaging(strategy, variables)
+        _averages[model] = [id(variable) for variable in variables], averaged
+    averaged()
+
+
+def _is_floating(variable):
+    return tf.as_dtype(variable.dtype).is_floating
+
+
+def _averaging(strategy, variables):
+    def in_replica():
+        context = tf.distribute.get_replica_context()
+        flat = [tf.reshape(tf.cast(v.value, tf.float64), [-1]) for v in variables]
+        summed = context.all_reduce("SUM", tf.concat(flat, axis=0))
+        means = tf.split(summed / strategy.num_replicas_in_sync, [v.shape[0] for v in flat])
+        for variable, mean in zip(variables, means, strict=True):
+            variable.assign(tf.reshape(tf.cast(mean, variable.dtype), variable.shape))
+
+    return tf.function(lambda: strategy.run(in_replica))
