@@ -137,11 +137,25 @@ def _marking_gradients(original):
             for gradient, variable in filter_empty_gradients(grads_and_vars)
         ]
         if gradients:
+            _check_same_gradients(replica_context, grads_and_vars)
             gradients = replica_context.all_reduce("SUM", gradients, options=marker)
         combined = iter(gradients)
         return [(None if g is None else next(combined), v) for g, v in grads_and_vars]
 
     return all_reduce_sum_gradients
+
+
+def _check_same_gradients(replica_context, grads_and_vars):
+    present = [variable for gradient, variable in grads_and_vars if gradient is not None]
+    # Names are for the message only: workers may have numbered their layers differently.
+    names = ", ".join(variable.name for variable in present)
+    shapes = ", ".join(f"{tf.as_dtype(v.dtype).name}{tuple(v.shape)}" for v in present)
+
+    def across_replicas(strategy, names, shapes):
+        local = strategy.experimental_local_results
+        strategy.check_same_gradients(local(names), local(shapes))
+
+    replica_context.merge_call(across_replicas, args=(names, shapes))
 
 
 def _deciding_for_all_replicas(original):

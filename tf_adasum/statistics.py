@@ -5,6 +5,7 @@ replica's batches. The replicas' values differ, and a model that is saved or eva
 have those of one replica.
 """
 
+import math
 import weakref
 
 import tensorflow as tf
@@ -17,7 +18,8 @@ def average(strategy, model):
     """Averages the non-trainable floating-point weights of a model over all replicas.
 
     In float64, so that weights that are equal already (frozen ones) keep their bits; float64
-    weights may change by one rounding.
+    weights may change by one rounding. A replica that had no rows in some step, at the end of an
+    epoch, has NaN for a mean: what is not finite does not count, unless it is so on all replicas.
 
     Args:
         strategy: the strategy; all its workers have to call this.
@@ -39,10 +41,11 @@ def _is_floating(variable):
 
 def _averaging(strategy, variables):
     def in_replica():
-        context = tf.distribute.get_replica_context()
-        flat = [tf.reshape(tf.cast(v.value, tf.float64), [-1]) for v in variables]
-        summed = context.all_reduce("SUM", tf.concat(flat, axis=0))
-        means = tf.split(summed / strategy.num_replicas_in_sync, [v.shape[0] for v in flat])
+        own = tf.concat([tf.reshape(tf.cast(v.value, tf.float64), [-1]) for v in variables], axis=0)
+        is_finite = tf.math.is_finite(own)
+        counted = tf.stack([tf.where(is_finite, own, 0), tf.cast(is_finite, tf.float64)])
+        total, count = tf.unstack(tf.distribute.get_replica_context().all_reduce("SUM", counted))
+        means = tf.split(total / count, [math.prod(v.shape) for v in variables])
         for variable, mean in zip(variables, means, strict=True):
             variable.assign(tf.reshape(tf.cast(mean, variable.dtype), variable.shape))
 

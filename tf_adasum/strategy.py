@@ -4,6 +4,7 @@ import functools
 import os
 import random
 import time
+import zlib
 
 import keras
 import numpy as np
@@ -93,6 +94,7 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         radix_plan=None,
     ):
         self._aggregation = rules.get(aggregation)
+        self._known_shapes = set()  # of gradients that all workers have agreed on
         keras_seam.install()
         worker_callbacks.install()
         tensorflow_seam.stop_autotuning_device_datasets()
@@ -169,6 +171,31 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
                 "All workers need a dataset of the same number of batches. Give all of them the "
                 "same dataset, or one of unknown cardinality, or repeat() it and pass "
                 f"steps_per_epoch. Received: {counts}"
+            )
+
+    def check_same_gradients(self, names, shapes):
+        """Checks that all replicas reduce gradients of the same shapes.
+
+        Called with every reduction; workers compare notes when they meet new shapes.
+
+        Args:
+            names: for each local replica the names of the variables whose gradients it reduces.
+            shapes: for each local replica their dtypes and shapes.
+
+        Raises:
+            ValueError: on all workers, if a replica lacks a gradient that another one has.
+        """
+        digests = [zlib.crc32(own.encode()) for own in shapes]
+        if len(set(digests)) == 1 and digests[0] not in self._known_shapes:
+            own = digests[0]
+            with tf.init_scope():
+                digests = self._gather_from_workers([own])[:, 0].tolist()
+            self._known_shapes.update(digests if len(set(digests)) == 1 else [])
+        if len(set(digests)) > 1:
+            raise ValueError(
+                "All replicas have to reduce the gradients of the same variables; where a replica "
+                "does not use a variable, give zeros instead of None. Received on the replicas of "
+                f"this worker: {'; and '.join(names)}"
             )
 
     def average_statistics(self, model):
