@@ -3,3 +3,5 @@
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+pytest_plugins = ["compatibility"]

@@ -185,13 +185,14 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         Raises:
             ValueError: on all workers, if a replica lacks a gradient that another one has.
         """
-        digests = [zlib.crc32(own.encode()) for own in shapes]
-        if len(set(digests)) == 1 and digests[0] not in self._known_shapes:
-            own = digests[0]
-            with tf.init_scope():
-                digests = self._gather_from_workers([own])[:, 0].tolist()
-            self._known_shapes.update(digests if len(set(digests)) == 1 else [])
-        if len(set(digests)) > 1:
+        own = {zlib.crc32(each.encode()) for each in shapes}
+        if len(own) == 1 and own <= self._known_shapes:
+            return
+        with tf.init_scope():  # also where the local replicas differ: the others have to know
+            digests = self._gather_from_workers([own.pop() if len(own) == 1 else -1])
+        if (digests == digests[0]).all() and digests[0] != -1:
+            self._known_shapes.add(int(digests[0, 0]))
+        else:
             raise ValueError(
                 "All replicas have to reduce the gradients of the same variables; where a replica "
                 "does not use a variable, give zeros instead of None. Received on the replicas of "

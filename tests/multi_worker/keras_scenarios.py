@@ -255,3 +255,62 @@ def fit_in_precision(strategy, policy):
     finally:
         keras.mixed_precision.set_global_policy("float32")
     return {"loss": history["loss"], **weights_of(model)}
+
+
+def sparse_gradients(strategy):
+    """One SGD step on an embedding: repeated indices, another number of rows on each replica."""
+    use_rule(strategy, "adasum")
+    slices = known_slices(strategy.num_replicas_in_sync)
+    with scope(strategy):
+        table = keras.Variable(np.zeros([6, 2], "float32"), name="table")
+        optimizer = keras.optimizers.SGD(1.0)
+        optimizer.build([table])
+
+    @tf.function
+    def step():
+        def in_replica():
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            indices = tf.gather(tf.ragged.constant([i for i, _ in slices]), replica)
+            values = tf.gather(tf.ragged.constant([v for _, v in slices], ragged_rank=1), replica)
+            gradient = tf.IndexedSlices(tf.cast(values, tf.float32), indices, tf.constant([6, 2]))
+            optimizer.apply([gradient], [table])
+
+        strategy.run(in_replica)
+
+    step()
+    return {"table": table.numpy()}
+
+
+def known_slices(replicas):
+    """For each replica the indices and rows of its gradient; the last one has none."""
+    random = np.random.default_rng(6)
+    slices = []
+    for replica in range(replicas):
+        rows = 0 if replica == replicas - 1 else 3 + replica
+        indices = random.integers(0, 4, rows).tolist()
+        slices.append((indices, random.standard_normal([rows, 2]).tolist()))
+    return slices
+
+
+def gradient_missing_on_one_replica(strategy):
+    """Replica 1 has no gradient for the second variable; returns the error's message."""
+    use_rule(strategy, "adasum")
+    with scope(strategy):
+        variables = [keras.Variable(np.zeros(size, "float32")) for size in (3, 4)]
+        optimizer = keras.optimizers.SGD(1.0)
+        optimizer.build(variables)
+
+    @tf.function
+    def step():
+        def in_replica():
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            missing = tf.get_static_value(replica) == 1
+            optimizer.apply([tf.ones(3), None if missing else tf.ones(4)], variables)
+
+        strategy.run(in_replica)
+
+    try:
+        step()
+    except ValueError as error:
+        return {"message": str(error)}
+    return {"message": ""}

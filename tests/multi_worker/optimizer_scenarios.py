@@ -17,6 +17,7 @@ OPTIONS = {
     "global_clipnorm": {"global_clipnorm": 0.5},
     "clipvalue": {"clipvalue": 0.3},
     "weight_decay": {"weight_decay": 0.1},
+    "loss_scale_factor": {"loss_scale_factor": 4.0},
     "accumulate": {"gradient_accumulation_steps": 2},
     "ema": {"use_ema": True, "ema_momentum": 0.5},
     "ema_overwrite": {"use_ema": True, "ema_momentum": 0.5, "ema_overwrite_frequency": 2},

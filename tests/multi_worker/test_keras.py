@@ -1,6 +1,8 @@
 """What Keras promises on one device holds on several, or is refused with the reason."""
 
+import keras_scenarios
 import numpy as np
+import oracle
 import pytest
 
 STEP, SCALE, ITERATIONS = 1, 0, 1  # the step that overflows; columns of the record
@@ -118,6 +120,21 @@ class TestKeras:
         for actual in group.run("keras_scenarios.learning_rates"):
             np.testing.assert_allclose(actual["scheduled"], [0.05, 0.025, 0.0125, 0.00625])
             np.testing.assert_allclose(actual["plateau"], [0.1, 0.1, 0.05, 0.025])
+
+    @pytest.mark.feature("sparse gradients (made dense)")
+    def test_sparse_gradients_equal_dense_ones(self, group):
+        dense = np.zeros([group.replicas, 6, 2])
+        for replica, (indices, rows) in enumerate(keras_scenarios.known_slices(group.replicas)):
+            np.add.at(dense[replica], indices, np.reshape(rows, [-1, 2]))
+        expected = -oracle.adasum(dense.reshape(group.replicas, -1)).reshape(6, 2)
+        for actual in group.run("keras_scenarios.sparse_gradients"):
+            np.testing.assert_allclose(actual["table"], expected, rtol=1e-6, atol=1e-6)
+
+    @pytest.mark.feature("a gradient that is None on one replica: an error on all workers")
+    def test_a_gradient_that_one_replica_lacks_is_refused_on_all_workers(self, group):
+        for actual in group.run("keras_scenarios.gradient_missing_on_one_replica"):
+            assert "give zeros instead of None" in str(actual["message"])
+        group.run("reduce_gradients", rule="adasum")
 
     def test_nothing_is_traced_after_the_first_epoch(self, group):
         for actual in group.run("keras_scenarios.count_traces"):

@@ -18,6 +18,11 @@ OPTIMIZERS = [
 # Some roundings to float32 of numbers near 1, and of gradients that are divided by their size.
 TOLERANCE = {"rtol": 2e-5, "atol": 2e-6}
 
+OPTIONS = pytest.mark.feature(
+    "`clipnorm`, `global_clipnorm`, `clipvalue`, `weight_decay`, `loss_scale_factor`, "
+    "`gradient_accumulation_steps`, `use_ema`, `ema_overwrite_frequency`, `LossScaleOptimizer`"
+)
+
 
 def assert_equals_one_process(group, name, column):
     expected = optimizer_scenarios.reference(group.replicas, name, column)
@@ -30,6 +35,9 @@ def assert_equals_one_process(group, name, column):
 
 @pytest.mark.parametrize("group", ["1x2"], indirect=True, scope="module")
 class TestOnLocalReplicas:
+    @pytest.mark.feature(
+        "every optimizer: plain, clipping, accumulation, EMA, mixed precision with an overflow"
+    )
     @pytest.mark.parametrize(
         "column", ["plain", "global_clipnorm", "accumulate", "ema_overwrite", "mixed_precision"]
     )
@@ -37,12 +45,14 @@ class TestOnLocalReplicas:
     def test_every_optimizer(self, group, name, column):
         assert_equals_one_process(group, name, column)
 
+    @OPTIONS
     @pytest.mark.parametrize("column", optimizer_scenarios.OPTIONS)
     def test_every_option(self, group, column):
         assert_equals_one_process(group, "AdamW", column)
 
 
 @pytest.mark.parametrize("group", ["2x1", "2x2"], indirect=True, scope="module")
+@OPTIONS
 @pytest.mark.parametrize("column", optimizer_scenarios.OPTIONS)
 def test_every_option_on_several_workers(group, column):
     assert_equals_one_process(group, "AdamW", column)

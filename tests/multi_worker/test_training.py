@@ -96,6 +96,7 @@ class TestTraining:
         for actual in group.run("train_on_global_batches", rule="mean"):
             assert_close(actual, expected, **FLOAT32_STEPS)
 
+    @pytest.mark.feature("`fit`: losses reduced by mean or sum")
     @pytest.mark.parametrize("loss", ["mean", "sum"])
     def test_identical_data_equals_one_replica(self, group, loss):
         assert_equals_one_replica(group, {"loss": loss})
@@ -107,6 +108,7 @@ class TestTraining:
         for actual in group.run("train_on_disjoint_features"):
             np.testing.assert_allclose(actual["weight0"], expected, rtol=1e-6)
 
+    @pytest.mark.feature("replicas stay bit-identical")
     def test_replicas_are_bit_identical(self, group):
         results = group.run("train_with_adam", rule="adasum")
         for number in {name.split(".")[0] for name in results[0]}:
@@ -115,11 +117,13 @@ class TestTraining:
                 for local in range(group.devices):
                     np.testing.assert_array_equal(copies[f"{number}.{local}"], first)
 
+    @pytest.mark.feature("custom loops with `strategy.run`, `all_reduce` of gradients")
     @pytest.mark.parametrize("rule, bytes_per_pack", [("adasum", 0), ("adasum", 100), ("sum", 0)])
     def test_gradients_are_combined_as_by_the_oracle(self, group, rule, bytes_per_pack):
         results = group.run("reduce_gradients", rule=rule, bytes_per_pack=bytes_per_pack)
         assert_combined(group, results, rule)
 
+    @pytest.mark.feature("a NaN or Inf in one gradient is seen by all")
     @pytest.mark.parametrize("value", ["nan", "inf"])
     def test_a_non_finite_gradient_is_seen_by_all(self, group, value):
         not_finite = [group.replicas - 1, value]
@@ -130,11 +134,13 @@ class TestTraining:
                 assert not np.isfinite(copies[f"7.{local}"]).all()
                 assert np.isfinite(copies[f"0.{local}"]).all()
 
+    @pytest.mark.feature("`fit`, `evaluate`, `predict` with NumPy data, metrics")
     def test_losses_metrics_and_predictions_equal_one_process(self, group):
         expected = scenarios.evaluate_and_predict(None)
         for actual in group.run("evaluate_and_predict"):
             assert_close(actual, expected, rtol=1e-5, atol=1e-6)
 
+    @pytest.mark.feature("a model without `Input`; last batches that leave replicas without rows")
     def test_unbuilt_model_trains(self, group):
         """33 rows in batches of 32: the last batch leaves replicas with one row or with none."""
         results = group.run("train_unbuilt_model", rows=33)

@@ -1,0 +1,92 @@
+"""A plugin that writes docs/compatibility.md from what the tests have shown.
+
+    python -m pytest tests/multi_worker --compatibility docs/compatibility.md
+
+A test marked with ``@pytest.mark.feature("name")`` fills a cell of the table: its row is the
+feature, its column the topology of the worker group it ran on.
+"""
+
+import collections
+import importlib.metadata
+import platform
+
+COLUMNS = ["1×1", "1×K", "N×1", "N×K"]
+
+TEXT = """# What works where
+
+Workers × devices of each: one process and device (1×1), several local devices (1×K), several
+workers (N×1), several workers with several devices each (N×K). ✓ stands where every test of that
+row has passed on the topologies in brackets; – where none was run.
+
+Generated from the tests by `python -m pytest tests/multi_worker --compatibility
+docs/compatibility.md`, on CPUs, with Python {python}, TensorFlow {tensorflow} and Keras {keras}.
+
+| feature | {columns} | tested by |
+| --- | {rules} | --- |
+{rows}
+"""
+
+
+def pytest_addoption(parser):
+    parser.addoption("--compatibility", metavar="FILE", help="write the table of features to FILE")
+
+
+def pytest_configure(config):
+    if config.getoption("--compatibility"):
+        config.pluginmanager.register(Table(config.getoption("--compatibility")))
+
+
+class Table:
+    def __init__(self, path):
+        self._path = path
+        self._features = {}  # by test id: name, topology, file
+        self._cells = collections.defaultdict(lambda: collections.defaultdict(set))
+        self._files = collections.defaultdict(set)
+
+    def pytest_collection_modifyitems(self, items):
+        for item in items:
+            topology = getattr(item, "callspec", None) and item.callspec.params.get("group")
+            for marker in item.iter_markers("feature"):
+                where = marker.kwargs.get("topology", topology)
+                file = item.path.name
+                self._features.setdefault(item.nodeid, []).append((marker.args[0], where, file))
+
+    def pytest_runtest_logreport(self, report):
+        if report.when != "call" and report.passed:
+            return
+        for feature, topology, file in self._features.get(report.nodeid, ()):
+            reason = getattr(report, "wasxfail", None)
+            outcome = reason if reason else report.outcome
+            self._cells[feature][column_of(topology)].add((outcome, topology))
+            self._files[feature].add(file)
+
+    def pytest_sessionfinish(self):
+        rows = [
+            f"| {feature} | {' | '.join(cell(cells[column]) for column in COLUMNS)} | "
+            f"{', '.join(sorted(self._files[feature]))} |"
+            for feature, cells in sorted(self._cells.items())
+        ]
+        text = TEXT.format(
+            python=platform.python_version(),
+            tensorflow=importlib.metadata.version("tensorflow-cpu"),
+            keras=importlib.metadata.version("keras"),
+            columns=" | ".join(COLUMNS),
+            rules=" | ".join("---" for _ in COLUMNS),
+            rows="\n".join(rows),
+        )
+        with open(self._path, "w") as file:
+            file.write(text)
+
+
+def column_of(topology):
+    workers, devices = map(int, topology.split("x"))
+    return COLUMNS[2 * (workers > 1) + (devices > 1)]
+
+
+def cell(results):
+    """What a cell says of its `(outcome, topology)`."""
+    if not results:
+        return "–"
+    wrong = sorted({outcome for outcome, _ in results} - {"passed"})
+    topologies = ", ".join(sorted({topology.replace("x", "×") for _, topology in results}))
+    return f"{'; '.join(wrong) if wrong else '✓'} ({topologies})"
