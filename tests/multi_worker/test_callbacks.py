@@ -1,0 +1,142 @@
+"""The same list of callbacks on every worker: one writer, one state, one end."""
+
+import csv
+import pathlib
+
+import callback_scenarios
+import keras
+import numpy as np
+import pytest
+
+from tf_adasum import worker_callbacks
+
+WRITING = ["ModelCheckpoint", "CSVLogger", "TensorBoard", "BackupAndRestore"]
+
+
+def on(*topologies):
+    return pytest.mark.parametrize("group", topologies, indirect=True, scope="module")
+
+
+def run(group, scenario, **arguments):
+    return group.run(f"callback_scenarios.{scenario}", **arguments)
+
+
+def assert_same(actual, expected):
+    assert actual.keys() == expected.keys()
+    for name in expected:
+        np.testing.assert_array_equal(actual[name], expected[name], err_msg=name)
+
+
+def files_below(folder):
+    return sorted(path for path in pathlib.Path(folder).rglob("*") if path.is_file())
+
+
+def assert_written_once(folder, results, epochs):
+    """Each file is there as one process would write it."""
+    with open(folder / "log.csv") as file:
+        rows = list(csv.reader(file))
+    assert rows[0] == ["epoch", "loss", "val_loss"]
+    assert [row[0] for row in rows[1:]] == [str(epoch) for epoch in range(epochs)]
+    for kind in ("train", "validation"):
+        assert len(files_below(folder / "board" / kind)) == 1
+    assert (folder / "backup" / "latest.weights.h5").exists()
+    weights = keras.models.load_model(folder / "checkpoint" / "model.keras").get_weights()
+    for result in results:
+        assert_same(result, {f"weight{index}": value for index, value in enumerate(weights)})
+
+
+class TestFiles:
+    @on("2x1")
+    def test_worker_0_alone_writes_to_a_common_folder(self, group, tmp_path):
+        results = run(group, "train_with_files", folder=str(tmp_path), epochs=3)
+        assert_written_once(tmp_path, results, epochs=3)
+
+    @on("2x1")
+    def test_the_other_worker_writes_nothing_to_a_folder_of_its_own(self, group, tmp_path):
+        run(group, "train_with_files", folder=str(tmp_path / "{rank}"), epochs=1)
+        assert list((tmp_path / "1").iterdir()) == []
+        assert len(files_below(tmp_path / "0")) >= 6
+
+    @on("1x2")
+    def test_one_process_writes_as_ever(self, group, tmp_path):
+        results = run(group, "train_with_files", folder=str(tmp_path), epochs=2)
+        assert_written_once(tmp_path, results, epochs=2)
+
+
+class TestList:
+    @on("2x1")
+    def test_on_two_workers(self, group, tmp_path):
+        own, other = run(group, "names_in_list", folder=str(tmp_path / "{rank}"))
+        assert [*own["names"]] == ["FirstCallback", *WRITING, "EarlyStopping", "LastCallback"]
+        assert [*other["names"]] == ["FirstCallback", "EarlyStopping", "LastCallback"]
+
+    @on("1x2")
+    def test_in_one_process(self, group, tmp_path):
+        (own,) = run(group, "names_in_list", folder=str(tmp_path))
+        assert [*own["names"]] == [*WRITING, "EarlyStopping"]
+
+    def test_under_no_strategy(self, tmp_path):
+        worker_callbacks.install()
+        once = keras.callbacks.CallbackList.set_model
+        worker_callbacks.install()
+        assert keras.callbacks.CallbackList.set_model is once
+        given = callback_scenarios.callbacks_that_write(tmp_path)
+        model = keras.Sequential([keras.layers.Input([1]), keras.layers.Dense(1)])
+        assert keras.callbacks.CallbackList(given, model=model).callbacks == given
+
+
+@on("2x1")
+class TestStopping:
+    def test_early_stopping(self, group):
+        results = run(group, "train_until_stopped", early=True)
+        assert_same(results[1], results[0])
+        assert results[0]["epochs"].tolist() == [0, 1]
+
+    def test_one_worker_stops_all(self, group):
+        results = run(group, "train_until_stopped", rank=1, epoch=1)
+        assert_same(results[1], results[0])
+        assert results[0]["epochs"].tolist() == [0, 1]
+
+    def test_other_callbacks_do_the_same_on_all(self, group):
+        results = run(group, "train_with_other_callbacks")
+        assert_same(results[1], results[0])
+        # Each epoch halves the rate, and from the second on ReduceLROnPlateau does so once more.
+        np.testing.assert_allclose(results[0]["rate"], [0.005, 0.00125, 0.0003125], rtol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def unbroken(group):
+    """The state that worker 0 has at the end of a training without interruption."""
+    return run(group, "train_unbroken")[0]
+
+
+@on("2x1")
+class TestRestoring:
+    @pytest.mark.parametrize(
+        "folder, options",
+        [("common", {}), ("of {rank}", {}), ("chief", {"only_worker_0": True})],
+        ids=["common folder", "a folder of each", "callback on worker 0 only"],
+    )
+    def test_interrupted_training_equals_unbroken(self, group, unbroken, tmp_path, folder, options):
+        folder = str(tmp_path / folder)
+        for actual in run(group, "train_interrupted", folder=folder, **options):
+            assert actual.pop("epochs").tolist() == [2, 3]
+            assert_same(actual, unbroken)
+        # The training has ended: no backup is left, and worker 1 has never written one.
+        assert files_below(tmp_path) == []
+
+    def test_in_a_custom_loop(self, group, tmp_path):
+        for actual in run(group, "restore_in_custom_loop", folder=str(tmp_path / "{rank}")):
+            assert actual.pop("epoch") == 2
+            assert len(actual) > 10 and all(actual.values())
+
+
+@on("2x2")
+@pytest.mark.parametrize("piece_bytes", [8, 64 * 2**20])
+def test_every_bit_of_every_dtype_is_shared(group, piece_bytes):
+    expected = [value.tobytes() for value in callback_scenarios.values_of(0)]
+    for actual in run(group, "share_state", piece_bytes=piece_bytes):
+        assert actual.pop("epoch") == 5
+        assert len(actual) == len(expected) * group.devices
+        for name, value in actual.items():
+            assert value.tobytes() == expected[int(name.split(".")[0])], name
