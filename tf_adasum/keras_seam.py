@@ -58,6 +58,7 @@ try:
     from keras.src.backend.tensorflow.trainer import TensorFlowTrainer, TFEpochIterator
     from keras.src.losses import loss as loss_module
     from keras.src.trainers.data_adapters.data_adapter_utils import class_weight_to_sample_weights
+    from keras.src.utils.python_utils import pythonify_logs
 except ImportError as error:
     raise ImportError(
         f"tf_adasum works with Keras 3.15 on TensorFlow; Keras {keras.__version__} has moved "
@@ -357,7 +358,14 @@ def _splitting_the_batch(original):
             kwargs["sample_weight"] = weights
         names = [name for name in ("y", "sample_weight") if name in kwargs]
         x, *others = strategy.split_batch([x, *(kwargs[name] for name in names)])
-        return original(self, x, **{**kwargs, **dict(zip(names, others, strict=True))})
+        kwargs |= dict(zip(names, others, strict=True))
+        if original.__name__ == "predict_on_batch":
+            return original(self, x, **kwargs)
+        # What the step returns is the mean of the replicas' own metrics; here those of all rows.
+        wants_dict = kwargs.pop("return_dict", False)
+        logs = original(self, x, **kwargs, return_dict=True)
+        logs = pythonify_logs(self._get_metrics_result_or_logs(logs))
+        return logs if wants_dict else self._flatten_metrics_in_order(logs)
 
     return on_batch
 

@@ -267,9 +267,28 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         """
         if isinstance(dataset, tf.data.Dataset) and tf.executing_eagerly():
             self._check_equal_cardinality(int(dataset.cardinality()))
-        if len(self.extended.worker_devices) >= MANY_DEVICES:
+        devices = len(self.extended.worker_devices)
+        if isinstance(dataset, tf.data.Dataset) and devices > 1:
+            dataset = _owning_its_batches(dataset)
+        if devices >= MANY_DEVICES:
             dataset = tensorflow_seam.without_autotuning(dataset)
         return super().experimental_distribute_dataset(dataset, options)
+
+    def gather(self, value, axis):
+        """Gathers `value` of all replicas: `tf.distribute.Strategy.gather`, of more dtypes.
+
+        TensorFlow gathers float16, float32, float64, int32 and int64 from several workers; bfloat16
+        and bool, as some models predict, and small integers travel as one of these.
+        """
+        dtype = self.experimental_local_results(value)[0].dtype
+        if dtype == tf.bfloat16:
+            carrier, convert = tf.float16, tf.bitcast
+        elif dtype in (tf.bool, tf.int8, tf.uint8, tf.int16, tf.uint16):
+            carrier, convert = tf.int32, tf.cast
+        else:
+            return super().gather(value, axis)
+        carried = self.run(lambda own: convert(own, carrier), args=(value,))
+        return convert(super().gather(carried, axis), dtype)
 
     def reduce(self, reduce_op, value, axis):
         """Reduces `value` over the replicas: `tf.distribute.Strategy.reduce`.
@@ -305,3 +324,24 @@ def _check_radix_plan(plan, replicas):
 def _leave_progress_bars_to_the_first_worker(tasks):
     if tasks.rank > 0 and os.environ.get(LAUNCHER):
         keras.config.disable_interactive_logging()
+
+
+def _owning_its_batches(dataset):
+    """Returns a dataset whose batches lie in memory of their own.
+
+    The arrays that a Python generator yields are used in place where they are aligned. With several
+    local devices TensorFlow joins the devices' parts of a batch in that memory, and so overwrites
+    the user's data; seen with TensorFlow 2.21, also under `tf.distribute.MirroredStrategy`.
+    """
+    spec = dataset.element_spec
+
+    def copy(value):
+        is_number = value.dtype.is_floating or value.dtype.is_integer or value.dtype.is_complex
+        return tf.raw_ops.DeepCopy(x=value) if is_number or value.dtype.is_bool else value
+
+    def copy_all(*components):
+        element = components if isinstance(spec, tuple) else components[0]
+        flat = tf.nest.flatten(element, expand_composites=True)
+        return tf.nest.pack_sequence_as(spec, [copy(v) for v in flat], expand_composites=True)
+
+    return dataset.map(copy_all)

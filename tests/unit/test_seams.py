@@ -114,6 +114,8 @@ SIGNATURES = [
     (keras_trainer.TensorFlowTrainer, "_maybe_symbolic_build", "self iterator data_batch"),
     (keras_trainer.TensorFlowTrainer, "_make_function", "self step_function"),
     (keras_trainer.TFEpochIterator, "_get_iterator", "self"),
+    (keras_trainer.TensorFlowTrainer, "_get_metrics_result_or_logs", "self logs"),
+    (keras_trainer.TensorFlowTrainer, "_flatten_metrics_in_order", "self logs"),
     (
         data_adapter_utils,
         "class_weight_to_sample_weights",

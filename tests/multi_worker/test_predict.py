@@ -1,0 +1,112 @@
+"""`predict`, `evaluate` and the `..._on_batch` methods give what one process gives."""
+
+import functools
+
+import numpy as np
+import predict_scenarios
+import pytest
+
+# Workers x devices of each. Tracing for several replicas takes seconds: where the order of the
+# rows does not matter, fewer topologies do.
+TOPOLOGIES = ["1x1", "1x2", "2x1", "2x2", "3x1", "3x2"]
+SOME_TOPOLOGIES = ["1x2", "2x2"]
+
+# Rows/batch size: what the replicas can share evenly, what leaves some of them with fewer rows,
+# and what leaves some of them with none.
+ARRAYS = ["500/64", "33/32", "35/32", "100/30", "7/32", "1/32"]
+DATASETS = ["101/32"]
+KINDS_OF_DATASETS = [
+    "dataset",
+    "dataset of unknown length",
+    "first of two outputs",
+    "second of two outputs",
+]
+CASES = [*ARRAYS, *(f"{kind} {case}" for kind in KINDS_OF_DATASETS for case in DATASETS)]
+
+
+# Means of at most 101 float32 numbers in another order, and three updates by such means.
+FLOAT32_MEANS = {"rtol": 1e-5, "atol": 1e-6}
+
+
+def everywhere(topologies=TOPOLOGIES):
+    return pytest.mark.parametrize("group", topologies, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
+def predictions(group):
+    """Every worker's predictions for all cases."""
+    return group.run("predict_scenarios.predict", arrays=ARRAYS, datasets=DATASETS)
+
+
+@functools.cache
+def one_process(scenario, **arguments):
+    return getattr(predict_scenarios, scenario)(None, **arguments)
+
+
+def assert_close(actual, expected):
+    assert actual.keys() == expected.keys()
+    for name in expected:
+        np.testing.assert_allclose(actual[name], expected[name], err_msg=name, **FLOAT32_MEANS)
+
+
+@everywhere()
+@pytest.mark.feature("`predict`: every row once and in order, any number of rows")
+@pytest.mark.parametrize("case", CASES)
+def test_predict_gives_every_row_once_and_in_order(predictions, case):
+    rows = int(case.split("/")[0].split()[-1])
+    for predicted in predictions:
+        np.testing.assert_array_equal(predicted[case], predict_scenarios.rows_from(1, rows))
+
+
+@everywhere(["2x1"])
+@pytest.mark.feature("`predict` of bfloat16, bool, int64")
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        "int64",
+        "bfloat16",
+        "bool",
+    ],
+)
+def test_predict_gives_dtype(group, dtype):
+    expected = predict_scenarios.rows_from(1, 7)
+    for actual in group.run("predict_scenarios.predict_with_dtype", rows=7, dtype=dtype):
+        assert actual["dtype"] == dtype
+        np.testing.assert_array_equal(actual["rows"], expected > 0 if dtype == "bool" else expected)
+
+
+@everywhere(SOME_TOPOLOGIES)
+@pytest.mark.parametrize("weights", ["none", "sample_weight"])
+def test_evaluate_equals_one_process(group, weights):
+    """101 rows in batches of 32 leave replicas with fewer rows than others."""
+    expected = one_process("evaluate", rows=101, weights=weights)
+    for actual in group.run("predict_scenarios.evaluate", rows=101, weights=weights):
+        assert_close(actual, expected)
+
+
+@everywhere(SOME_TOPOLOGIES)
+@pytest.mark.feature("`train_on_batch`, `test_on_batch`, `predict_on_batch`")
+class TestOnBatch:
+    def test_predict_gives_every_row_once_and_in_order(self, group):
+        for predicted in group.run("predict_scenarios.predict_on_batch", rows=[1, 12, 13]):
+            for count in [1, 12, 13]:
+                rows = predict_scenarios.rows_from(1, count)
+                np.testing.assert_array_equal(predicted[f"{count} row"], rows)
+                np.testing.assert_array_equal(predicted[f"{count} twice"], 2 * rows.repeat(3, 1))
+
+    @pytest.mark.parametrize("weights", ["sample_weight"])
+    def test_test_equals_one_process(self, group, weights):
+        """13 rows are no multiple of the number of replicas."""
+        expected = one_process("evaluate_on_batch", rows=13, weights=weights)
+        for actual in group.run("predict_scenarios.evaluate_on_batch", rows=13, weights=weights):
+            assert_close(actual, expected)
+
+    @pytest.mark.parametrize("weights", ["sample_weight", "class_weight"])
+    def test_train_equals_fit(self, group, weights):
+        """Each replica gets its part of the batch, as `fit` hands it out."""
+        scenario, arguments = "predict_scenarios.train", {"rows": 13, "weights": weights}
+        expected = group.run(scenario, **arguments, on_batch=False)[0]
+        first_loss = one_process("train", **arguments, on_batch=True)["loss"][0]
+        for actual in group.run(scenario, **arguments, on_batch=True):
+            assert_close(actual, expected)
+            np.testing.assert_allclose(actual["loss"][0], first_loss, **FLOAT32_MEANS)
