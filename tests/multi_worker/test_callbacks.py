@@ -45,6 +45,7 @@ def assert_written_once(folder, results, epochs):
         assert_same(result, {f"weight{index}": value for index, value in enumerate(weights)})
 
 
+@pytest.mark.feature("`ModelCheckpoint`, `CSVLogger`, `TensorBoard`: one writer")
 class TestFiles:
     @on("2x1")
     def test_worker_0_alone_writes_to_a_common_folder(self, group, tmp_path):
@@ -85,6 +86,9 @@ class TestList:
         assert keras.callbacks.CallbackList(given, model=model).callbacks == given
 
 
+@pytest.mark.feature(
+    "`EarlyStopping`, `TerminateOnNaN`, `LearningRateScheduler`: all stop together"
+)
 @on("2x1")
 class TestStopping:
     def test_early_stopping(self, group):
@@ -117,6 +121,7 @@ class TestRestoring:
         [("common", {}), ("of {rank}", {}), ("chief", {"only_worker_0": True})],
         ids=["common folder", "a folder of each", "callback on worker 0 only"],
     )
+    @pytest.mark.feature("`BackupAndRestore`: worker 0's backup reaches all")
     def test_interrupted_training_equals_unbroken(self, group, unbroken, tmp_path, folder, options):
         folder = str(tmp_path / folder)
         for actual in run(group, "train_interrupted", folder=folder, **options):
