@@ -49,6 +49,7 @@ import functools
 import warnings
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tf_adasum import tensorflow_seam
@@ -351,9 +352,13 @@ def _splitting_the_batch(original):
         strategy = self._distribute_strategy
         given = {"y": y, "sample_weight": sample_weight, "class_weight": class_weight}
         kwargs |= {name: value for name, value in given.items() if value is not None}
-        if not _is_ours(strategy) or strategy.num_replicas_in_sync == 1:
+        refused = class_weight is not None and sample_weight is not None  # by Keras
+        if not _is_ours(strategy) or strategy.num_replicas_in_sync == 1 or refused:
             return original(self, x, **kwargs)
-        if class_weight is not None and sample_weight is None:
+        if sample_weight is not None and tf.nest.is_nested(sample_weight):
+            if all(np.isscalar(weight) for weight in tf.nest.flatten(sample_weight)):
+                kwargs["sample_weight"] = np.asarray(sample_weight)
+        if class_weight is not None:
             weights = class_weight_to_sample_weights(y, kwargs.pop("class_weight"))
             kwargs["sample_weight"] = weights
         names = [name for name in ("y", "sample_weight") if name in kwargs]

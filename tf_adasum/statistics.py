@@ -19,7 +19,8 @@ def average(strategy, model):
 
     In float64, so that weights that are equal already (frozen ones) keep their bits; float64
     weights may change by one rounding. A replica that had no rows in some step, at the end of an
-    epoch, has NaN for a mean: what is not finite does not count, unless it is so on all replicas.
+    epoch, has NaN for a mean: what is not finite does not count, and stays as it is if it is so on
+    all replicas.
 
     Args:
         strategy: the strategy; all its workers have to call this.
@@ -45,7 +46,8 @@ def _averaging(strategy, variables):
         is_finite = tf.math.is_finite(own)
         counted = tf.stack([tf.where(is_finite, own, 0), tf.cast(is_finite, tf.float64)])
         total, count = tf.unstack(tf.distribute.get_replica_context().all_reduce("SUM", counted))
-        means = tf.split(total / count, [math.prod(v.shape) for v in variables])
+        means = tf.where(count > 0, total / count, own)
+        means = tf.split(means, [math.prod(v.shape) for v in variables])
         for variable, mean in zip(variables, means, strict=True):
             variable.assign(tf.reshape(tf.cast(mean, variable.dtype), variable.shape))
 

@@ -229,25 +229,36 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         """Splits one global batch over all replicas, in the order in which `predict` returns rows.
 
         Args:
-            batch: structure of arrays ``[B, ...]``, the same on every worker.
+            batch: structure of arrays ``[B, ...]``, the same on every worker; None is left alone.
 
         Returns:
-            The structure with each replica's own ceil(B / N) rows, or fewer in the last ones.
+            The structure with each replica's own rows, ceil(B / N) or floor(B / N) of them.
+
+        Raises:
+            ValueError: if there are no rows, or arrays of different length.
         """
+        arrays = [_rows_of(value) for value in tf.nest.flatten(batch) if value is not None]
+        lengths = {len(array) for array in arrays}
+        if len(lengths) != 1 or 0 in lengths:
+            raise ValueError(
+                "A batch needs arrays of the same number of rows, at least one. "
+                f"Received: arrays of {', '.join(str(len(array)) for array in arrays)} rows"
+            )
+        rows = lengths.pop()
         devices = len(self.extended.worker_devices)
         workers = self.num_replicas_in_sync // devices
-        rows = len(tf.nest.flatten(batch)[0])
-        share = -(-rows // self.num_replicas_in_sync)
 
         def own_rows(context):
             worker, device = divmod(int(context.replica_id_in_sync_group), devices)
-            start = (device * workers + worker) * share
-            return tf.nest.map_structure(lambda v: tf.convert_to_tensor(v[start:][:share]), batch)
+            part = device * workers + worker
+            start, stop = (
+                -(-edge * rows // self.num_replicas_in_sync) for edge in (part, part + 1)
+            )
+            return tuple(tf.convert_to_tensor(array[start:stop]) for array in arrays)
 
-        flat = self.experimental_distribute_values_from_function(
-            lambda context: tuple(tf.nest.flatten(own_rows(context)))
-        )
-        return tf.nest.pack_sequence_as(batch, flat)
+        parts = iter(self.experimental_distribute_values_from_function(own_rows))
+        split = [None if value is None else next(parts) for value in tf.nest.flatten(batch)]
+        return tf.nest.pack_sequence_as(batch, split)
 
     def _gather_from_workers(self, numbers):
         """Every worker's int64 numbers ``[k]``, as an array ``[workers, k]``."""
@@ -324,6 +335,13 @@ def _check_radix_plan(plan, replicas):
 def _leave_progress_bars_to_the_first_worker(tasks):
     if tasks.rank > 0 and os.environ.get(LAUNCHER):
         keras.config.disable_interactive_logging()
+
+
+def _rows_of(value):
+    array = value if hasattr(value, "shape") else np.asarray(value)
+    if len(array.shape) == 0:
+        raise ValueError(f"A batch needs arrays with a row for each example. Received: {value!r}")
+    return array
 
 
 def _owning_its_batches(dataset):

@@ -145,6 +145,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self._graphs = {}
+        self._gathers = {}
 
     def combine_gradients(self, gradients, options):
         """Combines gradients; called in a graph.
@@ -190,15 +191,18 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         if self.all_local:
             return np.stack(vectors)
 
-        @tf.function
-        def gather_on_each(vectors):
-            gathered = []
-            for vector, collectives in zip(vectors, self.collectives(options), strict=True):
-                with tf.device(collectives.device):
-                    gathered.append(collectives.all_gather(vector[None]))
-            return gathered
+        tensors = [tf.constant(vector) for vector in vectors]
+        key = (tensors[0].dtype, len(vectors[0]), options.timeout_seconds)
+        if key not in self._gathers:
+            self._gathers[key] = tf.function(lambda tensors: self._gather_on_each(tensors, options))
+        return self._gathers[key](tensors)[0].numpy()
 
-        return gather_on_each([tf.constant(vector) for vector in vectors])[0].numpy()
+    def _gather_on_each(self, tensors, options):
+        gathered = []
+        for tensor, collectives in zip(tensors, self.collectives(options), strict=True):
+            with tf.device(collectives.device):
+                gathered.append(collectives.all_gather(tensor[None]))
+        return gathered
 
     def _all_reduce_per_replica_values(self, reduce_op, per_replica_values, options):
         if not isinstance(options, GradientReduction):

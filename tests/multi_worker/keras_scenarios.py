@@ -314,3 +314,35 @@ def gradient_missing_on_one_replica(strategy):
     except ValueError as error:
         return {"message": str(error)}
     return {"message": ""}
+
+
+def average_known_statistics(strategy):
+    """The average of weights that are given: per element numbers, infinities, and a NaN."""
+
+    class Statistics(keras.layers.Layer):
+        def build(self, shape):
+            self.moving = self.add_weight(shape=[5], trainable=False, name="moving")
+            self.steps = self.add_weight(shape=[], dtype="int32", trainable=False, name="steps")
+            self.flag = self.add_weight(shape=[2], dtype="bool", trainable=False, name="flag")
+
+        def call(self, x):
+            return x
+
+    with scope(strategy):
+        layer = Statistics()
+        model = keras.Sequential([keras.layers.Input([3]), layer])
+
+    @tf.function
+    def differ():
+        def in_replica():
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            number = tf.cast(replica, tf.float32)
+            first_is_nan = tf.where(replica == 0, np.nan, number)
+            layer.moving.assign([number, 0.1, -np.inf, np.inf, first_is_nan])
+
+        strategy.run(in_replica)
+
+    differ()
+    strategy.average_statistics(model)
+    copies = strategy.experimental_local_results(layer.moving.value)
+    return {"copies": np.stack([copy.numpy() for copy in copies])}

@@ -121,3 +121,27 @@ def predict_on_batch(strategy, rows):
         for count in rows
         for name, output in model.predict_on_batch(rows_from(1, count)).items()
     }
+
+
+def wrong_batches(strategy):
+    """The messages of the errors that wrong batches raise; "" where there is none."""
+    x, y = random_data(10)
+    with scope(strategy):
+        model = build_mlp()
+        model.compile(optimizer="sgd", loss="mse")
+    calls = {
+        "empty": lambda: model.train_on_batch(x[:0], y[:0]),
+        "different lengths": lambda: model.train_on_batch(x, y[:9]),
+        "both weights": lambda: model.train_on_batch(
+            x, y, sample_weight=np.ones(10), class_weight={0: 1.0}
+        ),
+        "weights as a list": lambda: model.train_on_batch(x, y, sample_weight=[0.5] * 10),
+    }
+    messages = {}
+    for name, call in calls.items():
+        try:
+            call()
+            messages[name] = ""
+        except ValueError as error:
+            messages[name] = str(error)
+    return messages

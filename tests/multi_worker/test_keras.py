@@ -125,6 +125,13 @@ class TestKeras:
             np.testing.assert_allclose(actual["scheduled"], [0.05, 0.025, 0.0125, 0.00625])
             np.testing.assert_allclose(actual["plateau"], [0.1, 0.1, 0.05, 0.025])
 
+    def test_what_is_not_finite_on_all_replicas_stays(self, group):
+        numbers = np.arange(group.replicas)
+        expected = [numbers.mean(), np.float32(0.1), -np.inf, np.inf, numbers[1:].mean()]
+        for actual in group.run("keras_scenarios.average_known_statistics"):
+            for copy in actual["copies"]:
+                np.testing.assert_array_equal(copy, np.float32(expected))
+
     @pytest.mark.feature("sparse gradients (made dense)")
     def test_sparse_gradients_equal_dense_ones(self, group):
         dense = np.zeros([group.replicas, 6, 2])

@@ -104,9 +104,17 @@ class TestOnBatch:
     @pytest.mark.parametrize("weights", ["sample_weight", "class_weight"])
     def test_train_equals_fit(self, group, weights):
         """Each replica gets its part of the batch, as `fit` hands it out."""
-        scenario, arguments = "predict_scenarios.train", {"rows": 13, "weights": weights}
+        rows = 13 if group.replicas == 2 else 15  # 7 and 6; 4, 4, 4 and 3
+        scenario, arguments = "predict_scenarios.train", {"rows": rows, "weights": weights}
         expected = group.run(scenario, **arguments, on_batch=False)[0]
         first_loss = one_process("train", **arguments, on_batch=True)["loss"][0]
         for actual in group.run(scenario, **arguments, on_batch=True):
             assert_close(actual, expected)
             np.testing.assert_allclose(actual["loss"][0], first_loss, **FLOAT32_MEANS)
+
+    def test_what_is_no_batch_is_refused_on_all_workers(self, group):
+        for messages in group.run("predict_scenarios.wrong_batches"):
+            assert "at least one. Received: arrays of 0, 0 rows" in str(messages["empty"])
+            assert "Received: arrays of 10, 9 rows" in str(messages["different lengths"])
+            assert "cannot be specified at the same time" in str(messages["both weights"])
+            assert str(messages["weights as a list"]) == ""
