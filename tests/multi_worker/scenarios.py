@@ -7,6 +7,7 @@ import contextlib
 
 import keras
 import numpy as np
+import oracle
 import tensorflow as tf
 
 from tf_adasum import tensorflow_seam
@@ -147,6 +148,27 @@ def reduce_gradients(strategy, rule, bytes_per_pack=0, not_finite=None, eager=Fa
         for number, combined in enumerate(run())
         for local, copy in enumerate(strategy.experimental_local_results(combined))
     }
+
+
+def reduce_large_gradient(strategy, size):
+    """Combines one gradient that goes through the collectives in several pieces."""
+    use_rule(strategy, "adasum")
+    generator = np.random.default_rng(9)
+    replicas = strategy.num_replicas_in_sync
+    gradients = generator.standard_normal([replicas, size], dtype=np.float32) + np.float32(0.3)
+
+    @tf.function
+    def step(gradients):
+        def replica_step():
+            context = tf.distribute.get_replica_context()
+            own = tf.gather(gradients, context.replica_id_in_sync_group)
+            return context.all_reduce("SUM", [own], options=strategy.gradient_reduction)
+
+        return strategy.run(replica_step)[0]
+
+    copies = strategy.experimental_local_results(step(gradients))
+    expected = oracle.adasum(gradients)
+    return {"errors": [np.abs(copy.numpy() / expected - 1).max() for copy in copies]}
 
 
 def known_gradients(replicas, not_finite=None):

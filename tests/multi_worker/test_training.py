@@ -149,6 +149,12 @@ class TestTraining:
             np.testing.assert_array_equal(actual["weight0"], results[0]["weight0"])
 
 
+@everywhere(["2x1", "3x1"])
+def test_a_large_gradient_travels_in_pieces(group):
+    for actual in group.run("reduce_large_gradient", size=12_000_017):
+        assert max(actual["errors"]) <= ROUNDING["float32"]
+
+
 @everywhere(["2x1", "2x2"])
 def test_communication_options_reach_every_collective(group):
     for actual in group.run("collective_attributes", timeout_seconds=77, implementation="RING"):

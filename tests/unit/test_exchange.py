@@ -307,6 +307,20 @@ def test_the_bytes_that_travel(alignment):
     assert len(hall.calls[0]) == 3 * variables
 
 
+@pytest.mark.parametrize("order", [(1, 0), (2, 0, 1), (3, 0, 2, 1)])
+@pytest.mark.parametrize("piece_bytes", [40, 400, 1000])
+def test_a_large_bucket_goes_in_pieces(order, piece_bytes, alignment, monkeypatch):
+    monkeypatch.setattr("tf_adasum.aggregation.exchange.PIECE_BYTES", piece_bytes)
+    gradients = gradients_of([(7,), (500,), (3,), (90,)], len(order))
+    results, hall = together(gradients, rules.Adasum(), order)
+    assert_combined(results, gradients, rules.Adasum())
+    bytes_in_bucket = 4 * (600 if alignment == 4 else 16 + 512 + 16 + 96)
+    pieces = round(bytes_in_bucket / piece_bytes)
+    for calls in hall.calls:
+        kinds = ["all_to_all"] * pieces + ["all_reduce"] + ["all_gather"] * pieces
+        assert [kind for kind, _ in calls] == kinds
+
+
 def test_a_small_bucket_takes_one_round():
     """Up to and with `gathered_bytes` of rows; here of three buckets, of 400, 800 and 400 bytes."""
     gradients = gradients_of([(100,), (200,), (100,)], 3)
@@ -345,11 +359,11 @@ def test_local_exchange_exchanges_nothing():
     (bucket,) = buckets.plan([tf.zeros([3])])
     plan = LocalExchange(2).plan(bucket)
     buffers = [tf.constant([1.0, 2.0, 3.0]), tf.constant([4.0, 5.0, 6.0])]
-    rows, own = plan.scatter(buffers)
+    ((rows, own),) = plan.scatter(buffers)
     assert rows.numpy().tolist() == [[1, 2, 3], [4, 5, 6]] and own is bucket.segments
     gram = tf.ones([2, 2, 2], tf.float64)
     assert plan.all_reduce(gram) is gram
-    assert plan.gather(buffers[0]) is buffers[0]
+    assert plan.gather(buffers[:1]) is buffers[0]
     assert plan.coefficients(ByReplica(), gram).numpy().tolist() == [[1, 2], [1, 2]]
 
 

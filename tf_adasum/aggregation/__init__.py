@@ -37,11 +37,16 @@ def aggregate(gradients, rule, exchange, bucket_bytes=None):
     for bucket in buckets.plan(gradients[0], bucket_bytes):
         plan = exchange.plan(bucket)
         buffers = [bucket.pack(own, plan.size) for own in gradients]
-        rows_RW, segments = plan.scatter(buffers)
-        gram_SRR = plan.all_reduce(ops.segment_gram(rows_RW, segments))
-        coefficients_SR = plan.coefficients(rule, gram_SRR)
-        shard_W = ops.segment_weighted_sum(rows_RW, coefficients_SR, segments)
-        for index, gradient in bucket.unpack(plan.gather(shard_W)):
+        pieces = plan.scatter(buffers)
+        partial_SRR = tf.add_n(
+            [ops.segment_gram(rows_RW, segments) for rows_RW, segments in pieces]
+        )
+        coefficients_SR = plan.coefficients(rule, plan.all_reduce(partial_SRR))
+        shards = [
+            ops.segment_weighted_sum(rows_RW, coefficients_SR, segments)
+            for rows_RW, segments in pieces
+        ]
+        for index, gradient in bucket.unpack(plan.gather(shards)):
             combined[index] = gradient
     return combined
 

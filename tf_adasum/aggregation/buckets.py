@@ -27,6 +27,11 @@ ALIGNED_BYTES = 64
 FLOATING_DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
 
 
+def elements_aligned(dtype):
+    """Returns the number of elements between two aligned addresses."""
+    return max(1, ALIGNED_BYTES // dtype.size)
+
+
 @dataclasses.dataclass(frozen=True)
 class Bucket:
     """Some of the gradients, in the order in which they lie in one flat buffer.
@@ -49,7 +54,7 @@ class Bucket:
         """Returns the bucket of ``gradients[i] for i in indices``."""
         shapes = tuple(gradients[i].shape for i in indices)
         dtype = gradients[indices[0]].dtype
-        alignment = max(1, ALIGNED_BYTES // dtype.size)
+        alignment = elements_aligned(dtype)
         sizes = [-(-shape.num_elements() // alignment) * alignment for shape in shapes]
         segments = np.cumsum([0, *sizes], dtype=np.int64)
         return cls(tuple(indices), shapes, dtype, segments)

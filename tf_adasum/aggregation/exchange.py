@@ -23,11 +23,19 @@ every replica gets every bucket and combines all of it, all with the same bits.
 
     scatter         a b c         a b c         a b c         ``n (R-1)`` elements sent per replica
 
+A large bucket, which is one large variable, goes through the collectives in pieces of some MB:
+memory of that size is reused from step to step, larger blocks the kernel has to clear every time.
+
 Shape legend: S segments, R replicas, n elements of a bucket, W of what a replica combines.
 """
 
 import numpy as np
 import tensorflow as tf
+
+from tf_adasum.aggregation import buckets
+
+# A bucket goes through the collectives in pieces of about this size.
+PIECE_BYTES = 16 * 2**20
 
 
 class LocalExchange:
@@ -53,8 +61,8 @@ class LocalPlan:
         self.size = bucket.size
 
     def scatter(self, buffers):
-        """Stacks the R buffers ``[n]``: returns rows ``[R, n]`` and their segments."""
-        return tf.stack(buffers), self.segments
+        """Stacks the R buffers ``[n]``: returns one piece, rows ``[R, n]`` and their segments."""
+        return [(tf.stack(buffers), self.segments)]
 
     def all_reduce(self, gram):
         """Returns `gram`: it is complete already."""
@@ -64,8 +72,9 @@ class LocalPlan:
         """Returns the coefficients of the rows: float64 ``[S, R]``."""
         return rule.coefficients(gram)
 
-    def gather(self, shard):
-        """Returns `shard`: it is the whole bucket already."""
+    def gather(self, shards):
+        """Returns the one shard given: it is the whole bucket already."""
+        (shard,) = shards
         return shard
 
 
@@ -105,10 +114,10 @@ class AllGatherPlan:
         self.size = bucket.size
 
     def scatter(self, buffers):
-        """Sends the one buffer ``[n]`` given to all: returns rows ``[R, n]`` by rank, segments."""
+        """Sends the one buffer ``[n]`` given to all: returns one piece, rows ``[R, n]`` by rank."""
         (buffer,) = buffers
         rows_RW = self._exchange.collectives.all_gather(buffer[None, :])
-        return tf.ensure_shape(rows_RW, [self._exchange.replicas, self.size]), self.segments
+        return [(tf.ensure_shape(rows_RW, [self._exchange.replicas, self.size]), self.segments)]
 
     def all_reduce(self, gram):
         """Returns `gram`: it is complete already."""
@@ -122,32 +131,42 @@ class AllGatherPlan:
         coefficients = rule.coefficients(gram_in_replica_order)
         return tf.gather(coefficients, self._exchange.replica_of_rank, axis=1)
 
-    def gather(self, shard):
-        """Returns `shard`: it is the whole bucket already."""
+    def gather(self, shards):
+        """Returns the one shard given: it is the whole bucket already."""
+        (shard,) = shards
         return shard
 
 
 class AllToAllPlan(AllGatherPlan):
-    """Every replica combines one shard of the bucket: W = size / R, the last one's end padded."""
+    """Every replica combines one shard of each piece: W = size / pieces / R, the end padded."""
 
     def __init__(self, exchange, bucket):
         super().__init__(exchange, bucket)
-        self._width = -(-bucket.size // exchange.replicas)
-        self.size = self._width * exchange.replicas
+        self._pieces = max(1, round(bucket.size * bucket.dtype.size / PIECE_BYTES))
+        alignment = buckets.elements_aligned(bucket.dtype)
+        width = -(-bucket.size // (exchange.replicas * self._pieces))
+        self._width = -(-width // alignment) * alignment if self._pieces > 1 else width
+        self.size = self._width * exchange.replicas * self._pieces
 
     def scatter(self, buffers):
-        """Sends each rank its shard of the one buffer ``[size]`` given, receives its own of all.
+        """Sends each rank its shards of the one buffer ``[size]`` given, receives its own of all.
 
         Returns:
-            Rows ``[R, W]`` in the order of the ranks, and the segments of this shard. The last
-            shard's padding belongs to the last segment: zeros change no inner product.
+            For each piece the rows ``[R, W]`` in the order of the ranks, and the segments of this
+            shard. The last shard's padding belongs to the last segment: zeros change no inner
+            product.
         """
         (buffer,) = buffers
-        shards_RW = tf.reshape(buffer, [self._exchange.replicas, self._width])
-        rows_RW = self._exchange.collectives.all_to_all(shards_RW)
-        start = self._exchange.rank * self._width
-        segments = shard_segments(self.segments, start, self._width)
-        return tf.ensure_shape(rows_RW, shards_RW.shape), segments
+        replicas, pieces = self._exchange.replicas, []
+        for start in range(0, self.size, replicas * self._width):
+            piece = tf.slice(buffer, [start], [replicas * self._width])
+            shards_RW = tf.reshape(piece, [replicas, self._width])
+            rows_RW = self._exchange.collectives.all_to_all(shards_RW)
+            own = shard_segments(
+                self.segments, start + self._exchange.rank * self._width, self._width
+            )
+            pieces.append((tf.ensure_shape(rows_RW, shards_RW.shape), own))
+        return pieces
 
     def all_reduce(self, gram):
         """Adds up the shards' Gram matrices ``[S, R, R]``, of which the upper half travels."""
@@ -160,10 +179,11 @@ class AllToAllPlan(AllGatherPlan):
         summed = tf.ensure_shape(self._exchange.collectives.all_reduce(halves), halves.shape)
         return tf.reshape(tf.gather(summed, pair_of.ravel(), axis=1), tf.shape(gram))
 
-    def gather(self, shard):
-        """Joins the ranks' combined shards ``[W]`` to the bucket ``[size]``."""
-        shards_RW = self._exchange.collectives.all_gather(shard[None, :])
-        return tf.ensure_shape(tf.reshape(shards_RW, [-1]), [self.size])
+    def gather(self, shards):
+        """Joins the ranks' combined shards ``[W]`` of each piece to the bucket ``[size]``."""
+        gathered = [self._exchange.collectives.all_gather(shard[None, :]) for shard in shards]
+        whole = tf.concat([tf.reshape(shards_RW, [-1]) for shards_RW in gathered], axis=0)
+        return tf.ensure_shape(whole, [self.size])
 
 
 def shard_segments(segments, start, width):
