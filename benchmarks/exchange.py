@@ -91,7 +91,7 @@ def time_row(workers, name, steps):
     return [workers, name, *milliseconds, report.quartiles(ratios)]
 
 
-def memory_row(workers, name, runs=3):
+def memory_row(workers, name, runs):
     """The medians of the peaks of several runs, as every run differs by some tens of MB."""
     peaks = {
         kind: np.median([run(workers, name, [kind], 5)["peak"] for _ in range(runs)])
@@ -106,6 +106,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--steps", type=int, default=25)
+    parser.add_argument("--memory-runs", type=int, default=3, help="0 leaves the memory out")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--kinds", nargs="+", help=argparse.SUPPRESS)
     parser.add_argument("--out", help=argparse.SUPPRESS)
@@ -115,17 +116,20 @@ def main():
         return
     times = [time_row(w, name, arguments.steps) for w in arguments.workers for name in SHAPES]
     large = list(SHAPES)[-2:]
-    memory = [memory_row(w, name) for w in arguments.workers for name in large]
-    report.write(
-        "exchange",
-        "Exchange: Adasum against TensorFlow's SUM all-reduce",
+    body = (
         "Milliseconds of a reduction, median (quartiles) of the steps on worker 0; the ratio is "
         "that of neighbouring steps.\n\n"
         + report.table(["workers", "gradients", "sum", "adasum", "adasum / sum"], times)
-        + "\n\nPeak memory of a worker's process in MB, median of three runs of each kind; the "
-        "last column is the difference in units of the gradients' bytes.\n\n"
-        + report.table(["workers", "gradients", "sum", "adasum", "extra"], memory),
     )
+    runs = arguments.memory_runs
+    if runs:
+        memory = [memory_row(w, name, runs) for w in arguments.workers for name in large]
+        body += (
+            f"\n\nPeak memory of a worker's process in MB, median of {runs} runs of each kind; the "
+            "last column is the difference in units of the gradients' bytes.\n\n"
+            + report.table(["workers", "gradients", "sum", "adasum", "extra"], memory)
+        )
+    report.write("exchange", "Exchange: Adasum against TensorFlow's SUM all-reduce", body)
 
 
 if __name__ == "__main__":
