@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import tf_adasum
-from tf_adasum import rendezvous, rules, strategy, tensorflow_seam
+from tf_adasum import ops, rendezvous, rules, strategy, tensorflow_seam
 
 
 class Talked(Exception):
@@ -123,7 +123,11 @@ def test_the_workers_are_asked_for_what_they_have_to_share(two_workers, monkeypa
         make(aggregation="sum", communication_options=options)
     ((tasks, terms, timeout),) = met
     assert tasks.addresses == ("127.0.0.1:1", "127.0.0.1:2") and timeout == 7.0
-    assert terms == {"rule": "Sum()", "devices per worker": 1}
+    assert terms == {
+        "rule": "Sum()",
+        "devices per worker": 1,
+        "backend of the op (TF_ADASUM_OPS)": ops.backend(),
+    }
     with pytest.raises(Talked):
         make()
     assert met[1][2] == rendezvous.DEFAULT_TIMEOUT
