@@ -1,42 +1,69 @@
 #include "block.h"
 
 #include "clones.h"
+#include "half_instructions.h"
 
 namespace tf_adasum {
+namespace {
 
 TF_ADASUM_CLONES
-double Dot(const double* x, const double* y, int64_t padded_count) {
-  double lanes[kLanes] = {};
-  for (int64_t k = 0; k < padded_count; k += kLanes) {
-    for (int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] += x[k + lane] * y[k + lane];
-  }
-  for (int64_t width = kLanes / 2; width > 0; width /= 2) {
-    for (int64_t lane = 0; lane < width; ++lane) lanes[lane] += lanes[lane + width];
-  }
-  return lanes[0];
+void HalvesToFloats(const Half* in, int64_t count, float* out) {
+  for (int64_t k = 0; k < count; ++k) out[k] = static_cast<float>(Widen(in[k]));
 }
 
-#define TF_ADASUM_DEFINE_BLOCK_LOOPS(T)                                              \
-  TF_ADASUM_CLONES                                                                   \
-  void ToDoubles(const T* in, int64_t count, double* out) {                          \
-    for (int64_t k = 0; k < count; ++k) out[k] = Widen(in[k]);                       \
-    for (int64_t k = count; k < PaddedToLanes(count); ++k) out[k] = 0.0;             \
-  }                                                                                  \
-                                                                                     \
-  TF_ADASUM_CLONES                                                                   \
-  void AddScaled(double scale, const T* in, int64_t count, double* sum) {            \
-    for (int64_t k = 0; k < count; ++k) sum[k] += scale * Widen(in[k]);              \
-  }                                                                                  \
-                                                                                     \
-  TF_ADASUM_CLONES                                                                   \
-  void FromDoubles(const double* in, int64_t count, T* out) {                        \
-    for (int64_t k = 0; k < count; ++k) Narrow(in[k], &out[k]);                      \
-  }
+TF_ADASUM_CLONES
+void BFloat16sToFloats(const BFloat16* in, int64_t count, float* out) {
+  for (int64_t k = 0; k < count; ++k) out[k] = static_cast<float>(Widen(in[k]));
+}
 
-TF_ADASUM_DEFINE_BLOCK_LOOPS(double)
-TF_ADASUM_DEFINE_BLOCK_LOOPS(float)
-TF_ADASUM_DEFINE_BLOCK_LOOPS(Half)
-TF_ADASUM_DEFINE_BLOCK_LOOPS(BFloat16)
-#undef TF_ADASUM_DEFINE_BLOCK_LOOPS
+TF_ADASUM_CLONES
+void DoublesToHalves(const double* in, int64_t count, Half* out) {
+  for (int64_t k = 0; k < count; ++k) Narrow(in[k], &out[k]);
+}
+
+TF_ADASUM_CLONES
+void DoublesToOddFloats(const double* in, int64_t count, float* out) {
+  for (int64_t k = 0; k < count; ++k) out[k] = FloatOf(RoundToOddFloat(in[k]));
+}
+
+}  // namespace
+
+const float* Widened(const Half* in, int64_t count, float* scratch) {
+  if (HasHalfInstructions()) {
+    ConvertHalvesToFloats(in, count, scratch);
+  } else {
+    HalvesToFloats(in, count, scratch);
+  }
+  return scratch;
+}
+
+const float* Widened(const BFloat16* in, int64_t count, float* scratch) {
+  BFloat16sToFloats(in, count, scratch);
+  return scratch;
+}
+
+void FromDoubles(const double* in, int64_t count, double* out) {
+  for (int64_t k = 0; k < count; ++k) out[k] = in[k];
+}
+
+TF_ADASUM_CLONES
+void FromDoubles(const double* in, int64_t count, float* out) {
+  for (int64_t k = 0; k < count; ++k) Narrow(in[k], &out[k]);
+}
+
+void FromDoubles(const double* in, int64_t count, Half* out) {
+  if (!HasHalfInstructions()) return DoublesToHalves(in, count, out);
+  float odd[kBlockElements];  // see RoundToOddFloat: the second rounding then does no harm
+  for (int64_t begin = 0; begin < count; begin += kBlockElements) {
+    const int64_t here = count - begin < kBlockElements ? count - begin : kBlockElements;
+    DoublesToOddFloats(in + begin, here, odd);
+    ConvertFloatsToHalves(odd, here, out + begin);
+  }
+}
+
+TF_ADASUM_CLONES
+void FromDoubles(const double* in, int64_t count, BFloat16* out) {
+  for (int64_t k = 0; k < count; ++k) Narrow(in[k], &out[k]);
+}
 
 }  // namespace tf_adasum

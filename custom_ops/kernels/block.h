@@ -1,7 +1,13 @@
-// Loops over one block: a piece of a row small enough to stay in the first-level cache as doubles.
+// Conversions of one block: a piece of a row small enough to stay in the first-level cache.
 //
-// Every kernel converts a block of its element type to doubles, computes there, and rounds at most
-// once.
+//     T           Wide<T>     sums
+//     float16 ┐
+//     bfloat16├─► float   ─┐
+//     float   ┘            ├─► double ─► T    rounded once
+//     double  ──► double  ─┘
+//
+// Widening is exact. The loops over products are in products.h, over weighted sums in
+// weighted_sum.cc.
 #ifndef TF_ADASUM_KERNELS_BLOCK_H_
 #define TF_ADASUM_KERNELS_BLOCK_H_
 
@@ -12,29 +18,29 @@
 namespace tf_adasum {
 
 constexpr int64_t kBlockElements = 512;  // 4 KiB as doubles
-constexpr int64_t kLanes = 16;           // independent partial sums of a product; divides a block
 
-// Number of doubles that `count` elements occupy once padded with zeros to whole groups of lanes.
-constexpr int64_t PaddedToLanes(int64_t count) { return (count + kLanes - 1) / kLanes * kLanes; }
+template <typename T>
+struct WideOf {
+  using type = float;
+};
+template <>
+struct WideOf<double> {
+  using type = double;
+};
+template <typename T>
+using Wide = typename WideOf<T>::type;
 
-// <x, y> of `padded_count` doubles, a multiple of kLanes. Lane l sums the products l, l + kLanes,
-// …; the lanes are then added pairwise, so the order of additions is the same on every instruction
-// set.
-double Dot(const double* x, const double* y, int64_t padded_count);
+// `in` itself where T is wide, else its `count` elements widened into `scratch`.
+inline const double* Widened(const double* in, int64_t, double*) { return in; }
+inline const float* Widened(const float* in, int64_t, float*) { return in; }
+const float* Widened(const Half* in, int64_t count, float* scratch);
+const float* Widened(const BFloat16* in, int64_t count, float* scratch);
 
-#define TF_ADASUM_DECLARE_BLOCK_LOOPS(T)                                              \
-  /* out[k] = in[k], followed by zeros up to PaddedToLanes(count). */                 \
-  void ToDoubles(const T* in, int64_t count, double* out);                            \
-  /* sum[k] += scale · in[k] */                                                       \
-  void AddScaled(double scale, const T* in, int64_t count, double* sum);              \
-  /* out[k] = in[k] rounded to nearest, ties to even. */                              \
-  void FromDoubles(const double* in, int64_t count, T* out);
-
-TF_ADASUM_DECLARE_BLOCK_LOOPS(double)
-TF_ADASUM_DECLARE_BLOCK_LOOPS(float)
-TF_ADASUM_DECLARE_BLOCK_LOOPS(Half)
-TF_ADASUM_DECLARE_BLOCK_LOOPS(BFloat16)
-#undef TF_ADASUM_DECLARE_BLOCK_LOOPS
+// out[k] = in[k] rounded to nearest, ties to even.
+void FromDoubles(const double* in, int64_t count, double* out);
+void FromDoubles(const double* in, int64_t count, float* out);
+void FromDoubles(const double* in, int64_t count, Half* out);
+void FromDoubles(const double* in, int64_t count, BFloat16* out);
 
 }  // namespace tf_adasum
 

@@ -1,6 +1,7 @@
 // Inner products of rows, per segment:   G[s][i][j] = <rows[i][s], rows[j][s]>
 //
-// Shape letters: S segments, R rows (replicas), N elements in a row.
+// Shape letters: S segments, R rows (replicas), N elements in a row, C chunks, P = R (R + 1) / 2
+// pairs of rows.
 //
 // Bytes: every row is read once, R·N·sizeof(T); what is written, 8·S·R², is small beside it.
 //
@@ -21,6 +22,10 @@ namespace tf_adasum {
 template <typename T>
 void SegmentGram(const std::vector<const T*>& rows_R, const std::vector<Chunk>& chunks,
                  int64_t segment_count, const ParallelFor& parallel_for, double* gram_SRR);
+
+// The products of one chunk: <rows[i], rows[j]> for all i <= j, in row-major order.
+template <typename T>
+void ChunkProducts(const std::vector<const T*>& rows_R, const Chunk& chunk, double* products_P);
 
 }  // namespace tf_adasum
 

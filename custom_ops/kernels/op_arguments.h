@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "chunks.h"
 #include "element_types.h"
+#include "huge_pages.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/types.h"
@@ -40,6 +41,7 @@ const typename ElementOf<T>::type* Elements(const tensorflow::Tensor& tensor) {
 
 template <typename T>
 typename ElementOf<T>::type* MutableElements(tensorflow::Tensor* tensor) {
+  PreferHugePages(tensor->data(), tensor->TotalBytes());
   return reinterpret_cast<typename ElementOf<T>::type*>(tensor->flat<T>().data());
 }
 

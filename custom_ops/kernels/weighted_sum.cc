@@ -1,30 +1,33 @@
 #include "weighted_sum.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "block.h"
+#include "weighted_terms.h"
 
 namespace tf_adasum {
-namespace {
-
-// Minus zero is the neutral element of addition: x + (-0.0) is x for every x, also for x = -0.0.
-constexpr double kEmptySum = -0.0;
 
 template <typename T>
-void CombineChunk(const std::vector<const T*>& rows_R, const double* coefficients_R,
-                  const Chunk& chunk, T* combined_N) {
+void ChunkWeightedSum(const std::vector<const T*>& rows_R, const double* coefficients_R,
+                      const Chunk& chunk, T* combined_N) {
+  if constexpr (std::is_same_v<T, Wide<T>>) {
+    if (rows_R.size() == 2) {  // the commonest case needs no room for sums
+      return CombineWeighted(coefficients_R[0], rows_R[0] + chunk.begin, coefficients_R[1],
+                             rows_R[1] + chunk.begin, chunk.end - chunk.begin,
+                             combined_N + chunk.begin);
+    }
+  }
+  Wide<T> scratch[kBlockElements];
   double sum[kBlockElements];
   for (int64_t begin = chunk.begin; begin < chunk.end; begin += kBlockElements) {
     const int64_t count = std::min(kBlockElements, chunk.end - begin);
-    std::fill_n(sum, count, kEmptySum);
-    for (size_t i = 0; i < rows_R.size(); ++i) {
-      AddScaled(coefficients_R[i], rows_R[i] + begin, count, sum);
-    }
+    const auto row = [&](size_t i) { return Widened(rows_R[i] + begin, count, scratch); };
+    SetWeighted(coefficients_R[0], row(0), count, sum);
+    for (size_t i = 1; i < rows_R.size(); ++i) AddWeighted(coefficients_R[i], row(i), count, sum);
     FromDoubles(sum, count, combined_N + begin);
   }
 }
-
-}  // namespace
 
 template <typename T>
 void SegmentWeightedSum(const std::vector<const T*>& rows_R, const double* coefficients_SR,
@@ -34,15 +37,16 @@ void SegmentWeightedSum(const std::vector<const T*>& rows_R, const double* coeff
   parallel_for(static_cast<int64_t>(chunks.size()), AverageElements(chunks) * (row_count + 1) / 2,
                [&](int64_t first, int64_t last) {
                  for (int64_t c = first; c < last; ++c) {
-                   CombineChunk(rows_R, coefficients_SR + chunks[c].segment * row_count, chunks[c],
-                                combined_N);
+                   ChunkWeightedSum(rows_R, coefficients_SR + chunks[c].segment * row_count,
+                                    chunks[c], combined_N);
                  }
                });
 }
 
-#define TF_ADASUM_INSTANTIATE(T)                                                                  \
-  template void SegmentWeightedSum<T>(const std::vector<const T*>&, const double*,                \
-                                      const std::vector<Chunk>&, const ParallelFor&, T*);
+#define TF_ADASUM_INSTANTIATE(T)                                                                \
+  template void SegmentWeightedSum<T>(const std::vector<const T*>&, const double*,              \
+                                      const std::vector<Chunk>&, const ParallelFor&, T*);       \
+  template void ChunkWeightedSum<T>(const std::vector<const T*>&, const double*, const Chunk&, T*);
 TF_ADASUM_INSTANTIATE(double)
 TF_ADASUM_INSTANTIATE(float)
 TF_ADASUM_INSTANTIATE(Half)

@@ -24,6 +24,11 @@ void SegmentWeightedSum(const std::vector<const T*>& rows_R, const double* coeff
                         const std::vector<Chunk>& chunks, const ParallelFor& parallel_for,
                         T* combined_N);
 
+// The same for one chunk, with the coefficients of its segment.
+template <typename T>
+void ChunkWeightedSum(const std::vector<const T*>& rows_R, const double* coefficients_R,
+                      const Chunk& chunk, T* combined_N);
+
 }  // namespace tf_adasum
 
 #endif  // TF_ADASUM_KERNELS_WEIGHTED_SUM_H_
