@@ -23,7 +23,8 @@ BUILD_INFO = "_build_info.json"
 # The two commands that build the op later: for a source folder in use, and for an installed copy.
 BUILD_IN_PLACE = f"{Path(sys.executable).name} setup.py build_ext --inplace"
 INSTALL_AGAIN = "pip install --no-build-isolation --no-deps --force-reinstall ."
-SOURCES = sorted(str(path) for path in Path("custom_ops").rglob("*.cc"))
+OP_FOLDERS = (Path("custom_ops/ops"), Path("custom_ops/kernels"))
+SOURCES = sorted(str(path) for folder in OP_FOLDERS for path in folder.glob("*.cc"))
 HEADERS = sorted(str(path) for path in Path("custom_ops").rglob("*.h"))
 
 COMPILE_FLAGS = [

@@ -42,6 +42,12 @@ const float* Widened(const BFloat16* in, int64_t count, float* scratch) {
   return scratch;
 }
 
+TF_ADASUM_CLONES
+const double* AsDoubles(const float* in, int64_t count, double* scratch) {
+  for (int64_t k = 0; k < count; ++k) scratch[k] = in[k];
+  return scratch;
+}
+
 void FromDoubles(const double* in, int64_t count, double* out) {
   for (int64_t k = 0; k < count; ++k) out[k] = in[k];
 }

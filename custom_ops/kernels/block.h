@@ -36,6 +36,10 @@ inline const float* Widened(const float* in, int64_t, float*) { return in; }
 const float* Widened(const Half* in, int64_t count, float* scratch);
 const float* Widened(const BFloat16* in, int64_t count, float* scratch);
 
+// `in` itself, or its `count` floats as doubles in `scratch`.
+inline const double* AsDoubles(const double* in, int64_t, double*) { return in; }
+const double* AsDoubles(const float* in, int64_t count, double* scratch);
+
 // out[k] = in[k] rounded to nearest, ties to even.
 void FromDoubles(const double* in, int64_t count, double* out);
 void FromDoubles(const double* in, int64_t count, float* out);

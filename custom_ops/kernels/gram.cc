@@ -11,14 +11,72 @@ namespace {
 
 // Rows of a block must not lie a multiple of 4 KiB apart: they would compete for the same lines of
 // the cache.
-constexpr int64_t kBlockStride = kBlockElements + kTileLanes;
+constexpr int64_t kBlockStride = kBlockElements + 16;
 
-// Two rows are read once and multiplied as they come.
+// One block of every row as doubles, and entries for whole tiles of rows: beyond the last row it
+// stands in for those that are missing, and their products are not kept.
+class Block {
+ public:
+  explicit Block(int64_t row_count)
+      : rows((row_count + kTriangleRows - 1) / kTriangleRows * kTriangleRows),
+        doubles_(row_count * kBlockStride) {}
+
+  template <typename T>
+  void Load(const std::vector<const T*>& rows_R, int64_t begin, int64_t count) {
+    Wide<T> scratch[kBlockElements];
+    for (size_t i = 0; i < rows_R.size(); ++i) {
+      rows[i] = AsDoubles(Widened(rows_R[i] + begin, count, scratch), count,
+                          &doubles_[i * kBlockStride]);
+    }
+    std::fill(rows.begin() + rows_R.size(), rows.end(), rows[rows_R.size() - 1]);
+  }
+
+  std::vector<const double*> rows;
+
+ private:
+  std::vector<double> doubles_;
+};
+
+// Where <rows[i], rows[j]>, i <= j, lies in the upper triangle: after the R, R - 1, … products of
+// the rows above.
+int64_t InTriangle(int64_t i, int64_t j, int64_t row_count) {
+  return i * row_count - i * (i - 1) / 2 + (j - i);
+}
+
+//     rows    0..3  4..7  8..11
+//     0..3     ◥     ▤     ▤         ◥ a triangle of four rows
+//     4..7           ◥     ▤         ▤ two rectangles of two rows by four
+//     8..11                ◥
+void AddTiles(const Tiles& tiles, const Block& block, int64_t row_count, int64_t count,
+              double* products_P) {
+  const auto keep = [&](int64_t i, int64_t j, double product) {
+    if (i < row_count && j < row_count) products_P[InTriangle(i, j, row_count)] += product;
+  };
+  for (int64_t tile = 0; tile < row_count; tile += kTriangleRows) {
+    double triangle[kTriangleProducts] = {};
+    tiles.add_triangle(&block.rows[tile], count, triangle);
+    const double* product = triangle;
+    for (int64_t i = tile; i < tile + kTriangleRows; ++i) {
+      for (int64_t j = i; j < tile + kTriangleRows; ++j) keep(i, j, *product++);
+    }
+    for (int64_t other = tile + kTriangleRows; other < row_count; other += kTriangleRows) {
+      for (int64_t first = tile; first < tile + kTriangleRows; first += kRectangleRows) {
+        double rectangle[kRectangleProducts] = {};
+        tiles.add_rectangle(&block.rows[first], &block.rows[other], count, rectangle);
+        product = rectangle;
+        for (int64_t i = first; i < first + kRectangleRows; ++i) {
+          for (int64_t j = other; j < other + kTriangleRows; ++j) keep(i, j, *product++);
+        }
+      }
+    }
+  }
+}
+
+// Two rows are multiplied as they are read.
 template <typename T>
-void PairProducts(const T* x, const T* y, const Chunk& chunk, double* products_3) {
+void AddProductsOfTwo(const T* x, const T* y, const Chunk& chunk, double* products_3) {
   constexpr bool kIsWide = std::is_same_v<T, Wide<T>>;
-  constexpr int64_t kScratch = kIsWide ? 1 : kBlockElements;
-  Wide<T> x_scratch[kScratch], y_scratch[kScratch];
+  Wide<T> x_scratch[kIsWide ? 1 : kBlockElements], y_scratch[kIsWide ? 1 : kBlockElements];
   const int64_t step = kIsWide ? chunk.end - chunk.begin : kBlockElements;
   for (int64_t begin = chunk.begin; begin < chunk.end; begin += step) {
     const int64_t count = std::min(step, chunk.end - begin);
@@ -27,38 +85,17 @@ void PairProducts(const T* x, const T* y, const Chunk& chunk, double* products_3
   }
 }
 
-// Any number of rows: a block of each is widened to doubles, and stays in the cache while it is
-// multiplied with the others, two rows by two.
+// More rows are multiplied tile by tile, while a block of all of them is in the cache.
 template <typename T>
-void TiledProducts(const std::vector<const T*>& rows_R, const Chunk& chunk, double* products_P) {
+void AddProductsOfMany(const std::vector<const T*>& rows_R, const Chunk& chunk,
+                       double* products_P) {
+  const Tiles& tiles = std::is_same_v<T, double> ? kTilesOfDoubles : kTilesOfFloats;
   const int64_t row_count = static_cast<int64_t>(rows_R.size());
-  thread_local std::vector<double> blocks;
-  blocks.resize(row_count * kBlockStride);
-  // Beyond the last row of an odd number of rows, that row stands in; its products are not kept.
-  const auto tile_at = [&](int64_t i) {
-    return Tile{{&blocks[i * kBlockStride], &blocks[std::min(i + 1, row_count - 1) * kBlockStride]}};
-  };
-  Wide<T> scratch[kBlockElements];
+  Block block(row_count);
   for (int64_t begin = chunk.begin; begin < chunk.end; begin += kBlockElements) {
     const int64_t count = std::min(kBlockElements, chunk.end - begin);
-    for (int64_t i = 0; i < row_count; ++i) {
-      ToPaddedDoubles(Widened(rows_R[i] + begin, count, scratch), count, &blocks[i * kBlockStride]);
-    }
-    const auto add = std::is_same_v<T, double> ? AddTileProducts : AddTileProductsOfFloats;
-    for (int64_t i = 0; i < row_count; i += kTileRows) {
-      for (int64_t j = i; j < row_count; j += kTileRows) {
-        double sums[kTileRows * kTileRows] = {};
-        add(tile_at(i), tile_at(j), PaddedToLanes(count), sums);
-        for (int64_t row = i; row < std::min(i + kTileRows, row_count); ++row) {
-          for (int64_t column = std::max(j, row); column < std::min(j + kTileRows, row_count);
-               ++column) {
-            // Row i of the upper triangle starts after the R + (R - 1) + … numbers of those above.
-            const int64_t start = row * row_count - row * (row - 1) / 2 - row;
-            products_P[start + column] += sums[(row - i) * kTileRows + column - j];
-          }
-        }
-      }
-    }
+    block.Load(rows_R, begin, count);
+    AddTiles(tiles, block, row_count, count, products_P);
   }
 }
 
@@ -66,12 +103,11 @@ void TiledProducts(const std::vector<const T*>& rows_R, const Chunk& chunk, doub
 
 template <typename T>
 void ChunkProducts(const std::vector<const T*>& rows_R, const Chunk& chunk, double* products_P) {
-  const int64_t row_count = static_cast<int64_t>(rows_R.size());
-  std::fill_n(products_P, row_count * (row_count + 1) / 2, 0.0);
-  if (row_count == 2) {
-    PairProducts(rows_R[0], rows_R[1], chunk, products_P);
+  std::fill_n(products_P, rows_R.size() * (rows_R.size() + 1) / 2, 0.0);
+  if (rows_R.size() == 2) {
+    AddProductsOfTwo(rows_R[0], rows_R[1], chunk, products_P);
   } else {
-    TiledProducts(rows_R, chunk, products_P);
+    AddProductsOfMany(rows_R, chunk, products_P);
   }
 }
 

@@ -5,10 +5,11 @@
 namespace tf_adasum {
 namespace {
 
-constexpr int64_t kPairLanes = 16;  // enough independent sums to hide the latency of an addition
+constexpr int64_t kPairLanes = 16;
+constexpr int64_t kTileLanes = 4;
 
 template <int64_t kLanes>
-inline double SumOfLanes(double* lanes) {
+inline double SumOf(double* lanes) {
   for (int64_t width = kLanes / 2; width > 0; width /= 2) {
     for (int64_t lane = 0; lane < width; ++lane) lanes[lane] += lanes[lane + width];
   }
@@ -17,68 +18,97 @@ inline double SumOfLanes(double* lanes) {
 
 }  // namespace
 
-#define TF_ADASUM_DEFINE_PAIR_PRODUCTS(T)                                                   \
-  TF_ADASUM_CLONES                                                                          \
-  void AddPairProducts(const T* x, const T* y, int64_t count, double* sums_3) {             \
-    double xx[kPairLanes] = {}, xy[kPairLanes] = {}, yy[kPairLanes] = {};                   \
-    int64_t k = 0;                                                                          \
-    for (; k + kPairLanes <= count; k += kPairLanes) {                                      \
-      _Pragma("omp simd") for (int64_t lane = 0; lane < kPairLanes; ++lane) {               \
-        const double x_k = x[k + lane], y_k = y[k + lane];                                  \
-        xx[lane] += x_k * x_k;                                                              \
-        xy[lane] += x_k * y_k;                                                              \
-        yy[lane] += y_k * y_k;                                                              \
-      }                                                                                     \
-    }                                                                                       \
-    for (int64_t lane = 0; k < count; ++k, ++lane) {                                        \
-      const double x_k = x[k], y_k = y[k];                                                  \
-      xx[lane] += x_k * x_k;                                                                \
-      xy[lane] += x_k * y_k;                                                                \
-      yy[lane] += y_k * y_k;                                                                \
-    }                                                                                       \
-    sums_3[0] += SumOfLanes<kPairLanes>(xx);                                                \
-    sums_3[1] += SumOfLanes<kPairLanes>(xy);                                                \
-    sums_3[2] += SumOfLanes<kPairLanes>(yy);                                                \
+// Runs BODY(k, lane) for every element k: whole groups of lanes at once, then what is left.
+#define TF_ADASUM_IN_LANES(LANES, BODY)                                        \
+  int64_t begin = 0;                                                           \
+  for (; begin + LANES <= count; begin += LANES) {                             \
+    _Pragma("omp simd") for (int64_t lane = 0; lane < LANES; ++lane) {         \
+      BODY(begin + lane, lane)                                                 \
+    }                                                                          \
+  }                                                                            \
+  for (int64_t lane = 0; begin + lane < count; ++lane) {                       \
+    BODY(begin + lane, lane)                                                   \
   }
 
-#define TF_ADASUM_DEFINE_TILE_PRODUCTS(NAME)                                                \
-  TF_ADASUM_CLONES                                                                          \
-  void NAME(const Tile& x, const Tile& y, int64_t padded_count, double* sums_4) {           \
-    double s00[kTileLanes] = {}, s01[kTileLanes] = {};                                      \
-    double s10[kTileLanes] = {}, s11[kTileLanes] = {};                                      \
-    const double *x0 = x.rows[0], *x1 = x.rows[1], *y0 = y.rows[0], *y1 = y.rows[1];        \
-    for (int64_t k = 0; k < padded_count; k += kTileLanes) {                                \
-      _Pragma("omp simd") for (int64_t lane = 0; lane < kTileLanes; ++lane) {               \
-        s00[lane] += x0[k + lane] * y0[k + lane];                                           \
-        s01[lane] += x0[k + lane] * y1[k + lane];                                           \
-        s10[lane] += x1[k + lane] * y0[k + lane];                                           \
-        s11[lane] += x1[k + lane] * y1[k + lane];                                           \
-      }                                                                                     \
-    }                                                                                       \
-    sums_4[0] += SumOfLanes<kTileLanes>(s00);                                               \
-    sums_4[1] += SumOfLanes<kTileLanes>(s01);                                               \
-    sums_4[2] += SumOfLanes<kTileLanes>(s10);                                               \
-    sums_4[3] += SumOfLanes<kTileLanes>(s11);                                               \
+#define TF_ADASUM_PAIR(k, lane)       \
+  {                                   \
+    const double a = x[k], b = y[k];  \
+    xx[lane] += a * a;                \
+    xy[lane] += a * b;                \
+    yy[lane] += b * b;                \
+  }
+
+#define TF_ADASUM_TRIANGLE(k, lane)                                       \
+  {                                                                       \
+    const double a = x0[k], b = x1[k], c = x2[k], d = x3[k];              \
+    aa[lane] += a * a;                                                    \
+    ab[lane] += a * b;                                                    \
+    ac[lane] += a * c;                                                    \
+    ad[lane] += a * d;                                                    \
+    bb[lane] += b * b;                                                    \
+    bc[lane] += b * c;                                                    \
+    bd[lane] += b * d;                                                    \
+    cc[lane] += c * c;                                                    \
+    cd[lane] += c * d;                                                    \
+    dd[lane] += d * d;                                                    \
+  }
+
+#define TF_ADASUM_RECTANGLE(k, lane)                                      \
+  {                                                                       \
+    const double a = x0[k], b = x1[k];                                    \
+    const double p = y0[k], q = y1[k], r = y2[k], s = y3[k];              \
+    ap[lane] += a * p;                                                    \
+    aq[lane] += a * q;                                                    \
+    ar[lane] += a * r;                                                    \
+    as[lane] += a * s;                                                    \
+    bp[lane] += b * p;                                                    \
+    bq[lane] += b * q;                                                    \
+    br[lane] += b * r;                                                    \
+    bs[lane] += b * s;                                                    \
+  }
+
+#define TF_ADASUM_DEFINE_PAIR_PRODUCTS(T)                                          \
+  TF_ADASUM_CLONES                                                                 \
+  void AddPairProducts(const T* x, const T* y, int64_t count, double* sums) {      \
+    double xx[kPairLanes] = {}, xy[kPairLanes] = {}, yy[kPairLanes] = {};          \
+    TF_ADASUM_IN_LANES(kPairLanes, TF_ADASUM_PAIR)                                 \
+    sums[0] += SumOf<kPairLanes>(xx);                                              \
+    sums[1] += SumOf<kPairLanes>(xy);                                              \
+    sums[2] += SumOf<kPairLanes>(yy);                                              \
+  }
+
+#define TF_ADASUM_DEFINE_TILES(NAME)                                                            \
+  TF_ADASUM_CLONES                                                                              \
+  void AddTriangleOf##NAME(const double* const* x, int64_t count, double* sums) {               \
+    const double *x0 = x[0], *x1 = x[1], *x2 = x[2], *x3 = x[3];                                \
+    double aa[kTileLanes] = {}, ab[kTileLanes] = {}, ac[kTileLanes] = {}, ad[kTileLanes] = {};  \
+    double bb[kTileLanes] = {}, bc[kTileLanes] = {}, bd[kTileLanes] = {};                       \
+    double cc[kTileLanes] = {}, cd[kTileLanes] = {}, dd[kTileLanes] = {};                       \
+    TF_ADASUM_IN_LANES(kTileLanes, TF_ADASUM_TRIANGLE)                                          \
+    double* const lanes[] = {aa, ab, ac, ad, bb, bc, bd, cc, cd, dd};                           \
+    for (int64_t p = 0; p < kTriangleProducts; ++p) sums[p] += SumOf<kTileLanes>(lanes[p]);     \
+  }                                                                                             \
+                                                                                                \
+  TF_ADASUM_CLONES                                                                              \
+  void AddRectangleOf##NAME(const double* const* x, const double* const* y, int64_t count,      \
+                            double* sums) {                                                     \
+    const double *x0 = x[0], *x1 = x[1], *y0 = y[0], *y1 = y[1], *y2 = y[2], *y3 = y[3];        \
+    double ap[kTileLanes] = {}, aq[kTileLanes] = {}, ar[kTileLanes] = {}, as[kTileLanes] = {};  \
+    double bp[kTileLanes] = {}, bq[kTileLanes] = {}, br[kTileLanes] = {}, bs[kTileLanes] = {};  \
+    TF_ADASUM_IN_LANES(kTileLanes, TF_ADASUM_RECTANGLE)                                         \
+    double* const lanes[] = {ap, aq, ar, as, bp, bq, br, bs};                                   \
+    for (int64_t p = 0; p < kRectangleProducts; ++p) sums[p] += SumOf<kTileLanes>(lanes[p]);    \
   }
 
 TF_ADASUM_EXACT_PRODUCTS_BEGIN
 TF_ADASUM_DEFINE_PAIR_PRODUCTS(float)
-TF_ADASUM_DEFINE_TILE_PRODUCTS(AddTileProductsOfFloats)
+TF_ADASUM_DEFINE_TILES(Floats)
 TF_ADASUM_EXACT_PRODUCTS_END
 
 TF_ADASUM_DEFINE_PAIR_PRODUCTS(double)
-TF_ADASUM_DEFINE_TILE_PRODUCTS(AddTileProducts)
+TF_ADASUM_DEFINE_TILES(Doubles)
 
-TF_ADASUM_CLONES
-void ToPaddedDoubles(const float* in, int64_t count, double* out) {
-  for (int64_t k = 0; k < count; ++k) out[k] = in[k];
-  for (int64_t k = count; k < PaddedToLanes(count); ++k) out[k] = 0.0;
-}
-
-TF_ADASUM_CLONES
-void ToPaddedDoubles(const double* in, int64_t count, double* out) {
-  for (int64_t k = 0; k < count; ++k) out[k] = in[k];
-  for (int64_t k = count; k < PaddedToLanes(count); ++k) out[k] = 0.0;
-}
+const Tiles kTilesOfFloats = {AddTriangleOfFloats, AddRectangleOfFloats};
+const Tiles kTilesOfDoubles = {AddTriangleOfDoubles, AddRectangleOfDoubles};
 
 }  // namespace tf_adasum

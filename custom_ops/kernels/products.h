@@ -1,7 +1,8 @@
 // Inner products of short pieces of rows, summed in double.
 //
-// Sums are kept in lanes: lane l adds the products l, l + kLanes, …, and the lanes are added
-// pairwise at the end. So the order of additions is the same on every instruction set.
+// Sums are kept in lanes: lane l adds the products l, l + lanes, …, and the lanes are added
+// pairwise at the end. So the order of additions is the same on every instruction set. The sums of a
+// tile, a row of lanes each, and its operands just fit into sixteen registers of AVX2.
 #ifndef TF_ADASUM_KERNELS_PRODUCTS_H_
 #define TF_ADASUM_KERNELS_PRODUCTS_H_
 
@@ -9,29 +10,26 @@
 
 namespace tf_adasum {
 
-// <x, x>, <x, y> and <y, y> of `count` elements are added to sums[0], sums[1], sums[2].
-void AddPairProducts(const float* x, const float* y, int64_t count, double* sums_3);
-void AddPairProducts(const double* x, const double* y, int64_t count, double* sums_3);
+constexpr int64_t kTriangleRows = 4;
+constexpr int64_t kTriangleProducts = kTriangleRows * (kTriangleRows + 1) / 2;
+constexpr int64_t kRectangleRows = 2;
+constexpr int64_t kRectangleProducts = kRectangleRows * kTriangleRows;
 
-// A tile is two rows of a block as doubles. Its `count` columns are padded with zeros to a multiple
-// of kTileLanes.
-constexpr int64_t kTileRows = 2;
-constexpr int64_t kTileLanes = 8;
-constexpr int64_t PaddedToLanes(int64_t count) {
-  return (count + kTileLanes - 1) / kTileLanes * kTileLanes;
-}
+// Adds <x, x>, <x, y>, <y, y> to sums[0..2].
+void AddPairProducts(const float* x, const float* y, int64_t count, double* sums);
+void AddPairProducts(const double* x, const double* y, int64_t count, double* sums);
 
-// out[k] = in[k], followed by zeros up to PaddedToLanes(count).
-void ToPaddedDoubles(const float* in, int64_t count, double* out);
-void ToPaddedDoubles(const double* in, int64_t count, double* out);
-
-// <x[i], y[j]> is added to sums[2 i + j] for i, j = 0, 1.
-struct Tile {
-  const double* rows[kTileRows];
+// A triangle adds <x[i], x[j]> for all i <= j of four rows to sums[0..9], in row-major order. A
+// rectangle adds <x[i], y[j]> of two rows and four to sums[4 i + j].
+struct Tiles {
+  void (*add_triangle)(const double* const* x, int64_t count, double* sums);
+  void (*add_rectangle)(const double* const* x, const double* const* y, int64_t count,
+                        double* sums);
 };
-void AddTileProducts(const Tile& x, const Tile& y, int64_t padded_count, double* sums_4);
-// The same where all elements were floats: faster, with the same bits.
-void AddTileProductsOfFloats(const Tile& x, const Tile& y, int64_t padded_count, double* sums_4);
+
+extern const Tiles kTilesOfDoubles;
+// The same, faster, for doubles whose products are exact because they were floats.
+extern const Tiles kTilesOfFloats;
 
 }  // namespace tf_adasum
 
