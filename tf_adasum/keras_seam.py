@@ -42,7 +42,7 @@ Training:
 * `TensorFlowTrainer.train_on_batch`, `.test_on_batch`, `.predict_on_batch`: hand the whole batch to
   every replica. The wrappers split it.
 
-`tests/unit/test_seams.py` fails with the name of what a new Keras has moved.
+`tests/unit/test_seam_names.py` fails with the name of what a new Keras has moved.
 """
 
 import functools

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_adasum import (
+    batches,
     cluster,
     keras_seam,
     ops,
@@ -95,6 +96,7 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
     ):
         self._aggregation = rules.get(aggregation)
         self._known_shapes = set()  # of gradients that all workers have agreed on
+        self._seeding = self._seeds = None  # see `_next_seed`
         keras_seam.install()
         worker_callbacks.install()
         tensorflow_seam.stop_autotuning_device_datasets()
@@ -216,14 +218,30 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
     def common_seed(self):
         """Returns a seed that worker 0 has drawn, the same on all workers.
 
-        None where nothing is to be done: in one process, and where all workers have the same global
-        seed, as after `keras.utils.set_random_seed`. All workers have to call it.
+        Another one each time, and reproducible from worker 0's global seed where it has one.
+        All workers have to call it.
+
+        Returns:
+            An int of 31 bits. None where nothing is to be done: in one process, and where all
+            workers have the same global seed, as after `keras.utils.set_random_seed`.
         """
         own = tensorflow_seam.global_seed()
-        seeds = self._gather_from_workers([own or 0, own is not None, random.getrandbits(31)])
+        seeds = self._gather_from_workers([own or 0, own is not None, self._next_seed()])
         if len(seeds) == 1 or (seeds[:, :2] == [seeds[0, 0], True]).all():
             return None
         return int(seeds[0, 2])
+
+    def _next_seed(self):
+        """Draws from a generator of this strategy's own: Python's global one is the user's.
+
+        It starts anew whenever TensorFlow's global seed is set, so that setting it repeats a run.
+        """
+        seeding = tensorflow_seam.seeding()
+        if self._seeds is None or seeding is not self._seeding:
+            own = tensorflow_seam.global_seed()
+            self._seeding = seeding
+            self._seeds = random.Random(None if own is None else int(own))
+        return self._seeds.getrandbits(31)
 
     def split_batch(self, batch):
         """Splits one global batch over all replicas, in the order in which `predict` returns rows.
@@ -237,28 +255,7 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         Raises:
             ValueError: if there are no rows, or arrays of different length.
         """
-        arrays = [_rows_of(value) for value in tf.nest.flatten(batch) if value is not None]
-        lengths = {len(array) for array in arrays}
-        if len(lengths) != 1 or 0 in lengths:
-            raise ValueError(
-                "A batch needs arrays of the same number of rows, at least one. "
-                f"Received: arrays of {', '.join(str(len(array)) for array in arrays)} rows"
-            )
-        rows = lengths.pop()
-        devices = len(self.extended.worker_devices)
-        workers = self.num_replicas_in_sync // devices
-
-        def own_rows(context):
-            worker, device = divmod(int(context.replica_id_in_sync_group), devices)
-            part = device * workers + worker
-            start, stop = (
-                -(-edge * rows // self.num_replicas_in_sync) for edge in (part, part + 1)
-            )
-            return tuple(tf.convert_to_tensor(array[start:stop]) for array in arrays)
-
-        parts = iter(self.experimental_distribute_values_from_function(own_rows))
-        split = [None if value is None else next(parts) for value in tf.nest.flatten(batch)]
-        return tf.nest.pack_sequence_as(batch, split)
+        return batches.split(self, batch)
 
     def _gather_from_workers(self, numbers):
         """Every worker's int64 numbers ``[k]``, as an array ``[workers, k]``."""
@@ -280,7 +277,7 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
             self._check_equal_cardinality(int(dataset.cardinality()))
         devices = len(self.extended.worker_devices)
         if isinstance(dataset, tf.data.Dataset) and devices > 1:
-            dataset = _owning_its_batches(dataset)
+            dataset = batches.in_their_own_memory(dataset)
         if devices >= MANY_DEVICES:
             dataset = tensorflow_seam.without_autotuning(dataset)
         return super().experimental_distribute_dataset(dataset, options)
@@ -335,31 +332,3 @@ def _check_radix_plan(plan, replicas):
 def _leave_progress_bars_to_the_first_worker(tasks):
     if tasks.rank > 0 and os.environ.get(LAUNCHER):
         keras.config.disable_interactive_logging()
-
-
-def _rows_of(value):
-    array = value if hasattr(value, "shape") else np.asarray(value)
-    if len(array.shape) == 0:
-        raise ValueError(f"A batch needs arrays with a row for each example. Received: {value!r}")
-    return array
-
-
-def _owning_its_batches(dataset):
-    """Returns a dataset whose batches lie in memory of their own.
-
-    The arrays that a Python generator yields are used in place where they are aligned. With several
-    local devices TensorFlow joins the devices' parts of a batch in that memory, and so overwrites
-    the user's data; seen with TensorFlow 2.21, also under `tf.distribute.MirroredStrategy`.
-    """
-    spec = dataset.element_spec
-
-    def copy(value):
-        is_number = value.dtype.is_floating or value.dtype.is_integer or value.dtype.is_complex
-        return tf.raw_ops.DeepCopy(x=value) if is_number or value.dtype.is_bool else value
-
-    def copy_all(*components):
-        element = components if isinstance(spec, tuple) else components[0]
-        flat = tf.nest.flatten(element, expand_composites=True)
-        return tf.nest.pack_sequence_as(spec, [copy(v) for v in flat], expand_composites=True)
-
-    return dataset.map(copy_all)

@@ -16,7 +16,7 @@ What is hooked, and why there is no public way:
 * `multi_device_iterator_ops._create_device_dataset`: see `stop_autotuning_device_datasets`.
 * `FuncGraph.capture_call_time_value`: see `let_collectives_run_in_loops`.
 
-`tests/unit/test_seams.py` fails with the name of what a new TensorFlow has moved.
+`tests/unit/test_seam_names.py` fails with the name of what a new TensorFlow has moved.
 """
 
 import contextlib
@@ -357,6 +357,11 @@ def first_replica(extended):
 def global_seed():
     """Returns the seed given to `tf.random.set_seed`, or None."""
     return context.global_seed()
+
+
+def seeding():
+    """Returns an object that is another one after each `tf.random.set_seed`; None before it."""
+    return getattr(context.context(), "_rng", None)
 
 
 @contextlib.contextmanager

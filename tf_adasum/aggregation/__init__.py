@@ -38,9 +38,7 @@ def aggregate(gradients, rule, exchange, bucket_bytes=None):
         plan = exchange.plan(bucket)
         buffers = [bucket.pack(own, plan.size) for own in gradients]
         pieces = plan.scatter(buffers)
-        partial_SRR = tf.add_n(
-            [ops.segment_gram(rows_RW, segments) for rows_RW, segments in pieces]
-        )
+        partial_SRR = tf.add_n([ops.segment_gram(*piece) for piece in pieces])
         coefficients_SR = plan.coefficients(rule, plan.all_reduce(partial_SRR))
         shards = [
             ops.segment_weighted_sum(rows_RW, coefficients_SR, segments)

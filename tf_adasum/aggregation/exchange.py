@@ -105,23 +105,18 @@ class CollectiveExchange:
         return AllGatherPlan(self, bucket) if is_small else AllToAllPlan(self, bucket)
 
 
-class AllGatherPlan:
-    """Every replica combines the whole bucket: W = n."""
+class AllGatherPlan(LocalPlan):
+    """Every replica combines the whole bucket, W = n: a `LocalPlan` once it holds the rows."""
 
     def __init__(self, exchange, bucket):
+        super().__init__(bucket)
         self._exchange = exchange
-        self.segments = bucket.segments
-        self.size = bucket.size
 
     def scatter(self, buffers):
         """Sends the one buffer ``[n]`` given to all: returns one piece, rows ``[R, n]`` by rank."""
         (buffer,) = buffers
         rows_RW = self._exchange.collectives.all_gather(buffer[None, :])
         return [(tf.ensure_shape(rows_RW, [self._exchange.replicas, self.size]), self.segments)]
-
-    def all_reduce(self, gram):
-        """Returns `gram`: it is complete already."""
-        return gram
 
     def coefficients(self, rule, gram):
         """Returns the coefficients of the rows; the rule sees the replicas in their own order."""
@@ -130,11 +125,6 @@ class AllGatherPlan:
         gram_in_replica_order.set_shape([None, len(order), len(order)])
         coefficients = rule.coefficients(gram_in_replica_order)
         return tf.gather(coefficients, self._exchange.replica_of_rank, axis=1)
-
-    def gather(self, shards):
-        """Returns the one shard given: it is the whole bucket already."""
-        (shard,) = shards
-        return shard
 
 
 class AllToAllPlan(AllGatherPlan):

@@ -1,0 +1,304 @@
+"""The private names of TensorFlow and Keras that the two seam modules touch.
+
+Where a new TensorFlow or Keras has moved something, the failing test's name says what.
+"""
+
+import ast
+import importlib.util
+import inspect
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras.src.backend.tensorflow import optimizer as keras_optimizer
+from keras.src.backend.tensorflow import trainer as keras_trainer
+from keras.src.losses import loss as keras_loss
+from keras.src.trainers.data_adapters import data_adapter_utils
+from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
+from tensorflow.python.data.ops import multi_device_iterator_ops
+from tensorflow.python.distribute import (
+    collective_all_reduce_strategy,
+    collective_util,
+    cross_device_ops,
+    cross_device_utils,
+    distribute_utils,
+    multi_worker_util,
+    values,
+)
+from tensorflow.python.eager import context
+from tensorflow.python.framework import func_graph
+from tensorflow.python.ops import control_flow_util
+
+import tf_adasum
+from tf_adasum import keras_seam, tensorflow_seam
+
+PACKAGE = Path(tf_adasum.__file__).parent
+
+# Each function with the arguments that are passed to it, or that an override is called with.
+SIGNATURES = [
+    (collective_util.Options, "__init__", "self bytes_per_pack timeout_seconds implementation"),
+    (collective_util.Options, "merge", "self options"),
+    (
+        cross_device_ops.CollectiveAllReduce,
+        "__init__",
+        "self devices group_size options collective_keys",
+    ),
+    (
+        cross_device_ops.CollectiveAllReduce,
+        "_all_reduce_per_replica_values",
+        "self reduce_op per_replica_values options",
+    ),
+    (
+        cross_device_ops.CollectiveAllReduce,
+        "_all_reduce",
+        "self reduce_op value replica_id options",
+    ),
+    (
+        cross_device_ops.CollectiveAllReduce,
+        "batch_reduce",
+        "self reduce_op value_destination_pairs options",
+    ),
+    (cross_device_utils.CollectiveReplicaLauncher, "_next_instance_key", "self"),
+    (cross_device_utils.CollectiveReplicaLauncher, "_get_ordering_token", "self"),
+    (
+        collective_all_reduce_strategy.CollectiveAllReduceExtended,
+        "__init__",
+        "self container_strategy cluster_resolver communication_options",
+    ),
+    (
+        collective_all_reduce_strategy.CollectiveAllReduceExtended,
+        "_initialize_local",
+        "self cluster_resolver devices",
+    ),
+    (
+        collective_all_reduce_strategy.CollectiveAllReduceExtended,
+        "_initialize_multi_worker",
+        "self cluster_resolver",
+    ),
+    (
+        collective_all_reduce_strategy.CollectiveAllReduceExtended,
+        "_initialize_local_devices",
+        "self cluster_resolver worker_device",
+    ),
+    (
+        collective_all_reduce_strategy.CollectiveAllReduceExtended,
+        "_batch_reduce_to",
+        "self reduce_op value_destination_pairs options",
+    ),
+    (
+        collective_all_reduce_strategy.CollectiveAllReduceExtended,
+        "_get_replica_id_in_sync_group",
+        "self replica_id",
+    ),
+    (
+        context.Context,
+        "configure_coordination_service",
+        "self service_type service_leader cluster_register_timeout_in_ms coordinated_jobs",
+    ),
+    (multi_device_iterator_ops, "_create_device_dataset", ""),
+    (distribute_utils, "regroup", "values wrap_class"),
+    (multi_worker_util, "normalize_cluster_spec", "cluster_spec"),
+    (multi_worker_util, "coordination_leader", "cluster_spec"),
+    (control_flow_util, "GraphOrParentsInXlaContext", "graph"),
+    (keras_optimizer.TFOptimizer, "_all_reduce_sum_gradients", "self grads_and_vars"),
+    (keras_optimizer, "filter_empty_gradients", "grads_and_vars"),
+    (keras_loss, "scale_loss_for_distribution", "value"),
+    (keras_loss, "unscale_loss_for_distribution", "value"),
+    (keras_trainer.TensorFlowTrainer, "_maybe_symbolic_build", "self iterator data_batch"),
+    (keras_trainer.TensorFlowTrainer, "_make_function", "self step_function"),
+    (keras_trainer.TFEpochIterator, "_get_iterator", "self"),
+    (keras_trainer.TensorFlowTrainer, "_get_metrics_result_or_logs", "self logs"),
+    (keras_trainer.TensorFlowTrainer, "_flatten_metrics_in_order", "self logs"),
+    (
+        data_adapter_utils,
+        "class_weight_to_sample_weights",
+        "y class_weight",
+    ),
+    (func_graph.FuncGraph, "capture_call_time_value", "self closure spec"),
+    (context, "global_seed", ""),
+    (
+        keras_optimizer.TFOptimizer,
+        "_backend_apply_gradients",
+        "self grads trainable_variables",
+    ),
+    (keras_optimizer.TFOptimizer, "_clip_gradients", "self grads"),
+    (keras_optimizer.TFOptimizer, "_apply_weight_decay", "self variables"),
+    (
+        keras_optimizer.TFOptimizer,
+        "_backend_update_step",
+        "self grads trainable_variables learning_rate",
+    ),
+    (keras_optimizer.TFOptimizer, "_backend_reset_gradient_accumulators", "self"),
+    (
+        keras_optimizer.TFOptimizer,
+        "_backend_increment_gradient_accumulators",
+        "self grads acc_grads",
+    ),
+    (
+        keras_optimizer.TFOptimizer,
+        "_update_model_variables_moving_average",
+        "self trainable_variables",
+    ),
+    (keras_optimizer.TFOptimizer, "_get_variable_index", "self variable"),
+]
+
+# Attributes that exist only on instances.
+ATTRIBUTES = {
+    "extended": ["_cross_device_ops", "_collective_keys", "_communication_options"],
+    "cross_device_ops": ["_devices", "_group_size", "_options", "_launchers", "_lock"],
+    "launcher": ["_device", "_group_size", "_group_key"],
+    "model": ["_distribute_strategy", "_initial_epoch"],
+    "callback_list": ["_model"],
+    "epoch_iterator": ["_distribute_strategy", "_distributed_dataset", "data_adapter"],
+    "data_adapter": ["_shuffle"],
+    "context": ["_seed", "_rng"],
+    "strategy": ["_collective_key_base"],
+    "optimizer": [
+        "_accumulated_gradients",
+        "_iterations",
+        "_model_variables_moving_average",
+        "_trainable_variables",
+    ],
+}
+
+
+def named(owner_name_arguments):
+    if isinstance(owner_name_arguments, str):
+        return owner_name_arguments.replace(" ", ",") or "-"
+    return owner_name_arguments.__name__.rpartition(".")[2]
+
+
+@pytest.mark.parametrize(("owner", "name", "arguments"), SIGNATURES, ids=named)
+def test_signature(owner, name, arguments):
+    assert hasattr(owner, name), f"{owner.__name__}.{name} has gone"
+    parameters = inspect.signature(getattr(owner, name)).parameters
+    missing = [argument for argument in arguments.split() if argument not in parameters]
+    assert not missing, f"{owner.__name__}.{name} has no longer {missing}: {list(parameters)}"
+    required = [
+        parameter.name
+        for parameter in parameters.values()
+        if parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    ]
+    unknown = [argument for argument in required if argument not in arguments.split()]
+    assert not arguments or not unknown, f"{owner.__name__}.{name} now requires {unknown}"
+
+
+@pytest.fixture(scope="module")
+def one_replica():
+    return tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"])
+
+
+def epoch_iterator():
+    return keras_trainer.TFEpochIterator(
+        x=np.ones([2, 1]), batch_size=1, distribute_strategy=tf.distribute.get_strategy()
+    )
+
+
+def seeded_context():
+    with tensorflow_seam.seeded(3):
+        return context.context()
+
+
+def built_optimizer():
+    optimizer = keras.optimizers.SGD(gradient_accumulation_steps=2, use_ema=True)
+    optimizer.build([keras.Variable([1.0])])
+    return optimizer
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(kind, name) for kind, names in ATTRIBUTES.items() for name in names]
+)
+def test_attribute(one_replica, kind, name):
+    extended = one_replica.extended
+    instance = {
+        "extended": lambda: extended,
+        "cross_device_ops": lambda: extended._cross_device_ops,
+        "launcher": lambda: extended._cross_device_ops._launchers[0],
+        "model": lambda: keras.Sequential(),
+        "epoch_iterator": epoch_iterator,
+        "data_adapter": lambda: epoch_iterator().data_adapter,
+        "context": seeded_context,
+        "callback_list": lambda: keras.callbacks.CallbackList(model=keras.Sequential()),
+        "strategy": lambda: one_replica,
+        "optimizer": built_optimizer,
+    }[kind]()
+    assert hasattr(instance, name), f"{type(instance).__name__}.{name} has gone"
+
+
+def test_coordination_names():
+    job = coordination_config_pb2.CoordinatedJob(name="worker", num_tasks=3)
+    assert (job.name, job.num_tasks) == ("worker", 3)
+    assert isinstance(context.Context.coordination_service, property)
+    assert issubclass(values.Mirrored, values.DistributedValues)
+    assert isinstance(values.PerReplica.values, property)
+    cluster = multi_worker_util.normalize_cluster_spec({"worker": ["a:1", "b:2"]})
+    assert cluster.num_tasks("worker") == 2 and list(cluster.jobs) == ["worker"]
+
+
+def private_names(module):
+    """The attributes with a leading underscore that a module uses and does not define."""
+    tree = ast.parse(Path(module.__file__).read_text())
+    used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    used |= {
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and str(node.value).isidentifier()
+    }
+    stored = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+    }
+    functions = (ast.FunctionDef, ast.ClassDef)
+    defined = {node.name for node in ast.walk(tree) if isinstance(node, functions)}
+    private = {name for name in used if isinstance(name, str) and name.startswith("_")}
+    return {name for name in private if not name.startswith("__")} - stored - defined
+
+
+@pytest.mark.parametrize("seam", [tensorflow_seam, keras_seam])
+def test_every_private_name_of_a_seam_is_tested_here(seam):
+    tested = {name for _, name, _ in SIGNATURES} | {
+        n for names in ATTRIBUTES.values() for n in names
+    }
+    assert private_names(seam), "the search finds them"
+    assert private_names(seam) - tested == set()
+
+
+def test_private_modules_are_imported_by_the_seams_only():
+    importing = {}
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            modules = [alias.name for alias in getattr(node, "names", [])]
+            modules.append(getattr(node, "module", None) or "")
+            for module in modules:
+                if module.startswith(("tensorflow.python", "tensorflow.compiler", "keras.src")):
+                    importing.setdefault(path.name, set()).add(module)
+    assert sorted(importing) == ["keras_seam.py", "tensorflow_seam.py"]
+
+
+@pytest.mark.parametrize(
+    ("seam", "module", "symbol", "release"),
+    [
+        (tensorflow_seam, collective_all_reduce_strategy, "CollectiveAllReduceExtended", "2.21"),
+        (tensorflow_seam, cross_device_ops, "CollectiveAllReduce", "2.21"),
+        (keras_seam, keras_optimizer, "filter_empty_gradients", "3.15"),
+        (keras_seam, keras_optimizer, "TFOptimizer", "3.15"),
+        (keras_seam, keras_trainer, "TensorFlowTrainer", "3.15"),
+    ],
+)
+def test_the_import_error_names_what_has_moved(seam, module, symbol, release, monkeypatch):
+    monkeypatch.delattr(module, symbol)
+    specification = importlib.util.spec_from_file_location("seam_again", seam.__file__)
+    with pytest.raises(ImportError, match=f"(?s){release}.*{symbol}.*pip install") as raised:
+        specification.loader.exec_module(importlib.util.module_from_spec(specification))
+    assert (tf if seam is tensorflow_seam else keras).__version__ in str(raised.value)
+
+
+def test_the_seams_can_be_executed_again():
+    # So that the test above fails for its own reason only.
+    for seam in (tensorflow_seam, keras_seam):
+        specification = importlib.util.spec_from_file_location("seam_again", seam.__file__)
+        specification.loader.exec_module(importlib.util.module_from_spec(specification))
