@@ -3,6 +3,9 @@
 The op speeds tf_adasum up; nothing depends on it. Where it cannot be built the installation
 therefore still succeeds and says what is missing. `TF_ADASUM_REQUIRE_OP=1` makes that an error,
 `CXX` names the compiler (default: g++).
+
+The kernels for NVIDIA GPUs are built too if TensorFlow can use GPUs and a CUDA compiler is found;
+see custom_ops/build_cuda.py. `TF_ADASUM_CUDA=1` builds them in any case, or fails; `0` never does.
 """
 
 import json
@@ -18,13 +21,17 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
+sys.path.insert(0, str(Path(__file__).resolve().parent / "custom_ops"))
+import build_cuda  # noqa: E402 - it lies beside the sources it builds
+
 LIBRARY = "tf_adasum.ops._adasum_ops"
 BUILD_INFO = "_build_info.json"
 # The two commands that build the op later: for a source folder in use, and for an installed copy.
 BUILD_IN_PLACE = f"{Path(sys.executable).name} setup.py build_ext --inplace"
 INSTALL_AGAIN = "pip install --no-build-isolation --no-deps --force-reinstall ."
-OP_FOLDERS = (Path("custom_ops/ops"), Path("custom_ops/kernels"))
+OP_FOLDERS = (Path("custom_ops/ops"), Path("custom_ops/kernels"), Path("custom_ops/gpu"))
 SOURCES = sorted(str(path) for folder in OP_FOLDERS for path in folder.glob("*.cc"))
+CUDA_SOURCES = sorted(str(path) for path in Path("custom_ops/cuda").rglob("*.c*"))
 HEADERS = sorted(str(path) for path in Path("custom_ops").rglob("*.h"))
 
 COMPILE_FLAGS = [
@@ -97,6 +104,26 @@ def compile_op(sources, scratch):
     }
 
 
+def compile_cuda(scratch):
+    """Compiles the kernels for GPUs in the folder `scratch`; returns the files and how, or why not."""
+    choice = os.environ.get("TF_ADASUM_CUDA") or "auto"
+    if choice not in ("auto", "0", "1"):
+        raise SystemExit(f"TF_ADASUM_CUDA is expected to be auto, 0 or 1; Received: {choice!r}")
+    try:
+        if choice == "0":
+            raise build_cuda.CudaNotBuilt("TF_ADASUM_CUDA=0")
+        if choice == "auto" and not import_tensorflow().test.is_built_with_cuda():
+            raise build_cuda.CudaNotBuilt("this TensorFlow cannot use NVIDIA GPUs")
+        compiler = shlex.split(os.environ.get("CXX") or "g++")
+        library = build_cuda.compile_host(scratch, compiler)
+        description = build_cuda.compile_kernels(scratch)
+    except build_cuda.CudaNotBuilt as reason:
+        if choice == "1":
+            raise SystemExit(f"tf_adasum: the CUDA kernels were not built: {reason}") from reason
+        return [], {"not_built": str(reason)}
+    return [library, scratch / build_cuda.KERNELS], description
+
+
 class BuildOp(build_ext):
     """Compiles the op, and leaves either a library with its description or neither."""
 
@@ -105,7 +132,7 @@ class BuildOp(build_ext):
         return os.path.join(*fullname.split(".")) + ".so"
 
     def get_source_files(self):
-        return SOURCES + HEADERS
+        return [*SOURCES, *CUDA_SOURCES, *HEADERS, "custom_ops/build_cuda.py"]
 
     def get_outputs(self):
         return [path for path in self._products(Path(self.build_lib)) if os.path.exists(path)]
@@ -119,7 +146,7 @@ class BuildOp(build_ext):
         destination = Path() if self.inplace else Path(self.build_lib)
         for product in self._products(destination):
             Path(product).unlink(missing_ok=True)
-        library, build_info = map(Path, self._products(destination))
+        library, build_info, *_ = map(Path, self._products(destination))
         scratch = Path(self.build_temp)
         scratch.mkdir(parents=True, exist_ok=True)
         try:
@@ -134,14 +161,22 @@ class BuildOp(build_ext):
                 f"    {BUILD_IN_PLACE if self.inplace else INSTALL_AGAIN}",
                 file=sys.stderr,
             )
-        else:
-            library.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(built, library)
-            build_info.write_text(json.dumps(description, indent=2) + "\n")
+            return
+        cuda_files, cuda = compile_cuda(scratch)
+        library.parent.mkdir(parents=True, exist_ok=True)
+        for source, name in [(built, library.name), *((file, file.name) for file in cuda_files)]:
+            shutil.copy2(source, library.with_name(name))
+        build_info.write_text(json.dumps(description | {"cuda": cuda}, indent=2) + "\n")
+        why_not = cuda.get("not_built")
+        print(
+            f"tf_adasum: built the compiled op for TensorFlow {description['tensorflow_version']}; "
+            + (f"no CUDA kernels: {why_not}" if why_not else f"CUDA kernels: {cuda}")
+        )
 
     def _products(self, root):
         library = root / self.get_ext_filename(LIBRARY)
-        return [str(library), str(library.with_name(BUILD_INFO))]
+        names = [library.name, BUILD_INFO, build_cuda.HOST_LIBRARY, build_cuda.KERNELS]
+        return [str(library.with_name(name)) for name in names]
 
 
 # The Extension makes wheels platform-specific and `build_ext` part of every installation.

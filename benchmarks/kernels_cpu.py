@@ -62,7 +62,7 @@ def measure_pairwise(stream, count, rounds):
 
     import tf_adasum.ops as ops
 
-    chain = int(np.clip(10**7 // count, 4, 50))
+    chain = int(np.clip(10**8 // count, 6, 60))
     random = np.random.default_rng(0)
     a, b = random.standard_normal([2, count], dtype=np.float32)
     work, spare = a.copy(), np.empty_like(a)

@@ -99,8 +99,7 @@ class AdasumCrossDeviceOps(GradientCrossDeviceOps):
         combined = []
         for local, collectives in enumerate(self.collectives(options)):
             replica = self._first_replica + local
-            # Only the compiled op promises the same bits on every machine.
-            same_bits = ops.backend(collectives.device) == "custom"
+            same_bits = ops.same_bits_everywhere(collectives.device)
             exchange = CollectiveExchange(
                 collectives,
                 self._replica_of_rank,

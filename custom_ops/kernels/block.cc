@@ -72,4 +72,15 @@ void FromDoubles(const double* in, int64_t count, BFloat16* out) {
   for (int64_t k = 0; k < count; ++k) Narrow(in[k], &out[k]);
 }
 
+void FromFloats(const float* in, int64_t count, Half* out) {
+  if (HasHalfInstructions()) return ConvertFloatsToHalves(in, count, out);
+  double doubles[kBlockElements];
+  DoublesToHalves(AsDoubles(in, count, doubles), count, out);
+}
+
+TF_ADASUM_CLONES
+void FromFloats(const float* in, int64_t count, BFloat16* out) {
+  for (int64_t k = 0; k < count; ++k) Narrow(in[k], &out[k]);
+}
+
 }  // namespace tf_adasum

@@ -17,7 +17,7 @@
 
 namespace tf_adasum {
 
-constexpr int64_t kBlockElements = 512;  // 4 KiB as doubles
+constexpr int64_t kBlockElements = 480;  // just below 4 KiB as doubles; see kFloatProducts
 
 template <typename T>
 struct WideOf {
@@ -45,6 +45,10 @@ void FromDoubles(const double* in, int64_t count, double* out);
 void FromDoubles(const double* in, int64_t count, float* out);
 void FromDoubles(const double* in, int64_t count, Half* out);
 void FromDoubles(const double* in, int64_t count, BFloat16* out);
+
+// The same from floats. `count` is at most kBlockElements.
+void FromFloats(const float* in, int64_t count, Half* out);
+void FromFloats(const float* in, int64_t count, BFloat16* out);
 
 }  // namespace tf_adasum
 

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "chunks.h"
+#include "../ops/op_names.h"
 #include "element_types.h"
 #include "huge_pages.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -86,6 +87,28 @@ inline absl::Status CheckSegments(const tensorflow::Tensor& segments, int64_t el
     return absl::InvalidArgumentError(
         absl::StrCat("segments: expected the last offset to be the number of elements, ",
                      element_count, ", received ", offsets(segment_count)));
+  }
+  return absl::OkStatus();
+}
+
+inline absl::Status CheckPair(const tensorflow::Tensor& a, const tensorflow::Tensor& b) {
+  if (a.shape() != b.shape()) {
+    return absl::InvalidArgumentError(absl::StrCat("b: expected the shape of a, ",
+                                                   a.shape().DebugString(), ", received ",
+                                                   b.shape().DebugString()));
+  }
+  return absl::OkStatus();
+}
+
+// One coefficient for each segment and row; rows and segments have been checked.
+inline absl::Status CheckCoefficients(const tensorflow::Tensor& coefficients,
+                                      const tensorflow::Tensor& segments,
+                                      const tensorflow::Tensor& rows) {
+  const tensorflow::TensorShape expected({segments.dim_size(0) - 1, rows.dim_size(0)});
+  if (coefficients.shape() != expected) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "coefficients: expected the shape [S, R] = ", expected.DebugString(), ", received ",
+        coefficients.shape().DebugString()));
   }
   return absl::OkStatus();
 }

@@ -3,9 +3,8 @@
 #include <algorithm>
 
 #include "element_types.h"
-#include "gram.h"
+#include "pairwise_chunk.h"
 #include "pairwise_coefficients.h"
-#include "weighted_sum.h"
 
 namespace tf_adasum {
 namespace {
@@ -13,8 +12,10 @@ namespace {
 // Of both operands together: a part of the last-level cache that one process may count on.
 constexpr int64_t kGroupBytes = 8 << 20;
 
-struct PairProducts {
-  double aa = 0, ab = 0, bb = 0;
+// What the second pass over a chunk needs to know of its segment.
+struct Combination {
+  PairwiseCoefficients coefficients;
+  bool in_float;
 };
 
 // The end of the group of whole segments that starts with chunk `first`.
@@ -39,10 +40,9 @@ int64_t EndOfGroup(const std::vector<Chunk>& chunks, int64_t first, int64_t elem
 template <typename T>
 void PairwiseCombine(const T* a_N, const T* b_N, const std::vector<Chunk>& chunks,
                      const ParallelFor& parallel_for, T* combined_N) {
-  const std::vector<const T*> pair = {a_N, b_N};
   const int64_t cost = AverageElements(chunks);
-  std::vector<PairProducts> products(chunks.size());
-  std::vector<PairwiseCoefficients> coefficients(chunks.size());
+  std::vector<PairSums> sums(chunks.size());
+  std::vector<Combination> combinations(chunks.size());
 
   int64_t end = 0;
   for (int64_t begin = 0; begin < static_cast<int64_t>(chunks.size()); begin = end) {
@@ -50,25 +50,28 @@ void PairwiseCombine(const T* a_N, const T* b_N, const std::vector<Chunk>& chunk
 
     parallel_for(end - begin, cost, [&](int64_t first, int64_t last) {
       for (int64_t c = begin + first; c < begin + last; ++c) {
-        ChunkProducts(pair, chunks[c], &products[c].aa);
+        sums[c] = SumPair(a_N, b_N, chunks[c]);
       }
     });
 
     // The chunks of a segment are added in order, by one thread.
     for (int64_t first = begin, last = begin; first < end; first = last) {
-      PairProducts sum;
+      PairSums segment;
       for (; last < end && chunks[last].segment == chunks[first].segment; ++last) {
-        sum.aa += products[last].aa;
-        sum.ab += products[last].ab;
-        sum.bb += products[last].bb;
+        segment.aa += sums[last].aa;
+        segment.ab += sums[last].ab;
+        segment.bb += sums[last].bb;
+        segment.in_float &= sums[last].in_float;
       }
-      std::fill(coefficients.begin() + first, coefficients.begin() + last,
-                CombinePair(sum.aa, sum.ab, sum.bb));
+      std::fill(combinations.begin() + first, combinations.begin() + last,
+                Combination{CombinePair(segment.aa, segment.ab, segment.bb), segment.in_float});
     }
 
     parallel_for(end - begin, cost, [&](int64_t first, int64_t last) {
       for (int64_t c = end - 1 - first; c > end - 1 - last; --c) {
-        ChunkWeightedSum(pair, &coefficients[c].of_a, chunks[c], combined_N);
+        const auto& [coefficients, in_float] = combinations[c];
+        CombinePairOf(a_N, b_N, chunks[c], coefficients.of_a, coefficients.of_b, in_float,
+                      combined_N);
       }
     });
   }

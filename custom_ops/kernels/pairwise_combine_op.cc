@@ -13,10 +13,7 @@ class PairwiseCombineOp : public tensorflow::OpKernel {
     const tensorflow::Tensor& a = context->input(0);
     const tensorflow::Tensor& b = context->input(1);
     const tensorflow::Tensor& segments = context->input(2);
-    OP_REQUIRES(context, a.shape() == b.shape(),
-                absl::InvalidArgumentError(absl::StrCat("b: expected the shape of a, ",
-                                                        a.shape().DebugString(), ", received ",
-                                                        b.shape().DebugString())));
+    OP_REQUIRES_OK(context, CheckPair(a, b));
     OP_REQUIRES_OK(context, CheckSegments(segments, a.NumElements()));
 
     tensorflow::Tensor* combined = nullptr;
@@ -32,4 +29,4 @@ class PairwiseCombineOp : public tensorflow::OpKernel {
 
 }  // namespace tf_adasum
 
-TF_ADASUM_REGISTER_CPU_KERNELS("TfAdasumPairwiseCombine", PairwiseCombineOp);
+TF_ADASUM_REGISTER_CPU_KERNELS(TF_ADASUM_PAIRWISE_COMBINE, PairwiseCombineOp);

@@ -7,6 +7,8 @@ namespace {
 
 constexpr int64_t kPairLanes = 16;
 constexpr int64_t kTileLanes = 4;
+constexpr int64_t kFloatLanes = 32;
+constexpr int64_t kFloatProducts = 15;  // of one lane, before they are added in double; 32 · 15 = 480
 
 template <int64_t kLanes>
 inline double SumOf(double* lanes) {
@@ -107,6 +109,35 @@ TF_ADASUM_EXACT_PRODUCTS_END
 
 TF_ADASUM_DEFINE_PAIR_PRODUCTS(double)
 TF_ADASUM_DEFINE_TILES(Doubles)
+
+TF_ADASUM_CLONES
+void AddPairProductsInFloat(const float* x, const float* y, int64_t count, double* sums) {
+  constexpr int64_t kStep = kFloatLanes * kFloatProducts;
+  double xx[kFloatLanes] = {}, xy[kFloatLanes] = {}, yy[kFloatLanes] = {};
+  int64_t begin = 0;
+  for (; begin + kStep <= count; begin += kStep) {
+    float xx_few[kFloatLanes] = {}, xy_few[kFloatLanes] = {}, yy_few[kFloatLanes] = {};
+#pragma GCC unroll 1
+    for (int64_t k = 0; k < kStep; k += kFloatLanes) {
+#pragma omp simd
+      for (int64_t lane = 0; lane < kFloatLanes; ++lane) {
+        const float a = x[begin + k + lane], b = y[begin + k + lane];
+        xx_few[lane] += a * a;
+        xy_few[lane] += a * b;
+        yy_few[lane] += b * b;
+      }
+    }
+    for (int64_t lane = 0; lane < kFloatLanes; ++lane) {
+      xx[lane] += xx_few[lane];
+      xy[lane] += xy_few[lane];
+      yy[lane] += yy_few[lane];
+    }
+  }
+  sums[0] += SumOf<kFloatLanes>(xx);
+  sums[1] += SumOf<kFloatLanes>(xy);
+  sums[2] += SumOf<kFloatLanes>(yy);
+  if (begin < count) AddPairProducts(x + begin, y + begin, count - begin, sums);
+}
 
 const Tiles kTilesOfFloats = {AddTriangleOfFloats, AddRectangleOfFloats};
 const Tiles kTilesOfDoubles = {AddTriangleOfDoubles, AddRectangleOfDoubles};

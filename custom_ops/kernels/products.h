@@ -19,6 +19,11 @@ constexpr int64_t kRectangleProducts = kRectangleRows * kTriangleRows;
 void AddPairProducts(const float* x, const float* y, int64_t count, double* sums);
 void AddPairProducts(const double* x, const double* y, int64_t count, double* sums);
 
+// The same with products in float, and sums of fifteen of them in float before they are added in
+// double: twice as fast from the cache, with an error below 16·2^-24 ‖x‖‖y‖, a millionth. Only where squares neither leave the range
+// of float nor vanish in it: see pairwise_chunk.cc.
+void AddPairProductsInFloat(const float* x, const float* y, int64_t count, double* sums);
+
 // A triangle adds <x[i], x[j]> for all i <= j of four rows to sums[0..9], in row-major order. A
 // rectangle adds <x[i], y[j]> of two rows and four to sums[4 i + j].
 struct Tiles {

@@ -29,4 +29,4 @@ class SegmentGramOp : public tensorflow::OpKernel {
 
 }  // namespace tf_adasum
 
-TF_ADASUM_REGISTER_CPU_KERNELS("TfAdasumSegmentGram", SegmentGramOp);
+TF_ADASUM_REGISTER_CPU_KERNELS(TF_ADASUM_SEGMENT_GRAM, SegmentGramOp);

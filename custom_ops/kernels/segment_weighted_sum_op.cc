@@ -16,12 +16,7 @@ class SegmentWeightedSumOp : public tensorflow::OpKernel {
     OP_REQUIRES_OK(context, CheckRows(rows_RN));
     OP_REQUIRES_OK(context, CheckSegments(segments, rows_RN.dim_size(1)));
     const int64_t segment_count = segments.dim_size(0) - 1;
-    const tensorflow::TensorShape one_per_segment_and_row({segment_count, rows_RN.dim_size(0)});
-    OP_REQUIRES(context, coefficients_SR.shape() == one_per_segment_and_row,
-                absl::InvalidArgumentError(
-                    absl::StrCat("coefficients: expected the shape [S, R] = ",
-                                 one_per_segment_and_row.DebugString(), ", received ",
-                                 coefficients_SR.shape().DebugString())));
+    OP_REQUIRES_OK(context, CheckCoefficients(coefficients_SR, segments, rows_RN));
 
     tensorflow::Tensor* combined_N = nullptr;
     OP_REQUIRES_OK(context, context->allocate_output(
@@ -35,4 +30,4 @@ class SegmentWeightedSumOp : public tensorflow::OpKernel {
 
 }  // namespace tf_adasum
 
-TF_ADASUM_REGISTER_CPU_KERNELS("TfAdasumSegmentWeightedSum", SegmentWeightedSumOp);
+TF_ADASUM_REGISTER_CPU_KERNELS(TF_ADASUM_SEGMENT_WEIGHTED_SUM, SegmentWeightedSumOp);

@@ -27,4 +27,11 @@ TF_ADASUM_DEFINE_WEIGHTED_TERMS(double)
 TF_ADASUM_DEFINE_WEIGHTED_TERMS(float)
 #undef TF_ADASUM_DEFINE_WEIGHTED_TERMS
 
+TF_ADASUM_CLONES
+void CombineInFloat(float c, const float* x, float d, const float* y, int64_t count,
+                    float* combined) {
+#pragma GCC ivdep
+  for (int64_t k = 0; k < count; ++k) combined[k] = c * x[k] + d * y[k];
+}
+
 }  // namespace tf_adasum

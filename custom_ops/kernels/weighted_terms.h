@@ -18,6 +18,10 @@ TF_ADASUM_DECLARE_WEIGHTED_TERMS(double)
 TF_ADASUM_DECLARE_WEIGHTED_TERMS(float)
 #undef TF_ADASUM_DECLARE_WEIGHTED_TERMS
 
+// combined[k] = c · x[k] + d · y[k] in float, which may be x or y
+void CombineInFloat(float c, const float* x, float d, const float* y, int64_t count,
+                    float* combined);
+
 }  // namespace tf_adasum
 
 #endif  // TF_ADASUM_KERNELS_WEIGHTED_TERMS_H_

@@ -2,6 +2,7 @@
 // ../kernels.
 //
 // Shape letters: S segments, R rows (replicas), N elements in a row.
+#include "op_names.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
@@ -54,7 +55,7 @@ absl::Status SegmentWeightedSumShape(InferenceContext* c) {
 
 }  // namespace
 
-REGISTER_OP("TfAdasumPairwiseCombine")
+REGISTER_OP(TF_ADASUM_PAIRWISE_COMBINE)
     .Input("a: T")
     .Input("b: T")
     .Input("segments: int64")
@@ -79,7 +80,7 @@ segments: S + 1 non-decreasing offsets into the flattened tensors; the first is 
 combined: The combination, of the shape of `a`.
 )doc");
 
-REGISTER_OP("TfAdasumSegmentGram")
+REGISTER_OP(TF_ADASUM_SEGMENT_GRAM)
     .Input("rows: T")
     .Input("segments: int64")
     .Output("gram: double")
@@ -97,7 +98,7 @@ segments: S + 1 non-decreasing offsets into a row; the first is 0, the last is N
 gram: The symmetric matrices, of shape [S, R, R]; zeros for an empty segment.
 )doc");
 
-REGISTER_OP("TfAdasumSegmentWeightedSum")
+REGISTER_OP(TF_ADASUM_SEGMENT_WEIGHTED_SUM)
     .Input("rows: T")
     .Input("coefficients: double")
     .Input("segments: int64")

@@ -59,6 +59,25 @@ def assert_rounded(actual, expected, dtype, magnitude=None):
     assert (error <= allowed).all(), f"largest excess {np.max(error - allowed)}"
 
 
+# Inner products in float32, fifteen products at a time, are good to 16·2^-24 of ‖a‖‖b‖; the two
+# coefficients, their products and the sum are rounded to float32. Float64 is not touched by that.
+FLOAT32_PAIRWISE = 24 * 2.0**-24
+
+
+def assert_combined(actual, a, b, dtype):
+    """`actual` is the Adasum of one segment, to the precision that `tf_adasum.ops` promises."""
+    x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    xx, yy = np.sum(x * x), np.sum(y * y)
+    product = np.sqrt(xx) * np.sqrt(yy)
+    # What an error of 1 in the coefficients' ratios to the norms comes to, element by element.
+    magnitude = np.zeros_like(x)
+    for vector, squared_norm in ((x, xx), (y, yy)):
+        magnitude += np.abs(vector) * (1 + product / squared_norm if squared_norm else 1)
+    if dtype != tf.float64 and ops.backend() == "custom":
+        magnitude *= FLOAT32_PAIRWISE * 1e12  # assert_rounded allows 1e-12 of it
+    assert_rounded(actual, oracle.pairwise(a, b), dtype, magnitude)
+
+
 def bits(tensor) -> bytes:
     return tensor.numpy().tobytes()
 
@@ -109,19 +128,17 @@ def test_weighted_sum_and_pairwise_of_every_segment_table(backend, dtype, table)
     expected = oracle.segment_weighted_sum(rows, coefficients, segments)
     assert_rounded(combined, expected, dtype, magnitude)
 
-    combined = ops.pairwise_combine(a, b, segments)
-    expected = np.zeros(segments[-1])
+    combined = ops.pairwise_combine(a, b, segments).numpy()
+    assert combined.dtype == dtype
     for begin, end in itertools.pairwise(segments):
-        expected[begin:end] = oracle.pairwise(a[begin:end], b[begin:end])
-    assert_rounded(combined, expected, dtype, magnitude)
+        assert_combined(combined[begin:end], a[begin:end], b[begin:end], dtype)
 
 
 def test_pairwise_keeps_the_shape_and_has_one_segment_by_default(backend, dtype):
     a, b = random_rows(dtype, 2, 24)
     combined = ops.pairwise_combine(a.reshape(2, 3, 4), b.reshape(2, 3, 4))
     assert combined.shape == (2, 3, 4) and combined.dtype == dtype
-    expected = oracle.pairwise(a, b).reshape(2, 3, 4)
-    assert_rounded(combined, expected, dtype, np.full([2, 3, 4], 10.0))
+    assert_combined(combined.numpy().ravel(), a, b, dtype)
     scalar = ops.pairwise_combine(tf.constant(2.0, dtype), tf.constant(2.0, dtype))
     assert scalar.shape == () and scalar.numpy() == 2
 
@@ -159,12 +176,7 @@ def test_tiny_and_huge_magnitudes(backend, dtype):
     a, b = random_rows(dtype, 2, 100)
     for scale_a, scale_b in ((tiny, tiny), (huge, huge), (tiny, huge), (huge, tiny)):
         x, y = a * dtype.as_numpy_dtype(scale_a), b * dtype.as_numpy_dtype(scale_b)
-        magnitude = np.abs(x.astype(np.float64)) + np.abs(y.astype(np.float64))
-        magnitude += abs(float(np.sum(x.astype(float) * y.astype(float)))) * (
-            np.abs(x.astype(float)) / np.sum(x.astype(float) ** 2)
-            + np.abs(y.astype(float)) / np.sum(y.astype(float) ** 2)
-        )
-        assert_rounded(ops.pairwise_combine(x, y), oracle.pairwise(x, y), dtype, magnitude)
+        assert_combined(ops.pairwise_combine(x, y), x, y, dtype)
 
 
 def test_below_the_zero_norm_the_result_is_the_sum(backend):
@@ -380,16 +392,49 @@ def test_wrong_shapes_are_refused_at_run_time(backend):
 # ---- choice of the backend ---------------------------------------------------------------------
 
 
+GPUS = ("GPU", "GPU:1", "/device:GPU:0", "/job:worker/replica:0/task:1/device:GPU:0")
+
+
 def test_backend_of_a_device(backend):
     assert ops.backend() == backend
     assert ops.backend("CPU:0") == backend
     assert ops.backend("/job:worker/replica:0/task:1/device:CPU:0") == backend
-    for gpu in ("GPU", "GPU:1", "/device:GPU:0", "/job:worker/replica:0/task:1/device:GPU:0"):
+    assert ops.same_bits_everywhere("CPU:0") == (backend == "custom")
+    assert ops.backend("TPU:0") == "tensorflow"
+
+
+def without_cuda(monkeypatch, module=None):
+    """An installed library that was built without its kernels for GPUs."""
+    status = library.Status(True, "", None, None, gpu_reason="built without a CUDA compiler")
+    monkeypatch.setattr(library._installed, "_status", status)
+    monkeypatch.setattr(library._installed, "_has_warned_about", set())
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_a_gpu_without_kernels_gets_stock_tensorflow_and_one_warning(gpu, monkeypatch):
+    without_cuda(monkeypatch)
+    monkeypatch.delenv(library.CHOICE_VARIABLE, raising=False)
+    with pytest.warns(RuntimeWarning, match="built without a CUDA compiler"):
         assert ops.backend(gpu) == "tensorflow"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert ops.backend(gpu) == "tensorflow"
+        assert not ops.same_bits_everywhere(gpu)
+    monkeypatch.setenv(library.CHOICE_VARIABLE, "custom")
+    with pytest.raises(RuntimeError, match="built without a CUDA compiler"):
+        ops.backend(gpu)
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_a_gpu_with_kernels_uses_them(gpu, monkeypatch):
+    monkeypatch.setattr(library._installed, "_status", library.Status(True, "", None, None))
+    monkeypatch.setenv(library.CHOICE_VARIABLE, "custom")
+    assert ops.backend(gpu) == "custom"
+    assert not ops.same_bits_everywhere(gpu)
 
 
 @pytest.mark.parametrize("backend", ["custom"], indirect=True)
-def test_each_call_follows_the_device_of_its_tensor_or_scope(backend):
+def test_each_call_follows_the_device_of_its_tensor_or_scope(backend, monkeypatch):
     def compiled_ops(device_scope, device=None):
         @tf.function
         def run(rows):
@@ -400,9 +445,34 @@ def test_each_call_follows_the_device_of_its_tensor_or_scope(backend):
         return [op.type for op in graph.get_operations() if op.type.startswith("TfAdasum")]
 
     assert compiled_ops("CPU:0") == ["TfAdasumSegmentGram"]
-    assert compiled_ops("GPU:0") == []
-    assert compiled_ops("CPU:0", device="GPU:0") == []
     assert compiled_ops("GPU:0", device="CPU:0") == ["TfAdasumSegmentGram"]
+    without_cuda(monkeypatch)
+    monkeypatch.setenv(library.CHOICE_VARIABLE, "auto")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert compiled_ops("GPU:0") == []
+        assert compiled_ops("CPU:0", device="GPU:0") == []
+
+
+def test_the_error_of_a_gram_matrix_depends_on_where_it_was_computed(monkeypatch):
+    def error_in(device_scope):
+        errors = []
+
+        @tf.function
+        def run(gram):
+            with tf.device(device_scope):
+                errors.append(ops.gram_relative_error(tf.identity(gram)))
+            return gram
+
+        run.get_concrete_function(tf.TensorSpec([1, 2, 2], tf.float64))
+        return errors.pop()
+
+    monkeypatch.setattr(library._installed, "_status", library.Status(True, "", None, None))
+    monkeypatch.setenv(library.CHOICE_VARIABLE, "custom")
+    assert error_in("CPU:0") == 1e-14
+    assert error_in("GPU:0") == 1e-6
+    monkeypatch.setenv(library.CHOICE_VARIABLE, "tensorflow")
+    assert error_in("GPU:0") == 1e-14
 
 
 def test_reference_compiles_under_xla(monkeypatch):

@@ -6,10 +6,24 @@ Replicas hold vectors of N elements; `segments` divides the elements, one segmen
     coefficients = any rule on `gram`                               a few numbers
     combined     = segment_weighted_sum(rows, coefficients, segments)
 
-`pairwise_combine` is all three in one for Adasum on two vectors. Each runs on the compiled CPU op
-("custom") where it is loaded and the data is on a CPU, else on stock TensorFlow ("tensorflow"),
-with the same contract; see `library` for how that is chosen. None of them is differentiable, and
-the compiled op is not for functions that XLA compiles (`jit_compile=True`).
+`pairwise_combine` is all three in one for Adasum on two vectors. Each runs on the compiled op
+("custom") where that was built for the device that holds the data, a CPU or an NVIDIA GPU, else on
+stock TensorFlow ("tensorflow"), with the same contract; see `library` for how that is chosen. None
+of them is differentiable, and the compiled op is not for functions that XLA compiles
+(`jit_compile=True`).
+
+What is exact and what is not: results are rounded to their dtype, and before that
+
+                             inner products                   linear combination
+    stock TensorFlow         float64                          float64
+    CPU                      float64                          float64
+    CPU, pairwise_combine    in float32, a relative error     float32, but float64 for float64
+                             below 1e-6 of ‖a‖‖b‖ (*)
+    GPU                      the same, for all three          float32, but float64 for float64
+
+(*) Products in float32, few at a time added in float32 and then all in float64; in float64 for
+float64. The CPU op turns to float64 by itself where squares would leave the range of float32; on a
+GPU elements below 1e-19 count as zero, and above 1e19 they make their segment NaN.
 
 Shape letters: S segments, R rows (replicas), N elements in a row.
 
@@ -22,7 +36,14 @@ import tensorflow as tf
 
 from tf_adasum.ops import library, reference
 
-__all__ = ["backend", "pairwise_combine", "segment_gram", "segment_weighted_sum"]
+__all__ = [
+    "backend",
+    "gram_relative_error",
+    "pairwise_combine",
+    "same_bits_everywhere",
+    "segment_gram",
+    "segment_weighted_sum",
+]
 
 DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
 
@@ -33,10 +54,9 @@ def pairwise_combine(a, b, segments=None, *, device: str | None = None) -> tf.Te
         combined = (1 - a·b / (2‖a‖²))·a + (1 - a·b / (2‖b‖²))·b
 
     Orthogonal segments are added, equal ones averaged. A squared norm below 1.4917e-154 (the square
-    root of the smallest positive normal float64) counts as zero, and its coefficient is 1. Inner
-    products are formed in float64, and the result is rounded once. A NaN or Inf in a segment of
-    either tensor makes that whole segment of the result NaN, as does a squared norm that overflows
-    float64.
+    root of the smallest positive normal float64) counts as zero, and its coefficient is 1. A NaN or
+    Inf in a segment of either tensor makes that whole segment of the result NaN, as does a squared
+    norm that overflows float64. For the precision see the table of this module.
 
     Args:
         a: Any shape; float16, bfloat16, float32 or float64.
@@ -89,8 +109,8 @@ def segment_gram(rows, segments, *, device: str | None = None) -> tf.Tensor:
             the backend, and moves nothing.
 
     Returns:
-        [S, R, R], float64: formed and summed in float64, exactly symmetric, zeros for an empty
-        segment.
+        [S, R, R], float64: exactly symmetric, zeros for an empty segment; `gram_relative_error`
+        bounds the error.
 
     Raises:
         ValueError: For arguments that are known to be wrong before anything runs.
@@ -121,8 +141,8 @@ def segment_weighted_sum(rows, coefficients, segments, *, device: str | None = N
             the backend, and moves nothing.
 
     Returns:
-        [N], the dtype of `rows`: summed in float64 in row order and rounded once. A NaN coefficient
-        makes its whole segment NaN.
+        [N], the dtype of `rows`: summed in row order, on CPUs in float64, and rounded once. A NaN
+        coefficient makes its whole segment NaN.
 
     Raises:
         ValueError: For arguments that are known to be wrong before anything runs.
@@ -158,25 +178,50 @@ def backend(device: str | None = None) -> str:
         RuntimeError: If it asks for the compiled op and that cannot be loaded.
 
     Example:
-        >>> backend("GPU:0")
+        >>> backend("TPU:0")
         'tensorflow'
     """
     return "tensorflow" if _library_for(device or "CPU") is None else "custom"
 
 
+def gram_relative_error(gram: tf.Tensor) -> float:
+    """What rounding leaves of `segment_gram` where it was computed.
+
+    Args:
+        gram: A result of `segment_gram`, or what was made of it on the same device.
+
+    Returns:
+        A bound on the error of ``gram[s, i, j]`` in units of ``sqrt(gram[s, i, i] gram[s, j, j])``:
+        1e-6 for the GPU kernels, whose products are formed in float32, else 1e-14.
+    """
+    where = _device_of(gram, None)
+    return 1e-6 if _device_type(where) == "GPU" and backend(where) == "custom" else 1e-14
+
+
+def same_bits_everywhere(device: str) -> bool:
+    """Whether the operations give the same bits on `device` as on every other of its type.
+
+    The compiled op on CPUs does. Stock TensorFlow sums as the processor likes, and how the GPU
+    kernels divide a sum depends on the GPU.
+    """
+    return _device_type(device) == "CPU" and backend(device) == "custom"
+
+
 def _library_for(device: str):
-    """The compiled ops for `device`, which is a CPU, or `None` for stock TensorFlow."""
-    return library.load() if _device_type(device) == "CPU" else None
+    """The compiled ops for `device`, or `None` for stock TensorFlow."""
+    return library.load(_device_type(device))
 
 
 def _implementation(tensor: tf.Tensor, device: str | None):
     """The compiled ops for an operation on `tensor`, or `None` for stock TensorFlow."""
+    return _library_for(_device_of(tensor, device))
+
+
+def _device_of(tensor: tf.Tensor, device: str | None) -> str:
     # In a graph a tensor made outside of any tf.device scope has no device. A new operation shows
     # the scope that the call is in, and without a scope TensorFlow prefers a GPU.
     where = device or tensor.device or tf.identity(tensor).device
-    if not where:
-        where = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
-    return _library_for(where)
+    return where or ("GPU" if tf.config.list_logical_devices("GPU") else "CPU")
 
 
 def _device_type(device: str) -> str | None:

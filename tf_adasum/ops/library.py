@@ -2,7 +2,8 @@
 
 A compiled op fits exactly one TensorFlow. `_build_info.json`, written beside the library when it is
 built, names that TensorFlow; a library built for another one is not loaded. Without the library the
-stock TensorFlow implementation is used, and a warning says so once.
+stock TensorFlow implementation is used, and a warning says so once. The kernels for NVIDIA GPUs are
+two more files beside it, which may be missing on their own.
 
 The environment variable `TF_ADASUM_OPS` chooses, and is read at every call:
 
@@ -26,6 +27,7 @@ CHOICE_VARIABLE = "TF_ADASUM_OPS"
 CHOICES = ("auto", "custom", "tensorflow")
 LIBRARY_NAME = "_adasum_ops.so"
 BUILD_INFO_NAME = "_build_info.json"
+CUDA_NAMES = ("_adasum_cuda.so", "_adasum_kernels.fatbin")
 HOW_TO_BUILD = (
     "To build it for the installed TensorFlow, run in the source folder of tf_adasum: "
     "`pip install --no-build-isolation --no-deps --force-reinstall .` (with `-e .` for an editable "
@@ -42,12 +44,14 @@ class Status:
         path: Where the library is, or would be.
         reason: Why it is not loaded; `None` if it is.
         built_for: The TensorFlow it was built for, "version (git version)"; `None` if not known.
+        gpu_reason: Why there are no kernels for GPUs; `None` if there are.
     """
 
     loaded: bool
     path: str
     reason: str | None
     built_for: str | None
+    gpu_reason: str | None = None
 
 
 class OpLibrary:
@@ -63,10 +67,14 @@ class OpLibrary:
         self._lock = threading.Lock()
         self._status: Status | None = None
         self._module: types.ModuleType | None = None
-        self._has_warned = False
+        self._has_warned_about = set()
 
-    def load(self) -> types.ModuleType | None:
+    def load(self, device_type: str = "CPU") -> types.ModuleType | None:
         """The module with the generated wrappers of the ops, or `None` for stock TensorFlow.
+
+        Args:
+            device_type: What the ops are to run on, "CPU" or "GPU". On any other device it is stock
+                TensorFlow.
 
         Raises:
             ValueError: If `TF_ADASUM_OPS` has a value other than auto, custom, tensorflow.
@@ -78,17 +86,18 @@ class OpLibrary:
                 f"The environment variable {CHOICE_VARIABLE} is expected to be one of "
                 f"{', '.join(CHOICES)}; Received: {CHOICE_VARIABLE}={choice!r}"
             )
-        if choice == "tensorflow":
+        if choice == "tensorflow" or device_type not in ("CPU", "GPU"):
             return None
         status = self.status()
-        if status.loaded:
+        reason = status.reason or (status.gpu_reason if device_type == "GPU" else None)
+        if reason is None:
             return self._module
         if choice == "custom":
             raise RuntimeError(
-                f"{CHOICE_VARIABLE}=custom asks for tf_adasum's compiled op, but {status.reason}. "
+                f"{CHOICE_VARIABLE}=custom asks for tf_adasum's compiled op, but {reason}. "
                 f"{HOW_TO_BUILD}"
             )
-        self._warn_once(status)
+        self._warn_once(reason)
         return None
 
     def status(self) -> Status:
@@ -119,14 +128,22 @@ class OpLibrary:
             self._module = tf.load_op_library(str(self._path))
         except (tf.errors.OpError, RuntimeError, OSError) as error:
             return failed(f"TensorFlow cannot load {self._path}: {error}", built_for)
-        return Status(True, str(self._path), None, built_for)
+        return Status(True, str(self._path), None, built_for, self._why_not_on_gpus(build_info))
 
-    def _warn_once(self, status: Status) -> None:
+    def _why_not_on_gpus(self, build_info: dict) -> str | None:
+        missing = [name for name in CUDA_NAMES if not self._path.with_name(name).exists()]
+        if not missing:
+            return None
+        why = build_info.get("cuda", {}).get("not_built", f"{', '.join(missing)} are missing")
+        return f"its kernels for GPUs were not built ({why})"
+
+    def _warn_once(self, reason: str) -> None:
         with self._lock:
-            is_first, self._has_warned = not self._has_warned, True
+            is_first = reason not in self._has_warned_about
+            self._has_warned_about.add(reason)
         if is_first:
             warnings.warn(
-                f"tf_adasum's compiled op is not used: {status.reason}. Slower stock TensorFlow "
+                f"tf_adasum's compiled op is not used: {reason}. Slower stock TensorFlow "
                 f"operations take its place, with the same results. {HOW_TO_BUILD}",
                 RuntimeWarning,
                 stacklevel=4,
@@ -140,9 +157,9 @@ def _describe(version: str, git_version: str) -> str:
 _installed = OpLibrary(Path(__file__).parent)
 
 
-def load() -> types.ModuleType | None:
+def load(device_type: str = "CPU") -> types.ModuleType | None:
     """Loads the installed library; see `OpLibrary.load`."""
-    return _installed.load()
+    return _installed.load(device_type)
 
 
 def status() -> Status:

@@ -7,14 +7,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tf_adasum import ops
 from tf_adasum.aggregation.rules.base import AggregationRule
 
 # Below this squared norm a vector counts as zero, and its coefficient is 1: 0 ⊕ b = b.
 SMALLEST_SQUARED_NORM = float(np.sqrt(np.finfo(np.float64).tiny))
-
-# Relative error of the entries of G: products of float32 are exact in float64, sums over n elements
-# in chunks stay under 1e-16·√n.
-GRAM_RELATIVE_ERROR = 1e-14
 
 
 @keras.saving.register_keras_serializable("tf_adasum")
@@ -68,13 +65,13 @@ class Adasum(AggregationRule):
     def coefficients(self, gram):
         """Returns ``[S, R]``, float64; see `AggregationRule.coefficients`."""
         gram_SRR = tf.convert_to_tensor(gram, tf.float64)
+        error = ops.gram_relative_error(gram_SRR)
         segments, replicas = tf.shape(gram_SRR)[0], gram_SRR.shape[-1]
         nodes_SMR = tf.eye(replicas, batch_shape=[segments], dtype=tf.float64)
         while nodes_SMR.shape[1] > 1:
             pairs = nodes_SMR.shape[1] // 2
-            combined_SPR = _combine(
-                gram_SRR, nodes_SMR[:, 0 : 2 * pairs : 2], nodes_SMR[:, 1 : 2 * pairs : 2]
-            )
+            first_SPR, second_SPR = (nodes_SMR[:, i : 2 * pairs : 2] for i in (0, 1))
+            combined_SPR = _combine(gram_SRR, first_SPR, second_SPR, error)
             carried = nodes_SMR[:, 2 * pairs :]
             nodes_SMR = tf.concat([combined_SPR, carried], axis=1)
         finite_S = tf.reduce_all(tf.math.is_finite(gram_SRR), axis=[1, 2])
@@ -82,9 +79,9 @@ class Adasum(AggregationRule):
         return tf.where(finite_S[:, None], nodes_SMR[:, 0], not_a_number)
 
 
-def _combine(gram_SRR, p_SPR, q_SPR):
+def _combine(gram_SRR, p_SPR, q_SPR, error):
     """One level of the tree: ``(1 - pq/(2pp)) p + (1 - pq/(2qq)) q`` for P pairs of nodes."""
-    pp, qq = _squared_norm(gram_SRR, p_SPR), _squared_norm(gram_SRR, q_SPR)
+    pp, qq = (_squared_norm(gram_SRR, node, error) for node in (p_SPR, q_SPR))
     pq = _inner(gram_SRR, p_SPR, q_SPR)
     # sqrt(pp)·sqrt(pp) can fall short of pp, and adasum(p, p) has to be p to the last bit.
     bound = tf.sqrt(pp) * tf.sqrt(qq) * (1 + 4 * np.finfo(np.float64).eps)
@@ -102,9 +99,9 @@ def _inner(gram_SRR, p_SPR, q_SPR):
     return tf.reduce_sum(tf.matmul(p_SPR, gram_SRR) * q_SPR, axis=-1)
 
 
-def _squared_norm(gram_SRR, p_SPR):
+def _squared_norm(gram_SRR, p_SPR, error):
     """``pᵀGp``, or zero where it is no more than the rounding of G."""
     squared_norm = _inner(gram_SRR, p_SPR, p_SPR)
     magnitude = _inner(tf.abs(gram_SRR), tf.abs(p_SPR), tf.abs(p_SPR))
-    noise = 8 * GRAM_RELATIVE_ERROR * magnitude
+    noise = 8 * error * magnitude
     return tf.where(squared_norm < noise, tf.zeros_like(squared_norm), squared_norm)

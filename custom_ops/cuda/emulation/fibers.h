@@ -1,0 +1,218 @@
+// One fiber for each CUDA thread: the threads run one at a time, each up to its next barrier. A
+// cooperative launch has all its blocks at once, other launches one block after the other.
+//
+// Memory that a kernel has not written holds NaN bytes, so that it shows if a kernel reads it.
+#ifndef TF_ADASUM_CUDA_EMULATION_FIBERS_H_
+#define TF_ADASUM_CUDA_EMULATION_FIBERS_H_
+
+#include <sys/mman.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#if !defined(__x86_64__)
+#error "The emulation switches fibers in x86-64 assembly."
+#endif
+
+// Saves the registers that a function must keep on the current stack, stores its address in
+// *save_to, and goes on where the stack at `load_from` was left.
+extern "C" void tf_adasum_switch_fiber(void** save_to, void* load_from);
+__asm__(R"(
+.text
+.weak tf_adasum_switch_fiber
+.type tf_adasum_switch_fiber, @function
+tf_adasum_switch_fiber:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+)");
+
+namespace tf_adasum::emulation {
+
+constexpr int kLanes = 32;
+constexpr size_t kStackBytes = 256 << 10;  // reserved; the system provides what is touched
+constexpr unsigned char kUnwritten = 0xff;
+
+struct Barrier {
+  int expected = 0;
+  int arrived = 0;
+  unsigned generation = 0;
+};
+
+struct WarpState {
+  Barrier barrier;
+  uint64_t exchanged[kLanes];     // by a shuffle
+  unsigned fragments[kLanes][6];  // of a matrix multiplication
+};
+
+struct BlockState {
+  unsigned index = 0;
+  Barrier barrier;
+  std::vector<WarpState> warps;
+  std::map<const void*, std::vector<unsigned char>> shared_arrays;  // by declaration
+  std::unique_ptr<unsigned char[]> dynamic_shared;
+};
+
+struct Copy {
+  void* to;
+  const void* from;
+  int bytes;
+};
+
+struct ThreadState {
+  unsigned index = 0;
+  BlockState* block = nullptr;
+  void* stack_pointer = nullptr;
+  bool done = false;
+  std::vector<Copy> copies;  // that this thread has started
+
+  WarpState& warp() const { return block->warps[index / kLanes]; }
+  unsigned lane() const { return index % kLanes; }
+};
+
+struct Index {
+  unsigned x;
+};
+
+// What the built-in variables of CUDA show to the running thread.
+inline Index thread_index, block_index, grid_size;
+
+class Scheduler {
+ public:
+  ThreadState* running = nullptr;
+
+  void Run(unsigned first_block, unsigned block_count, int threads, int64_t shared_bytes,
+           const std::function<void()>& kernel) {
+    kernel_ = &kernel;
+    std::vector<BlockState> blocks(block_count);
+    std::vector<ThreadState> thread_states(static_cast<size_t>(block_count) * threads);
+    const size_t stack_bytes = thread_states.size() * kStackBytes;
+    char* stacks = static_cast<char*>(mmap(nullptr, stack_bytes, PROT_READ | PROT_WRITE,
+                                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    if (stacks == MAP_FAILED) Fail("no memory for stacks");
+    for (unsigned b = 0; b < block_count; ++b) {
+      BlockState& block = blocks[b];
+      block.index = first_block + b;
+      block.barrier.expected = threads;
+      block.warps.resize(threads / kLanes);
+      for (WarpState& warp : block.warps) warp.barrier.expected = kLanes;
+      block.dynamic_shared.reset(new unsigned char[shared_bytes]);  // aligned to 16 by new
+      memset(block.dynamic_shared.get(), kUnwritten, shared_bytes);
+      for (int t = 0; t < threads; ++t) {
+        ThreadState& thread = thread_states[static_cast<size_t>(b) * threads + t];
+        thread.index = t;
+        thread.block = &block;
+        const size_t number = &thread - thread_states.data();
+        thread.stack_pointer = NewStack(stacks + (number + 1) * kStackBytes);
+      }
+    }
+    RunAll(&thread_states);
+    munmap(stacks, stack_bytes);
+  }
+
+  void WaitAt(Barrier* barrier) {
+    const unsigned generation = barrier->generation;
+    if (++barrier->arrived == barrier->expected) {
+      barrier->arrived = 0;
+      ++barrier->generation;
+      progress_ = true;
+      return;
+    }
+    while (barrier->generation == generation) Yield();
+  }
+
+  // Lets the other threads run.
+  void Yield() { tf_adasum_switch_fiber(&running->stack_pointer, scheduler_stack_); }
+
+  void NoteProgress() { progress_ = true; }
+
+  [[noreturn]] static void Fail(const char* reason) {
+    fprintf(stderr, "emulation: %s\n", reason);
+    abort();
+  }
+
+ private:
+  // A stack that looks as if the fiber had been left right before Enter(): six registers, the
+  // address to return to, and a return address that is never used.
+  static void* NewStack(char* top) {
+    void** stack = reinterpret_cast<void**>(top) - 2;
+    *--stack = nullptr;
+    *--stack = reinterpret_cast<void*>(&Enter);
+    for (int k = 0; k < 6; ++k) *--stack = nullptr;
+    return stack;
+  }
+
+  static void Enter();
+
+  // A warp runs as far as it can before the next one does, so that it overtakes the others where a
+  // barrier is missing: upwards or downwards, in turns.
+  void RunAll(std::vector<ThreadState>* threads) {
+    const int warp_count = static_cast<int>(threads->size()) / kLanes;
+    const bool downwards = threads->front().block->index % 2 == 1;
+    for (bool all_done = false; !all_done;) {
+      all_done = true;
+      bool any_progress = false;
+      for (int number = 0; number < warp_count; ++number) {
+        const int warp = downwards ? warp_count - 1 - number : number;
+        ThreadState* lanes = threads->data() + static_cast<size_t>(warp) * kLanes;
+        do {
+          progress_ = false;
+          for (int lane = 0; lane < kLanes; ++lane) {
+            if (!lanes[lane].done) Resume(&lanes[lane]);
+          }
+          any_progress = any_progress || progress_;
+        } while (progress_);
+        for (int lane = 0; lane < kLanes; ++lane) all_done = all_done && lanes[lane].done;
+      }
+      if (!any_progress && !all_done) Fail("all threads wait at barriers that not all reach");
+    }
+  }
+
+  void Resume(ThreadState* thread) {
+    running = thread;
+    thread_index.x = thread->index;
+    block_index.x = thread->block->index;
+    tf_adasum_switch_fiber(&scheduler_stack_, thread->stack_pointer);
+  }
+
+  const std::function<void()>* kernel_ = nullptr;
+  void* scheduler_stack_ = nullptr;
+  bool progress_ = false;
+};
+
+inline Scheduler scheduler;
+
+inline void Scheduler::Enter() {
+  (*scheduler.kernel_)();
+  scheduler.running->done = true;
+  scheduler.progress_ = true;
+  for (;;) scheduler.Yield();
+}
+
+inline void* SharedArray(const void* declaration, size_t bytes) {
+  auto& array = scheduler.running->block->shared_arrays[declaration];
+  if (array.empty()) array.assign(bytes, kUnwritten);
+  return array.data();
+}
+
+}  // namespace tf_adasum::emulation
+
+#endif  // TF_ADASUM_CUDA_EMULATION_FIBERS_H_

@@ -1,0 +1,133 @@
+// A tile of the Gram matrix on tensor cores, for the 16-bit types: a warp multiplies 16 rows at 16
+// columns by one instruction per 8 columns of the result.
+//
+// In D += A B (see intrinsics.cuh), A holds rows of X as its rows, B rows of X as its columns, and
+// the two layouts are the same: lane l holds columns of row l / 4. So one load serves both. The sum
+// over the columns may take them in any order, as long as A and B agree: each lane loads 8 columns
+// that follow each other, by one instruction of 16 bytes, and calls them k = 2t, 2t + 1, 2t + 8,
+// 2t + 9 of two multiplications.
+//
+// Accuracy: products of 16-bit numbers are exact in float. A tensor core adds 16 of them at once
+// and truncates, so one round of 8 multiplications loses at most 8·2^-23; then doubles take over.
+#ifndef TF_ADASUM_CUDA_GRAM_MMA_CUH_
+#define TF_ADASUM_CUDA_GRAM_MMA_CUH_
+
+#include "gram_tiles.cuh"
+#include "packets.cuh"
+#include "teams.cuh"
+
+namespace tf_adasum {
+
+// kAligned: all rows begin at a multiple of 16 bytes. kRows is 8 or 16.
+template <typename T, bool kAligned, int kRows, TileKind kKind>
+class MmaTile {
+ public:
+  using Element = T;
+  static constexpr TileKind kTileKind = kKind;
+  static constexpr int kTileRows = kRows;
+  static constexpr int kCount = kRows * kRows;
+
+  __device__ static __forceinline__ GramPosition Position(int k) { return {k / kRows, k % kRows}; }
+
+  // Adds the products of the elements [begin, end). Called by all lanes of a warp.
+  __device__ __forceinline__ void Add(const TileRows<T>& rows, int64 begin, int64 end, Team team) {
+    const int group = Lane() / kLanesPerRow;
+    const int64 lane_column = Lane() % kLanesPerRow * kColumns;
+    const int64 warps = team.size / kWarpThreads;
+    const int64 warp = team.thread / kWarpThreads;
+    const int64 aligned_begin = begin / kColumns * kColumns;
+    for (int64 first = aligned_begin + warp * kRoundColumns; first < end;
+         first += warps * kRoundColumns) {
+      const bool whole = kAligned && first >= begin && first + kRoundColumns <= end;
+      uint4 x[kLoads][kGroups];
+      uint4 y[kLoads][kGroups];
+#pragma unroll
+      for (int u = 0; u < kLoads; ++u) {
+        const int64 column = first + u * kLoadColumns + lane_column;
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+          const int row = group + 8 * g;
+          x[u][g] = LoadColumns(rows, rows.first_row + row, column, begin, end, whole);
+          if constexpr (kKind == TileKind::kBelow) {
+            y[u][g] = LoadColumns(rows, rows.first_column + row, column, begin, end, whole);
+          }
+        }
+      }
+      float sums[kGroups][4] = {};
+#pragma unroll
+      for (int u = 0; u < kLoads; ++u) {
+        Multiply(x[u], kKind == TileKind::kBelow ? y[u] : x[u], sums);
+      }
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) {
+#pragma unroll
+        for (int k = 0; k < kUsed; ++k) totals_[g][k] += static_cast<double>(sums[g][k]);
+      }
+    }
+  }
+
+  // Writes the kCount sums of the warp.
+  __device__ __forceinline__ void Leave(double* out) {
+    const int row = Lane() / kLanesPerRow;
+    const int column = Lane() % kLanesPerRow * 2;
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+#pragma unroll
+      for (int k = 0; k < kUsed; ++k) {
+        out[(row + k / 2 * 8) * kRows + 8 * g + column + k % 2] = totals_[g][k];
+      }
+    }
+  }
+
+ private:
+  static constexpr int kGroups = kRows / 8;         // of 8 rows
+  static constexpr int kUsed = kRows == 8 ? 2 : 4;  // the others belong to rows 8..15
+  static constexpr int kLanesPerRow = 4;
+  static constexpr int kColumns = 8;  // in one load of a lane
+  static constexpr int kLoadColumns = kLanesPerRow * kColumns;
+  static constexpr int kLoads = 4;  // in flight, of each row
+  static constexpr int kRoundColumns = kLoads * kLoadColumns;
+
+  // The elements [column, column + 8) of a row, with zeros outside [begin, end).
+  __device__ static __forceinline__ uint4 LoadColumns(const TileRows<T>& rows, int row,
+                                                      int64 column, int64 begin, int64 end,
+                                                      bool whole) {
+    Packet<T, kColumns> packet = ZeroPacket<T, kColumns>();
+    if (row < rows.row_count) {
+      const T* from = rows.rows_RN + row * rows.row_stride + column;
+      if (whole) {
+        packet = LoadPacket<Memory::kGlobalOnce, kColumns>(from);
+      } else {
+#pragma unroll
+        for (int j = 0; j < kColumns; ++j) {
+          if (column + j >= begin && column + j < end) packet.elements[j] = from[j];
+        }
+      }
+    }
+    uint4 bits;
+    memcpy(&bits, &packet, sizeof(bits));
+    return bits;
+  }
+
+  __device__ static __forceinline__ void Multiply(const uint4 (&x)[kGroups],
+                                                  const uint4 (&y)[kGroups],
+                                                  float (&sums)[kGroups][4]) {
+    const uint4 upper = x[0];
+    const uint4 lower = kGroups == 2 ? x[kGroups - 1] : uint4{0, 0, 0, 0};
+    const unsigned a_first[4] = {upper.x, lower.x, upper.y, lower.y};
+    const unsigned a_second[4] = {upper.z, lower.z, upper.w, lower.w};
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      const unsigned b_first[2] = {y[g].x, y[g].y};
+      const unsigned b_second[2] = {y[g].z, y[g].w};
+      Mma(sums[g], a_first, b_first, T{});
+      Mma(sums[g], a_second, b_second, T{});
+    }
+  }
+
+  double totals_[kGroups][kUsed] = {};
+};
+
+}  // namespace tf_adasum
+
+#endif  // TF_ADASUM_CUDA_GRAM_MMA_CUH_

@@ -1,0 +1,102 @@
+// The running sums of one thread for many inner products at once, and their totals over a warp.
+//
+//     sums.running[k] += x·y     at most kInnerProducts times
+//     sums.Flush()               then, by all lanes of the warp
+//     sums.Leave(out)            at the end: out[k] is the total of the warp
+#ifndef TF_ADASUM_CUDA_GRAM_SUMS_CUH_
+#define TF_ADASUM_CUDA_GRAM_SUMS_CUH_
+
+#include "teams.cuh"
+
+namespace tf_adasum {
+
+// Half of `count`, rounded up, five times: what one of 32 lanes owns of `count` totals.
+__host__ __device__ constexpr int LaneShare(int count) {
+  for (int lanes = kWarpThreads; lanes > 1; lanes /= 2) count = (count + 1) / 2;
+  return count;
+}
+
+template <typename Compute, int kCount>
+class GramSums;
+
+// Floats are handed over to doubles often. 136 doubles in each thread would not fit into the
+// registers, so the lanes share them: a lane keeps the totals of 1/32 of the sums.
+template <int kCount>
+class GramSums<float, kCount> {
+ public:
+  float running[kCount] = {};
+
+  // Halves the number of sums five times: each lane gives one half to the partner at a distance of
+  // 16, 8, 4, 2, 1 lanes, and adds what it receives to the other half, which it keeps.
+  //
+  // Example: 3 sums. At distance 16, lanes 0..15 keep the sums 0 and 1, lanes 16..31 the sum 2 and
+  // a zero; at distance 8, lanes 0..7 keep the sum 0, lanes 8..15 the sum 1.
+  __device__ __forceinline__ void Flush() {
+    int width = kCount;
+#pragma unroll
+    for (int distance = kWarpThreads / 2; distance > 0; distance /= 2) {
+      const int half = (width + 1) / 2;
+      const bool keeps_upper = Lane() & distance;
+#pragma unroll
+      for (int k = 0; k < (kCount + 1) / 2; ++k) {
+        if (k < half) {
+          const float lower = running[k];
+          const float upper = k + half < width ? running[k + half] : 0.0f;
+          const float given = keeps_upper ? lower : upper;
+          running[k] = (keeps_upper ? upper : lower) + __shfl_xor_sync(kAllLanes, given, distance);
+        }
+      }
+      width = half;
+    }
+#pragma unroll
+    for (int k = 0; k < kShare; ++k) totals_[k] += static_cast<double>(running[k]);
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) running[k] = 0.0f;
+  }
+
+  __device__ __forceinline__ void Leave(double* out) {
+    Flush();
+    int first = 0;       // of the sums that this lane keeps
+    int count = kCount;  // how many of them are not padding
+    int width = kCount;
+    for (int distance = kWarpThreads / 2; distance > 0; distance /= 2) {
+      const int half = (width + 1) / 2;
+      if (Lane() & distance) {
+        first += half;
+        count -= half;
+      } else {
+        count = count < half ? count : half;
+      }
+      width = half;
+    }
+#pragma unroll
+    for (int k = 0; k < kShare; ++k) {
+      if (k < count) out[first + k] = totals_[k];
+    }
+  }
+
+ private:
+  static constexpr int kShare = LaneShare(kCount);
+  double totals_[kShare] = {};
+};
+
+// Doubles run to the end.
+template <int kCount>
+class GramSums<double, kCount> {
+ public:
+  double running[kCount] = {};
+
+  __device__ __forceinline__ void Flush() {}
+
+  __device__ __forceinline__ void Leave(double* out) {
+    SumOverWarp(running);
+    if (Lane() == 0) {
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) out[k] = running[k];
+    }
+  }
+};
+
+}  // namespace tf_adasum
+
+#endif  // TF_ADASUM_CUDA_GRAM_SUMS_CUH_

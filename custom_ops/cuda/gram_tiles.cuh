@@ -1,0 +1,63 @@
+// How a Gram matrix of many rows is cut into tiles, of which a thread block computes one.
+//
+//     rows 0..15   | D |              R = 40 rows in tiles of 16: three diagonal tiles (D), of
+//     which rows 16..31  | B | D |          only the lower triangle is needed, and three tiles
+//     below the rows 32..39  | B | B | D |      diagonal (B), which multiply two groups of rows
+//
+// Up to 16 rows (8 for doubles, and for 16-bit numbers without tensor cores) make one diagonal tile,
+// and every row is read once.
+#ifndef TF_ADASUM_CUDA_GRAM_TILES_CUH_
+#define TF_ADASUM_CUDA_GRAM_TILES_CUH_
+
+#include "element_types.cuh"
+
+namespace tf_adasum {
+
+enum class TileKind { kDiagonal, kBelow };
+
+struct GramPosition {
+  int row;
+  int column;
+};
+
+// Entry k of a lower triangle in row-major order: 0 is (0, 0), 1 is (1, 0), 2 is (1, 1), …
+__device__ __forceinline__ GramPosition TrianglePosition(int k) {
+  int row = 0;
+  int before = 0;  // entries in the rows above
+  while (before + row + 1 <= k) before += ++row;
+  return {row, k - before};
+}
+
+__device__ __forceinline__ int64 TriangleSize(int64 row_count) {
+  return row_count * (row_count + 1) / 2;
+}
+
+// The rows that a tile multiplies: those from first_row on with those from first_column on. Rows
+// from row_count on count as zero.
+template <typename T>
+struct TileRows {
+  const T* rows_RN;
+  int64 row_stride;
+  int row_count;
+  int first_row;
+  int first_column;
+};
+
+// Number of tiles of one kind.
+template <typename Tile>
+__device__ __forceinline__ int TileCount(int row_count) {
+  const int groups = (row_count + Tile::kTileRows - 1) / Tile::kTileRows;
+  return Tile::kTileKind == TileKind::kDiagonal ? groups : groups * (groups - 1) / 2;
+}
+
+// The groups of rows that meet in tile number k of its kind.
+template <typename Tile>
+__device__ __forceinline__ GramPosition TilePosition(int k) {
+  if (Tile::kTileKind == TileKind::kDiagonal) return {k, k};
+  const GramPosition below = TrianglePosition(k);
+  return {below.row + 1, below.column};
+}
+
+}  // namespace tf_adasum
+
+#endif  // TF_ADASUM_CUDA_GRAM_TILES_CUH_

@@ -1,0 +1,85 @@
+// Which kernel serves which type, number of rows and device, and what it is called (kernels.cu).
+#ifndef TF_ADASUM_CUDA_KERNEL_CHOICE_H_
+#define TF_ADASUM_CUDA_KERNEL_CHOICE_H_
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
+#include "adasum_cuda.h"
+#include "thresholds.h"
+
+namespace tf_adasum {
+
+inline int64_t SizeOf(AdasumType type) {
+  switch (type) {
+    case ADASUM_FLOAT32:
+      return 4;
+    case ADASUM_FLOAT64:
+      return 8;
+    case ADASUM_FLOAT16:
+    case ADASUM_BFLOAT16:
+      return 2;
+  }
+  return 0;
+}
+
+inline const char* NameOf(AdasumType type) {
+  switch (type) {
+    case ADASUM_FLOAT32:
+      return "float32";
+    case ADASUM_FLOAT64:
+      return "float64";
+    case ADASUM_FLOAT16:
+      return "float16";
+    case ADASUM_BFLOAT16:
+      return "bfloat16";
+  }
+  return "";
+}
+
+inline bool IsAligned(const void* pointer) {
+  return reinterpret_cast<uintptr_t>(pointer) % kPacketBytes == 0;
+}
+
+// "vector" where every row of every array begins at a multiple of 16 bytes, else "scalar".
+inline const char* AccessTo(AdasumType type, int64_t row_stride,
+                            std::initializer_list<const void*> arrays) {
+  bool aligned = row_stride * SizeOf(type) % kPacketBytes == 0;
+  for (const void* array : arrays) aligned = aligned && IsAligned(array);
+  return aligned ? "vector" : "scalar";
+}
+
+// Example: KernelName("pairwise_reduce", ADASUM_FLOAT32, "vector") is
+// "pairwise_reduce_float32_vector".
+inline std::string KernelName(const std::string& operation, AdasumType type, const char* access) {
+  return operation + "_" + NameOf(type) + "_" + access;
+}
+
+// The kernels that compute a Gram matrix: one for the tiles on its diagonal, and one for those
+// below where there is more than one group of rows (gram_tiles.cuh).
+struct GramKernels {
+  const char* diagonal;
+  const char* below;
+  int64_t tile_rows;
+  int blocks_per_multiprocessor;
+};
+
+inline GramKernels ChooseGramKernels(AdasumType type, int64_t row_count, int compute_capability) {
+  if (SizeOf(type) == 2 && compute_capability >= kMmaCapability) {
+    const char* below = "segment_gram_mma16_below";
+    if (row_count <= 8) return {"segment_gram_mma8", below, 8, kMma8Blocks};
+    return {"segment_gram_mma16", below, kTileRowsMma, kMma16Blocks};
+  }
+  const char* below = "segment_gram_fma8_below";
+  if (row_count <= 2) return {"segment_gram_fma2", below, 2, kFma2Blocks};
+  if (row_count <= 4) return {"segment_gram_fma4", below, 4, kFma4Blocks};
+  if (type == ADASUM_FLOAT32 && row_count > kTileRowsFma && row_count <= kMostRowsFloat32) {
+    return {"segment_gram_fma16", below, kMostRowsFloat32, kFma16Blocks};
+  }
+  return {"segment_gram_fma8", below, kTileRowsFma, kFma8Blocks};
+}
+
+}  // namespace tf_adasum
+
+#endif  // TF_ADASUM_CUDA_KERNEL_CHOICE_H_

@@ -1,0 +1,62 @@
+// The plans of one GPU kernel, each made once for a shape and kept with its map on the device.
+//
+// A training step meets the same few shapes again and again, so a plan costs nothing in the long
+// run: no work on the host, no copy to the device.
+#ifndef TF_ADASUM_GPU_GPU_PLANS_H_
+#define TF_ADASUM_GPU_GPU_PLANS_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "cuda_library.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/tensor.h"
+
+namespace tf_adasum {
+
+// A plan and its map. Calls that still use it keep it alive after it was forgotten.
+class GpuPlan {
+ public:
+  GpuPlan(const CudaLibrary& library, AdasumPlan* plan, tensorflow::Tensor map)
+      : library_(library), plan_(plan), map_(std::move(map)) {}
+  ~GpuPlan() { library_.plan_destroy(plan_); }
+  GpuPlan(const GpuPlan&) = delete;
+  GpuPlan& operator=(const GpuPlan&) = delete;
+
+  const AdasumPlan* plan() const { return plan_; }
+  const void* map() const { return map_.data(); }
+
+ private:
+  const CudaLibrary& library_;
+  AdasumPlan* const plan_;
+  const tensorflow::Tensor map_;  // on the device
+};
+
+class GpuPlans {
+ public:
+  GpuPlans(AdasumOperation operation, AdasumType type) : operation_(operation), type_(type) {}
+
+  // The plan for `row_count` rows with these `segments` (in host memory), made now if it is new.
+  absl::Status Get(tensorflow::OpKernelContext* context, const CudaLibrary& library,
+                   int64_t row_count, const tensorflow::Tensor& segments,
+                   std::shared_ptr<const GpuPlan>* plan);
+
+ private:
+  using Shape = std::pair<int64_t, std::vector<int64_t>>;
+
+  const AdasumOperation operation_;
+  const AdasumType type_;
+  std::mutex mutex_;
+  std::map<Shape, std::shared_ptr<const GpuPlan>> plans_;
+};
+
+// The stream that the kernel's device runs on: a cudaStream_t.
+void* StreamOf(tensorflow::OpKernelContext* context);
+
+}  // namespace tf_adasum
+
+#endif  // TF_ADASUM_GPU_GPU_PLANS_H_
