@@ -22,7 +22,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "custom_ops"))
-import build_cuda  # noqa: E402 - it lies beside the sources it builds
+import build_cuda
 
 LIBRARY = "tf_adasum.ops._adasum_ops"
 BUILD_INFO = "_build_info.json"
@@ -105,7 +105,7 @@ def compile_op(sources, scratch):
 
 
 def compile_cuda(scratch):
-    """Compiles the kernels for GPUs in the folder `scratch`; returns the files and how, or why not."""
+    """Compiles the kernels for GPUs in `scratch`; returns the files, and how or why not."""
     choice = os.environ.get("TF_ADASUM_CUDA") or "auto"
     if choice not in ("auto", "0", "1"):
         raise SystemExit(f"TF_ADASUM_CUDA is expected to be auto, 0 or 1; Received: {choice!r}")

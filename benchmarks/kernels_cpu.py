@@ -27,6 +27,9 @@ SIZES = [10**4, 10**5, 10**6, 10**7, 10**8]
 ROW_COUNTS = [2, 4, 8, 16]
 ROW_ELEMENTS = 4_000_000
 FLOAT = 4  # bytes
+PAIRWISE_COLUMNS = ["threads", "elements", "ms", "GB/s", "triad GB/s", "time / floor"]
+PAIRWISE_COLUMNS += ["TensorFlow / ours", "NumPy / ours"]
+ROWS_COLUMNS = ["threads", "R", "triad GB/s", "gram GB/s", "matmul / gram", "weighted sum GB/s"]
 
 
 def yardsticks(folder):
@@ -207,17 +210,10 @@ def main():
         "one segment, combined in place by `pairwise_combine` inside a `tf.function`; the floor is "
         "a read of two vectors plus a triad. GB/s counts 5 vectors for `pairwise_combine`, 3 for "
         "the triad.\n\n"
-        + report.table(
-            "threads,elements,ms,GB/s,triad GB/s,time / floor,TensorFlow / ours,"
-            "NumPy / ours".split(","),
-            pairwise,
-        )
+        + report.table(PAIRWISE_COLUMNS, pairwise)
         + f"\n\nR rows of {ROW_ELEMENTS:,} elements in two segments: GB/s of the rows read (and of "
         "the result written into new memory), and `tf.matmul(rows, rows, transpose_b=True)` over "
-        "`segment_gram`, which sums in double.\n\n"
-        + report.table(
-            "threads,R,triad GB/s,gram GB/s,matmul / gram,weighted sum GB/s".split(","), rows
-        )
+        "`segment_gram`, which sums in double.\n\n" + report.table(ROWS_COLUMNS, rows)
     )
     report.write("kernels_cpu", "CPU kernels against the memory's speed", body)
 

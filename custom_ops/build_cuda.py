@@ -10,8 +10,8 @@ The host code needs no CUDA at all. The device code is compiled by the first of 
 3. NVRTC, a part of `tensorflow[and-cuda]`: no toolkit, but code for one architecture only.
 
 `ADASUM_CUDA_ARCHS`, such as "80;90", chooses the architectures (compute capabilities); by default
-all that the compiler knows of 70 to 120, and for NVRTC that of the first GPU. Code for the newest
-one is added in a form (PTX) that drivers translate for later GPUs. Needs neither TensorFlow nor a
+all that the compiler knows of 70 to 120, and for NVRTC that of the first GPU. nvcc adds code for
+the newest one in a form (PTX) that drivers translate for later GPUs. Needs neither TensorFlow nor a
 GPU; setup.py uses the functions below.
 """
 
@@ -31,6 +31,7 @@ SOURCES = Path(__file__).resolve().parent / "cuda"
 HOST_LIBRARY = "_adasum_cuda.so"
 KERNELS = "_adasum_kernels.fatbin"
 ARCHITECTURES = (70, 75, 80, 86, 89, 90, 100, 120)
+FIRST_WITH_TENSOR_CORE_KERNELS = 80
 HOST_SOURCES = ("adasum_cuda.cc", "plan.cc", "driver_launcher.cc")
 EMULATED_SOURCES = ("adasum_cuda.cc", "plan.cc", "emulation/emulated_launcher.cc")
 ARCHITECTURES_VARIABLE = "ADASUM_CUDA_ARCHS"
@@ -90,15 +91,10 @@ def find_nvcc():
 
 
 def find_nvrtc():
-    """The path of the NVRTC library of a PyPI package, with the CUDA headers; or None."""
-    for folder in site_packages():
-        for library, headers in (
-            ("cuda_nvrtc/lib/libnvrtc.so.12", "cuda_runtime/include"),
-            ("cu13/lib/libnvrtc.so.13", "cu13/include"),
-        ):
-            if (folder / library).exists() and (folder / headers / "cuda_fp16.h").exists():
-                return str(folder / library), [str(folder / headers)]
-    return None
+    """The path of the NVRTC library of a PyPI package, or None."""
+    names = ("cuda_nvrtc/lib/libnvrtc.so.12", "cu13/lib/libnvrtc.so.13")
+    paths = [folder / name for folder in site_packages() for name in names]
+    return next((str(path) for path in paths if path.exists()), None)
 
 
 def requested_architectures():
@@ -125,10 +121,12 @@ def compile_with_nvcc(nvcc, kernels, architectures=None):
         )
     chosen = architectures or [a for a in ARCHITECTURES if a in known]
     code = [f"-gencode=arch=compute_{a},code=sm_{a}" for a in chosen]
-    code.append(f"-gencode=arch=compute_{chosen[-1]},code=compute_{chosen[-1]}")
-    source = str(SOURCES / "kernels.cu")
-    threads = ["--threads", str(os.cpu_count() or 1)]
-    run([nvcc, "-fatbin", "-std=c++17", "-O3", *threads, *code, source, "-o", str(kernels)])
+    # Kernels without tensor cores are no good on later GPUs.
+    if chosen[-1] >= FIRST_WITH_TENSOR_CORE_KERNELS:
+        code.append(f"-gencode=arch=compute_{chosen[-1]},code=compute_{chosen[-1]}")
+    options = ["-fatbin", "-std=c++17", "-Xfatbin=-compress-all"]
+    options += ["--threads", str(os.cpu_count() or 1)]
+    run([nvcc, *options, *code, str(SOURCES / "kernels.cu"), "-o", str(kernels)])
     version = run([nvcc, "--version"]).strip().splitlines()[-1]
     return {"compiler": "nvcc", "compiler_version": version, "architectures": chosen}
 
@@ -150,7 +148,7 @@ def first_gpu():
     return None if failed else 10 * major.value + minor.value
 
 
-def compile_with_nvrtc(nvrtc, headers, kernels, architectures=None):
+def compile_with_nvrtc(nvrtc, kernels, architectures=None):
     """Builds `kernels`, code for one architecture; returns how."""
     chosen = architectures or [first_gpu()]
     if len(chosen) != 1 or chosen[0] is None:
@@ -179,7 +177,6 @@ def compile_with_nvrtc(nvrtc, headers, kernels, architectures=None):
 
     source, program = SOURCES / "kernels.cu", ctypes.c_void_p()
     options = [f"-arch=sm_{chosen[0]}", "-std=c++17", f"-I{SOURCES}"]
-    options += [f"-I{folder}" for folder in headers]
     encoded = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
     check(
         library.nvrtcCreateProgram(
@@ -200,7 +197,7 @@ def compile_kernels(folder):
     if nvcc := find_nvcc():
         return compile_with_nvcc(nvcc, kernels, architectures)
     if nvrtc := find_nvrtc():
-        return compile_with_nvrtc(*nvrtc, kernels, architectures)
+        return compile_with_nvrtc(nvrtc, kernels, architectures)
     raise CudaNotBuilt(
         "found neither nvcc (NVCC, PATH, CUDA_HOME, /usr/local/cuda, the PyPI package "
         "nvidia-cuda-nvcc 13.0) nor NVRTC (a part of tensorflow[and-cuda])"

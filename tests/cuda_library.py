@@ -120,6 +120,7 @@ class CudaLibrary:
             "adasum_plan_destroy": (None, [p]),
             "adasum_plan_map": (p, [p]),
             "adasum_plan_map_size": (i64, [p]),
+            "adasum_plan_copy_map": (ctypes.c_int, [p, p, p]),
             "adasum_plan_workspace_size": (i64, [p]),
             "adasum_pairwise_combine": (ctypes.c_int, [p] * 7),
             "adasum_segment_gram": (ctypes.c_int, [p, p, p, p, i64, p, p]),

@@ -1,8 +1,8 @@
 """The GPU kernels of the op on a machine without a GPU.
 
 The same sources are compiled once more, under other op names, with the GPU kernels registered on
-the CPU, and above an emulation of the CUDA library: registration, shapes, checks, plans, temporaries
-and errors are the product's own, only the device is not.
+the CPU, and above an emulation of the CUDA library: registration, shapes, checks, plans,
+temporaries and errors are the product's own, only the device is not.
 """
 
 import subprocess

@@ -379,6 +379,13 @@ def test_pieces_cover_every_element_once(library, segments):
         assert (in_order["end"] <= segments[in_order["segment"] + 1]).all()
 
 
+def test_the_library_copies_the_map(library):
+    plan = library.plan(SEGMENT_WEIGHTED_SUM, TYPES["float32"], 2, LAYOUTS["mixed"])
+    copy = library.allocate(plan.map_bytes.size)
+    library.check(library.c.adasum_plan_copy_map(plan.handle, copy.pointer, library.stream()))
+    np.testing.assert_array_equal(copy.read(np.uint8, -1), plan.map_bytes)
+
+
 def test_partitions_cost_the_same(library):
     library.set_emulated_device(multiprocessors=132)
     segments = np.array([0, 10_000_000, 10_000_100, 30_000_000])
