@@ -3,6 +3,8 @@
 #   make demo    four workers, mean against Adasum, one picture: demo/digits.png
 #   make test    all tests
 #   make lint    ruff
+#   make wheel   dist/: a wheel with the op compiled for the TensorFlow of this environment, which
+#                its build number names (221: TensorFlow 2.21); TF_ADASUM_CUDA=1 adds GPU kernels
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -12,9 +14,11 @@ TENSORFLOW_cpu = tensorflow-cpu>=2.21,<2.22
 TENSORFLOW_cuda = tensorflow[and-cuda]>=2.21,<2.22
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
-SOURCES = $(shell find custom_ops -name '*.cc' -o -name '*.h') setup.py pyproject.toml
+SOURCES = $(shell find custom_ops -type f -not -name '*.pyc') setup.py pyproject.toml
+# A compiled op fits one minor version of TensorFlow.
+MINOR = import tensorflow as tf; print("".join(tf.version.VERSION.split(".")[:2]))
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint wheel clean
 
 demo: $(READY)
 	$(BIN)/python examples/train_digits.py $(DEMO) --out demo/one_replica
@@ -35,6 +39,11 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
+wheel: $(READY)
+	TF_ADASUM_REQUIRE_OP=1 $(BIN)/python setup.py -q bdist_wheel \
+	    --build-number $$($(BIN)/python -c '$(MINOR)' 2>/dev/null)
+	ls dist
+
 # The op is compiled against the TensorFlow that is installed, hence the two steps.
 $(READY): $(SOURCES)
 	$(PYTHON) -m venv $(VENV)
@@ -45,4 +54,5 @@ $(READY): $(SOURCES)
 	touch $(READY)
 
 clean:
-	rm -rf $(VENV) build demo *.egg-info tf_adasum/ops/*.so tf_adasum/ops/_build_info.json
+	rm -rf $(VENV) build dist demo *.egg-info
+	rm -f tf_adasum/ops/*.so tf_adasum/ops/*.fatbin tf_adasum/ops/_build_info.json

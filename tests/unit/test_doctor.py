@@ -1,6 +1,5 @@
 """python -m tf_adasum.doctor: every finding, without having to break an installation."""
 
-import contextlib
 import dataclasses
 import json
 import os
@@ -29,26 +28,7 @@ class Status:
     path: str | None
     reason: str | None
     built_for: str | None
-
-
-def pairwise_adasum(a, b):
-    dot, aa, bb = a @ b, a @ a, b @ b
-    return Vector(
-        (1 - dot / (2 * aa)) * x + (1 - dot / (2 * bb)) * y for x, y in zip(a, b, strict=True)
-    )
-
-
-class Vector(tuple):
-    """The few methods of a tensor that the self-test uses."""
-
-    def __matmul__(self, other):
-        return sum(x * y for x, y in zip(self, other, strict=True))
-
-    def numpy(self):
-        return self
-
-    def tolist(self):
-        return list(self)
+    gpu_reason: str | None = None
 
 
 @pytest.fixture
@@ -62,7 +42,7 @@ def stub(monkeypatch):
         backend="tensorflow",
         version="2.21.0",
         status=Status(True, "/lib/op.so", None, "2.21.0"),
-        combine=pairwise_adasum,
+        failures=lambda device: [],
     ):
         kinds = ["CPU"] + ["GPU"] * gpus
         devices = [types.SimpleNamespace(name=f"/device:{kind}", kind=kind) for kind in kinds]
@@ -72,19 +52,14 @@ def stub(monkeypatch):
         )
         library = types.SimpleNamespace(status=lambda: status)
         modules = {
-            "tensorflow": types.SimpleNamespace(
-                __version__=version,
-                config=config,
-                constant=Vector,
-                device=lambda name: contextlib.nullcontext(),
-            ),
+            "tensorflow": types.SimpleNamespace(__version__=version, config=config),
             "keras": types.SimpleNamespace(
                 __version__=keras, config=types.SimpleNamespace(backend=lambda: backend)
             ),
             "tf_adasum.ops": types.SimpleNamespace(
-                pairwise_combine=combine,
                 backend=lambda: "custom" if status.loaded else "tensorflow",
             ),
+            "tf_adasum.ops.self_test": types.SimpleNamespace(failures=failures),
             "tf_adasum.ops.library": library,
         }
         for name, module in modules.items():
@@ -116,6 +91,22 @@ def test_a_missing_op_is_a_warning_with_the_build_command(stub, capsys):
     assert "pip install --no-build-isolation" in output
 
 
+@pytest.mark.parametrize(("gpus", "level"), [(0, NOTE), (1, WARN)])
+def test_missing_gpu_kernels_matter_where_there_is_a_gpu(stub, gpus, level):
+    stub(gpus=gpus, status=Status(True, "/lib/op.so", None, "2.21.0", "no CUDA compiler found"))
+    op, gpu = doctor.check_custom_op()
+    assert (op.level, gpu.level) == (OK, level)
+    assert "no CUDA compiler found" in gpu.text
+    assert (gpu.fix is not None) == (level == WARN)
+
+
+def test_every_device_is_tested_and_every_failure_reported(stub):
+    stub(gpus=1, failures=lambda device: ["this", "and that"] if "GPU" in device else [])
+    findings = doctor.check_arithmetic()
+    assert levels(findings) == [OK, FAIL, FAIL]
+    assert [f.text for f in findings[1:]] == ["/device:GPU: this", "/device:GPU: and that"]
+
+
 @pytest.mark.parametrize(
     ("broken", "subject"),
     [
@@ -123,9 +114,7 @@ def test_a_missing_op_is_a_warning_with_the_build_command(stub, capsys):
         ({"version": "2.210.0"}, "tensorflow"),
         ({"keras": "3.14.0"}, "keras"),
         ({"backend": "jax"}, "keras"),
-        ({"combine": lambda a, b: Vector(x + y for x, y in zip(a, b, strict=True))}, "self-test"),
-        ({"combine": lambda a, b: Vector([float("nan")] * 2)}, "self-test"),
-        ({"combine": lambda a, b: Vector([])}, "self-test"),
+        ({"failures": lambda device: ["segment_gram of float16 is wrong by up to 3"]}, "self-test"),
     ],
 )
 def test_what_makes_it_unusable_exits_with_1_and_says_what_to_do(stub, capsys, broken, subject):
@@ -137,10 +126,10 @@ def test_what_makes_it_unusable_exits_with_1_and_says_what_to_do(stub, capsys, b
 
 
 def test_an_exception_in_a_check_is_a_finding_and_the_others_still_run(stub):
-    def explode(a, b):
+    def explode(device):
         raise RuntimeError("kernel not found\nand a long trace")
 
-    stub(combine=explode)
+    stub(failures=explode)
     findings = doctor.diagnose()
     (failed,) = [finding for finding in findings if finding.level == FAIL]
     assert failed.subject == "arithmetic"

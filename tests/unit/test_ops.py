@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import tf_adasum.ops as ops
-from tf_adasum.ops import library
+from tf_adasum.ops import library, self_test
 
 # ---- arguments ---------------------------------------------------------------------------------
 
@@ -169,3 +169,20 @@ def test_reference_compiles_under_xla(monkeypatch):
         eager = ops.pairwise_combine(a, b, [0, 30, 100])
         compiled = tf.function(jit_compile=True)(ops.pairwise_combine)(a, b, [0, 30, 100])
     np.testing.assert_allclose(compiled, eager, rtol=1e-6)
+
+
+# ---- the self-test -----------------------------------------------------------------------------
+
+
+def test_the_self_test_finds_nothing_wrong(backend):
+    assert self_test.failures("CPU:0") == []
+
+
+@pytest.mark.parametrize("operation", ["segment_gram", "segment_weighted_sum", "pairwise_combine"])
+@pytest.mark.parametrize("wrong", [lambda x: x + tf.cast(0.1, x.dtype), lambda x: x * np.nan])
+def test_the_self_test_names_a_wrong_operation(operation, wrong, monkeypatch):
+    right = getattr(ops, operation)
+    monkeypatch.setattr(ops, operation, lambda *arguments: wrong(right(*arguments)))
+    found = self_test.failures("CPU:0")
+    assert [line.split()[0] for line in found] == [operation] * 4
+    assert "of float16 is wrong" in found[2]

@@ -1,0 +1,67 @@
+"""A short test of every kernel on one device, against NumPy; see `python -m tf_adasum.doctor`."""
+
+import numpy as np
+import tensorflow as tf
+
+from tf_adasum import ops
+
+# Five segments: ordinary ones of odd lengths, an empty one, and a single element.
+SEGMENTS = (0, 1003, 1003, 1004, 2048, 3001)
+
+# Relative to the terms that are added: the rounding of the result and, for the kernels that
+# compute in float32, of those terms; see `tf_adasum.ops`.
+TOLERANCES = {tf.float64: 1e-13, tf.float32: 5e-6, tf.float16: 1e-3, tf.bfloat16: 8e-3}
+GRAM_TOLERANCES = {tf.float64: 1e-13}
+GRAM_TOLERANCE = 5e-6
+
+
+def failures(device: str) -> list[str]:
+    """What is wrong with the operations on a device.
+
+    Args:
+        device: A logical device, such as "/device:GPU:0".
+
+    Returns:
+        One line for each operation and dtype with a wrong result; none if all is well.
+
+    Raises:
+        tf.errors.OpError: If an operation does not run at all.
+    """
+    found = []
+    with tf.device(device):
+        for dtype, tolerance in TOLERANCES.items():
+            rows = np.random.default_rng(0).standard_normal([3, SEGMENTS[-1]])
+            rows_RN = rows.astype(dtype.as_numpy_dtype)
+            coefficients_SR = np.random.default_rng(1).standard_normal([len(SEGMENTS) - 1, 3])
+            results = {
+                "segment_gram": ops.segment_gram(rows_RN, SEGMENTS),
+                "segment_weighted_sum": ops.segment_weighted_sum(
+                    rows_RN, coefficients_SR, SEGMENTS
+                ),
+                "pairwise_combine": ops.pairwise_combine(rows_RN[0], rows_RN[1], SEGMENTS),
+            }
+            expected = _expected(rows_RN.astype(np.float64), coefficients_SR)
+            for name, (value, magnitude) in expected.items():
+                is_gram = name == "segment_gram"
+                bound = GRAM_TOLERANCES.get(dtype, GRAM_TOLERANCE) if is_gram else tolerance
+                error = np.abs(results[name].numpy().astype(np.float64) - value)
+                if not (error <= bound * magnitude).all():
+                    found.append(f"{name} of {dtype.name} is wrong by up to {error.max():.2g}")
+    return found
+
+
+def _expected(rows_RN, coefficients_SR):
+    """The results in float64, each with the size of the terms that are added up in it."""
+    gram, weighted_sum, combined = [], [], []
+    for c_R, begin, end in zip(coefficients_SR, SEGMENTS, SEGMENTS[1:], strict=False):
+        own_RW = rows_RN[:, begin:end]
+        gram.append((own_RW @ own_RW.T, np.abs(own_RW) @ np.abs(own_RW).T))
+        weighted_sum.append((c_R @ own_RW, np.abs(c_R) @ np.abs(own_RW)))
+        a, b = own_RW[:2]
+        of_a, of_b = (1 - a @ b / (2 * x @ x) if x.size else 1.0 for x in (a, b))
+        combined.append((of_a * a + of_b * b, (1 + abs(of_a)) * abs(a) + (1 + abs(of_b)) * abs(b)))
+    return {
+        "segment_gram": tuple(np.stack(part) for part in zip(*gram, strict=True)),
+        "segment_weighted_sum": tuple(np.hstack(part) for part in zip(*weighted_sum, strict=True)),
+        "pairwise_combine": tuple(np.hstack(part) for part in zip(*combined, strict=True)),
+    }
