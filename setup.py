@@ -104,11 +104,18 @@ def compile_op(sources, scratch):
     }
 
 
-def compile_cuda(scratch):
-    """Compiles the kernels for GPUs in `scratch`; returns the files, and how or why not."""
+def cuda_choice():
     choice = os.environ.get("TF_ADASUM_CUDA") or "auto"
     if choice not in ("auto", "0", "1"):
-        raise SystemExit(f"TF_ADASUM_CUDA is expected to be auto, 0 or 1; Received: {choice!r}")
+        raise SystemExit(
+            "tf_adasum: the environment variable TF_ADASUM_CUDA is expected to be auto, 0 or 1; "
+            f"Received: TF_ADASUM_CUDA={choice!r}"
+        )
+    return choice
+
+
+def compile_cuda(scratch, choice):
+    """Compiles the kernels for GPUs in `scratch`; returns the files, and how or why not."""
     try:
         if choice == "0":
             raise build_cuda.CudaNotBuilt("TF_ADASUM_CUDA=0")
@@ -142,6 +149,7 @@ class BuildOp(build_ext):
         return dict(zip(built, self._products(Path()), strict=True)) if self.inplace else {}
 
     def run(self):
+        cuda_wanted = cuda_choice()
         # Whatever an earlier build left behind must not outlive this one.
         destination = Path() if self.inplace else Path(self.build_lib)
         for product in self._products(destination):
@@ -162,7 +170,7 @@ class BuildOp(build_ext):
                 file=sys.stderr,
             )
             return
-        cuda_files, cuda = compile_cuda(scratch)
+        cuda_files, cuda = compile_cuda(scratch, cuda_wanted)
         library.parent.mkdir(parents=True, exist_ok=True)
         for source, name in [(built, library.name), *((file, file.name) for file in cuda_files)]:
             shutil.copy2(source, library.with_name(name))

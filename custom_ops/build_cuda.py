@@ -34,6 +34,7 @@ ARCHITECTURES = (70, 75, 80, 86, 89, 90, 100, 120)
 FIRST_WITH_TENSOR_CORE_KERNELS = 80
 HOST_SOURCES = ("adasum_cuda.cc", "plan.cc", "driver_launcher.cc")
 EMULATED_SOURCES = ("adasum_cuda.cc", "plan.cc", "emulation/emulated_launcher.cc")
+DEFAULT_HOMES = ("/usr/local/cuda",)
 ARCHITECTURES_VARIABLE = "ADASUM_CUDA_ARCHS"
 
 
@@ -82,7 +83,7 @@ def find_nvcc():
         raise CudaNotBuilt(f"NVCC names no program. Received: NVCC={named!r}")
     if on_path := shutil.which("nvcc"):
         return on_path
-    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
+    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), *DEFAULT_HOMES]
     toolkits = [Path(home) for home in homes if home]
     toolkits += [folder / "cu13" for folder in site_packages()]
     # Without cicc it is the `nvcc` package of CUDA 12, which is no compiler.
