@@ -170,3 +170,16 @@ def test_unknown_shapes_are_refused(shape):
 
     with pytest.raises(ValueError, match=r"tf\.ensure_shape.*Received: gradient 1 with shape"):
         step.get_concrete_function()
+
+
+def test_unpacking_copies_nothing_that_is_a_multiple_of_64_bytes():
+    def address(tensor):
+        return np.asarray(memoryview(tensor)).__array_interface__["data"][0]
+
+    with tf.device("CPU:0"):
+        gradients = [tf.ones([3, 16]), tf.ones([1024]), tf.ones([64, 5])]
+        (bucket,) = buckets.plan(gradients)
+        buffer = tf.identity(bucket.pack(gradients))
+        unpacked = dict(bucket.unpack(buffer))
+    offsets = [address(unpacked[index]) - address(buffer) for index in bucket.indices]
+    assert offsets == [4 * int(start) for start in bucket.segments[:-1]]
