@@ -15,18 +15,22 @@ constexpr int64_t kBlockStride = kBlockElements + 16;
 
 // One block of every row as doubles, and entries for whole tiles of rows: beyond the last row it
 // stands in for those that are missing, and their products are not kept.
+//
+// The room is the thread's own and kept for later: fresh memory takes longer than the arithmetic.
 class Block {
  public:
   explicit Block(int64_t row_count)
-      : rows((row_count + kTriangleRows - 1) / kTriangleRows * kTriangleRows),
-        doubles_(row_count * kBlockStride) {}
+      : rows((row_count + kTriangleRows - 1) / kTriangleRows * kTriangleRows) {
+    const size_t size = row_count * kBlockStride;
+    if (room_.size() < size) room_.resize(size);
+  }
 
   template <typename T>
   void Load(const std::vector<const T*>& rows_R, int64_t begin, int64_t count) {
     Wide<T> scratch[kBlockElements];
     for (size_t i = 0; i < rows_R.size(); ++i) {
       rows[i] = AsDoubles(Widened(rows_R[i] + begin, count, scratch), count,
-                          &doubles_[i * kBlockStride]);
+                          &room_[i * kBlockStride]);
     }
     std::fill(rows.begin() + rows_R.size(), rows.end(), rows[rows_R.size() - 1]);
   }
@@ -34,8 +38,10 @@ class Block {
   std::vector<const double*> rows;
 
  private:
-  std::vector<double> doubles_;
+  static thread_local std::vector<double> room_;
 };
+
+thread_local std::vector<double> Block::room_;
 
 // Where <rows[i], rows[j]>, i <= j, lies in the upper triangle: after the R, R - 1, … products of
 // the rows above.
@@ -85,6 +91,18 @@ void AddProductsOfTwo(const T* x, const T* y, const Chunk& chunk, double* produc
   }
 }
 
+// Asks for the next block while this one is multiplied: blocks are too short for the processor to see
+// by itself where the rows go on. Beyond the end of a row nothing happens.
+template <typename T>
+void Prefetch(const std::vector<const T*>& rows_R, int64_t begin) {
+  constexpr int64_t kCacheLine = 64;
+  for (const T* row : rows_R) {
+    for (int64_t k = 0; k < kBlockElements; k += kCacheLine / sizeof(T)) {
+      __builtin_prefetch(row + begin + k);
+    }
+  }
+}
+
 // More rows are multiplied tile by tile, while a block of all of them is in the cache.
 template <typename T>
 void AddProductsOfMany(const std::vector<const T*>& rows_R, const Chunk& chunk,
@@ -95,6 +113,7 @@ void AddProductsOfMany(const std::vector<const T*>& rows_R, const Chunk& chunk,
   for (int64_t begin = chunk.begin; begin < chunk.end; begin += kBlockElements) {
     const int64_t count = std::min(kBlockElements, chunk.end - begin);
     block.Load(rows_R, begin, count);
+    Prefetch(rows_R, begin + kBlockElements);
     AddTiles(tiles, block, row_count, count, products_P);
   }
 }
