@@ -44,19 +44,39 @@ def table(header, rows):
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
-def write(name, title, body):
-    """Writes benchmarks/results/DATE-name.md, which says on what and how it was measured."""
+def this_machine():
+    """Describes the machine and the versions of TensorFlow and Keras, for benchmarks on CPUs."""
+    return (
+        f"{os.cpu_count()} CPU cores, {platform.machine()}, no GPU; all workers share them. Python "
+        f"{platform.python_version()}, TensorFlow {version('tensorflow-cpu')}, Keras "
+        f"{version('keras')}"
+    )
+
+
+def commit():
+    """The commit that is measured, or "unknown" outside a git repository."""
+    try:
+        described = subprocess.run(
+            ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True
+        )
+    except OSError:
+        return "unknown"
+    return described.stdout.strip() or "unknown"
+
+
+def write(name, title, body, *, machine=None, folder=RESULTS):
+    """Writes benchmarks/results/DATE-name.md, which says on what and how it was measured.
+
+    `machine` replaces `this_machine()`, which needs TensorFlow; `folder` the place of the report.
+    """
     date = datetime.date.today().isoformat()
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True
-    ).stdout.strip()
     command = " ".join(["python", f"benchmarks/{pathlib.Path(sys.argv[0]).name}", *sys.argv[1:]])
-    path = RESULTS / f"{date}-{name}.md"
+    folder = pathlib.Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{date}-{name}.md"
     path.write_text(
         f"# {title}\n\n"
-        f"{date}, commit {commit}. Command: `{command}`.\n\n"
-        f"Machine: {os.cpu_count()} CPU cores, {platform.machine()}, no GPU; all workers share "
-        f"them. Python {platform.python_version()}, TensorFlow {version('tensorflow-cpu')}, Keras "
-        f"{version('keras')}.\n\n{body}\n"
+        f"{date}, commit {commit()}. Command: `{command}`.\n\n"
+        f"Machine: {machine or this_machine()}.\n\n{body}\n"
     )
     print(path.read_text())

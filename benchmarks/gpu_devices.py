@@ -1,0 +1,203 @@
+"""Where kernels_gpu.py runs: buffers, events and copies by PyTorch, by CuPy, or emulated."""
+
+import ctypes
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import report
+
+sys.path.insert(0, str(report.ROOT / "tests"))
+import cuda_library
+
+
+class TorchBuffer:
+    """Unwritten device memory of PyTorch."""
+
+    def __init__(self, torch, byte_count):
+        self._torch = torch
+        unwritten = cuda_library.UNWRITTEN
+        self.bytes = torch.full((byte_count,), unwritten, dtype=torch.uint8, device="cuda")
+        self.pointer = self.bytes.data_ptr()
+
+    def write(self, array):
+        content = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
+        self.bytes[: content.size].copy_(self._torch.from_numpy(content))
+
+    def read(self, dtype, shape):
+        return self.bytes.cpu().numpy().view(dtype).reshape(shape)
+
+    def tensor(self, dtype, shape):
+        return self.bytes.view(getattr(self._torch, dtype.name)).view(shape)
+
+
+class TorchDevice(cuda_library.CudaLibrary):
+    """The CUDA kernels above buffers and events of PyTorch."""
+
+    def __init__(self, path):
+        super().__init__(path)
+        import torch
+
+        self.torch = torch
+        self.description = f"PyTorch {torch.__version__} (CUDA {torch.version.cuda})"
+        self.no_baselines = None
+        torch.zeros(1, device="cuda")  # makes the context that the kernels are loaded into
+
+    def allocate(self, byte_count, offset=0):
+        assert offset == 0
+        return TorchBuffer(self.torch, byte_count)
+
+    def stream(self):
+        return self.torch.cuda.current_stream().cuda_stream
+
+    def synchronize(self):
+        self.torch.cuda.synchronize()
+
+    def copy(self, to, source):
+        to.bytes.copy_(source.bytes)
+
+    def read_through(self, buffer):
+        """Reads all of a buffer, which takes a while and leaves other data in the L2."""
+        buffer.bytes.view(self.torch.float32).sum()
+
+    def event(self):
+        event = self.torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def seconds(self, start, stop):
+        stop.synchronize()
+        return start.elapsed_time(stop) / 1e3
+
+
+class CupyBuffer:
+    """Unwritten device memory of CuPy."""
+
+    def __init__(self, cupy, byte_count):
+        self.bytes = cupy.full(byte_count, cuda_library.UNWRITTEN, np.uint8)
+        self.pointer = self.bytes.data.ptr
+
+    def write(self, array):
+        content = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
+        self.bytes[: content.size].set(content)
+
+    def read(self, dtype, shape):
+        return self.bytes.get().view(dtype).reshape(shape)
+
+
+class CupyDevice(cuda_library.CudaLibrary):
+    """The CUDA kernels above buffers and events of CuPy."""
+
+    def __init__(self, path):
+        super().__init__(path)
+        import cupy
+
+        self.cupy = cupy
+        self.description = f"CuPy {cupy.__version__}"
+        self.no_baselines = "no PyTorch with CUDA here"
+        cupy.zeros(1)  # makes the context that the kernels are loaded into
+
+    def allocate(self, byte_count, offset=0):
+        assert offset == 0
+        return CupyBuffer(self.cupy, byte_count)
+
+    def stream(self):
+        return self.cupy.cuda.get_current_stream().ptr
+
+    def synchronize(self):
+        self.cupy.cuda.get_current_stream().synchronize()
+
+    def copy(self, to, source):
+        to.bytes.data.copy_from_device_async(source.bytes.data, source.bytes.nbytes)
+
+    def read_through(self, buffer):
+        buffer.bytes.view(np.float32).sum()
+
+    def event(self):
+        event = self.cupy.cuda.Event()
+        event.record()
+        return event
+
+    def seconds(self, start, stop):
+        stop.synchronize()
+        return self.cupy.cuda.get_elapsed_time(start, stop) / 1e3
+
+
+class EmulatedDevice(cuda_library.CudaLibrary):
+    """The same kernels run by the CPU, for a dry run."""
+
+    description = "an emulation on the CPU"
+    no_baselines = "a dry run"
+
+    def __init__(self, path):
+        super().__init__(path)
+        self.set_emulated_device(shared_bytes=8 << 10)  # so little that some sizes do not fit
+
+    def copy(self, to, source):
+        to.write(source.read(np.uint8, -1))
+
+    def read_through(self, buffer):
+        pass
+
+    def event(self):
+        return time.perf_counter()
+
+    def seconds(self, start, stop):
+        return stop - start
+
+
+def find_framework():
+    """The device class of PyTorch if it has CUDA, else that of CuPy."""
+    reasons = []
+    try:
+        import torch
+
+        if torch.cuda.is_available():
+            return TorchDevice
+        reasons.append(f"PyTorch {torch.__version__} finds no GPU")
+    except ImportError as error:
+        reasons.append(f"no PyTorch ({error})")
+    try:
+        import cupy
+
+        cupy.zeros(1)
+        return CupyDevice
+    except Exception as error:  # CuPy also fails on missing CUDA libraries, in its own ways
+        reasons.append(f"no usable CuPy ({error})")
+    sys.exit(f"kernels_gpu.py needs PyTorch or CuPy with CUDA: {'; '.join(reasons)}")
+
+
+@dataclass
+class Card:
+    """What the report says of the GPU, and what the benchmark has to know of it."""
+
+    name: str
+    l2_bytes: int
+    free_bytes: int
+    driver: str = "unknown"
+
+
+def find_card():
+    """Asks the driver, about the first GPU; a framework has already made its context."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    l2_cache_size = 38  # CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE
+    device, l2_bytes, name = ctypes.c_int(), ctypes.c_int(), ctypes.create_string_buffer(256)
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    failed = (
+        driver.cuDeviceGet(ctypes.byref(device), 0)
+        or driver.cuDeviceGetName(name, len(name), device)
+        or driver.cuDeviceGetAttribute(ctypes.byref(l2_bytes), l2_cache_size, device)
+        or driver.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
+    )
+    if failed:
+        sys.exit(f"the CUDA driver does not describe the GPU: error {failed}")
+    card = Card(name.value.decode(), l2_bytes.value, free.value)
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, check=True, timeout=60)
+        card.driver = answer.stdout.split()[0]
+    except (OSError, subprocess.SubprocessError, IndexError):
+        pass  # the report says "unknown"
+    return card
