@@ -7,7 +7,7 @@ coefficients, then read again while the result is written, in place. Loops that 
 (stream.cc), on memory of TensorFlow's own, take that time: a read of two vectors plus a STREAM
 triad. Everything is measured in one process, in turn, on 1 and then on 2 threads. A call of a
 kernel is one of a chain inside one `tf.function`, as in a training step: the time of a chain less
-that of its first link, which writes to fresh memory, the others in place. Writes
+the median of that of its first link, which writes to fresh memory, the others in place. Writes
 benchmarks/results/DATE-kernels_cpu.md.
 """
 
@@ -74,7 +74,7 @@ def measure_pairwise(stream, count, rounds):
 
     import tf_adasum.ops as ops
 
-    chain = int(np.clip(10**8 // count, 5, 300))
+    chain = int(np.clip(10**8 // count, 12, 300))
     random = np.random.default_rng(0)
     a, b, spare = (tf.constant(random.standard_normal(count, np.float32)) for _ in range(3))
     # The yardsticks run in TensorFlow's memory: NumPy's comes in larger pages, which are faster.
@@ -118,7 +118,7 @@ def measure_pairwise(stream, count, rounds):
         rounds,
     )
     for name in ("adasum", "tensorflow"):
-        seconds[name] -= seconds.pop(f"first {name}")
+        seconds[name] -= np.median(seconds.pop(f"first {name}"))
     return {name: (values / chain).tolist() for name, values in seconds.items()}
 
 
