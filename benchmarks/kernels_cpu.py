@@ -48,12 +48,14 @@ def yardsticks(folder):
 
 
 def in_turn(calls, rounds):
-    """Seconds of each call in each round; every round makes all calls, so they share its noise."""
-    for call in calls.values():
-        call()
+    """Seconds of each call in each round; every round makes all calls, so they share its noise.
+
+    A call is timed after another one like it, so that all find the memory as they left it.
+    """
     seconds = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
+            call()
             start = time.perf_counter()
             call()
             seconds[name].append(time.perf_counter() - start)
