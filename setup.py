@@ -111,6 +111,10 @@ def cuda_choice():
             "tf_adasum: the environment variable TF_ADASUM_CUDA is expected to be auto, 0 or 1; "
             f"Received: TF_ADASUM_CUDA={choice!r}"
         )
+    try:
+        build_cuda.check_environment()
+    except build_cuda.CudaNotBuilt as reason:
+        raise SystemExit(f"tf_adasum: {reason}") from reason
     return choice
 
 
@@ -128,7 +132,8 @@ def compile_cuda(scratch, choice):
         if choice == "1":
             raise SystemExit(f"tf_adasum: the CUDA kernels were not built: {reason}") from reason
         return [], {"not_built": str(reason)}
-    return [library, scratch / build_cuda.KERNELS], description
+    files = [library, scratch / build_cuda.KERNELS]
+    return files, description | {"bytes": {file.name: file.stat().st_size for file in files}}
 
 
 class BuildOp(build_ext):

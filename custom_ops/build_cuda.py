@@ -104,7 +104,7 @@ def requested_architectures():
     if not text.strip():
         return None
     names = [name for name in re.split(r"[;,\s]+", text) if name]
-    if not all(re.fullmatch(r"\d{2,3}", name) for name in names):
+    if not names or not all(re.fullmatch(r"\d{2,3}", name) for name in names):
         raise CudaNotBuilt(
             f"{ARCHITECTURES_VARIABLE} is expected to hold compute capabilities such as '80;90'; "
             f"Received: {ARCHITECTURES_VARIABLE}={text!r}"
@@ -112,9 +112,18 @@ def requested_architectures():
     return sorted({int(name) for name in names})
 
 
+def check_environment():
+    """Refuses what the environment asks for if it cannot be, before anything is built."""
+    requested_architectures()
+    if os.environ.get("NVCC"):
+        find_nvcc()
+
+
 def compile_with_nvcc(nvcc, kernels, architectures=None):
     """Builds `kernels`, a file of code for all architectures; returns how."""
     known = {int(n) for n in re.findall(r"compute_(\d+)\b", run([nvcc, "--list-gpu-arch"]))}
+    if not known:
+        raise CudaNotBuilt(f"{nvcc} lists no GPU architectures: is it nvcc 12 or 13?")
     if unknown := sorted(set(architectures or ()) - known):
         raise CudaNotBuilt(
             f"{nvcc} does not know the architectures {unknown}; "
@@ -212,11 +221,13 @@ def main():
     parser.add_argument("--emulated", action="store_true", help="for tests, to run on a CPU")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
+    for name in (HOST_LIBRARY, KERNELS):  # all of a build, or nothing
+        (arguments.out / name).unlink(missing_ok=True)
     compiler = shlex.split(os.environ.get("CXX") or "g++")
     try:
-        print(compile_host(arguments.out, compiler, emulated=arguments.emulated))
         if not arguments.emulated:
             print(arguments.out / KERNELS, compile_kernels(arguments.out))
+        print(compile_host(arguments.out, compiler, emulated=arguments.emulated))
     except CudaNotBuilt as reason:
         sys.exit(f"not built: {reason}")
 

@@ -38,8 +38,9 @@ __device__ __forceinline__ PairCoefficients CombinePair(const double (&sums)[kPa
   const double bound = sqrt(aa) * sqrt(bb) * kRoundingSlack;
   double ab = sums[kProduct];
   ab = ab > bound ? bound : ab < -bound ? -bound : ab;
-  return {aa < kZeroNorm ? 1.0 : 1.0 - ab / (2.0 * aa),
-          bb < kZeroNorm ? 1.0 : 1.0 - ab / (2.0 * bb)};
+  // 2 aa could overflow where aa does not.
+  return {aa < kZeroNorm ? 1.0 : 1.0 - 0.5 * (ab / aa),
+          bb < kZeroNorm ? 1.0 : 1.0 - 0.5 * (ab / bb)};
 }
 
 }  // namespace tf_adasum

@@ -36,8 +36,9 @@ inline PairwiseCoefficients CombinePair(double aa, double ab, double bb) {
   }
   const double bound = std::sqrt(aa) * std::sqrt(bb) * kRoundingSlack;
   ab = std::clamp(ab, -bound, bound);
-  return {aa < zero_norm ? 1.0 : 1.0 - ab / (2.0 * aa),
-          bb < zero_norm ? 1.0 : 1.0 - ab / (2.0 * bb)};
+  // 2 aa could overflow where aa does not.
+  return {aa < zero_norm ? 1.0 : 1.0 - 0.5 * (ab / aa),
+          bb < zero_norm ? 1.0 : 1.0 - 0.5 * (ab / bb)};
 }
 
 }  // namespace tf_adasum

@@ -107,7 +107,11 @@ def test_chosen_architectures(nvcc, tmp_path, monkeypatch, text, codes):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("70;80", r"does not know the architectures \[70\]"), ("sm_80", "such as '80;90'")],
+    [
+        ("70;80", r"does not know the architectures \[70\]"),
+        ("sm_80", "such as '80;90'"),
+        (";", "such as '80;90'"),
+    ],
 )
 def test_architectures_that_cannot_be(nvcc, tmp_path, monkeypatch, text, message):
     monkeypatch.setenv("ADASUM_CUDA_ARCHS", text)
@@ -129,15 +133,28 @@ def test_nvrtc_needs_one_architecture(tmp_path, architectures, monkeypatch):
         build_cuda.compile_with_nvrtc("libnvrtc.so", tmp_path / "kernels", architectures)
 
 
-def test_setup_refuses_an_unknown_choice_before_it_builds(tmp_path):
+def test_a_program_that_is_no_nvcc(nowhere, monkeypatch):
+    monkeypatch.setenv("NVCC", program(nowhere / "true", "#!/bin/sh\n"))
+    with pytest.raises(build_cuda.CudaNotBuilt, match="is it nvcc"):
+        build_cuda.compile_kernels(nowhere)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("TF_ADASUM_CUDA", "yes"), ("ADASUM_CUDA_ARCHS", "abc"), ("NVCC", "/none")]
+)
+def test_setup_refuses_what_cannot_be_before_it_touches_a_build(tmp_path, name, value):
+    earlier = tmp_path / "tf_adasum/ops/_adasum_ops.so"
+    earlier.parent.mkdir(parents=True)
+    earlier.write_text("an earlier build")
     root = Path(__file__).parents[2]
     done = subprocess.run(
         [sys.executable, "setup.py", "-q", "build_ext", "--build-lib", str(tmp_path)],
         cwd=root,
-        env=os.environ | {"TF_ADASUM_CUDA": "yes"},
+        env=os.environ | {name: value},
         capture_output=True,
         text=True,
         timeout=120,
     )
     assert done.returncode != 0
-    assert "TF_ADASUM_CUDA='yes'" in done.stderr
+    assert f"{name}={value!r}" in done.stderr
+    assert earlier.exists()

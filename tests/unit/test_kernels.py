@@ -318,6 +318,12 @@ def test_below_the_zero_norm_the_result_is_the_sum(kernels):
     assert kernels.pairwise_combine(a, b).numpy() == oracle.pairwise(a, b) != 0
 
 
+def test_a_squared_norm_just_below_overflow(kernels):
+    # ‖a‖² = 1.44e308: twice that is no number.
+    a = np.array([1.2e154])
+    assert kernels.pairwise_combine(a, a).numpy() == a
+
+
 def test_half_precision_subnormals_count(kernels):
     smallest = np.array([2.0**-24, -(2.0**-24), 3 * 2.0**-24], np.float16)
     gram = kernels.segment_gram([smallest], [0, 3]).numpy()

@@ -23,7 +23,8 @@ What is exact and what is not: results are rounded to their dtype, and before th
 
 (*) Products in float32, few at a time added in float32 and then all in float64; in float64 for
 float64. The CPU op turns to float64 by itself where squares would leave the range of float32; on a
-GPU elements below 1e-19 count as zero, and above 1e19 they make their segment NaN.
+GPU squares of elements below 1e-19 lose their digits, and below 1e-23 count as zero; elements above
+1e19 make their segment NaN.
 
 Shape letters: S segments, R rows (replicas), N elements in a row.
 

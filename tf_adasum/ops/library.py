@@ -131,11 +131,16 @@ class OpLibrary:
         return Status(True, str(self._path), None, built_for, self._why_not_on_gpus(build_info))
 
     def _why_not_on_gpus(self, build_info: dict) -> str | None:
-        missing = [name for name in CUDA_NAMES if not self._path.with_name(name).exists()]
-        if not missing:
-            return None
-        why = build_info.get("cuda", {}).get("not_built", f"{', '.join(missing)} are missing")
-        return f"its kernels for GPUs were not built ({why})"
+        cuda = build_info.get("cuda", {})
+        if "not_built" in cuda:
+            return f"its kernels for GPUs were not built ({cuda['not_built']})"
+        for name in CUDA_NAMES:
+            path, built_bytes = self._path.with_name(name), cuda.get("bytes", {}).get(name)
+            if not path.exists():
+                return f"its kernels for GPUs are not there: {path} does not exist"
+            if path.stat().st_size != built_bytes:
+                return f"its kernels for GPUs are damaged: {path} is not the file that was built"
+        return None
 
     def _warn_once(self, reason: str) -> None:
         with self._lock:
@@ -144,7 +149,7 @@ class OpLibrary:
         if is_first:
             warnings.warn(
                 f"tf_adasum's compiled op is not used: {reason}. Slower stock TensorFlow "
-                f"operations take its place, with the same results. {HOW_TO_BUILD}",
+                f"operations take its place, with the same contract. {HOW_TO_BUILD}",
                 RuntimeWarning,
                 stacklevel=4,
             )

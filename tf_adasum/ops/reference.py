@@ -127,8 +127,8 @@ def _pairwise_coefficients(gram_S22: tf.Tensor) -> tf.Tensor:
     one = tf.ones_like(ab)
     coefficients_S2 = tf.stack(
         [
-            tf.where(aa < ZERO_NORM, one, 1 - ab / (2 * aa)),
-            tf.where(bb < ZERO_NORM, one, 1 - ab / (2 * bb)),
+            tf.where(aa < ZERO_NORM, one, 1 - 0.5 * (ab / aa)),
+            tf.where(bb < ZERO_NORM, one, 1 - 0.5 * (ab / bb)),
         ],
         axis=1,
     )

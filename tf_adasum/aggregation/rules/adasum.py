@@ -91,8 +91,8 @@ def _combine(gram_SRR, p_SPR, q_SPR, error):
 
 def _coefficient(inner_SP, squared_norm_SP):
     is_zero = squared_norm_SP < SMALLEST_SQUARED_NORM
-    divisor = tf.where(is_zero, tf.ones_like(squared_norm_SP), 2 * squared_norm_SP)
-    return tf.where(is_zero, tf.ones_like(inner_SP), 1 - inner_SP / divisor)[..., None]
+    divisor = tf.where(is_zero, tf.ones_like(squared_norm_SP), squared_norm_SP)
+    return tf.where(is_zero, tf.ones_like(inner_SP), 1 - 0.5 * (inner_SP / divisor))[..., None]
 
 
 def _inner(gram_SRR, p_SPR, q_SPR):
