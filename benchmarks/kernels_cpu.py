@@ -225,7 +225,7 @@ def main():
         f"Medians (quartiles) of {arguments.rounds} rounds, float32. One vector of `elements` in "
         "one segment, combined in place by `pairwise_combine` inside a `tf.function`; the floor is "
         "a read of two vectors plus a triad. GB/s counts 5 vectors for `pairwise_combine`, 3 for "
-        "the triad.\n\n"
+        "the triad. Below a million elements the yardsticks mostly show what a call costs.\n\n"
         + report.table(PAIRWISE_COLUMNS, pairwise)
         + f"\n\nR rows of {ROW_ELEMENTS:,} elements in two segments: GB/s of the rows read (and of "
         "the result written into new memory), and `tf.matmul(rows, rows, transpose_b=True)` over "
