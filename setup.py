@@ -13,7 +13,6 @@ import os
 import platform
 import shlex
 import shutil
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,6 +22,7 @@ from setuptools.command.build_ext import build_ext
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "custom_ops"))
 import build_cuda
+from build_cuda import NotBuilt, run
 
 LIBRARY = "tf_adasum.ops._adasum_ops"
 BUILD_INFO = "_build_info.json"
@@ -48,25 +48,12 @@ COMPILE_FLAGS = [
 ]
 
 
-class OpNotBuilt(Exception):
-    """The reason why there is no compiled op."""
-
-
-def run(command):
-    try:
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    except OSError as error:
-        raise OpNotBuilt(f"cannot run the C++ compiler {command[0]!r}: {error}") from error
-    except subprocess.CalledProcessError as error:
-        raise OpNotBuilt(f"`{shlex.join(command)}` failed:\n{error.stderr}") from error
-
-
 def import_tensorflow():
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
         import tensorflow
     except Exception as error:  # a broken TensorFlow raises anything from ImportError to TypeError
-        raise OpNotBuilt(
+        raise NotBuilt(
             f"TensorFlow cannot be imported while building: {error!r} (install it first, and use "
             "`pip install --no-build-isolation`)"
         ) from error
@@ -113,7 +100,7 @@ def cuda_choice():
         )
     try:
         build_cuda.check_environment()
-    except build_cuda.CudaNotBuilt as reason:
+    except NotBuilt as reason:
         raise SystemExit(f"tf_adasum: {reason}") from reason
     return choice
 
@@ -122,13 +109,13 @@ def compile_cuda(scratch, choice):
     """Compiles the kernels for GPUs in `scratch`; returns the files, and how or why not."""
     try:
         if choice == "0":
-            raise build_cuda.CudaNotBuilt("TF_ADASUM_CUDA=0")
+            raise NotBuilt("TF_ADASUM_CUDA=0")
         if choice == "auto" and not import_tensorflow().test.is_built_with_cuda():
-            raise build_cuda.CudaNotBuilt("this TensorFlow cannot use NVIDIA GPUs")
+            raise NotBuilt("this TensorFlow cannot use NVIDIA GPUs")
         compiler = shlex.split(os.environ.get("CXX") or "g++")
         library = build_cuda.compile_host(scratch, compiler)
         description = build_cuda.compile_kernels(scratch)
-    except build_cuda.CudaNotBuilt as reason:
+    except NotBuilt as reason:
         if choice == "1":
             raise SystemExit(f"tf_adasum: the CUDA kernels were not built: {reason}") from reason
         return [], {"not_built": str(reason)}
@@ -164,7 +151,7 @@ class BuildOp(build_ext):
         scratch.mkdir(parents=True, exist_ok=True)
         try:
             built, description = compile_op(SOURCES, scratch)
-        except OpNotBuilt as reason:
+        except NotBuilt as reason:
             if os.environ.get("TF_ADASUM_REQUIRE_OP") == "1":
                 raise SystemExit(f"tf_adasum: the compiled op was not built: {reason}") from reason
             print(

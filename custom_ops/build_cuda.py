@@ -38,7 +38,7 @@ DEFAULT_HOMES = ("/usr/local/cuda",)
 ARCHITECTURES_VARIABLE = "ADASUM_CUDA_ARCHS"
 
 
-class CudaNotBuilt(Exception):
+class NotBuilt(Exception):
     """The reason why something could not be built."""
 
 
@@ -47,9 +47,9 @@ def run(command):
     try:
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
     except OSError as error:
-        raise CudaNotBuilt(f"cannot run {command[0]!r}: {error}") from error
+        raise NotBuilt(f"cannot run {command[0]!r}: {error}") from error
     except subprocess.CalledProcessError as error:
-        raise CudaNotBuilt(f"`{shlex.join(command)}` failed:\n{error.stderr}") from error
+        raise NotBuilt(f"`{shlex.join(command)}` failed:\n{error.stderr}") from error
 
 
 # ---- host code -----------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ def find_nvcc():
     if named := os.environ.get("NVCC"):
         if found := shutil.which(named):
             return found
-        raise CudaNotBuilt(f"NVCC names no program. Received: NVCC={named!r}")
+        raise NotBuilt(f"NVCC names no program. Received: NVCC={named!r}")
     if on_path := shutil.which("nvcc"):
         return on_path
     homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), *DEFAULT_HOMES]
@@ -105,7 +105,7 @@ def requested_architectures():
         return None
     names = [name for name in re.split(r"[;,\s]+", text) if name]
     if not names or not all(re.fullmatch(r"\d{2,3}", name) for name in names):
-        raise CudaNotBuilt(
+        raise NotBuilt(
             f"{ARCHITECTURES_VARIABLE} is expected to hold compute capabilities such as '80;90'; "
             f"Received: {ARCHITECTURES_VARIABLE}={text!r}"
         )
@@ -123,9 +123,9 @@ def compile_with_nvcc(nvcc, kernels, architectures=None):
     """Builds `kernels`, a file of code for all architectures; returns how."""
     known = {int(n) for n in re.findall(r"compute_(\d+)\b", run([nvcc, "--list-gpu-arch"]))}
     if not known:
-        raise CudaNotBuilt(f"{nvcc} lists no GPU architectures: is it nvcc 12 or 13?")
+        raise NotBuilt(f"{nvcc} lists no GPU architectures: is it nvcc 12 or 13?")
     if unknown := sorted(set(architectures or ()) - known):
-        raise CudaNotBuilt(
+        raise NotBuilt(
             f"{nvcc} does not know the architectures {unknown}; "
             f"Received: {ARCHITECTURES_VARIABLE}={os.environ.get(ARCHITECTURES_VARIABLE)!r}"
         )
@@ -162,7 +162,7 @@ def compile_with_nvrtc(nvrtc, kernels, architectures=None):
     """Builds `kernels`, code for one architecture; returns how."""
     chosen = architectures or [first_gpu()]
     if len(chosen) != 1 or chosen[0] is None:
-        raise CudaNotBuilt(
+        raise NotBuilt(
             "NVRTC compiles for one architecture, and there is no GPU to tell which: set "
             f"{ARCHITECTURES_VARIABLE} to one; Received: "
             f"{ARCHITECTURES_VARIABLE}={os.environ.get(ARCHITECTURES_VARIABLE)!r}"
@@ -176,7 +176,7 @@ def compile_with_nvrtc(nvrtc, kernels, architectures=None):
         message = library.nvrtcGetErrorString(error).decode()
         if program is not None:
             message += ":\n" + text(program, "ProgramLog").decode()
-        raise CudaNotBuilt(f"{nvrtc}: {message}")
+        raise NotBuilt(f"{nvrtc}: {message}")
 
     def text(program, what):
         size = ctypes.c_size_t()
@@ -208,7 +208,7 @@ def compile_kernels(folder):
         return compile_with_nvcc(nvcc, kernels, architectures)
     if nvrtc := find_nvrtc():
         return compile_with_nvrtc(nvrtc, kernels, architectures)
-    raise CudaNotBuilt(
+    raise NotBuilt(
         "found neither nvcc (NVCC, PATH, CUDA_HOME, /usr/local/cuda, the PyPI package "
         "nvidia-cuda-nvcc 13.0) nor NVRTC (a part of tensorflow[and-cuda])"
     )
@@ -228,7 +228,7 @@ def main():
         if not arguments.emulated:
             print(arguments.out / KERNELS, compile_kernels(arguments.out))
         print(compile_host(arguments.out, compiler, emulated=arguments.emulated))
-    except CudaNotBuilt as reason:
+    except NotBuilt as reason:
         sys.exit(f"not built: {reason}")
 
 

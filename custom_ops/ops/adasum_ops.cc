@@ -91,7 +91,8 @@ Computes the inner products of all pairs of rows, segment by segment.
 
   gram[s, i, j] = sum over the elements k of segment s of rows[i, k] * rows[j, k]
 
-Products and sums are formed in double, in an order that depends on `segments` alone.
+On CPUs products and sums are formed in double, in an order that depends on `segments` alone. On
+GPUs products of types up to 32 bits are formed in float.
 
 rows: R vectors of N elements, of shape [R, N], R >= 1.
 segments: S + 1 non-decreasing offsets into a row; the first is 0, the last is N.
@@ -110,7 +111,8 @@ Computes a linear combination of the rows, segment by segment.
 
   combined[k] = sum over i of coefficients[s, i] * rows[i, k]     for the elements k of segment s
 
-The terms are added in double, in row order, and the sum is rounded once.
+The terms are added in row order and the sum is rounded once: in double, but on GPUs in float for
+types up to 32 bits.
 
 rows: R vectors of N elements, of shape [R, N], R >= 1.
 coefficients: One coefficient for each segment and row, of shape [S, R].

@@ -53,7 +53,7 @@ def arguments_of(nvcc):
 
 
 def test_without_a_compiler_the_error_lists_where_it_looked(nowhere):
-    with pytest.raises(build_cuda.CudaNotBuilt, match=r"neither nvcc.*nor NVRTC"):
+    with pytest.raises(build_cuda.NotBuilt, match=r"neither nvcc.*nor NVRTC"):
         build_cuda.compile_kernels(nowhere)
 
 
@@ -72,7 +72,7 @@ def test_nvcc_is_looked_for_in_the_documented_order(nowhere, monkeypatch):
     monkeypatch.setenv("NVCC", named)
     assert build_cuda.find_nvcc() == named
     monkeypatch.setenv("NVCC", str(nowhere / "missing"))
-    with pytest.raises(build_cuda.CudaNotBuilt, match="NVCC names no program"):
+    with pytest.raises(build_cuda.NotBuilt, match="NVCC names no program"):
         build_cuda.find_nvcc()
 
 
@@ -115,27 +115,27 @@ def test_chosen_architectures(nvcc, tmp_path, monkeypatch, text, codes):
 )
 def test_architectures_that_cannot_be(nvcc, tmp_path, monkeypatch, text, message):
     monkeypatch.setenv("ADASUM_CUDA_ARCHS", text)
-    with pytest.raises(build_cuda.CudaNotBuilt, match=message):
+    with pytest.raises(build_cuda.NotBuilt, match=message):
         build_cuda.compile_kernels(tmp_path)
 
 
 def test_a_compiler_that_fails_is_quoted(nowhere, tmp_path, monkeypatch):
     failing = NVCC.replace("*)", '*) echo "kernels.cu(3): error" >&2; exit 1')
     monkeypatch.setenv("NVCC", program(nowhere / "nvcc", failing))
-    with pytest.raises(build_cuda.CudaNotBuilt, match=r"kernels.cu\(3\): error"):
+    with pytest.raises(build_cuda.NotBuilt, match=r"kernels.cu\(3\): error"):
         build_cuda.compile_kernels(tmp_path)
 
 
 @pytest.mark.parametrize("architectures", [None, [80, 90]])
 def test_nvrtc_needs_one_architecture(tmp_path, architectures, monkeypatch):
     monkeypatch.setattr(build_cuda, "first_gpu", lambda: None)
-    with pytest.raises(build_cuda.CudaNotBuilt, match="NVRTC compiles for one architecture"):
+    with pytest.raises(build_cuda.NotBuilt, match="NVRTC compiles for one architecture"):
         build_cuda.compile_with_nvrtc("libnvrtc.so", tmp_path / "kernels", architectures)
 
 
 def test_a_program_that_is_no_nvcc(nowhere, monkeypatch):
     monkeypatch.setenv("NVCC", program(nowhere / "true", "#!/bin/sh\n"))
-    with pytest.raises(build_cuda.CudaNotBuilt, match="is it nvcc"):
+    with pytest.raises(build_cuda.NotBuilt, match="is it nvcc"):
         build_cuda.compile_kernels(nowhere)
 
 

@@ -11,8 +11,7 @@ SEGMENTS = (0, 1003, 1003, 1004, 2048, 3001)
 # Relative to the terms that are added: the rounding of the result and, for the kernels that
 # compute in float32, of those terms; see `tf_adasum.ops`.
 TOLERANCES = {tf.float64: 1e-13, tf.float32: 5e-6, tf.float16: 1e-3, tf.bfloat16: 8e-3}
-GRAM_TOLERANCES = {tf.float64: 1e-13}
-GRAM_TOLERANCE = 5e-6
+GRAM_TOLERANCES = {dtype: min(bound, 5e-6) for dtype, bound in TOLERANCES.items()}
 
 
 def failures(device: str) -> list[str]:
@@ -42,8 +41,7 @@ def failures(device: str) -> list[str]:
             }
             expected = _expected(rows_RN.astype(np.float64), coefficients_SR)
             for name, (value, magnitude) in expected.items():
-                is_gram = name == "segment_gram"
-                bound = GRAM_TOLERANCES.get(dtype, GRAM_TOLERANCE) if is_gram else tolerance
+                bound = GRAM_TOLERANCES[dtype] if name == "segment_gram" else tolerance
                 error = np.abs(results[name].numpy().astype(np.float64) - value)
                 if not (error <= bound * magnitude).all():
                     found.append(f"{name} of {dtype.name} is wrong by up to {error.max():.2g}")
