@@ -1,10 +1,13 @@
 """AdasumCrossDeviceOps: gradient reductions go through a rule, all others stay TensorFlow's."""
 
+import functools
+
 import numpy as np
 import tensorflow as tf
 
 from tf_adasum import ops
-from tf_adasum.aggregation import CollectiveExchange, LocalExchange, aggregate
+from tf_adasum.aggregation import Scheme, aggregate
+from tf_adasum.aggregation.groups import CollectiveGroup
 from tf_adasum.tensorflow_seam import GradientCrossDeviceOps
 
 # TensorFlow's all-to-all names its buffers by source and destination rank without a separator, so
@@ -28,7 +31,7 @@ class AdasumCrossDeviceOps(GradientCrossDeviceOps):
     collectives.
 
     Args:
-        rule: the `AggregationRule`.
+        scheme: the `aggregation.Scheme`, or an `AggregationRule` for one without anything special.
         devices: this worker's devices.
         group_size: the number of replicas on all workers.
         options: default `tf.distribute.experimental.CommunicationOptions`; `bytes_per_pack` is the
@@ -39,7 +42,7 @@ class AdasumCrossDeviceOps(GradientCrossDeviceOps):
         ValueError: with more than 11 devices on each of several workers.
     """
 
-    def __init__(self, rule, devices, group_size, options, collective_keys=None):
+    def __init__(self, scheme, devices, group_size, options, collective_keys=None):
         if group_size > len(devices) > MOST_DEVICES_IN_ALL_TO_ALL:
             raise ValueError(
                 f"At most {MOST_DEVICES_IN_ALL_TO_ALL} devices per worker can be used on several "
@@ -48,7 +51,8 @@ class AdasumCrossDeviceOps(GradientCrossDeviceOps):
                 f"{group_size // len(devices)} workers"
             )
         super().__init__(devices, group_size, options, collective_keys)
-        self.rule = rule
+        self.scheme = scheme if isinstance(scheme, Scheme) else Scheme(scheme, group_size)
+        self._groups_by_stride = {}
         self._replica_of_rank = np.arange(group_size)
         self._first_replica = 0
 
@@ -91,25 +95,69 @@ class AdasumCrossDeviceOps(GradientCrossDeviceOps):
 
     def _combine_locally(self, gradients, options):
         with tf.device(self.local_devices[0]):
-            exchange = LocalExchange(self.replicas)
-            combined = aggregate(gradients, self.rule, exchange, options.bytes_per_pack)
+            exchange = self.scheme.local_exchange()
+            memory = _memory(options, 0)
+            combined = aggregate(gradients, exchange, options.bytes_per_pack, memory)
+        for local in range(len(self.local_devices)):
+            _keep(options, memory, local)
         return [_copy_to(device, combined) for device in self.local_devices]
 
     def _combine_collectively(self, gradients, options):
         combined = []
-        for local, collectives in enumerate(self.collectives(options)):
-            replica = self._first_replica + local
-            same_bits = ops.same_bits_everywhere(collectives.device)
-            exchange = CollectiveExchange(
-                collectives,
-                self._replica_of_rank,
-                replica,
+        for local, device in enumerate(self.local_devices):
+            same_bits = ops.same_bits_everywhere(device)
+            exchange = self.scheme.collective_exchange(
+                functools.partial(self._group, local, options),
                 gathered_bytes=GATHERED_BYTES if same_bits else 0,
             )
-            with tf.device(collectives.device):
+            with tf.device(device):
                 own = [gradients[local]]
-                combined.append(aggregate(own, self.rule, exchange, options.bytes_per_pack))
+                memory = _memory(options, local)
+                combined.append(aggregate(own, exchange, options.bytes_per_pack, memory))
+                _keep(options, memory, local)
         return combined
+
+    def _group(self, local, options, stride, radix):
+        """The `CollectiveGroup` of a local replica and `radix - 1` others, `stride` apart."""
+        replica = self._first_replica + local
+        if (stride, radix) == (1, self.replicas):
+            collectives = self.collectives(options)[local]
+            return CollectiveGroup(collectives, self._replica_of_rank, replica)
+        collectives = self._part(local, options, stride, radix)
+        member_of_rank = self._members_of_ranks(options, stride, radix)[local]
+        return CollectiveGroup(collectives, member_of_rank, replica // stride % radix)
+
+    def _part(self, local, options, stride, radix):
+        replica = self._first_replica + local
+        first = replica - replica // stride % radix * stride
+        # Fewer than N groups have this stride and radix, and both are factors of N.
+        factors = [factor for factor in range(1, self.replicas + 1) if self.replicas % factor == 0]
+        kind = factors.index(stride) * len(factors) + factors.index(radix)
+        return self.part(local, kind * self.replicas + first, radix, options)
+
+    def _members_of_ranks(self, options, stride, radix):
+        """For each local replica which member of its group has which rank.
+
+        All workers find it out at the same time, when they trace the first exchange that needs it.
+        """
+        if (stride, radix) not in self._groups_by_stride:
+            replicas = range(self._first_replica, self._first_replica + len(self.local_devices))
+            parts = [self._part(i, options, stride, radix) for i in range(len(replicas))]
+            with tf.init_scope():
+                found = self.gather_in_parts(replicas, parts)
+            self._groups_by_stride[stride, radix] = [each // stride % radix for each in found]
+        return self._groups_by_stride[stride, radix]
+
+
+def _memory(options, local):
+    if options.reductions is None:
+        return None
+    return options.reductions.memory(options.indices, local)
+
+
+def _keep(options, memory, local):
+    if options.reductions is not None:
+        options.reductions.keep(memory, options.indices, local)
 
 
 def _copy_to(device, tensors):

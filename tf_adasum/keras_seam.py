@@ -58,6 +58,7 @@ try:
     from keras.src.backend.tensorflow.optimizer import TFOptimizer, filter_empty_gradients
     from keras.src.backend.tensorflow.trainer import TensorFlowTrainer, TFEpochIterator
     from keras.src.losses import loss as loss_module
+    from keras.src.optimizers.base_optimizer import BaseOptimizer
     from keras.src.trainers.data_adapters.data_adapter_utils import class_weight_to_sample_weights
     from keras.src.utils.python_utils import pythonify_logs
 except ImportError as error:
@@ -84,6 +85,7 @@ def install():
             f"Received: backend {keras.backend.backend()!r}"
         )
     _wrap(TFOptimizer, "_all_reduce_sum_gradients", _marking_gradients)
+    _wrap(BaseOptimizer, "build", _with_reductions)
     _wrap(TFOptimizer, "_backend_apply_gradients", _deciding_for_all_replicas)
     _wrap(keras.optimizers.LossScaleOptimizer, "check_finite", _finite_on_all_replicas)
     _wrap(loss_module, "scale_loss_for_distribution", _identity_where_marked)
@@ -133,13 +135,12 @@ def _marking_gradients(original):
         if not marker:
             return original(self, grads_and_vars)
         grads_and_vars = list(grads_and_vars)
-        # Inside a cond, as gradient accumulation makes one, static shapes are lost.
-        gradients = [
-            tf.ensure_shape(tf.convert_to_tensor(gradient), variable.shape)
-            for gradient, variable in filter_empty_gradients(grads_and_vars)
-        ]
+        present = filter_empty_gradients(grads_and_vars)
+        gradients = [_of_known_shape(gradient, variable) for gradient, variable in present]
         if gradients:
-            _check_same_gradients(replica_context, grads_and_vars)
+            _check_same_gradients(replica_context, gradients, [v for _, v in present])
+            indices = [self._get_variable_index(variable) for _, variable in present]
+            marker = marker.of(_reductions_of(self, replica_context), indices)
             gradients = replica_context.all_reduce("SUM", gradients, options=marker)
         combined = iter(gradients)
         return [(None if g is None else next(combined), v) for g, v in grads_and_vars]
@@ -147,17 +148,68 @@ def _marking_gradients(original):
     return all_reduce_sum_gradients
 
 
-def _check_same_gradients(replica_context, grads_and_vars):
-    present = [variable for gradient, variable in grads_and_vars if gradient is not None]
+def _of_known_shape(gradient, variable):
+    """The gradient with the variable's shape: inside a cond, as of accumulation, it is lost."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        return tf.ensure_shape(gradient, variable.shape)
+    values = tf.ensure_shape(gradient.values, [None, *variable.shape[1:]])
+    return tf.IndexedSlices(
+        values, gradient.indices, tf.constant(variable.shape.as_list(), tf.int64)
+    )
+
+
+def _check_same_gradients(replica_context, gradients, variables):
     # Names are for the message only: workers may have numbered their layers differently.
-    names = ", ".join(variable.name for variable in present)
-    shapes = ", ".join(f"{tf.as_dtype(v.dtype).name}{tuple(v.shape)}" for v in present)
+    names = ", ".join(variable.name for variable in variables)
+    shapes = ", ".join(
+        f"{'sparse ' if isinstance(gradient, tf.IndexedSlices) else ''}"
+        f"{tf.as_dtype(variable.dtype).name}{tuple(variable.shape)}"
+        for gradient, variable in zip(gradients, variables, strict=True)
+    )
 
     def across_replicas(strategy, names, shapes):
         local = strategy.experimental_local_results
         strategy.check_same_gradients(local(names), local(shapes))
 
     replica_context.merge_call(across_replicas, args=(names, shapes))
+
+
+def _with_reductions(original):
+    """`BaseOptimizer.build`: the rule's state has to be there when weights are loaded."""
+
+    def build(self, variables):
+        original(self, variables)
+        strategy = self._distribution_strategy
+        if _marker(strategy) and not _our_replica_context():
+            _set_reductions(self, strategy)
+
+    return build
+
+
+def _reductions_of(optimizer, replica_context):
+    """The optimizer's `Reductions`, made now if it was built in a replica."""
+
+    def across_replicas(strategy):
+        if reductions_of(optimizer) is None:
+            with tf.init_scope():
+                _set_reductions(optimizer, strategy)
+
+    replica_context.merge_call(across_replicas)
+    return reductions_of(optimizer)
+
+
+def _set_reductions(optimizer, strategy):
+    paths = [variable.path for variable in optimizer._trainable_variables]
+    optimizer.gradient_reductions = strategy.reductions(paths)
+    rule_state = optimizer.gradient_reductions.rule_state
+    if rule_state:
+        optimizer.rule_state = rule_state  # what Keras finds here it saves with the optimizer
+
+
+def reductions_of(optimizer):
+    """Returns the `Reductions` of an optimizer; None where it is not built under our strategy."""
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    return getattr(optimizer, "gradient_reductions", None)
 
 
 def _deciding_for_all_replicas(original):

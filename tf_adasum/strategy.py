@@ -1,6 +1,7 @@
 """AdasumMirroredStrategy: the one line a Keras user changes."""
 
 import functools
+import itertools
 import os
 import random
 import time
@@ -20,9 +21,10 @@ from tf_adasum import (
     tensorflow_seam,
     worker_callbacks,
 )
-from tf_adasum.aggregation import rules
+from tf_adasum.aggregation import Scheme, rules
 from tf_adasum.cross_device_ops import AdasumCrossDeviceOps
 from tf_adasum.devices import local_devices
+from tf_adasum.reductions import Reductions
 
 # Set by tf-adasum-launch for its workers.
 LAUNCHER = "TF_ADASUM_LAUNCHER"
@@ -67,15 +69,24 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
             ``timeout_seconds`` of each collective and of the start (default: 60 s for the start,
             unlimited after it), ``bytes_per_pack`` of a bucket (default: 16 MiB),
             ``implementation`` of the collectives.
-        aggregation: name of a rule (``"adasum"``, ``"mean"``, ``"sum"``) or an
+        aggregation: name of a rule (``"adasum"``, ``"adacons"``, ``"mean"``, ``"sum"``) or a
             `tf_adasum.rules.AggregationRule`.
-        radix_plan: how the exchange is split into levels; ``[N]``, one level over all N replicas,
-            is the only plan so far and the default.
+        radix_plan: in which groups the N gradients are combined, level by level: factors of N.
+            ``[N]`` is one level over all; ``[2, 2, …]``, pairs of pairs, is the paper's recursive
+            vector halving. Default: what takes least time by `aggregation.cost_model`, among the
+            plans that give the same result. With `local_reduction` N is the number of hosts.
+        local_reduction: ``"mean"`` averages over the replicas of each host and applies the rule to
+            these means, as the published implementation's hierarchical mode. Workers share a host
+            if their addresses do. Default: none.
+        wire_dtype: ``"bfloat16"`` or ``"float16"``: gradients travel in half the bytes, rounded;
+            inner products and sums stay in full precision. Numbers beyond the range of float16
+            (65504) become infinite. Default: their own dtype.
 
     Raises:
-        ValueError: before any communication, for an unknown rule, devices that do not exist or
-            repeat, a TF_CONFIG that is no JSON or lacks this task, another plan than ``[N]``, or
-            workers that differ in their rule or number of devices.
+        ValueError: before any communication, for an unknown rule or one that returns the wrong
+            shape, devices that do not exist or repeat, a TF_CONFIG that is no JSON or lacks this
+            task, a plan that is no factorization of N or not for this rule, hosts of different
+            size, or workers that differ in their rule, plan or number of devices.
         RuntimeError: on several workers, if TensorFlow has run an operation already.
         OSError: if another process uses this worker's port.
         TimeoutError: naming the workers that did not start in time.
@@ -93,6 +104,8 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         *,
         aggregation="adasum",
         radix_plan=None,
+        local_reduction=None,
+        wire_dtype=None,
     ):
         self._aggregation = rules.get(aggregation)
         self._known_shapes = set()  # of gradients that all workers have agreed on
@@ -104,7 +117,13 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         options = self._options = _checked_options(communication_options)
         resolver, tasks = cluster.resolve(cluster_resolver)
         names = local_devices(devices)
-        _check_radix_plan(radix_plan, len(names) * (len(tasks.addresses) if tasks else 1))
+        self._scheme = Scheme.checked(
+            self._aggregation,
+            len(names) * (len(tasks.addresses) if tasks else 1),
+            averaged=_averaged(local_reduction, tasks, len(names)),
+            radix_plan=radix_plan,
+            wire_dtype=wire_dtype,
+        )
 
         timeout = options.timeout_seconds or rendezvous.DEFAULT_TIMEOUT
         deadline = time.monotonic() + timeout
@@ -116,7 +135,7 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
                 resolver,
                 options,
                 local_devices=names,
-                cross_device_ops=functools.partial(AdasumCrossDeviceOps, self._aggregation),
+                cross_device_ops=functools.partial(AdasumCrossDeviceOps, self._scheme),
                 register_timeout=timeout,
             )
         except RuntimeError as error:
@@ -135,11 +154,12 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
                 tensorflow_seam.CommunicationOptions(timeout_seconds=remaining),
             )
             _leave_progress_bars_to_the_first_worker(tasks)
+        self._scheme.probe_values()
 
     def _terms(self, devices):
         """What all workers have to have in common."""
         return {
-            "rule": repr(self._aggregation),
+            **self._scheme.terms(),
             "devices per worker": devices,
             "backend of the op (TF_ADASUM_OPS)": ops.backend(),
         }
@@ -161,6 +181,28 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         if isinstance(self._aggregation, rules.Mean):
             return None
         return tensorflow_seam.GradientReduction()
+
+    def gradient_reduction_of(self, variables):
+        """Returns `gradient_reduction` for the gradients of some variables.
+
+        For rules that have a state or whose granularity needs the variables' paths. Call it once,
+        before the training loop, and reduce the gradients of all these variables in this order.
+
+        Args:
+            variables: list of Keras variables.
+
+        Raises:
+            ValueError: if the rule's granularity does not fit the variables' paths.
+        """
+        if self.gradient_reduction is None:
+            return None
+        paths = [variable.path for variable in variables]
+        return self.gradient_reduction.of(self.reductions(paths), range(len(paths)))
+
+    def reductions(self, paths):
+        """Returns the `Reductions` of the gradients of variables with these paths."""
+        with self.scope():
+            return Reductions(self._scheme, paths)
 
     def _check_equal_cardinality(self, cardinality):
         cardinalities = self._gather_from_workers([cardinality])[:, 0].tolist()
@@ -321,12 +363,25 @@ def _checked_options(options):
     return options
 
 
-def _check_radix_plan(plan, replicas):
-    if plan is not None and (not isinstance(plan, (list, tuple)) or list(plan) != [replicas]):
+def _averaged(local_reduction, tasks, devices):
+    """How many neighbouring replicas are averaged first: those of a host."""
+    if local_reduction is None:
+        return 1
+    if local_reduction != "mean":
         raise ValueError(
-            f"`radix_plan` must be None or [{replicas}], one level over all replicas. "
-            f"Received: radix_plan={plan!r}"
+            "`local_reduction` must be 'mean' or None. "
+            f"Received: local_reduction={local_reduction!r}"
         )
+    if tasks is None:
+        return devices
+    hosts = [address.rpartition(":")[0] for address in tasks.addresses]
+    runs = [len(list(run)) for _, run in itertools.groupby(hosts)]
+    if len(runs) > len(set(hosts)) or len(set(runs)) > 1:
+        raise ValueError(
+            "local_reduction='mean' needs the same number of workers on every host, and workers of "
+            f"one host next to each other in the cluster. Received: {', '.join(tasks.addresses)}"
+        )
+    return runs[0] * devices
 
 
 def _leave_progress_bars_to_the_first_worker(tasks):

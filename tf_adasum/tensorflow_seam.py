@@ -12,6 +12,8 @@ What is hooked, and why there is no public way:
 * `MirroredExtended._batch_reduce_to`: merges options, and would drop the marker.
 * `CollectiveReplicaLauncher._next_instance_key`, `._get_ordering_token`: collectives of one group
   need TensorFlow's own keys, and its ordering token, or several devices in one graph deadlock.
+* `CollectiveKeys._instance_key_table`: groups of some of the replicas need keys that all their
+  members know; `get_group_key` counts on each worker by itself.
 * `Context.configure_coordination_service`: the time a worker waits for the others to register.
 * `multi_device_iterator_ops._create_device_dataset`: see `stop_autotuning_device_datasets`.
 * `FuncGraph.capture_call_time_value`: see `let_collectives_run_in_loops`.
@@ -39,6 +41,7 @@ try:
         CollectiveAllReduceExtended,
     )
     from tensorflow.python.distribute.cross_device_ops import CollectiveAllReduce
+    from tensorflow.python.distribute.cross_device_utils import CollectiveReplicaLauncher
     from tensorflow.python.eager import context
     from tensorflow.python.framework import func_graph
     from tensorflow.python.ops import control_flow_util
@@ -66,12 +69,26 @@ class GradientReduction(CommunicationOptions):
 
     The marker travels with the call, because merge functions run on other threads: thread-locals
     and context managers do not reach them.
+
+    Attributes:
+        reductions: the `Reductions` of the gradients' variables, or None.
+        indices: which of these variables the gradients belong to.
     """
 
-    @classmethod
-    def with_options(cls, options):
-        """Returns the marker with the settings of `options`."""
-        return cls(options.bytes_per_pack, options.timeout_seconds, options.implementation)
+    reductions = None
+    indices = ()
+
+    def of(self, reductions, indices):
+        """Returns this marker for the gradients of some variables."""
+        marker = self.with_options(self)
+        marker.reductions, marker.indices = reductions, tuple(indices)
+        return marker
+
+    def with_options(self, options):
+        """Returns this marker with the settings of `options`."""
+        marker = type(self)(options.bytes_per_pack, options.timeout_seconds, options.implementation)
+        marker.reductions, marker.indices = self.reductions, self.indices
+        return marker
 
     def merge(self, options):
         """Merges as `CommunicationOptions` do, and stays a marker."""
@@ -146,6 +163,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         super().__init__(*args, **kwargs)
         self._graphs = {}
         self._gathers = {}
+        self._parts = {}
 
     def combine_gradients(self, gradients, options):
         """Combines gradients; called in a graph.
@@ -178,6 +196,28 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         """Returns `ReplicaCollectives` for each local replica."""
         return [ReplicaCollectives(launcher, options) for launcher in self._launchers]
 
+    def part(self, local, key, size, options):
+        """Returns `ReplicaCollectives` of a local replica for a group of fewer replicas.
+
+        Args:
+            local: number of the local replica.
+            key: an int from 0 that names the group, the same for all its members and no others.
+            size: number of its members.
+            options: `CommunicationOptions`.
+        """
+        if (local, key) not in self._parts:
+            launcher = self._launchers[local]
+            group_key = launcher._group_key + FIRST_PART + key
+            keys = self._collective_keys
+            keys._instance_key_table.setdefault(group_key, {})[launcher._device] = 0
+            part = CollectiveReplicaLauncher(
+                group_key, size, keys, launcher._device, launcher._options
+            )
+            # One order for all collectives of a device, whatever their group.
+            part._ordering_token = launcher._ordering_token
+            self._parts[local, key] = part
+        return ReplicaCollectives(self._parts[local, key], options)
+
     def gather(self, vectors, options):
         """Brings small vectors of all replicas to all workers; every worker has to call it.
 
@@ -194,15 +234,24 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         tensors = [tf.constant(vector) for vector in vectors]
         key = (tensors[0].dtype, len(vectors[0]), options.timeout_seconds)
         if key not in self._gathers:
-            self._gathers[key] = tf.function(lambda tensors: self._gather_on_each(tensors, options))
+            self._gathers[key] = tf.function(
+                lambda tensors: _gather_on_each(tensors, self.collectives(options))
+            )
         return self._gathers[key](tensors)[0].numpy()
 
-    def _gather_on_each(self, tensors, options):
-        gathered = []
-        for tensor, collectives in zip(tensors, self.collectives(options), strict=True):
-            with tf.device(collectives.device):
-                gathered.append(collectives.all_gather(tensor[None]))
-        return gathered
+    def gather_in_parts(self, numbers, parts):
+        """Brings a number of each replica to all in its part; every worker has to call it.
+
+        Args:
+            numbers: for each local replica an int.
+            parts: for each local replica its `ReplicaCollectives`.
+
+        Returns:
+            For each local replica the numbers of its part, in the order of the ranks.
+        """
+        gather = tf.function(lambda tensors: _gather_on_each(tensors, parts))
+        tensors = [tf.constant([number], tf.int64) for number in numbers]
+        return [numbers[:, 0].numpy() for numbers in gather(tensors)]
 
     def _all_reduce_per_replica_values(self, reduce_op, per_replica_values, options):
         if not isinstance(options, GradientReduction):
@@ -246,11 +295,20 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
 
     def _graph_of(self, options):
         key = (options.bytes_per_pack, options.timeout_seconds, options.implementation)
+        key += (options.reductions, options.indices, getattr(options.reductions, "version", None))
         if key not in self._graphs:
             self._graphs[key] = tf.function(
                 lambda gradients: self.combine_gradients(gradients, options)
             )
         return self._graphs[key]
+
+
+def _gather_on_each(tensors, collectives):
+    gathered = []
+    for tensor, own in zip(tensors, collectives, strict=True):
+        with tf.device(own.device):
+            gathered.append(own.all_gather(tensor[None]))
+    return gathered
 
 
 def refuse_xla():
@@ -260,8 +318,10 @@ def refuse_xla():
 
 
 # TensorFlow numbers the groups of every strategy from 1: two strategies in one process would take
-# each other's collectives for their own.
-_key_bases = itertools.count(1000, 1000)
+# each other's collectives for their own. Each gets a million numbers; the groups of some of its
+# replicas start at the thousandth.
+_key_bases = itertools.count(10**6, 10**6)
+FIRST_PART = 1000
 
 
 class GradientAggregatingExtended(CollectiveAllReduceExtended):
@@ -338,7 +398,7 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
     def _batch_reduce_to(self, reduce_op, value_destination_pairs, options):
         if not isinstance(options, GradientReduction):
             return super()._batch_reduce_to(reduce_op, value_destination_pairs, options)
-        marked = GradientReduction.with_options(self._communication_options.merge(options))
+        marked = options.with_options(self._communication_options.merge(options))
         return self._cross_device_ops.batch_reduce(
             reduce_op, value_destination_pairs, options=marked
         )

@@ -11,13 +11,16 @@ import oracle
 import tensorflow as tf
 
 from tf_adasum import tensorflow_seam
-from tf_adasum.aggregation import rules
+from tf_adasum.aggregation import Scheme, rules
 
 
-def use_rule(strategy, rule):
-    """Gives a strategy another rule; outside tests a strategy has one for life."""
+def use_rule(strategy, rule, **options):
+    """Gives a strategy another rule; outside tests a strategy has one scheme for life."""
     strategy._aggregation = rules.get(rule)
-    tensorflow_seam.cross_device_ops(strategy.extended).rule = rules.get(rule)
+    strategy._scheme = Scheme.checked(
+        strategy._aggregation, strategy.num_replicas_in_sync, **options
+    )
+    tensorflow_seam.cross_device_ops(strategy.extended).scheme = strategy._scheme
 
 
 def scope(strategy):

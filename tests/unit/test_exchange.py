@@ -14,8 +14,9 @@ import oracle
 import pytest
 import tensorflow as tf
 
-from tf_adasum.aggregation import CollectiveExchange, LocalExchange, aggregate, buckets, rules
-from tf_adasum.aggregation.exchange import shard_segments
+from tf_adasum.aggregation import Scheme, aggregate, buckets, rules
+from tf_adasum.aggregation.groups import CollectiveGroup
+from tf_adasum.aggregation.levels import Shards, shard_segments
 from tf_adasum.ops import library
 
 # Half a unit in the last place, for the one rounding of the result, and 1 % more because stock
@@ -94,11 +95,15 @@ def together(gradients, rule, replica_of_rank, told=None, bucket_bytes=None, gat
 
     def take_part(rank, replica):
         try:
-            exchange = CollectiveExchange(
-                FakeCollectives(hall, rank), told or replica_of_rank, replica, gathered_bytes
+            scheme = Scheme(rule, len(gradients), radix_plan=(len(gradients),))
+            exchange = scheme.collective_exchange(
+                lambda stride, radix: CollectiveGroup(
+                    FakeCollectives(hall, rank), told or replica_of_rank, replica
+                ),
+                gathered_bytes,
             )
             own = [tf.constant(gradient) for gradient in gradients[replica]]
-            combined = aggregate([own], rule, exchange, bucket_bytes)
+            combined = aggregate([own], exchange, bucket_bytes)
             results[replica] = [gradient.numpy() for gradient in combined]
         except Exception as error:
             errors.append(error)
@@ -342,9 +347,9 @@ def test_gram_matrices_are_added_up_in_full():
     hall, summed = Hall(3), [None] * 3
 
     def reduce(rank):
-        exchange = CollectiveExchange(FakeCollectives(hall, rank), [2, 0, 1], [2, 0, 1][rank])
-        plan = exchange.plan(buckets.plan([tf.zeros([5])])[0])
-        summed[rank] = plan.all_reduce(tf.constant(grams[rank])).numpy()
+        group = CollectiveGroup(FakeCollectives(hall, rank), [2, 0, 1], [2, 0, 1][rank])
+        level = Shards(rules.Adasum(), column=group, block=group)
+        summed[rank] = level.complete(tf.constant(grams[rank])).numpy()
 
     threads = [threading.Thread(target=reduce, args=(rank,)) for rank in range(3)]
     for thread in threads:
@@ -357,14 +362,16 @@ def test_gram_matrices_are_added_up_in_full():
 
 def test_local_exchange_exchanges_nothing():
     (bucket,) = buckets.plan([tf.zeros([3])])
-    plan = LocalExchange(2).plan(bucket)
-    buffers = [tf.constant([1.0, 2.0, 3.0]), tf.constant([4.0, 5.0, 6.0])]
-    ((rows, own),) = plan.scatter(buffers)
-    assert rows.numpy().tolist() == [[1, 2, 3], [4, 5, 6]] and own is bucket.segments
+    rule = ByReplica()
+    plan = Scheme(rule, 2).local_exchange().plan(bucket, is_whole=False)
+    gradients = [[tf.constant([1.0, 2.0, 3.0])], [tf.constant([4.0, 5.0, 6.0])]]
+    ((buffers, segments),) = plan.split(gradients)
+    (level,) = plan.levels
+    rows, own = level.scatter(buffers, segments)
+    assert rows[:, :3].numpy().tolist() == [[1, 2, 3], [4, 5, 6]] and own is bucket.segments
     gram = tf.ones([2, 2, 2], tf.float64)
-    assert plan.all_reduce(gram) is gram
-    assert plan.gather(buffers[:1]) is buffers[0]
-    assert plan.coefficients(ByReplica(), gram).numpy().tolist() == [[1, 2], [1, 2]]
+    assert level.complete(gram) is gram and level.rule is rule
+    assert level.gather(buffers[0]) is buffers[0]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import tensorflow as tf
 from keras.src.backend.tensorflow import optimizer as keras_optimizer
 from keras.src.backend.tensorflow import trainer as keras_trainer
 from keras.src.losses import loss as keras_loss
+from keras.src.optimizers import base_optimizer
 from keras.src.trainers.data_adapters import data_adapter_utils
 from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
 from tensorflow.python.data.ops import multi_device_iterator_ops
@@ -63,6 +64,11 @@ SIGNATURES = [
     (cross_device_utils.CollectiveReplicaLauncher, "_next_instance_key", "self"),
     (cross_device_utils.CollectiveReplicaLauncher, "_get_ordering_token", "self"),
     (
+        cross_device_utils.CollectiveReplicaLauncher,
+        "__init__",
+        "self group_key group_size collective_keys device options",
+    ),
+    (
         collective_all_reduce_strategy.CollectiveAllReduceExtended,
         "__init__",
         "self container_strategy cluster_resolver communication_options",
@@ -102,6 +108,7 @@ SIGNATURES = [
     (multi_worker_util, "normalize_cluster_spec", "cluster_spec"),
     (multi_worker_util, "coordination_leader", "cluster_spec"),
     (control_flow_util, "GraphOrParentsInXlaContext", "graph"),
+    (base_optimizer.BaseOptimizer, "build", "self variables"),
     (keras_optimizer.TFOptimizer, "_all_reduce_sum_gradients", "self grads_and_vars"),
     (keras_optimizer, "filter_empty_gradients", "grads_and_vars"),
     (keras_loss, "scale_loss_for_distribution", "value"),
@@ -147,8 +154,16 @@ SIGNATURES = [
 # Attributes that exist only on instances.
 ATTRIBUTES = {
     "extended": ["_cross_device_ops", "_collective_keys", "_communication_options"],
-    "cross_device_ops": ["_devices", "_group_size", "_options", "_launchers", "_lock"],
-    "launcher": ["_device", "_group_size", "_group_key"],
+    "cross_device_ops": [
+        "_devices",
+        "_group_size",
+        "_options",
+        "_launchers",
+        "_lock",
+        "_collective_keys",
+    ],
+    "launcher": ["_device", "_group_size", "_group_key", "_options", "_ordering_token"],
+    "collective_keys": ["_instance_key_table"],
     "model": ["_distribute_strategy", "_initial_epoch"],
     "callback_list": ["_model"],
     "epoch_iterator": ["_distribute_strategy", "_distributed_dataset", "data_adapter"],
@@ -160,6 +175,7 @@ ATTRIBUTES = {
         "_iterations",
         "_model_variables_moving_average",
         "_trainable_variables",
+        "_distribution_strategy",
     ],
 }
 
@@ -217,6 +233,7 @@ def test_attribute(one_replica, kind, name):
         "extended": lambda: extended,
         "cross_device_ops": lambda: extended._cross_device_ops,
         "launcher": lambda: extended._cross_device_ops._launchers[0],
+        "collective_keys": lambda: extended._cross_device_ops._collective_keys,
         "model": lambda: keras.Sequential(),
         "epoch_iterator": epoch_iterator,
         "data_adapter": lambda: epoch_iterator().data_adapter,

@@ -1,5 +1,6 @@
 """Wrong arguments of AdasumMirroredStrategy are refused before the workers talk to each other."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -8,6 +9,7 @@ import tensorflow as tf
 
 import tf_adasum
 from tf_adasum import ops, rendezvous, rules, strategy, tensorflow_seam
+from tf_adasum.aggregation import cost_model
 
 
 class Talked(Exception):
@@ -39,7 +41,7 @@ def make(**arguments):
 
 
 WRONG = {
-    "unknown rule": ({"aggregation": "adasun"}, r"one of \['adasum', 'mean', 'sum'\]"),
+    "unknown rule": ({"aggregation": "adasun"}, r"one of \['adacons', 'adasum', 'mean', 'sum'\]"),
     "rule class": ({"aggregation": rules.Sum}, r"Pass an instance: Sum\(\)"),
     "no rule": ({"aggregation": None}, "aggregation=None"),
     "function as rule": ({"aggregation": np.mean}, "instance of tf_adasum.rules.AggregationRule"),
@@ -125,6 +127,10 @@ def test_the_workers_are_asked_for_what_they_have_to_share(two_workers, monkeypa
     assert tasks.addresses == ("127.0.0.1:1", "127.0.0.1:2") and timeout == 7.0
     assert terms == {
         "rule": "Sum()",
+        "radix_plan": None,
+        "averaged replicas": 1,
+        "wire_dtype": None,
+        "TF_ADASUM_COST_MODEL": list(dataclasses.astuple(cost_model.DEFAULT)),
         "devices per worker": 1,
         "backend of the op (TF_ADASUM_OPS)": ops.backend(),
     }
@@ -148,7 +154,7 @@ def test_one_device(rule):
     assert made.num_replicas_in_sync == 1
     assert repr(made.aggregation) == repr(rules.get(rule))
     assert isinstance(made.extended._cross_device_ops, tf_adasum.AdasumCrossDeviceOps)
-    assert made.extended._cross_device_ops.rule is made.aggregation
+    assert made.extended._cross_device_ops.scheme.rule is made.aggregation
 
 
 def test_every_rule_but_mean_marks_the_reduction_of_gradients():

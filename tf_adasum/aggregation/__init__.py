@@ -1,7 +1,8 @@
 """Aggregation: the replicas' gradients become one gradient per variable.
 
-In reading order: `buckets` (variables to flat buffers), `exchange` (who holds what), `rules` (Gram
-matrix to coefficients), and `tf_adasum.ops` for the two passes over memory.
+In reading order: `rules` (Gram matrix to coefficients), `buckets` and `sparse` (variables to
+vectors), `exchange` and its `levels` (who combines what), `memory` (the rule's state), and
+`tf_adasum.ops` for the two passes over memory.
 
 Shape legend: S segments (variables), R replicas, n elements of a bucket, W of a shard.
 """
@@ -9,44 +10,117 @@ Shape legend: S segments (variables), R replicas, n elements of a bucket, W of a
 import tensorflow as tf
 
 from tf_adasum import ops
-from tf_adasum.aggregation import buckets, rules
+from tf_adasum.aggregation import buckets, rules, sparse
 from tf_adasum.aggregation.exchange import CollectiveExchange, LocalExchange
+from tf_adasum.aggregation.memory import Memory
+from tf_adasum.aggregation.scheme import Scheme
 
-__all__ = ["CollectiveExchange", "LocalExchange", "adasum", "aggregate"]
+__all__ = ["CollectiveExchange", "LocalExchange", "Memory", "Scheme", "adasum", "aggregate"]
 
 
-def aggregate(gradients, rule, exchange, bucket_bytes=None):
-    """Combines the replicas' gradients, one variable at a time: ``Σ_i c_i g_i``.
+def aggregate(gradients, exchange, bucket_bytes=None, memory=None):
+    """Combines the replicas' gradients: ``Σ_i c_i g_i`` with the rule's coefficients.
 
     Args:
         gradients: for each replica that is present here (all of them for `LocalExchange`, one for
-            `CollectiveExchange`) the list of its gradients: dense tensors or `tf.IndexedSlices`
-            (which are densified) of known shape, the same on every replica.
-        rule: an `AggregationRule`.
-        exchange: the exchange that brings the replicas' buckets together.
+            `CollectiveExchange`) the list of its gradients: dense tensors of known shape, or
+            `tf.IndexedSlices`, the same on every replica.
+        exchange: brings the replicas' gradients together; its scheme has the rule.
         bucket_bytes: size of a bucket; see `buckets.plan`.
+        memory: the `Memory` with the rule's state; by default a rule without one, of granularity
+            ``"variable"`` or ``"model"``.
 
     Returns:
-        The list of combined gradients, in the shapes and dtypes of the replicas' own.
+        The list of combined gradients, in the shapes and dtypes of the replicas' own; sparse where
+        theirs are.
 
     Raises:
         ValueError: for gradients that are no floating-point tensors of known shape.
     """
-    gradients = [[tf.convert_to_tensor(gradient) for gradient in own] for own in gradients]
+    gradients = _dense_or_sparse_everywhere(gradients)
+    memory = memory or Memory.of_first_step(exchange.scheme, len(gradients[0]))
     combined = list(gradients[0])
-    for bucket in buckets.plan(gradients[0], bucket_bytes):
-        plan = exchange.plan(bucket)
-        buffers = [bucket.pack(own, plan.size) for own in gradients]
-        pieces = plan.scatter(buffers)
-        partial_SRR = tf.add_n([ops.segment_gram(*piece) for piece in pieces])
-        coefficients_SR = plan.coefficients(rule, plan.all_reduce(partial_SRR))
-        shards = [
-            ops.segment_weighted_sum(rows_RW, coefficients_SR, segments)
-            for rows_RW, segments in pieces
-        ]
-        for index, gradient in bucket.unpack(plan.gather(shards)):
+    for plans in units(gradients, exchange, bucket_bytes, memory):
+        for index, gradient in combine(plans, gradients, memory):
             combined[index] = gradient
     return combined
+
+
+def units(gradients, exchange, bucket_bytes, memory):
+    """Returns lists of plans: those whose coefficients have to be found together."""
+    alone = memory.groups_are_variables
+    is_whole = memory.measures_orthogonality or not alone
+    dense = buckets.plan(gradients[0], bucket_bytes)
+    plans = [exchange.plan(bucket, is_whole) for bucket in dense]
+    plans += sparse.plans(gradients, exchange)
+    return [[plan] for plan in plans] if alone else [plans] if plans else []
+
+
+def combine(plans, gradients, memory):
+    """Combines the gradients of some plans that have equally many levels, with the same rules.
+
+    Returns:
+        list of ``(index, gradient)``.
+    """
+    pieces = [plan.split(gradients) for plan in plans]  # of each plan: vectors and their segments
+    depth = len(plans[0].levels)
+    for below in range(depth):
+        levels = [plan.levels[below] for plan in plans]
+        rule = levels[0].rule
+        rows = [
+            [level.scatter(*piece) for piece in own]
+            for level, own in zip(levels, pieces, strict=True)
+        ]
+        grams = [
+            _gram(level, own, memory.needs_gram(rule))
+            for level, own in zip(levels, rows, strict=True)
+        ]
+        gram_SRR = tf.concat(grams, axis=0)
+        if below < depth - 1:
+            coefficients_SR = rule.coefficients(gram_SRR)
+        else:
+            indices = [index for plan in plans for index in plan.indices]
+            coefficients_SR = memory.coefficients(rule, gram_SRR, indices)
+        counts = [len(plan.indices) for plan in plans]
+        pieces = [
+            [(ops.segment_weighted_sum(rows_RW, own_SR, s), s) for rows_RW, s in own]
+            for own, own_SR in zip(rows, tf.split(coefficients_SR, counts), strict=True)
+        ]
+    return [
+        gradient
+        for plan, own in zip(plans, pieces, strict=True)
+        for gradient in plan.join([_gathered(plan, vector) for vector, _ in own])
+    ]
+
+
+def _gram(level, rows, is_needed):
+    """The Gram matrices of one plan's pieces; zeros where no rule asks."""
+    if is_needed:
+        return level.complete(tf.add_n([ops.segment_gram(*piece) for piece in rows]))
+    rows_RW, segments = rows[0]
+    replicas = rows_RW.shape[0]
+    return tf.zeros([segments.shape[0] - 1, replicas, replicas], tf.float64)
+
+
+def _gathered(plan, vector):
+    for level in reversed(plan.levels):
+        vector = level.gather(vector)
+    return vector
+
+
+def _dense_or_sparse_everywhere(gradients):
+    """A gradient that one replica here has dense is dense on all of them."""
+    sparse_on_all = [
+        all(isinstance(gradient, tf.IndexedSlices) for gradient in of_replicas)
+        for of_replicas in zip(*gradients, strict=True)
+    ]
+    return [
+        [
+            g if stays else tf.convert_to_tensor(g)
+            for g, stays in zip(own, sparse_on_all, strict=True)
+        ]
+        for own in gradients
+    ]
 
 
 def adasum(values):
@@ -92,5 +166,5 @@ def adasum(values):
                     f"{first.dtype.name}{list(first.shape)} in values[0], "
                     f"{leaf.dtype.name}{list(leaf.shape)} in values[{replica}]"
                 )
-    combined = aggregate(replicas, rules.Adasum(), LocalExchange(len(replicas)))
+    combined = aggregate(replicas, Scheme(rules.Adasum(), len(replicas)).local_exchange())
     return tf.nest.pack_sequence_as(values[0], combined)

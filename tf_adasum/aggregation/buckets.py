@@ -87,10 +87,10 @@ def plan(gradients, bucket_bytes=None):
 
     The last gradients come first: backpropagation computes them first. A bucket holds gradients of
     one dtype and is closed once it holds `bucket_bytes` or more; a large gradient is never cut.
-    Gradients without elements are in no bucket.
+    Sparse gradients and those without elements are in no bucket.
 
     Args:
-        gradients: list of dense tensors of known shape.
+        gradients: list of dense tensors of known shape, and of `tf.IndexedSlices`.
         bucket_bytes: bytes after which a bucket is closed; 0 or None for the default (16 MiB).
 
     Returns:
@@ -105,7 +105,7 @@ def plan(gradients, bucket_bytes=None):
         gradient = gradients[index]
         _check(gradient, index)
         dtype = gradient.dtype
-        if gradient.shape.num_elements() == 0:
+        if isinstance(gradient, tf.IndexedSlices) or gradient.shape.num_elements() == 0:
             continue
         open_indices.setdefault(dtype, []).append(index)
         open_bytes[dtype] = open_bytes.get(dtype, 0) + gradient.shape.num_elements() * dtype.size
@@ -122,9 +122,12 @@ def _check(gradient, index):
             f"Only gradients of the dtypes {expected} can be aggregated. "
             f"Received: gradient {index} with dtype {gradient.dtype.name}, shape {gradient.shape}"
         )
-    if not gradient.shape.is_fully_defined():
+    shape = gradient.shape
+    if isinstance(gradient, tf.IndexedSlices):
+        shape = gradient.values.shape[1:]  # the number of rows may change from step to step
+    if not shape.is_fully_defined():
         raise ValueError(
             "The shape of every gradient must be known when the training step is traced; give it "
             "with tf.ensure_shape(gradient, variable.shape). "
-            f"Received: gradient {index} with shape {gradient.shape}"
+            f"Received: gradient {index} with shape {shape}"
         )

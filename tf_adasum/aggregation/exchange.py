@@ -1,190 +1,216 @@
-"""The exchange: who owns what before and after.
+"""The exchange: on which way each bucket, and each sparse gradient, is combined.
 
-A plan for one bucket has four steps: `scatter`, `all_reduce`, `coefficients`, `gather`. There are
-three. `LocalPlan`: every replica's buffer is in this process, so nothing is exchanged.
+An exchange makes a `Plan` for a bucket: how it is cut into pieces, and the levels (see `levels`) on
+which these are combined. There are three ways.
 
-`AllToAllPlan`: one replica among R, the others elsewhere; radix plan ``[R]``, that is one
-all-to-all, one tiny all-reduce, one all-gather. With R = 3:
+* `LocalExchange`: every replica's gradients are in this process, and nothing is exchanged.
+* A small bucket: every replica gets all of it and combines it whole. One round takes less time than
+  three, though more bytes are sent.
+* Otherwise the radix plan: on each level the vectors of a group are cut into shards, every member
+  combines one, and these are halved again on the next level. All-gathers unwind the levels.
 
-                    replica 0     replica 1     replica 2
-    before          a0 a1 a2      b0 b1 b2      c0 c1 c2      each its own bucket, 3 shards
-    scatter         a0            a1            a2
-                    b0            b1            b2            each one shard of every bucket
-                    c0            c1            c2
-    all_reduce      G             G             G             Σ of the shards' Gram matrices
-    (weighted sum)  s0            s1            s2
-    gather          s0 s1 s2      s0 s1 s2      s0 s1 s2      the combined bucket
+The radix plan ``[3, 2]`` on six replicas, whose numbers are 3 b + a:
 
-Every shard is combined on exactly one replica and then copied: all replicas end with the same bits.
-Bulk bytes sent per replica are ``2 n (R-1)/R`` elements, those of a ring all-reduce.
+    level 1    columns (0 1 2) (3 4 5)          each combines three gradients
+    level 2    columns (0 3) (1 4) (2 5)        each combines two combinations, of a third each
 
-`AllGatherPlan`: for a small bucket the three rounds cost more than its bytes. There is one round:
-every replica gets every bucket and combines all of it, all with the same bits.
-
-    scatter         a b c         a b c         a b c         ``n (R-1)`` elements sent per replica
-
-A large bucket, which is one large variable, goes through the collectives in pieces of some MB:
-memory of that size is reused from step to step, larger blocks the kernel has to clear every time.
-
-Shape legend: S segments, R replicas, n elements of a bucket, W of what a replica combines.
+Where the rule needs the Gram matrix of all replicas, or of variables in several buckets, there is
+one level over all replicas, ``[N]``.
 """
 
-import numpy as np
 import tensorflow as tf
 
+from tf_adasum import ops
 from tf_adasum.aggregation import buckets
+from tf_adasum.aggregation.groups import LocalGroup
+from tf_adasum.aggregation.levels import Shards, Together, shard_segments
+from tf_adasum.aggregation.rules import Adasum, Mean
 
-# A bucket goes through the collectives in pieces of about this size.
+# A large bucket goes through the collectives in pieces of about this size: memory of that size is
+# reused from step to step, larger blocks the kernel has to clear every time.
 PIECE_BYTES = 16 * 2**20
 
 
-class LocalExchange:
-    """All replicas' buckets are at hand.
+class Plan:
+    """How one bucket is combined.
 
     Args:
-        replicas: R, their number.
+        bucket: a `buckets.Bucket`.
+        levels: the levels, in order.
+        pieces: number of pieces it is cut into; they share one Gram matrix.
+        multiple: what the number of elements of a piece is filled up to a multiple of.
+        wire_dtype: dtype of the vectors; None for the gradients' own.
     """
 
-    def __init__(self, replicas):
-        self.replicas = replicas
+    def __init__(self, bucket, levels, pieces=1, multiple=1, wire_dtype=None):
+        self.indices = bucket.indices
+        self.levels = levels
+        self._bucket = bucket
+        self._dtype = wire_dtype or bucket.dtype
+        self._width = -(-bucket.size // (pieces * multiple)) * multiple
+        self._starts = range(0, pieces * self._width, self._width)
 
-    def plan(self, bucket):
-        """Returns the plan for a `Bucket`."""
-        return LocalPlan(bucket)
+    def split(self, gradients):
+        """Returns the pieces of this replica's gradients: vectors and their segments."""
+        buffer = tf.cast(
+            self._bucket.pack(gradients[0], len(self._starts) * self._width), self._dtype
+        )
+        return [
+            (
+                tf.slice(buffer, [start], [self._width]),
+                shard_segments(self._bucket.segments, start, self._width),
+            )
+            for start in self._starts
+        ]
+
+    def join(self, pieces):
+        """Returns ``(index, gradient)`` for each gradient of the combined pieces."""
+        whole = tf.ensure_shape(tf.concat(pieces, axis=0), [len(self._starts) * self._width])
+        return self._bucket.unpack(tf.cast(whole, self._bucket.dtype))
 
 
-class LocalPlan:
-    """The R buffers are stacked, and W = n."""
+class LocalPlan(Plan):
+    """A plan for buckets of all replicas, in this process: one piece, the list of all vectors."""
+
+    def split(self, gradients):
+        """Returns the one piece: all replicas' vectors, and the segments."""
+        return [([self._bucket.pack(own) for own in gradients], self._bucket.segments)]
+
+
+class PairwisePlan(LocalPlan):
+    """Adasum on pairs, pairs of pairs, …, by the op that does each in two passes over memory.
+
+    The combination of a pair is made from the vectors themselves; there are no levels on which a
+    Gram matrix would be needed.
+    """
 
     def __init__(self, bucket):
-        self.segments = bucket.segments
-        self.size = bucket.size
+        super().__init__(bucket, levels=[])
 
-    def scatter(self, buffers):
-        """Stacks the R buffers ``[n]``: returns one piece, rows ``[R, n]`` and their segments."""
-        return [(tf.stack(buffers), self.segments)]
+    def split(self, gradients):
+        """Returns the one piece: the combination of all vectors, and the segments."""
+        ((vectors, segments),) = super().split(gradients)
+        while len(vectors) > 1:
+            vectors = [
+                ops.pairwise_combine(a, b, segments)
+                for a, b in zip(vectors[0::2], vectors[1::2], strict=True)
+            ]
+        return [(vectors[0], segments)]
 
-    def all_reduce(self, gram):
-        """Returns `gram`: it is complete already."""
-        return gram
 
-    def coefficients(self, rule, gram):
-        """Returns the coefficients of the rows: float64 ``[S, R]``."""
-        return rule.coefficients(gram)
+class LocalExchange:
+    """All replicas' gradients are at hand.
 
-    def gather(self, shards):
-        """Returns the one shard given: it is the whole bucket already."""
-        (shard,) = shards
-        return shard
+    Args:
+        scheme: the `Scheme`.
+    """
+
+    def __init__(self, scheme):
+        self.scheme = scheme
+        self.group = LocalGroup()
+
+    def plan(self, bucket, is_whole):
+        """Returns the plan for a `Bucket`.
+
+        Args:
+            bucket: the bucket.
+            is_whole: whether the Gram matrix of all replicas is needed in one place.
+        """
+        radix_plan = self.scheme.radix_plan or ()
+        is_halving = set(radix_plan) == {2} and self.scheme.averaged == 1
+        if is_halving and isinstance(self.scheme.rule, Adasum) and not is_whole:
+            return PairwisePlan(bucket)
+        return LocalPlan(bucket, [Together(self.scheme.whole_rule, self.group)])
+
+    def all_slices(self, slices):
+        """Returns the replicas' sparse gradients: for each variable the list of all replicas'."""
+        return [list(own) for own in zip(*slices, strict=True)]
 
 
 class CollectiveExchange:
     """This replica's part in exchanges with all the others.
 
     Args:
-        collectives: this replica's `all_to_all`, `all_reduce` and `all_gather`.
-        replica_of_rank: for each rank in the collective group, the replica at that rank.
-            TensorFlow sorts a group by device *names* ("task:10" before "task:2") and GPUs by their
-            links, so that ranks are not replica ids in general.
-        replica: this replica's id.
-        gathered_bytes: up to so many bytes of rows, R buckets, a bucket is combined on every
+        scheme: the `Scheme`.
+        group_of: function of a stride and a radix: the `CollectiveGroup` of `radix` replicas, this
+            one among them, whose numbers differ by multiples of the stride.
+        gathered_bytes: up to so many bytes of all replicas' buckets, a bucket is combined on every
             replica. Only where the same computation gives the same bits everywhere.
     """
 
-    def __init__(self, collectives, replica_of_rank, replica, gathered_bytes=0):
-        self.collectives = collectives
-        self.replica_of_rank = np.asarray(replica_of_rank)
-        self.rank_of_replica = np.argsort(self.replica_of_rank)
-        self.rank = int(self.rank_of_replica[replica])
-        self.replicas = len(self.replica_of_rank)
+    def __init__(self, scheme, group_of, gathered_bytes=0):
+        self.scheme = scheme
+        self._group_of = group_of
         self._gathered_bytes = gathered_bytes
 
-    def plan(self, bucket):
-        """Returns the plan for a `Bucket`; it depends on nothing but the bucket."""
-        is_small = self.replicas * bucket.size * bucket.dtype.size <= self._gathered_bytes
-        return AllGatherPlan(self, bucket) if is_small else AllToAllPlan(self, bucket)
+    @property
+    def group(self):
+        """The group of all replicas."""
+        return self._group_of(1, self.scheme.replicas)
 
+    def plan(self, bucket, is_whole):
+        """Returns the plan for a `Bucket`, the same on all replicas; see `LocalExchange.plan`."""
+        replicas = self.scheme.replicas
+        wire_dtype = narrower(bucket.dtype, self.scheme.wire_dtype)
+        size = bucket.size * (wire_dtype or bucket.dtype).size
+        if replicas * size <= self._gathered_bytes:
+            together = Together(self.scheme.whole_rule, self.group)
+            return Plan(bucket, [together], wire_dtype=wire_dtype)
 
-class AllGatherPlan(LocalPlan):
-    """Every replica combines the whole bucket, W = n: a `LocalPlan` once it holds the rows."""
+        levels, stride = [], 1
+        for radix, rule in self._radices(size, len(bucket.indices), is_whole):
+            column = self._group_of(stride, radix)
+            stride *= radix
+            levels.append(Shards(rule, column, self._group_of(1, stride)))
+        pieces = max(1, round(size / PIECE_BYTES))
+        is_cut = pieces > 1 or len(levels) > 1
+        alignment = buckets.elements_aligned(bucket.dtype) if is_cut else 1
+        return Plan(bucket, levels, pieces, replicas * alignment, wire_dtype)
 
-    def __init__(self, exchange, bucket):
-        super().__init__(bucket)
-        self._exchange = exchange
+    def _radices(self, size, segments, is_whole):
+        """The radix and the rule of each level, for a bucket of `size` bytes."""
+        rule, averaged = self.scheme.rule, self.scheme.averaged
+        across = self.scheme.replicas // averaged
+        if is_whole or across == 1:
+            return [(self.scheme.replicas, self.scheme.whole_rule)]
+        radix_plan = self.scheme.radix_plan or (across,)
+        if self.scheme.radix_plan is None and isinstance(rule, Adasum) and rule.works_in_levels:
+            radix_plan = self.scheme.costs.best(across, size // averaged, segments)
+        lower = [(averaged, Mean())] if averaged > 1 else []
+        return [*lower, *((radix, rule) for radix in radix_plan)]
 
-    def scatter(self, buffers):
-        """Sends the one buffer ``[n]`` given to all: returns one piece, rows ``[R, n]`` by rank."""
-        (buffer,) = buffers
-        rows_RW = self._exchange.collectives.all_gather(buffer[None, :])
-        return [(tf.ensure_shape(rows_RW, [self._exchange.replicas, self.size]), self.segments)]
+    def all_slices(self, slices):
+        """Returns the replicas' sparse gradients: for each variable the list of all replicas'.
 
-    def coefficients(self, rule, gram):
-        """Returns the coefficients of the rows; the rule sees the replicas in their own order."""
-        order = self._exchange.rank_of_replica
-        gram_in_replica_order = tf.gather(tf.gather(gram, order, axis=1), order, axis=2)
-        gram_in_replica_order.set_shape([None, len(order), len(order)])
-        coefficients = rule.coefficients(gram_in_replica_order)
-        return tf.gather(coefficients, self._exchange.replica_of_rank, axis=1)
-
-
-class AllToAllPlan(AllGatherPlan):
-    """Every replica combines one shard of each piece: W = size / pieces / R, the end padded."""
-
-    def __init__(self, exchange, bucket):
-        super().__init__(exchange, bucket)
-        self._pieces = max(1, round(bucket.size * bucket.dtype.size / PIECE_BYTES))
-        alignment = buckets.elements_aligned(bucket.dtype)
-        width = -(-bucket.size // (exchange.replicas * self._pieces))
-        self._width = -(-width // alignment) * alignment if self._pieces > 1 else width
-        self.size = self._width * exchange.replicas * self._pieces
-
-    def scatter(self, buffers):
-        """Sends each rank its shards of the one buffer ``[size]`` given, receives its own of all.
-
-        Returns:
-            For each piece the rows ``[R, W]`` in the order of the ranks, and the segments of this
-            shard. The last shard's padding belongs to the last segment: zeros change no inner
-            product.
+        Args:
+            slices: this replica's, in a list of one: for each variable its indices ``[K]`` and
+                values ``[K, d]``, with any K.
         """
-        (buffer,) = buffers
-        replicas, pieces = self._exchange.replicas, []
-        for start in range(0, self.size, replicas * self._width):
-            piece = tf.slice(buffer, [start], [replicas * self._width])
-            shards_RW = tf.reshape(piece, [replicas, self._width])
-            rows_RW = self._exchange.collectives.all_to_all(shards_RW)
-            own = shard_segments(
-                self.segments, start + self._exchange.rank * self._width, self._width
-            )
-            pieces.append((tf.ensure_shape(rows_RW, shards_RW.shape), own))
-        return pieces
+        (own,) = slices
+        if not own:
+            return []
+        counts = tf.stack([tf.size(indices, tf.int64) for indices, _ in own])
+        counts_by_replica = self.group.all_gather(counts)  # [N, variables]
+        return [
+            self._slices_of_all(indices, values, counts_by_replica[:, number])
+            for number, (indices, values) in enumerate(own)
+        ]
 
-    def all_reduce(self, gram):
-        """Adds up the shards' Gram matrices ``[S, R, R]``, of which the upper half travels."""
-        replicas = self._exchange.replicas
-        rows, columns = np.triu_indices(replicas)
-        pair_of = np.zeros([replicas, replicas], np.int32)
-        pair_of[rows, columns] = pair_of[columns, rows] = np.arange(len(rows))
-        flat = tf.reshape(gram, [-1, replicas**2])
-        halves = tf.gather(flat, rows * replicas + columns, axis=1)
-        summed = tf.ensure_shape(self._exchange.collectives.all_reduce(halves), halves.shape)
-        return tf.reshape(tf.gather(summed, pair_of.ravel(), axis=1), tf.shape(gram))
-
-    def gather(self, shards):
-        """Joins the ranks' combined shards ``[W]`` of each piece to the bucket ``[size]``."""
-        gathered = [self._exchange.collectives.all_gather(shard[None, :]) for shard in shards]
-        whole = tf.concat([tf.reshape(shards_RW, [-1]) for shards_RW in gathered], axis=0)
-        return tf.ensure_shape(whole, [self.size])
+    def _slices_of_all(self, indices, values, counts):
+        dtype, wire_dtype = values.dtype, narrower(values.dtype, self.scheme.wire_dtype)
+        # All replicas send as many rows as the longest has, and at least one.
+        padding = tf.maximum(tf.reduce_max(counts), 1) - tf.size(indices, tf.int64)
+        indices = self.group.all_gather(tf.pad(indices, [[0, padding]]))
+        values = tf.pad(tf.cast(values, wire_dtype or dtype), [[0, padding], [0, 0]])
+        values = tf.cast(self.group.all_gather(values), dtype)
+        return [
+            (indices[replica, : counts[replica]], values[replica, : counts[replica]])
+            for replica in range(self.scheme.replicas)
+        ]
 
 
-def shard_segments(segments, start, width):
-    """Cuts a segment table to ``start : start + width``, the padding going to the last segment.
-
-    Example:
-        >>> shard_segments(np.array([0, 12, 16, 23]), 8, 8)
-        [0, 4, 8, 8]
-        >>> shard_segments(np.array([0, 12, 16, 23]), 16, 8)
-        [0, 0, 0, 8]
-    """
-    cut = np.clip(segments - start, 0, width)
-    cut[-1] = width
-    return cut
+def narrower(dtype, wire_dtype):
+    """Returns the wire dtype where it has fewer bytes than the gradients', else None."""
+    if wire_dtype is None or wire_dtype.size >= dtype.size:
+        return None
+    return wire_dtype

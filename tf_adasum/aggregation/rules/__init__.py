@@ -3,20 +3,21 @@
 A rule is a function of the Gram matrix of the gradients; see `AggregationRule`.
 """
 
+from tf_adasum.aggregation.rules.adacons import AdaCons
 from tf_adasum.aggregation.rules.adasum import Adasum
 from tf_adasum.aggregation.rules.base import AggregationRule
 from tf_adasum.aggregation.rules.linear import Mean, Sum
 
-__all__ = ["Adasum", "AggregationRule", "Mean", "Sum", "get"]
+__all__ = ["AdaCons", "Adasum", "AggregationRule", "Mean", "Sum", "get"]
 
-_BY_NAME = {"adasum": Adasum, "mean": Mean, "sum": Sum}
+_BY_NAME = {"adacons": AdaCons, "adasum": Adasum, "mean": Mean, "sum": Sum}
 
 
 def get(rule):
     """Returns the rule of that name, or the rule itself.
 
     Args:
-        rule: ``"adasum"``, ``"mean"``, ``"sum"`` or an `AggregationRule`.
+        rule: ``"adacons"``, ``"adasum"``, ``"mean"``, ``"sum"`` or an `AggregationRule`.
 
     Raises:
         ValueError: for an unknown name or an object that is no rule.

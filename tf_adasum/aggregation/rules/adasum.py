@@ -8,6 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 from tf_adasum import ops
+from tf_adasum.aggregation.rules import granularity as granularities
+from tf_adasum.aggregation.rules import nodes
 from tf_adasum.aggregation.rules.base import AggregationRule
 
 # Below this squared norm a vector counts as zero, and its coefficient is 1: 0 ⊕ b = b.
@@ -34,11 +36,12 @@ class Adasum(AggregationRule):
     * every inner product obeys Cauchy–Schwarz.
 
     Args:
-        granularity: ``"variable"``: the rule is applied to each variable on its own, as the
-            published implementation does.
+        granularity: ``"variable"``, the rule is applied to each variable on its own, as the
+            published implementation does; ``"model"``, to all of them as one vector; or
+            ``{regular expression on variable paths: group}``, to each group as one vector.
 
     Raises:
-        ValueError: if `granularity` is not ``"variable"``.
+        ValueError: for another `granularity`.
 
     Example:
         >>> rule = tf_adasum.rules.Adasum()
@@ -51,12 +54,9 @@ class Adasum(AggregationRule):
     """
 
     def __init__(self, granularity="variable"):
-        if granularity != "variable":
-            raise ValueError(
-                "`granularity` of rules.Adasum must be 'variable'. "
-                f"Received: granularity={granularity!r}"
-            )
-        self.granularity = granularity
+        self.granularity = granularities.checked(granularity)
+        # Levels see one bucket at a time, groups of variables can be spread over several.
+        self.works_in_levels = self.granularity == "variable"
 
     def get_config(self):
         """Returns the constructor's arguments."""
@@ -81,8 +81,8 @@ class Adasum(AggregationRule):
 
 def _combine(gram_SRR, p_SPR, q_SPR, error):
     """One level of the tree: ``(1 - pq/(2pp)) p + (1 - pq/(2qq)) q`` for P pairs of nodes."""
-    pp, qq = (_squared_norm(gram_SRR, node, error) for node in (p_SPR, q_SPR))
-    pq = _inner(gram_SRR, p_SPR, q_SPR)
+    pp, qq = (nodes.squared_norm(gram_SRR, node, error) for node in (p_SPR, q_SPR))
+    pq = nodes.inner(gram_SRR, p_SPR, q_SPR)
     # sqrt(pp)·sqrt(pp) can fall short of pp, and adasum(p, p) has to be p to the last bit.
     bound = tf.sqrt(pp) * tf.sqrt(qq) * (1 + 4 * np.finfo(np.float64).eps)
     pq = tf.clip_by_value(pq, -bound, bound)
@@ -93,15 +93,3 @@ def _coefficient(inner_SP, squared_norm_SP):
     is_zero = squared_norm_SP < SMALLEST_SQUARED_NORM
     divisor = tf.where(is_zero, tf.ones_like(squared_norm_SP), squared_norm_SP)
     return tf.where(is_zero, tf.ones_like(inner_SP), 1 - 0.5 * (inner_SP / divisor))[..., None]
-
-
-def _inner(gram_SRR, p_SPR, q_SPR):
-    return tf.reduce_sum(tf.matmul(p_SPR, gram_SRR) * q_SPR, axis=-1)
-
-
-def _squared_norm(gram_SRR, p_SPR, error):
-    """``pᵀGp``, or zero where it is no more than the rounding of G."""
-    squared_norm = _inner(gram_SRR, p_SPR, p_SPR)
-    magnitude = _inner(tf.abs(gram_SRR), tf.abs(p_SPR), tf.abs(p_SPR))
-    noise = 8 * error * magnitude
-    return tf.where(squared_norm < noise, tf.zeros_like(squared_norm), squared_norm)

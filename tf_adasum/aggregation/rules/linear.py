@@ -13,6 +13,9 @@ from tf_adasum.aggregation.rules.base import AggregationRule
 class Sum(AggregationRule):
     """``Σ_i g_i``: every coefficient is 1. Too aggressive where the gradients agree."""
 
+    needs_gram = False
+    works_in_levels = True
+
     def coefficients(self, gram):
         """Returns ones, shape ``[S, R]``; see `AggregationRule.coefficients`."""
         return tf.ones_like(gram[:, 0, :])
@@ -25,6 +28,9 @@ class Mean(AggregationRule):
     Under `AdasumMirroredStrategy` this rule is TensorFlow's and Keras's stock path: Keras divides
     mean-type losses by the number of replicas and TensorFlow sums the gradients.
     """
+
+    needs_gram = False
+    works_in_levels = True
 
     def coefficients(self, gram):
         """Returns 1/R, shape ``[S, R]``; see `AggregationRule.coefficients`."""

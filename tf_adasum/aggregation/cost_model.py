@@ -1,0 +1,98 @@
+"""The cost model: which radix plan takes least time for a bucket.
+
+The α-β model of communication, and the arithmetic, which grows with the radix. Of a bucket of n
+bytes and S segments, level l of a plan ``[R_1 … R_m]`` sees ``n_l = n / (R_1 ⋯ R_{l-1})`` bytes,
+and its Gram matrices are added up among ``P_l = R_1 ⋯ R_l`` replicas:
+
+    all-to-all and all-gather      2 (R_l - 1) (α + β n_l / R_l)
+    all-reduce of G                (P_l - 1) α + 2 β · 8 S R_l (R_l + 1) / 2
+    Gram matrix, weighted sum      γ n_l ((R_l + 1) / 2 + 1)
+
+The sums over the levels of ``n_l (R_l - 1) / R_l`` are the same for every plan: what differs is the
+number of messages, the Gram matrices and the arithmetic. ``[N]`` has the fewest messages where
+N is small; where it is large its ``n N / 2`` products and ``S N² / 2`` numbers outweigh them.
+
+α, β and γ are fitted by ``python benchmarks/exchange.py --fit``, which prints what to set in the
+environment of every worker.
+"""
+
+import dataclasses
+import os
+
+from tf_adasum.aggregation import radix_plans
+
+VARIABLE = "TF_ADASUM_COST_MODEL"
+
+
+@dataclasses.dataclass(frozen=True)
+class CostModel:
+    """Seconds of the parts of an exchange.
+
+    Args:
+        alpha: seconds of a message.
+        beta: seconds to send a byte.
+        gamma: seconds of one multiplication and addition per byte of gradients.
+    """
+
+    alpha: float
+    beta: float
+    gamma: float
+
+    def seconds(self, plan, size, segments):
+        """Returns the seconds that a bucket takes.
+
+        Args:
+            plan: the radices.
+            size: n in bytes.
+            segments: S.
+        """
+        return sum(
+            coefficient * amount
+            for coefficient, amount in zip(
+                (self.alpha, self.beta, self.gamma), amounts(plan, size, segments), strict=True
+            )
+        )
+
+    def best(self, replicas, size, segments):
+        """Returns the plan of fewest seconds among those that respect Adasum's tree."""
+        plans = radix_plans.tree_plans(replicas)
+        return min(plans, key=lambda plan: self.seconds(plan, size, segments))
+
+
+def amounts(plan, size, segments):
+    """Returns what α, β and γ are multiplied by: messages, bytes, and bytes times products."""
+    messages = sent = products = 0.0
+    members, own = 1, float(size)
+    for radix in plan:
+        members *= radix
+        messages += 2 * (radix - 1) + (members - 1)
+        sent += 2 * (radix - 1) * own / radix + 8 * segments * radix * (radix + 1)
+        products += own * ((radix + 1) / 2 + 1)
+        own /= radix
+    return messages, sent, products
+
+
+# From benchmarks/results/2026-11-21-exchange-fit.md: 2 and 4 processes on one machine.
+DEFAULT = CostModel(alpha=1e-3, beta=1.0e-9, gamma=2.0e-10)
+
+
+def current():
+    """Returns the cost model of the environment variable ``TF_ADASUM_COST_MODEL``, or the default.
+
+    Raises:
+        ValueError: if it is set and is not of the form ``alpha=1e-4,beta=1e-9,gamma=1e-10``.
+    """
+    text = os.environ.get(VARIABLE)
+    if not text:
+        return DEFAULT
+    try:
+        numbers = dict(part.split("=") for part in text.split(","))
+        model = CostModel(**{name.strip(): float(number) for name, number in numbers.items()})
+        if min(dataclasses.astuple(model)) < 0:
+            raise ValueError("a negative number")
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"The environment variable {VARIABLE} must be like 'alpha=1e-4,beta=1e-9,gamma=1e-10', "
+            f"in seconds: {error}. Received: {text!r}"
+        ) from error
+    return model

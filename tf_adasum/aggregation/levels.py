@@ -1,0 +1,107 @@
+"""Levels: how the vectors of a group come together, and how their combination gets back.
+
+A level takes one vector of each of R members to rows ``[R, W]``, says how their partial Gram
+matrices become complete, and takes the combination ``[W]`` of the rows back to all members.
+
+Shape legend: S segments, R members of the group, W elements that a member combines.
+"""
+
+import numpy as np
+import tensorflow as tf
+
+
+class Together:
+    """Every member gets all vectors and combines them whole: one round.
+
+    Args:
+        rule: the `AggregationRule` of this level.
+        group: the group.
+
+    With R = 3, `n (R-1)` elements are sent per replica:
+
+        before      a             b             c
+        scatter     a b c         a b c         a b c
+        combined    s             s             s
+    """
+
+    def __init__(self, rule, group):
+        self.rule = rule
+        self._group = group
+
+    def scatter(self, vector, segments):
+        """Returns the rows, and their segments."""
+        return self._group.all_gather(vector), segments
+
+    def complete(self, gram):
+        """Returns the Gram matrices: they are complete."""
+        return gram
+
+    def gather(self, combined):
+        """Returns the combination: every member has it."""
+        return combined
+
+
+class Shards:
+    """Every member combines one shard, and gets the others' combinations.
+
+    Args:
+        rule: the `AggregationRule` of this level.
+        column: the group whose vectors are combined.
+        block: the group of all replicas that hold a part of these vectors. On the first level that
+            is the column itself; on the second each vector is spread over a column of the first.
+
+    With R = 3, `2 n (R-1)/R` elements are sent per replica, as by a ring all-reduce:
+
+        before      a0 a1 a2      b0 b1 b2      c0 c1 c2      each its own vector, 3 shards
+        scatter     a0            a1            a2
+                    b0            b1            b2            each one shard of every vector
+                    c0            c1            c2
+        complete    G             G             G             Σ of the shards' Gram matrices
+        combined    s0            s1            s2
+        gather      s0 s1 s2      s0 s1 s2      s0 s1 s2      the combined vector
+
+    Every shard is combined on exactly one replica and then copied: all end with the same bits.
+    """
+
+    def __init__(self, rule, column, block):
+        self.rule = rule
+        self._column = column
+        self._block = block
+
+    def scatter(self, vector, segments):
+        """Returns this member's shard of every vector, and the segments of the shard."""
+        shards_RW = tf.reshape(vector, [self._column.size, -1])
+        width = shards_RW.shape[1]
+        own = shard_segments(segments, self._column.member * width, width)
+        return self._column.all_to_all(shards_RW), own
+
+    def complete(self, gram):
+        """Adds up the shards' Gram matrices ``[S, R, R]``, of which the upper half travels."""
+        members = gram.shape[-1]
+        rows, columns = np.triu_indices(members)
+        pair_of = np.zeros([members, members], np.int32)
+        pair_of[rows, columns] = pair_of[columns, rows] = np.arange(len(rows))
+        flat = tf.reshape(gram, [-1, members**2])
+        summed = self._block.all_reduce(tf.gather(flat, rows * members + columns, axis=1))
+        return tf.reshape(tf.gather(summed, pair_of.ravel(), axis=1), tf.shape(gram))
+
+    def gather(self, combined):
+        """Joins the members' shards ``[W]`` to the vector."""
+        return tf.reshape(self._column.all_gather(combined), [-1])
+
+
+def shard_segments(segments, start, width):
+    """Cuts a segment table to ``start : start + width``.
+
+    What lies behind the table's end, the padding of the last shard, goes to the last segment: zeros
+    change no inner product.
+
+    Example:
+        >>> shard_segments(np.array([0, 12, 16, 23]), 8, 8)
+        [0, 4, 8, 8]
+        >>> shard_segments(np.array([0, 12, 16, 23]), 16, 8)
+        [0, 0, 0, 8]
+    """
+    cut = np.clip(segments - start, 0, width)
+    cut[-1] = width
+    return cut

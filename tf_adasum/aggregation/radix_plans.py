@@ -1,0 +1,64 @@
+"""Radix plans: in which groups N replicas are combined, level by level.
+
+``[N]`` is one level: every replica meets all others. ``[2, 2, 2]`` is the paper's recursive vector
+halving on eight: pairs, pairs of pairs, and so on. The first level groups neighbours.
+"""
+
+import functools
+
+import numpy as np
+
+
+def checked(plan, replicas):
+    """Returns the plan as a tuple of ints; None stays None, a plan to be chosen.
+
+    Args:
+        plan: sequence of ints, 2 or more each, or None.
+        replicas: N, what their product has to be.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    if plan is None:
+        return None
+    try:
+        radices = tuple(int(radix) for radix in plan)
+        is_exact = all(radix == given for radix, given in zip(radices, plan, strict=True))
+    except (TypeError, ValueError):
+        radices, is_exact = (), False
+    is_plan = all(radix > 1 for radix in radices) or radices == (1,)
+    if not (radices and is_exact and is_plan and np.prod(radices) == replicas):
+        raise ValueError(
+            f"`radix_plan` must be None or a list of factors whose product is {replicas}, the "
+            f"number of gradients that the rule combines, such as {list(tree_plans(replicas)[-1])}."
+            f" Received: radix_plan={plan!r}"
+        )
+    return radices
+
+
+def respects_tree(plan):
+    """Whether the levels of a plan are levels of Adasum's tree of pairs.
+
+    Example:
+        >>> respects_tree([2, 3]), respects_tree([3, 2])
+        (True, False)
+    """
+    return all(radix & (radix - 1) == 0 for radix in plan[:-1])
+
+
+@functools.cache
+def tree_plans(replicas):
+    """Returns all plans for N replicas that respect the tree, the shortest first.
+
+    Example:
+        >>> tree_plans(8)
+        ((8,), (2, 4), (4, 2), (2, 2, 2))
+    """
+    if replicas == 1:
+        return ((1,),)
+    plans = [(replicas,)]
+    radix = 2
+    while replicas % radix == 0 and radix < replicas:
+        plans += [(radix, *rest) for rest in tree_plans(replicas // radix)]
+        radix *= 2
+    return tuple(sorted(plans, key=len))

@@ -1,0 +1,47 @@
+"""Read-outs: what the Gram matrix says about the gradients, besides their combination.
+
+Shape legend: V variables, S segments, R replicas, H groups of L neighbouring replicas, R = H·L.
+"""
+
+import tensorflow as tf
+
+from tf_adasum.aggregation import rules
+
+
+def squared_lengths(gram_SRR, averaged=1):
+    """Returns ``cᵀGc`` and ``trace(G)``, each ``[S]``, with Adasum's coefficients c.
+
+    Args:
+        gram_SRR: the Gram matrices.
+        averaged: L; with more than one, G is that of the means of L neighbours each.
+    """
+    replicas = gram_SRR.shape[-1]
+    hosts = replicas // averaged
+    blocks = tf.reshape(gram_SRR, [-1, hosts, averaged, hosts, averaged])
+    gram_SHH = tf.reduce_mean(blocks, axis=[2, 4])
+    c_SH = rules.Adasum().coefficients(gram_SHH)
+    combined_S = tf.einsum("sh,shk,sk->s", c_SH, gram_SHH, c_SH)
+    return combined_S, tf.linalg.trace(gram_SHH)
+
+
+def orthogonality(combined_V, separate_V):
+    """``‖adasum(g_1 … g_R)‖² / Σ_i ‖g_i‖²`` of each variable, and of all of them together.
+
+    1 where all gradients are orthogonal, 1/R where all are the same; below that where they point
+    apart, NaN where all are zero.
+
+    Args:
+        combined_V: the squared lengths of the combinations.
+        separate_V: the sums of the squared lengths of the gradients.
+
+    Returns:
+        ``[V + 1]``, the last one for all variables.
+
+    Reference:
+        Maleki et al., MLSys 2021 (arXiv 2006.02924), "Orthogonality of Gradients".
+    """
+    combined, separate = (
+        tf.concat([lengths, [tf.reduce_sum(lengths)]], axis=0)
+        for lengths in (combined_V, separate_V)
+    )
+    return combined / separate

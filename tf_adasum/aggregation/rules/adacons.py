@@ -1,0 +1,120 @@
+"""AdaCons: gradients weighted by their consensus with the mean.
+
+Shape legend: S segments (by default one, the whole model), R replicas.
+"""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_adasum import ops
+from tf_adasum.aggregation.rules import granularity as granularities
+from tf_adasum.aggregation.rules.base import AggregationRule
+
+EPSILON = 1e-8
+
+
+@keras.saving.register_keras_serializable("tf_adasum")
+class AdaCons(AggregationRule):
+    """Adaptive consensus: the more a gradient agrees with the mean, the larger its weight.
+
+    With ``ḡ = (1/R) Σ_j g_j`` and ε = 1e-8, in each step:
+
+        α_i = <g_i, ḡ> / (‖g_i‖ + ε)                  how far g_i points along the mean
+        m ← β m + (1 - β) sort(α),  α_i ← m[rank of i]   subspace momentum
+        α ← α / Σ_j α_j
+        c_i = α_i / (‖g_i‖ + ε)
+
+    The momentum m belongs to ranks, not to replicas: m[0] is that of the replica which agrees
+    least in this step. It starts at the first sorted α. It is saved with the optimizer, and the
+    same on all replicas.
+
+    *The length of the result.* The c_i weigh unit vectors: the result has a length of order 1
+    whatever the gradients' length, and the learning rate is on another scale than for the mean.
+    ``rescale=True`` multiplies it by ``Σ_i α_i (‖g_i‖ + ε)``, so that identical gradients come back
+    as they are and the learning rate of one replica can stay.
+
+    Where Σα vanishes in the rounding of G, as for gradients that cancel or are all zero, every
+    replica has the same α. Σα can be negative; the formulas hold then, too.
+
+    Args:
+        momentum: β, in [0, 1); 0 leaves α as it is.
+        granularity: ``"model"``, one coefficient per replica for all variables; ``"variable"``; or
+            ``{regular expression on variable paths: group}``.
+        rescale: whether the result has the length of the gradients.
+
+    Raises:
+        ValueError: for a `momentum` outside [0, 1), another `granularity`, a `rescale` that is no
+            bool.
+
+    Example:
+        >>> rule = tf_adasum.rules.AdaCons(rescale=True)
+        >>> rule.coefficients(tf.fill([1, 4, 4], tf.constant(25.0, tf.float64)))  # identical
+        [[0.25, 0.25, 0.25, 0.25]]
+
+    Reference:
+        Choukroun, Azoulay, Kisilev, "Adaptive Consensus Gradients Aggregation for Scaled
+        Distributed Training", arXiv 2411.03742. `granularity`, `rescale` and the case Σα = 0 are
+        ours. The authors' sample code indexes m by the sorting permutation where we take its
+        inverse, the rank; both are the same for two replicas.
+    """
+
+    def __init__(self, momentum=0.99, granularity="model", rescale=False):
+        is_number = isinstance(momentum, (int, float)) and not isinstance(momentum, bool)
+        if not (is_number and 0 <= momentum < 1):
+            raise ValueError(
+                f"`momentum` of AdaCons must be in [0, 1). Received: momentum={momentum!r}"
+            )
+        if not isinstance(rescale, bool):
+            raise ValueError(f"`rescale` must be True or False. Received: rescale={rescale!r}")
+        self.momentum = float(momentum)
+        self.granularity = granularities.checked(granularity)
+        self.rescale = rescale
+
+    def get_config(self):
+        """Returns the constructor's arguments."""
+        return {
+            "momentum": self.momentum,
+            "granularity": self.granularity,
+            "rescale": self.rescale,
+        }
+
+    def initial_state(self, segments, replicas):
+        """Returns m, ``[S, R]``, and the number of steps taken, ``[S]``, both float64."""
+        return {"momentum": np.zeros([segments, replicas]), "steps": np.zeros([segments])}
+
+    def coefficients(self, gram):
+        """Returns ``[S, R]``, float64, of a first step; see `AggregationRule.coefficients`."""
+        segments = tf.shape(gram)[0]
+        nothing = tf.zeros([segments, gram.shape[-1]], tf.float64)
+        state = {"momentum": nothing, "steps": tf.zeros([segments], tf.float64)}
+        return self.coefficients_and_state(gram, state)[0]
+
+    def coefficients_and_state(self, gram, state):
+        """Returns ``[S, R]`` and m; see `AggregationRule.coefficients_and_state`."""
+        gram_SRR = tf.convert_to_tensor(gram, tf.float64)
+        norms_SR = tf.sqrt(tf.linalg.diag_part(gram_SRR)) + EPSILON
+        alpha_SR = tf.reduce_mean(gram_SRR, axis=2) / norms_SR
+
+        order_SR = tf.argsort(alpha_SR, stable=True)
+        sorted_SR = tf.gather(alpha_SR, order_SR, batch_dims=1)
+        beta_S1 = self.momentum * tf.cast(state["steps"] > 0, tf.float64)[:, None]
+        momentum_SR = beta_S1 * state["momentum"] + (1 - beta_S1) * sorted_SR
+        rank_SR = tf.argsort(order_SR)
+        alpha_SR = tf.gather(momentum_SR, rank_SR, batch_dims=1)
+
+        share_SR = _shares(alpha_SR, norms_SR, ops.gram_relative_error(gram_SRR))
+        c_SR = share_SR / norms_SR
+        if self.rescale:
+            c_SR *= tf.reduce_sum(share_SR * norms_SR, axis=1, keepdims=True)
+        return c_SR, {"momentum": momentum_SR, "steps": state["steps"] + 1}
+
+
+def _shares(alpha_SR, norms_SR, error):
+    """``α / Σα``, or equal shares where Σα is no more than the rounding of G."""
+    total_S1 = tf.reduce_sum(alpha_SR, axis=1, keepdims=True)
+    is_lost_S1 = tf.abs(total_S1) <= 8 * error * tf.reduce_sum(norms_SR, axis=1, keepdims=True)
+    equal = tf.ones_like(alpha_SR) / alpha_SR.shape[-1]
+    return tf.where(
+        is_lost_S1, equal, alpha_SR / tf.where(is_lost_S1, tf.ones_like(total_S1), total_S1)
+    )

@@ -1,0 +1,88 @@
+"""Granularity: which variables share their coefficients.
+
+"variable"                     each variable has its own
+"model"                        all variables have the same
+{"encoder/.*": "encoder"}      those whose whole path matches the pattern share theirs; a
+                               variable that no pattern matches has its own
+"""
+
+import re
+from collections.abc import Mapping
+
+import numpy as np
+
+EXPECTED = (
+    "`granularity` must be 'variable', 'model', or a dict from regular expressions on variable "
+    "paths to names of groups"
+)
+
+
+def checked(granularity):
+    """Returns the granularity, a mapping as a dict.
+
+    Raises:
+        ValueError: if it is none, or has a pattern that is no regular expression.
+    """
+    if isinstance(granularity, str) and granularity in ("variable", "model"):
+        return granularity
+    if not isinstance(granularity, Mapping) or not granularity:
+        raise ValueError(f"{EXPECTED}. Received: granularity={granularity!r}")
+    for pattern, group in granularity.items():
+        if not (isinstance(pattern, str) and isinstance(group, str)):
+            raise ValueError(f"{EXPECTED}. Received: granularity={granularity!r}")
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(
+                f"`granularity` holds a pattern that is no regular expression ({error}). "
+                f"Received: {pattern!r}"
+            ) from error
+    return dict(granularity)
+
+
+def groups(granularity, paths):
+    """Numbers the groups of variables.
+
+    Args:
+        granularity: as above.
+        paths: the variables' paths, such as ``"sequential/dense/kernel"``.
+
+    Returns:
+        int64 ``[V]``: the group of each variable, from 0.
+
+    Raises:
+        ValueError: for a pattern that matches no path, or a path that belongs to two groups.
+
+    Example:
+        >>> groups({".*/bias": "biases"}, ["a/kernel", "a/bias", "b/kernel", "b/bias"])
+        array([0, 1, 2, 1])
+    """
+    if granularity == "variable":
+        return np.arange(len(paths))
+    if granularity == "model":
+        return np.zeros(len(paths), np.int64)
+    for pattern in granularity:
+        if not any(re.fullmatch(pattern, path) for path in paths):
+            raise ValueError(
+                "`granularity` holds a pattern that matches the whole path of no variable. "
+                f"Received: {pattern!r}; the paths are: {', '.join(paths)}"
+            )
+    numbers = {}
+    return np.array(
+        [
+            numbers.setdefault(_name(granularity, path) or ("alone", position), len(numbers))
+            for position, path in enumerate(paths)
+        ],
+        np.int64,
+    )
+
+
+def _name(granularity, path):
+    """The name of a path's group; None where no pattern matches."""
+    names = {group: p for p, group in granularity.items() if re.fullmatch(p, path)}
+    if len(names) > 1:
+        raise ValueError(
+            f"`granularity` holds patterns that overlap: {path!r} belongs to the groups "
+            f"{sorted(names)}. Received: granularity={granularity!r}"
+        )
+    return next(iter(names), None)

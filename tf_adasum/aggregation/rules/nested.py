@@ -1,0 +1,101 @@
+"""Rules one above the other, evaluated on one Gram matrix.
+
+Shape legend: S segments, R replicas, M nodes on one level, K nodes in a group, so M/K groups.
+"""
+
+import tensorflow as tf
+
+from tf_adasum import ops
+from tf_adasum.aggregation.rules import nodes
+from tf_adasum.aggregation.rules.adasum import Adasum
+from tf_adasum.aggregation.rules.base import AggregationRule
+
+
+class Nested(AggregationRule):
+    """A radix plan of several levels in one step: neighbours are combined, then their combinations.
+
+    What an exchange does level by level on shards of vectors, done on coefficients. With the Gram
+    matrix of all replicas at hand it gives the same up to rounding.
+
+    Args:
+        levels: list of ``(radix, rule)``, the neighbours first; the product of all radices is R.
+            Only the last rule may have a state.
+
+    Example:
+        >>> Nested([(2, Mean()), (2, Sum())]).coefficients(tf.eye(4, batch_shape=[1]))
+        [[0.5, 0.5, 0.5, 0.5]]
+    """
+
+    def __init__(self, levels):
+        self.levels = list(levels)
+        *self._lower, (_, self._last) = self.levels
+        self.granularity = self._last.granularity
+        self.needs_gram = any(rule.needs_gram for _, rule in levels)
+
+    def get_config(self):
+        """Returns the constructor's arguments."""
+        return {"levels": self.levels}
+
+    def initial_state(self, segments, replicas):
+        """Returns the state of the last rule."""
+        del replicas
+        radix, rule = self.levels[-1]
+        return rule.initial_state(segments, radix)
+
+    def coefficients(self, gram):
+        """Returns ``[S, R]``, float64; see `AggregationRule.coefficients`."""
+        return self._through_the_levels(gram, self._last.coefficients)
+
+    def coefficients_and_state(self, gram, state):
+        """Returns ``[S, R]`` and the last rule's state."""
+        kept = {}
+
+        def last(gram):
+            coefficients, kept["state"] = self._last.coefficients_and_state(gram, state)
+            return coefficients
+
+        return self._through_the_levels(gram, last), kept["state"]
+
+    def _through_the_levels(self, gram, last):
+        gram_SRR = tf.convert_to_tensor(gram, tf.float64)
+        nodes_SMR = tf.eye(gram_SRR.shape[-1], batch_shape=tf.shape(gram_SRR)[:1], dtype=tf.float64)
+        for radix, rule in self._lower:
+            nodes_SMR = _combine(gram_SRR, nodes_SMR, radix, rule.coefficients)
+        return _combine(gram_SRR, nodes_SMR, self.levels[-1][0], last)[:, 0]
+
+
+def _combine(gram_SRR, nodes_SMR, radix, coefficients):
+    """One level: every `radix` neighbours become one node."""
+    count, replicas = nodes_SMR.shape[1:]
+    error = ops.gram_relative_error(gram_SRR)
+    gram_SMM = nodes.gram_of(gram_SRR, nodes_SMR, error)
+    blocks = [
+        gram_SMM[:, start : start + radix, start : start + radix]
+        for start in range(0, count, radix)
+    ]
+    gram_GKK = tf.reshape(tf.stack(blocks, axis=1), [-1, radix, radix])
+    c_SGK = tf.reshape(coefficients(gram_GKK), [-1, count // radix, radix])
+    nodes_SGKR = tf.reshape(nodes_SMR, [-1, count // radix, radix, replicas])
+    return tf.reduce_sum(c_SGK[..., None] * nodes_SGKR, axis=2)
+
+
+def nested(levels):
+    """Returns one rule for all levels: the rule itself where its own tree has these levels.
+
+    Adasum's tree combines pairs: neighbouring levels of Adasum are one Adasum of all their
+    replicas if the lower radix is a power of two.
+
+    Example:
+        >>> nested([(2, Adasum()), (3, Adasum())])
+        Adasum(granularity='variable')
+    """
+    merged = []
+    for radix, rule in levels:
+        if merged:
+            below, same = merged[-1]
+            is_power_of_two = below & (below - 1) == 0
+            if isinstance(rule, Adasum) and isinstance(same, Adasum) and is_power_of_two:
+                merged[-1] = (below * radix, rule)
+                continue
+        merged.append((radix, rule))
+    return merged[0][1] if len(merged) == 1 else Nested(merged)

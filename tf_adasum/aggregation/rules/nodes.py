@@ -1,0 +1,35 @@
+"""Nodes: linear combinations of the replicas' gradients, measured on the Gram matrix.
+
+With p and q the coefficients of two nodes, ``<Σ p_i g_i, Σ q_i g_i> = pᵀGq``: whole trees of
+combinations are evaluated without touching a gradient.
+
+Shape legend: S segments (variables), R replicas, P nodes.
+"""
+
+import tensorflow as tf
+
+
+def inner(gram_SRR, p_SPR, q_SPR):
+    """``pᵀGq``, shape ``[S, P]``."""
+    return tf.reduce_sum(tf.matmul(p_SPR, gram_SRR) * q_SPR, axis=-1)
+
+
+def squared_norm(gram_SRR, p_SPR, error):
+    """``pᵀGp``, shape ``[S, P]``, or zero where it is no more than the rounding of G.
+
+    Args:
+        gram_SRR: the Gram matrices.
+        p_SPR: the nodes.
+        error: u, the relative error of G; below ``8u |p|ᵀ|G||p|`` nothing but rounding is left.
+    """
+    squared = inner(gram_SRR, p_SPR, p_SPR)
+    magnitude = inner(tf.abs(gram_SRR), tf.abs(p_SPR), tf.abs(p_SPR))
+    return tf.where(squared < 8 * error * magnitude, tf.zeros_like(squared), squared)
+
+
+def gram_of(gram_SRR, nodes_SPR, error):
+    """The nodes' own Gram matrix ``[S, P, P]``; a node that is lost in rounding is exactly zero."""
+    gram_SPP = tf.matmul(tf.matmul(nodes_SPR, gram_SRR), nodes_SPR, transpose_b=True)
+    is_lost_SP = tf.equal(squared_norm(gram_SRR, nodes_SPR, error), 0)
+    is_lost_SPP = tf.logical_or(is_lost_SP[:, :, None], is_lost_SP[:, None, :])
+    return tf.where(is_lost_SPP, tf.zeros_like(gram_SPP), gram_SPP)

@@ -1,0 +1,120 @@
+"""The scheme: everything the user chose about how gradients are combined, checked together."""
+
+import dataclasses
+
+import tensorflow as tf
+
+from tf_adasum.aggregation import cost_model, memory, radix_plans, rules
+from tf_adasum.aggregation.exchange import CollectiveExchange, LocalExchange
+from tf_adasum.aggregation.rules.nested import nested
+
+WIRE_DTYPES = {"bfloat16": tf.bfloat16, "float16": tf.float16}
+
+
+@dataclasses.dataclass(frozen=True)
+class Scheme:
+    """A rule and the way on which gradients come together for it.
+
+    Attributes:
+        rule: the `AggregationRule`.
+        replicas: N.
+        averaged: L, how many neighbours are averaged before the rule is applied.
+        radix_plan: the radices, a tuple whose product is N / L; None leaves it to `costs`.
+        wire_dtype: `tf.DType` in which gradients travel; None for their own.
+        costs: the `CostModel`.
+    """
+
+    rule: rules.AggregationRule
+    replicas: int
+    averaged: int = 1
+    radix_plan: tuple | None = None
+    wire_dtype: tf.DType | None = None
+    costs: cost_model.CostModel = cost_model.DEFAULT
+
+    @classmethod
+    def checked(cls, rule, replicas, *, averaged=1, radix_plan=None, wire_dtype=None):
+        """Returns the scheme for a strategy's arguments.
+
+        Raises:
+            ValueError: naming the argument that is wrong, or that the rule does not allow.
+        """
+        across = replicas // averaged
+        radix_plan = radix_plans.checked(radix_plan, across)
+        if radix_plan and len(radix_plan) > 1 and not rule.works_in_levels:
+            raise ValueError(
+                f"`radix_plan` must be None or [{across}] with {rule!r}: the rule needs the inner "
+                f"products of all gradients at once. Received: radix_plan={list(radix_plan)}"
+            )
+        if wire_dtype is not None and _name(wire_dtype) not in WIRE_DTYPES:
+            raise ValueError(
+                "`wire_dtype` must be 'bfloat16', 'float16' or None. "
+                f"Received: wire_dtype={wire_dtype!r}"
+            )
+        wire_dtype = WIRE_DTYPES.get(_name(wire_dtype))
+        if isinstance(rule, rules.Mean) and (averaged > 1 or wire_dtype or _has_levels(radix_plan)):
+            raise ValueError(
+                "aggregation='mean' is TensorFlow's own all-reduce, which takes no `radix_plan`, "
+                "`local_reduction` or `wire_dtype`. Leave them out, or take another rule."
+            )
+        _probe_shapes(rule, across)
+        return cls(rule, replicas, averaged, radix_plan, wire_dtype, cost_model.current())
+
+    @property
+    def whole_rule(self):
+        """The rule on the Gram matrix of all replicas, with the levels of the plan in it."""
+        lower = [(self.averaged, rules.Mean())] if self.averaged > 1 else []
+        across = self.radix_plan or (self.replicas // self.averaged,)
+        return nested([*lower, *((radix, self.rule) for radix in across)])
+
+    def local_exchange(self):
+        """Returns the `LocalExchange` of this scheme."""
+        return LocalExchange(self)
+
+    def collective_exchange(self, group_of, gathered_bytes):
+        """Returns the `CollectiveExchange` of this scheme; see there."""
+        return CollectiveExchange(self, group_of, gathered_bytes)
+
+    def probe_values(self):
+        """Applies the rule to orthogonal gradients of length 1.
+
+        Raises:
+            ValueError: naming the rule, if the coefficients are not finite.
+        """
+        if memory.is_own(self.rule):
+            return
+        with tf.device("CPU:0"):
+            gram = tf.eye(self.replicas // self.averaged, batch_shape=[2], dtype=tf.float64)
+            own = self.rule.coefficients(gram)
+            try:
+                memory.checked_coefficients(self.rule, own, gram, tf.constant([True, True]))
+            except tf.errors.InvalidArgumentError as error:
+                raise ValueError(error.message) from error
+
+    def terms(self):
+        """Returns what all workers have to have in common, for the rendezvous."""
+        return {
+            "rule": repr(self.rule),
+            "radix_plan": self.radix_plan and list(self.radix_plan),
+            "averaged replicas": self.averaged,
+            "wire_dtype": _name(self.wire_dtype),
+            cost_model.VARIABLE: list(dataclasses.astuple(self.costs)),
+        }
+
+
+def _probe_shapes(rule, replicas):
+    """Applies a rule to Gram matrices without values; runs no operation of TensorFlow."""
+    if memory.is_own(rule):
+        return
+    with tf.Graph().as_default(), tf.device("CPU:0"):
+        gram = tf.compat.v1.placeholder(tf.float64, [2, replicas, replicas])
+        memory.checked_coefficients(
+            rule, rule.coefficients(gram), gram, tf.compat.v1.placeholder(tf.bool, [2])
+        )
+
+
+def _name(dtype):
+    return dtype.name if isinstance(dtype, tf.DType) else dtype if isinstance(dtype, str) else None
+
+
+def _has_levels(radix_plan):
+    return radix_plan is not None and len(radix_plan) > 1

@@ -1,0 +1,103 @@
+"""Sparse gradients: the rows of an embedding that a batch has touched, never the whole variable.
+
+    replica 0            replica 1            rows over the union of the indices
+    index 7: a           index 2: c           index       2   7   9
+    index 2: b           index 9: d           replica 0   b   a   0
+                                              replica 1   c   0   d
+
+On these rows the rule works as on dense gradients: what no replica has touched adds nothing to any
+inner product, and nothing to the combination.
+
+Shape legend: R replicas, K rows of a replica, U rows of the union, d elements of a row.
+"""
+
+import math
+
+import tensorflow as tf
+
+from tf_adasum.aggregation.groups import RowsGroup
+from tf_adasum.aggregation.levels import Together
+
+FLOATING_16 = (tf.float16, tf.bfloat16)
+
+
+class SparsePlan:
+    """How the sparse gradients of one variable are combined: as a `Plan` of one level.
+
+    Args:
+        index: where the gradient stands in the list of all gradients.
+        like: this replica's `tf.IndexedSlices`.
+        slices: for each replica its indices ``[K]``, each once, and values ``[K, d]``.
+        rule: the `AggregationRule` on the Gram matrix of all replicas.
+    """
+
+    def __init__(self, index, like, slices, rule):
+        self.indices = (index,)
+        self.levels = [Together(rule, RowsGroup())]
+        self._like = like
+        self._slices = slices
+
+    def split(self, gradients):
+        """Returns one piece: the rows ``[R, U·d]`` of all replicas, and their one segment."""
+        del gradients
+        self._union = tf.sort(tf.unique(tf.concat([i for i, _ in self._slices], axis=0))[0])
+        rows = tf.size(self._union, tf.int64)
+        width = self._slices[0][1].shape[1]
+        spread = [
+            tf.scatter_nd(
+                tf.searchsorted(self._union, indices, out_type=tf.int64)[:, None],
+                values,
+                tf.stack([rows, width]),
+            )
+            for indices, values in self._slices
+        ]
+        rows_RW = tf.reshape(tf.stack(spread), tf.stack([len(spread), rows * width]))
+        return [(tf.ensure_shape(rows_RW, [len(spread), None]), tf.stack([0, rows * width]))]
+
+    def join(self, pieces):
+        """Returns the index and the combined gradient: `tf.IndexedSlices` over the union."""
+        (combined,) = pieces
+        row_shape = self._like.values.shape[1:]
+        values = tf.reshape(combined, [-1, *row_shape])
+        indices = tf.cast(self._union, self._like.indices.dtype)
+        return [(self.indices[0], tf.IndexedSlices(values, indices, self._like.dense_shape))]
+
+
+def plans(gradients, exchange):
+    """Returns a `SparsePlan` for each gradient that is sparse.
+
+    Args:
+        gradients: for each replica that is present here its gradients.
+        exchange: brings all replicas' slices together.
+    """
+    sparse = [i for i, g in enumerate(gradients[0]) if isinstance(g, tf.IndexedSlices)]
+    own = [[coalesced(each[index]) for index in sparse] for each in gradients]
+    return [
+        SparsePlan(index, gradients[0][index], slices, exchange.scheme.whole_rule)
+        for index, slices in zip(sparse, exchange.all_slices(own), strict=True)
+    ]
+
+
+def coalesced(slices):
+    """Sums repeated indices.
+
+    Args:
+        slices: `tf.IndexedSlices` with values ``[L, …]`` of known row shape.
+
+    Returns:
+        int64 indices ``[K]``, sorted, each once; values ``[K, d]``.
+
+    Example:
+        >>> coalesced(tf.IndexedSlices([[1.0], [2.0], [4.0]], [5, 3, 5]))
+        [3, 5], [[2.], [5.]]
+    """
+    indices = tf.cast(slices.indices, tf.int64)
+    values = tf.reshape(slices.values, [-1, math.prod(slices.values.shape[1:])])
+    unique = tf.sort(tf.unique(indices)[0])
+    # Repeated indices are summed in float32: thousands of them would stop counting in 16 bits.
+    summed = tf.math.unsorted_segment_sum(
+        tf.cast(values, tf.float32) if values.dtype in FLOATING_16 else values,
+        tf.searchsorted(unique, indices, out_type=tf.int64),
+        tf.size(unique, tf.int64),
+    )
+    return unique, tf.cast(summed, values.dtype)
