@@ -109,18 +109,27 @@ def _gathered(plan, vector):
 
 
 def _dense_or_sparse_everywhere(gradients):
-    """A gradient that one replica here has dense is dense on all of them."""
-    sparse_on_all = [
+    """Tensors, and slices of tensors; what one replica here has dense is dense on all of them."""
+    are_sparse = [
         all(isinstance(gradient, tf.IndexedSlices) for gradient in of_replicas)
         for of_replicas in zip(*gradients, strict=True)
     ]
     return [
         [
-            g if stays else tf.convert_to_tensor(g)
-            for g, stays in zip(own, sparse_on_all, strict=True)
+            _slices_of_tensors(gradient) if is_sparse else tf.convert_to_tensor(gradient)
+            for gradient, is_sparse in zip(own, are_sparse, strict=True)
         ]
         for own in gradients
     ]
+
+
+def _slices_of_tensors(slices):
+    shape = slices.dense_shape
+    return tf.IndexedSlices(
+        tf.convert_to_tensor(slices.values),
+        tf.convert_to_tensor(slices.indices),
+        None if shape is None else tf.convert_to_tensor(shape, dtype_hint=tf.int64),
+    )
 
 
 def adasum(values):
@@ -132,13 +141,13 @@ def adasum(values):
 
     Args:
         values: list of N >= 1 tensors of one shape and floating-point dtype, or of N structures
-            (dicts, lists, tuples) of such tensors.
+            (dicts, lists, tuples) of such tensors, or of `tf.IndexedSlices`.
 
     Returns:
-        One tensor, or one structure, like each of `values`.
+        One tensor, or one structure, like each of `values`. Sparse where all of them are.
 
     Raises:
-        ValueError: if `values` is empty, or the structures, shapes or dtypes differ.
+        ValueError: if `values` is no list, or empty, or the structures, shapes or dtypes differ.
 
     Example:
         >>> tf_adasum.adasum([tf.constant([1.0, 0.0]), tf.constant([0.0, 2.0])])  # orthogonal
@@ -149,7 +158,10 @@ def adasum(values):
     Reference:
         Maleki et al., MLSys 2021 (arXiv 2006.02924).
     """
-    values = list(values)
+    try:
+        values = list(values)
+    except TypeError as error:
+        raise ValueError(f"`values` must be a list of tensors. Received: {values!r}") from error
     if not values:
         raise ValueError("`values` must hold at least one tensor. Received: values=[]")
     for other in values[1:]:
@@ -157,7 +169,7 @@ def adasum(values):
             tf.nest.assert_same_structure(values[0], other)
         except TypeError as error:
             raise ValueError(f"All `values` must have the same structure. {error}") from error
-    replicas = [[tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(own)] for own in values]
+    replicas = _dense_or_sparse_everywhere([tf.nest.flatten(own) for own in values])
     for replica, own in enumerate(replicas):
         for first, leaf in zip(replicas[0], own, strict=True):
             if leaf.dtype != first.dtype or not leaf.shape.is_compatible_with(first.shape):
