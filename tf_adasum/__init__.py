@@ -26,6 +26,7 @@ __all__ = [
     "AdasumMirroredStrategy",
     "__version__",
     "adasum",
+    "callbacks",
     "ops",
     "rules",
 ]
@@ -35,8 +36,8 @@ def __getattr__(name):
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        if name == "ops":
-            return importlib.import_module("tf_adasum.ops")
+        if name in ("callbacks", "ops"):
+            return importlib.import_module(f"tf_adasum.{name}")
         return getattr(importlib.import_module(_MODULE_OF[name]), name)
     except ModuleNotFoundError as error:
         if error.name != "tensorflow":

@@ -4,13 +4,16 @@ The α-β model of communication, and the arithmetic, which grows with the radix
 bytes and S segments, level l of a plan ``[R_1 … R_m]`` sees ``n_l = n / (R_1 ⋯ R_{l-1})`` bytes,
 and its Gram matrices are added up among ``P_l = R_1 ⋯ R_l`` replicas:
 
-    all-to-all and all-gather      2 (R_l - 1) (α + β n_l / R_l)
-    all-reduce of G                (P_l - 1) α + 2 β · 8 S R_l (R_l + 1) / 2
+    all-to-all and all-gather      2 (R_l - 1) (p α + β n_l / R_l)
+    all-reduce of G                (P_l - 1) (α + β g_l)             gathered, where P_l g_l ≤ 1 MiB
+                                   2 (P_l - 1) (α + β g_l / P_l)     by a ring
     Gram matrix, weighted sum      γ n_l ((R_l + 1) / 2 + 1)
 
-The sums over the levels of ``n_l (R_l - 1) / R_l`` are the same for every plan: what differs is the
-number of messages, the Gram matrices and the arithmetic. ``[N]`` has the fewest messages where
-N is small; where it is large its ``n N / 2`` products and ``S N² / 2`` numbers outweigh them.
+with ``g_l = 8 S R_l (R_l + 1) / 2`` bytes of inner products and p pieces in which a large bucket
+travels. The sums over the levels of ``n_l (R_l - 1) / R_l`` are the same for every plan: what
+differs is the number of messages, the Gram matrices and the arithmetic. ``[N]`` has the fewest
+messages where N is small; where it is large its ``n N / 2`` products and ``S N² / 2`` numbers
+outweigh them. docs/scaling.md has the plans that follow for N up to 1024.
 
 α, β and γ are fitted by ``python benchmarks/exchange.py --fit``, which prints what to set in the
 environment of every worker.
@@ -20,6 +23,8 @@ import dataclasses
 import os
 
 from tf_adasum.aggregation import radix_plans
+from tf_adasum.aggregation.exchange import PIECE_BYTES
+from tf_adasum.tensorflow_seam import GATHERED_SUM_BYTES
 
 VARIABLE = "TF_ADASUM_COST_MODEL"
 
@@ -61,18 +66,26 @@ class CostModel:
 
 def amounts(plan, size, segments):
     """Returns what α, β and γ are multiplied by: messages, bytes, and bytes times products."""
+    pieces = max(1, round(size / PIECE_BYTES))
     messages = sent = products = 0.0
     members, own = 1, float(size)
     for radix in plan:
         members *= radix
-        messages += 2 * (radix - 1) + (members - 1)
-        sent += 2 * (radix - 1) * own / radix + 8 * segments * radix * (radix + 1)
+        messages += 2 * (radix - 1) * pieces
+        sent += 2 * (radix - 1) * own / radix
+        gram = 8 * segments * radix * (radix + 1) // 2
+        if members * gram <= GATHERED_SUM_BYTES:
+            messages += members - 1
+            sent += (members - 1) * gram
+        else:
+            messages += 2 * (members - 1)
+            sent += 2 * (members - 1) * gram / members
         products += own * ((radix + 1) / 2 + 1)
         own /= radix
     return messages, sent, products
 
 
-# From benchmarks/results/2026-11-21-exchange-fit.md: 2 and 4 processes on one machine.
+# From the newest benchmarks/results/*-exchange_fit.md: 2 and 4 processes on one machine.
 DEFAULT = CostModel(alpha=1e-3, beta=1.0e-9, gamma=2.0e-10)
 
 
