@@ -1,11 +1,39 @@
 """The examples, as a user starts them."""
 
+import importlib
 import json
 import pathlib
 import subprocess
 import sys
 
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_adasum
+from tf_adasum.aggregation import Scheme, aggregate
+
 ROOT = pathlib.Path(__file__).parent.parent
+
+
+@pytest.fixture
+def example(monkeypatch):
+    """Imports an example by its name."""
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    return importlib.import_module
+
+
+def run(script, *arguments):
+    """Returns the lines that an example prints."""
+    ended = subprocess.run(
+        [sys.executable, f"examples/{script}", *map(str, arguments)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    return ended.stdout.splitlines()
 
 
 def test_digits_on_two_workers(tmp_path):
@@ -24,3 +52,70 @@ def test_digits_on_two_workers(tmp_path):
     assert run["replicas"] == 2
     assert run["loss"][1] < run["loss"][0]
     assert (tmp_path / "run.png").stat().st_size > 10_000
+
+
+def median_clip(gradients):
+    """The definition, on the vectors."""
+    norms = [np.linalg.norm(gradient) for gradient in gradients]
+    longest = np.median(norms)
+    clipped = [
+        gradient * min(1, longest / norm) if norm else gradient
+        for gradient, norm in zip(gradients, norms, strict=True)
+    ]
+    return np.mean(clipped, axis=0)
+
+
+@pytest.mark.parametrize("lengths", [[3], [1, 2], [1, 0, 9], [5, 1, 100, 2], [0, 0, 7, 0, 0]])
+def test_the_custom_rule_clips_to_the_median(example, lengths):
+    random = np.random.default_rng(len(lengths))
+    vectors = random.standard_normal([len(lengths), 30])
+    vectors *= np.array(lengths)[:, None] / np.linalg.norm(vectors, axis=1, keepdims=True)
+    rule = example("custom_rule").MedianClip()
+    # Two variables, which share their coefficients.
+    gradients = [[tf.constant(vector[:10]), tf.constant(vector[10:])] for vector in vectors]
+    combined = aggregate(gradients, Scheme(rule, len(lengths)).local_exchange())
+    # float64 with a square root and a division: some units in the last place.
+    np.testing.assert_allclose(np.concatenate(combined), median_clip(vectors), rtol=0, atol=1e-13)
+
+
+def test_the_custom_rule_bears_a_broken_replica():
+    mean, clipped = run("custom_rule.py", "--epochs", 2)
+    accuracy = {line.split("  ")[0].strip(): float(line.split()[-1]) for line in (mean, clipped)}
+    assert accuracy["mean"] < 0.5 and accuracy["median clip"] > 0.75
+
+
+def test_the_class_in_the_docs_is_that_of_the_example():
+    source = (ROOT / "examples" / "custom_rule.py").read_text()
+    rule = source[source.index("class MedianClip") : source.index("def digits")].strip()
+    assert rule in (ROOT / "docs" / "rules.md").read_text()
+
+
+@pytest.mark.parametrize("step", ["distance", "loss"])
+def test_the_regression_takes_the_step_it_says(example, step):
+    """One worker, against the same in NumPy on the same random numbers."""
+    strategy = tf_adasum.AdasumMirroredStrategy(["CPU:0"], aggregation="sum")
+    settings = {"batch": 6, "iterations": 8, "step": step, "seed": 5}
+    loss = example("adacons_linear_regression").train(strategy, **settings)
+
+    w = tf.random.stateless_uniform([1000], [5, -1], minval=-5, maxval=5).numpy().astype(np.float64)
+    for update in range(4):
+        x = tf.random.stateless_uniform([12, 1000], [5, update]).numpy().astype(np.float64)
+        predicted = x @ w
+        expected = np.mean(predicted**2) / 2
+        direction = x.T @ predicted
+        along = x @ direction
+        if step == "distance":  # the projection of w on the direction
+            w -= direction * (w @ direction) / (direction @ direction)
+        else:  # the least squares of x·w - η x·d
+            w -= direction * np.linalg.lstsq(along[:, None], predicted, rcond=None)[0]
+    # float32 in sums of 1000 terms that partly cancel, over four updates.
+    assert loss == pytest.approx(expected, rel=1e-4)
+
+
+def test_adacons_is_ahead_of_the_mean_in_the_regression(tmp_path):
+    report = tmp_path / "report.md"
+    *_, row = run("adacons_linear_regression.py", "--quick", "--report", report)
+    _, step, batch, workers, mean, _, adacons, _, _ = (cell.strip() for cell in row.split("|"))
+    assert (step, batch, workers) == ("distance", "128", "4")
+    assert float(adacons.split()[0]) < float(mean.split()[0]) / 10
+    assert row in report.read_text()

@@ -93,6 +93,12 @@ class AdasumCrossDeviceOps(GradientCrossDeviceOps):
             return self._combine_locally(gradients, options)
         return self._combine_collectively(gradients, options)
 
+    def leaves_one_gradient_alone(self, options):
+        """Whether combining the gradients of a single replica changes nothing."""
+        reductions = options.reductions
+        is_measured = reductions is not None and reductions.measures_orthogonality
+        return self.scheme.rule.works_in_levels and not is_measured
+
     def _combine_locally(self, gradients, options):
         with tf.device(self.local_devices[0]):
             exchange = self.scheme.local_exchange()

@@ -97,6 +97,11 @@ class Reductions:
         self._orthogonality = None
 
     @property
+    def measures_orthogonality(self):
+        """Whether functions traced now measure it."""
+        return self._orthogonality is not None
+
+    @property
     def orthogonality(self):
         """Tensor ``[V + 1]``: that of each variable in the last reduction, and of all of them.
 
@@ -117,7 +122,7 @@ class Reductions:
         return Memory(
             self._groups[list(indices)],
             {name: tf.convert_to_tensor(variable) for name, variable in variables.items()},
-            measures_orthogonality=self._orthogonality is not None,
+            measures_orthogonality=self.measures_orthogonality,
             averaged=self._scheme.averaged,
         )
 

@@ -253,6 +253,24 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         tensors = [tf.constant([number], tf.int64) for number in numbers]
         return [numbers[:, 0].numpy() for numbers in gather(tensors)]
 
+    def batch_reduce(self, reduce_op, value_destination_pairs, options=None):
+        """Reduces as TensorFlow does, which leaves values of a single replica as they are.
+
+        A rule may do something to a single gradient, too, and a read-out wants to see it.
+        """
+        if self._group_size == 1 and isinstance(options, GradientReduction):
+            if not self.leaves_one_gradient_alone(options):
+                gradients = [[_on_single_replica(value) for value, _ in value_destination_pairs]]
+                (combined,) = self._combine(gradients, options)
+                return [
+                    distribute_utils.regroup((own,), wrap_class=values.Mirrored) for own in combined
+                ]
+        return super().batch_reduce(reduce_op, value_destination_pairs, options)
+
+    def leaves_one_gradient_alone(self, options):
+        """Whether combining the gradients of a single replica changes nothing."""
+        raise NotImplementedError
+
     def _all_reduce_per_replica_values(self, reduce_op, per_replica_values, options):
         if not isinstance(options, GradientReduction):
             return self._reduce_others(reduce_op, per_replica_values, options)
@@ -262,17 +280,18 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
                 f"coefficients. Received: {reduce_op}"
             )
         gradients = [list(own) for own in zip(*(v.values for v in per_replica_values), strict=True)]
-        if tf.executing_eagerly():
-            # Collectives block, and eager code would launch one local device after the other.
-            combined = self._graph_of(options)(gradients)
-        else:
-            refuse_xla()
-            with self._lock:  # no other collective may come between those of one reduction
-                combined = self.combine_gradients(gradients, options)
         return [
             distribute_utils.regroup(own, wrap_class=values.Mirrored)
-            for own in zip(*combined, strict=True)
+            for own in zip(*self._combine(gradients, options), strict=True)
         ]
+
+    def _combine(self, gradients, options):
+        if tf.executing_eagerly():
+            # Collectives block, and eager code would launch one local device after the other.
+            return self._graph_of(options)(gradients)
+        refuse_xla()
+        with self._lock:  # no other collective may come between those of one reduction
+            return self.combine_gradients(gradients, options)
 
     def _reduce_others(self, reduce_op, per_replica_values, options):
         """Reduces what is no gradient, as TensorFlow does it.
@@ -301,6 +320,10 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
                 lambda gradients: self.combine_gradients(gradients, options)
             )
         return self._graphs[key]
+
+
+def _on_single_replica(value):
+    return value.values[0] if isinstance(value, values.DistributedValues) else value
 
 
 def _gather_on_each(tensors, collectives):

@@ -17,7 +17,9 @@ RULES = {
     "adasum model": lambda: rules.Adasum("model"),
     "adacons": lambda: rules.AdaCons(),
     "adacons variable": lambda: rules.AdaCons(0.9, "variable", rescale=True),
-    "adacons groups": lambda: rules.AdaCons(0.9, {".*kernel": "kernels"}, rescale=True),
+    "adacons groups": lambda: rules.AdaCons(
+        0.9, {".*/(kernel|embeddings)": "kernels"}, rescale=True
+    ),
     "sum": lambda: rules.Sum(),
 }
 
@@ -156,6 +158,12 @@ def save_and_go_on(strategy, folder, rule, way):
             model.compile(optimizer=keras.optimizers.SGD(0.05, momentum=0.9), loss="mse")
         return model
 
+    def build_with_slots():
+        model = build()
+        with scope(strategy):
+            model.optimizer.build(model.trainable_variables)
+        return model
+
     def train(model, epochs):
         return model.fit(x, y, batch_size=24, epochs=epochs, shuffle=False, verbose=0)
 
@@ -169,13 +177,12 @@ def save_and_go_on(strategy, folder, rule, way):
             second = keras.models.load_model(path + ".keras")
     elif way == "weights":
         first.save_weights(path + ".weights.h5")
-        second = build()
+        second = build_with_slots()
         second.load_weights(path + ".weights.h5")
     else:
         tf.train.Checkpoint(model=first, optimizer=first.optimizer).write(path)
-        second = build()
+        second = build_with_slots()
         checkpoint = tf.train.Checkpoint(model=second, optimizer=second.optimizer)
-        second.optimizer.build(second.trainable_variables)
         checkpoint.read(path).expect_partial()
     restored = rule_state(second)
     train(second, 2)

@@ -4,16 +4,18 @@ The α-β model of communication, and the arithmetic, which grows with the radix
 bytes and S segments, level l of a plan ``[R_1 … R_m]`` sees ``n_l = n / (R_1 ⋯ R_{l-1})`` bytes,
 and its Gram matrices are added up among ``P_l = R_1 ⋯ R_l`` replicas:
 
-    all-to-all and all-gather      2 (R_l - 1) (p α + β n_l / R_l)
-    all-reduce of G                (P_l - 1) (α + β g_l)             gathered, where P_l g_l ≤ 1 MiB
-                                   2 (P_l - 1) (α + β g_l / P_l)     by a ring
+    all-to-all and all-gather      2 p α + 2 (R_l - 1) (p α + β n_l / R_l)
+    all-reduce of G                α + (P_l - 1) (α + β g_l)             where P_l g_l ≤ 1 MiB
+                                   α + 2 (P_l - 1) (α + β g_l / P_l)     by a ring
     Gram matrix, weighted sum      γ n_l ((R_l + 1) / 2 + 1)
 
 with ``g_l = 8 S R_l (R_l + 1) / 2`` bytes of inner products and p pieces in which a large bucket
-travels. The sums over the levels of ``n_l (R_l - 1) / R_l`` are the same for every plan: what
-differs is the number of messages, the Gram matrices and the arithmetic. ``[N]`` has the fewest
-messages where N is small; where it is large its ``n N / 2`` products and ``S N² / 2`` numbers
-outweigh them. docs/scaling.md has the plans that follow for N up to 1024.
+travels. A collective costs one α beside its messages: its members have to meet first.
+
+The sums over the levels of ``n_l (R_l - 1) / R_l`` are the same for every plan: what differs is the
+number of messages, the Gram matrices and the arithmetic. ``[N]`` has the fewest collectives; where
+N is large its ``n N / 2`` products and ``S N² / 2`` numbers outweigh them. docs/scaling.md has the
+plans that follow for N up to 1024.
 
 α, β and γ are fitted by ``python benchmarks/exchange.py --fit``, which prints what to set in the
 environment of every worker.
@@ -71,14 +73,14 @@ def amounts(plan, size, segments):
     members, own = 1, float(size)
     for radix in plan:
         members *= radix
-        messages += 2 * (radix - 1) * pieces
+        messages += 2 * pieces * radix  # two collectives of radix - 1 messages, and their starts
         sent += 2 * (radix - 1) * own / radix
         gram = 8 * segments * radix * (radix + 1) // 2
         if members * gram <= GATHERED_SUM_BYTES:
-            messages += members - 1
+            messages += members
             sent += (members - 1) * gram
         else:
-            messages += 2 * (members - 1)
+            messages += 1 + 2 * (members - 1)
             sent += 2 * (members - 1) * gram / members
         products += own * ((radix + 1) / 2 + 1)
         own /= radix
@@ -86,7 +88,7 @@ def amounts(plan, size, segments):
 
 
 # From the newest benchmarks/results/*-exchange_fit.md: 2 and 4 processes on one machine.
-DEFAULT = CostModel(alpha=1e-3, beta=1.0e-9, gamma=2.0e-10)
+DEFAULT = CostModel(alpha=8.2e-4, beta=4.7e-9, gamma=7.4e-11)
 
 
 def current():

@@ -57,6 +57,11 @@ class OrthogonalityTracker(keras.callbacks.Callback):
         """Returns the constructor's arguments."""
         return {"every": self.every, "per_variable": self.per_variable}
 
+    @classmethod
+    def from_config(cls, config):
+        """Returns a tracker made from what `get_config` returned."""
+        return cls(**config)
+
     def on_train_begin(self, logs=None):
         """Lets the training step measure."""
         reductions = keras_seam.reductions_of(self.model.optimizer)
