@@ -1,22 +1,25 @@
 """Times the exchange of gradients: Adasum against TensorFlow's own SUM all-reduce.
 
-    python benchmarks/exchange.py
+    python benchmarks/exchange.py            writes benchmarks/results/DATE-exchange.md
+    python benchmarks/exchange.py --fit      fits the cost model: DATE-exchange_fit.md
+    python benchmarks/exchange.py --extend   rewrites the generated parts of docs/scaling.md
 
 Starts 2 and then 4 workers on this machine. In each step the workers combine gradients of known
-shapes, once by TensorFlow's SUM (what `MultiWorkerMirroredStrategy` does) and once by Adasum, in
-turn and in one process; a ratio is that of neighbouring steps. Runs of each kind alone give the
-peak memory. Writes benchmarks/results/DATE-exchange.md.
+shapes by TensorFlow's SUM (what `MultiWorkerMirroredStrategy` does) and by Adasum, with its radix
+plans and wire dtypes, in turn and in one process; a ratio is that of neighbouring steps. Runs of
+one kind alone give the peak memory. What runs on the workers is in exchange_worker.py.
 """
 
 import argparse
-import resource
-import time
 
+import exchange_extend
+import exchange_fit
 import numpy as np
 import report
+from exchange_extend import ROUNDING
+from exchange_worker import WIRE_DTYPES, on_workers
 
-KINDS = ["sum", "adasum"]
-WARM_UP = 3  # steps
+PLANS = {2: ["[2]"], 4: ["[4]", "[2, 2]"]}
 
 
 def resnet50_shapes():
@@ -46,90 +49,103 @@ SHAPES = {
 }
 
 
-def measure(name, kinds, steps, out):
-    """Runs on every worker: the seconds of each step, and the peak memory in bytes."""
-    import tensorflow as tf
-
-    import tf_adasum
-
-    strategy = tf_adasum.AdasumMirroredStrategy()
-    random = np.random.default_rng(strategy.cluster_resolver.task_id)
-    gradients = [tf.constant(random.standard_normal(s, dtype=np.float32)) for s in SHAPES[name]]
-    options = {"sum": None, "adasum": strategy.gradient_reduction}
-
-    def reduction(kind):
-        def in_replica(values):
-            context = tf.distribute.get_replica_context()
-            on_device = [tf.identity(value) for value in values]
-            return context.all_reduce("SUM", on_device, options=options[kind])
-
-        return tf.function(lambda values: strategy.run(in_replica, args=(values,)))
-
-    reductions = {kind: reduction(kind) for kind in KINDS}
-    together = tf.constant(0.0)
-    seconds = {kind: [] for kind in kinds}
-    for step in range(WARM_UP + steps):
-        for kind in kinds:
-            reductions["sum"]([together])  # all workers start at once
-            start = time.perf_counter()
-            reductions[kind](gradients)  # returns when this worker has the result
-            if step >= WARM_UP:
-                seconds[kind].append(time.perf_counter() - start)
-    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    report.save(strategy, {"seconds": seconds, "peak": peak}, out)
+# Where buckets are too small to be gathered, radix plans differ.
+LARGE = list(SHAPES)[1:]
 
 
-def run(workers, name, kinds, steps):
-    arguments = ["--worker", name, "--kinds", *kinds, "--steps", str(steps)]
-    return report.on_workers(workers, __file__, *arguments)
+def elements(name):
+    return sum(int(np.prod(shape)) for shape in SHAPES[name])
 
 
-def time_row(workers, name, steps):
-    seconds = run(workers, name, KINDS, steps)["seconds"]
-    milliseconds = [report.quartiles(seconds[kind], scale=1000, digits=1) for kind in KINDS]
-    ratios = np.divide(seconds["adasum"], seconds["sum"])
-    return [workers, name, *milliseconds, report.quartiles(ratios)]
+def time_rows(workers, devices, names, steps):
+    """One row for each of the gradients and kinds."""
+    replicas = workers * devices
+    plans = PLANS[replicas] if len(PLANS[replicas]) > 1 else []
+    cases = [
+        (SHAPES[name], ["sum", "adasum", *(plans if name in LARGE else []), *WIRE_DTYPES])
+        for name in names
+    ]
+    measured, _ = on_workers(workers, devices, "times", cases=cases, steps=steps)
+    label = f"{workers} × {devices}" if devices > 1 else workers
+    for name, by_kind in zip(names, measured, strict=True):
+        once = 4 * elements(name) * 2 * (replicas - 1) / replicas
+        for kind, own in by_kind.items():
+            milliseconds = report.quartiles(own["seconds"], scale=1000, digits=1)
+            ratios = np.divide(own["seconds"], by_kind["sum"]["seconds"])
+            ratio = report.quartiles(ratios) if kind != "sum" else "1"
+            yield [label, name, kind, milliseconds, ratio, f"{own['sent'] / once:.3f}"]
 
 
 def memory_row(workers, name, runs):
     """The medians of the peaks of several runs, as every run differs by some tens of MB."""
-    peaks = {
-        kind: np.median([run(workers, name, [kind], 5)["peak"] for _ in range(runs)])
-        for kind in KINDS
-    }
-    gradient_bytes = 4 * sum(int(np.prod(shape)) for shape in SHAPES[name])
-    extra = (peaks["adasum"] - peaks["sum"]) / gradient_bytes
-    return [workers, name, *(f"{peaks[kind] / 1e6:.0f}" for kind in KINDS), f"{extra:.2f}"]
+    peaks = {}
+    for kind in ("sum", "adasum"):
+        cases = [(SHAPES[name], [kind])]
+        peaks[kind] = np.median(
+            [on_workers(workers, 1, "times", cases=cases, steps=5)[1] for _ in range(runs)]
+        )
+    extra = (peaks["adasum"] - peaks["sum"]) / (4 * elements(name))
+    return [workers, name, *(f"{peak / 1e6:.0f}" for peak in peaks.values()), f"{extra:.2f}"]
+
+
+def rounding_rows(workers, scales):
+    """The relative errors of each plan and wire dtype."""
+    kinds = [f"{plan}; {dtype}" for plan in PLANS[workers] for dtype in ("adasum", *WIRE_DTYPES)]
+    errors, _ = on_workers(workers, 1, "rounding", kinds=kinds, scales=scales)
+    for kind, own in errors.items():
+        plan, dtype = kind.split("; ")
+        dtype = "float32" if dtype == "adasum" else dtype
+        yield [workers, plan, dtype, *(f"{error:.1e}" for error in own)]
+
+
+def compare(steps, memory_runs):
+    """Writes the report on the time, bytes, memory and rounding of every kind."""
+    times = [row for workers in PLANS for row in time_rows(workers, 1, list(SHAPES), steps)]
+    times += time_rows(2, 2, LARGE[:1], steps)
+    body = (
+        "A kind is a way to reduce the gradients: TensorFlow's SUM; Adasum by default; Adasum with "
+        "a radix plan; Adasum with a dtype on the wire. Milliseconds of a reduction, median "
+        "(quartiles) of the steps on worker 0; the ratio is that of neighbouring steps. Bytes sent "
+        "per replica, as the collectives of the traced graph say, in units of the 2 n (N-1)/N of a "
+        "ring all-reduce of n bytes. 2 × 2: two workers with two devices each.\n\n"
+        + report.table(
+            ["workers", "gradients", "kind", "milliseconds", "kind / sum", "bytes / 2n(N-1)/N"],
+            times,
+        )
+    )
+    if memory_runs:
+        memory = [memory_row(w, name, memory_runs) for w in PLANS for name in LARGE[-2:]]
+        body += (
+            f"\n\nPeak memory of a worker's process in MB, median of {memory_runs} runs of each "
+            "kind; the last column is the difference in units of the gradients' bytes.\n\n"
+            + report.table(["workers", "gradients", "sum", "adasum", "extra"], memory)
+        )
+    scales = [1.0, 1e-6]
+    body += (
+        f"\n\n{ROUNDING}\n\nRelative error ‖result - exact‖ / ‖exact‖ of Adasum of float32 "
+        "gradients, scale · (mean + noise of each replica), 10⁶ elements, all standard normal. "
+        "Exact is Adasum of the same gradients in float64.\n\n"
+        + report.table(
+            ["workers", "radix plan", "on the wire", *(f"scale {scale:g}" for scale in scales)],
+            [row for workers in PLANS for row in rounding_rows(workers, scales)],
+        )
+    )
+    report.write("exchange", "Exchange: Adasum against TensorFlow's SUM all-reduce", body)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--workers", type=int, nargs="+", default=[2, 4])
-    parser.add_argument("--steps", type=int, default=25)
-    parser.add_argument("--memory-runs", type=int, default=3, help="0 leaves the memory out")
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
-    parser.add_argument("--kinds", nargs="+", help=argparse.SUPPRESS)
-    parser.add_argument("--out", help=argparse.SUPPRESS)
+    parser.add_argument("--fit", action="store_true", help="fit the cost model")
+    parser.add_argument("--extend", action="store_true", help="rewrite docs/scaling.md")
+    parser.add_argument("--steps", type=int, help="default: 7, of --fit 25")
+    parser.add_argument("--memory-runs", type=int, default=1, help="0 leaves the memory out")
     arguments = parser.parse_args()
-    if arguments.worker:
-        measure(arguments.worker, arguments.kinds, arguments.steps, arguments.out)
-        return
-    times = [time_row(w, name, arguments.steps) for w in arguments.workers for name in SHAPES]
-    large = list(SHAPES)[-2:]
-    body = (
-        "Milliseconds of a reduction, median (quartiles) of the steps on worker 0; the ratio is "
-        "that of neighbouring steps.\n\n"
-        + report.table(["workers", "gradients", "sum", "adasum", "adasum / sum"], times)
-    )
-    runs = arguments.memory_runs
-    if runs:
-        memory = [memory_row(w, name, runs) for w in arguments.workers for name in large]
-        body += (
-            f"\n\nPeak memory of a worker's process in MB, median of {runs} runs of each kind; the "
-            "last column is the difference in units of the gradients' bytes.\n\n"
-            + report.table(["workers", "gradients", "sum", "adasum", "extra"], memory)
-        )
-    report.write("exchange", "Exchange: Adasum against TensorFlow's SUM all-reduce", body)
+    if arguments.fit:
+        exchange_fit.main(PLANS, arguments.steps or 25)
+    elif arguments.extend:
+        exchange_extend.main(resnet50_shapes())
+    else:
+        compare(arguments.steps or 7, arguments.memory_runs)
 
 
 if __name__ == "__main__":

@@ -55,3 +55,32 @@ def segment_weighted_sum(rows, c, segments) -> np.ndarray:
         for i in range(len(rows_RN)):
             combined_N[here] += c[s, i] * rows_RN[i, here]
     return combined_N
+
+
+class AdaConsOracle:
+    """AdaCons on the vectors, with the momentum of one group of variables.
+
+    Nothing is guarded: for gradients whose consensus is not zero.
+
+    Attributes:
+        momentum: m, ascending; None before the first step.
+    """
+
+    def __init__(self, beta, rescale=False):
+        self._beta, self._rescale = beta, rescale
+        self.momentum = None
+
+    def step(self, vectors) -> np.ndarray:
+        """Returns the coefficients c, so that Σ_i c_i g_i is the combination."""
+        vectors = [np.asarray(vector, np.float64) for vector in vectors]
+        mean = sum(vectors) / len(vectors)
+        norms = np.array([np.sqrt(np.sum(g * g)) + 1e-8 for g in vectors])
+        alpha = np.array([np.sum(g * mean) for g in vectors]) / norms
+        ascending = sorted(range(len(alpha)), key=lambda i: alpha[i])
+        now = alpha[ascending]
+        before = now if self.momentum is None else self.momentum
+        self.momentum = self._beta * before + (1 - self._beta) * now
+        for rank, replica in enumerate(ascending):
+            alpha[replica] = self.momentum[rank]
+        alpha = alpha / np.sum(alpha)
+        return alpha / norms * (np.sum(alpha * norms) if self._rescale else 1)

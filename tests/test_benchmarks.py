@@ -1,11 +1,14 @@
 """The benchmarks, as far as a machine without a GPU can run them."""
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -72,3 +75,155 @@ def test_gpu_benchmark_says_that_there_is_no_gpu():
     assert ended.returncode == 1
     assert "finds no NVIDIA GPU" in ended.stderr
     assert "--emulated" in ended.stderr
+
+
+# ---- exchange -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def benchmarks(monkeypatch):
+    """Makes the scripts importable."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+
+
+def test_least_squares_meet_the_conditions_of_their_minimum(benchmarks):
+    """Karush-Kuhn-Tucker: where x > 0 the gradient is zero, where x = 0 it points into x < 0."""
+    import exchange_fit
+
+    random = np.random.default_rng(0)
+    zeros = 0
+    for _ in range(50):
+        matrix = random.standard_normal([8, 3]) * [1.0, 1e6, 1e-3]
+        target = random.standard_normal(8)
+        x = exchange_fit.nonnegative_least_squares(matrix, target)
+        lengths = np.linalg.norm(matrix, axis=0)
+        gradient = matrix.T @ (matrix @ x - target) / lengths
+        assert (x >= 0).all()
+        assert (gradient >= -1e-9).all()  # rounding of columns of length 1
+        assert (np.abs(gradient[x > 0]) <= 1e-9).all()
+        zeros += (x == 0).sum()
+    assert 0 < zeros < 150, "both cases are met"
+
+
+def points_of(constants, noise=0.0):
+    """Points whose seconds are the model's own, times factors of 1 ± noise."""
+    import exchange_fit
+
+    random = np.random.default_rng(1)
+    points = []
+    for workers, kinds in {2: ["[2]"], 4: ["[4]", "[2, 2]"]}.items():
+        for size, segments in exchange_fit.BUCKETS:
+            for kind in [*kinds, "arithmetic"]:
+                point = {"workers": workers, "cores": 2, "kind": kind}
+                point |= {"size": size, "segments": segments}
+                seconds = np.dot(constants, exchange_fit.amounts(point))
+                factors = 1 + noise * random.uniform(-1, 1, 5)
+                points.append(point | {"seconds": (seconds * factors).tolist()})
+    return points
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_fit_finds_the_constants_that_made_the_points(benchmarks, noise):
+    import exchange_fit
+
+    constants = np.array([7e-4, 3e-9, 5e-11])
+    points = points_of(constants, noise)
+    amounts = [exchange_fit.amounts(point) for point in points]
+    fitted = exchange_fit.fit(amounts, [np.median(point["seconds"]) for point in points])
+    np.testing.assert_allclose(fitted, constants, rtol=1e-9 + noise)
+
+
+def test_report_of_a_fit_says_how_far_off_the_model_is(benchmarks):
+    import exchange_fit
+
+    body = exchange_fit.report_body(points_of([7e-4, 3e-9, 5e-11]), [7e-4, 3e-9, 1e-10])
+    assert "TF_ADASUM_COST_MODEL='alpha=7.0e-04,beta=3.0e-09,gamma=1.0e-10'" in body
+    rows = [line.strip("| ").split(" | ") for line in body.splitlines() if line.startswith("| ")]
+    ratios = {row[-1] for row in rows if row[1] == "arithmetic"}
+    assert ratios == {"2.00"}
+    # [2, 2] against [4]: 14 messages against 12, and equally many bytes
+    small = next(row for row in rows if row[0] == "0.25" and row[1] == "1")
+    assert small[2].startswith("1.1") and small[3].startswith("1.1")
+
+
+def test_defaults_of_the_cost_model_are_those_of_the_newest_report(benchmarks, monkeypatch):
+    import exchange_extend
+
+    from tf_adasum.aggregation import cost_model
+
+    text = exchange_extend.newest("exchange_fit").read_text()
+    (setting,) = re.findall(r"TF_ADASUM_COST_MODEL='(.*)'", text)
+    monkeypatch.setenv(cost_model.VARIABLE, setting)
+    assert cost_model.current() == cost_model.DEFAULT
+
+
+def test_the_pages_tables_are_what_the_script_writes(benchmarks):
+    import exchange
+    import exchange_extend
+
+    page = exchange_extend.DOCUMENT.read_text()
+    generated = exchange_extend.parts(exchange.resnet50_shapes())
+    assert exchange_extend.rewritten(page, generated) == page
+    for text in generated.values():
+        assert text in page
+
+
+def test_a_part_without_markers_is_named(benchmarks):
+    import exchange_extend
+
+    page = "<!-- begin: a -->\nold\n<!-- end: a -->\n"
+    assert exchange_extend.rewritten(page, {"a": r"new \1"}) == page.replace("old", r"new \1")
+    with pytest.raises(ValueError, match="begin: b"):
+        exchange_extend.rewritten(page, {"b": ""})
+
+
+def test_estimates_add_up_the_buckets(benchmarks):
+    """Two buckets on two replicas: by hand, 6 messages, n bytes and 2.5 n products each."""
+    import exchange_extend
+
+    from tf_adasum.aggregation.cost_model import CostModel
+
+    model = CostModel(alpha=1e-3, beta=0.0, gamma=0.0)
+    table = exchange_extend.estimate(model, "two", [(1000, 1), (2000, 1)])
+    assert "| 2 | 12.0 | 12.0 | 12.0 | `[2]` |" in table
+    model = CostModel(alpha=0.0, beta=0.0, gamma=1e-3)
+    table = exchange_extend.estimate(model, "two", [(1000, 1), (2000, 1)])
+    assert "| 2 | 7500.0 | 7500.0 | 7500.0 | `[2]` |" in table
+
+
+def test_exchange_is_measured_on_workers(benchmarks):
+    """Few steps of small gradients: the bytes are those of the cost model too."""
+    import exchange_worker
+
+    from tf_adasum.aggregation import cost_model
+
+    kinds = ["sum", "[4]", "[2, 2]", "bfloat16", "arithmetic"]
+    shapes = [[4096], [1024]]
+    (measured,), peak = exchange_worker.on_workers(
+        4, 1, "times", cases=[(shapes, kinds)], steps=2, gathers=False
+    )
+    assert peak > 50e6  # no TensorFlow takes less
+    for kind in kinds:
+        assert len(measured[kind]["seconds"]) == 2 and min(measured[kind]["seconds"]) > 0
+    sent = {kind: own["sent"] for kind, own in measured.items()}
+    once = 4 * 5120 * 2 * 3 / 4
+    # The inner products of two variables in float64, gathered: 10 pairs of four, 3 pairs of two.
+    assert sent["sum"] == once and sent["arithmetic"] == 0
+    assert sent["[4]"] == once + 3 * 8 * 2 * 10
+    assert sent["[2, 2]"] == once + (1 + 3) * 8 * 2 * 3
+    assert sent["bfloat16"] == once / 2 + 3 * 8 * 2 * 10
+    for plan in ("[4]", "[2, 2]"):
+        assert cost_model.amounts(json.loads(plan), 4 * 5120, segments=2)[1] == sent[plan]
+
+
+def test_rounding_is_that_of_the_dtype_on_the_wire(benchmarks):
+    import exchange_worker
+
+    kinds = ["adasum", "bfloat16", "float16"]
+    errors, _ = exchange_worker.on_workers(2, 1, "rounding", kinds=kinds, scales=[1.0, 1e-6])
+    # Rounded twice, to 24, 8 and 11 bits: relative errors of 2^-bits at most, about a third of it
+    # in the root mean square. Two gradients and their combination make at most 2^-bits together.
+    for kind, bits in zip(kinds, (24, 8, 11), strict=True):
+        assert 2.0 ** -(bits + 3) < errors[kind][0] < 2.0**-bits
+    assert errors["bfloat16"][1] == pytest.approx(errors["bfloat16"][0], rel=0.1)
+    assert errors["float16"][1] > 10 * errors["float16"][0], "1e-6 is below its normal numbers"

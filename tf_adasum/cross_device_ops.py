@@ -102,7 +102,7 @@ class AdasumCrossDeviceOps(GradientCrossDeviceOps):
     def _combine_locally(self, gradients, options):
         with tf.device(self.local_devices[0]):
             exchange = self.scheme.local_exchange()
-            memory = _memory(options, 0)
+            memory = self._memory(options, 0)
             combined = aggregate(gradients, exchange, options.bytes_per_pack, memory)
         for local in range(len(self.local_devices)):
             _keep(options, memory, local)
@@ -118,10 +118,20 @@ class AdasumCrossDeviceOps(GradientCrossDeviceOps):
             )
             with tf.device(device):
                 own = [gradients[local]]
-                memory = _memory(options, local)
+                memory = self._memory(options, local)
                 combined.append(aggregate(own, exchange, options.bytes_per_pack, memory))
                 _keep(options, memory, local)
         return combined
+
+    def _memory(self, options, local):
+        if options.reductions is not None:
+            return options.reductions.memory(options.indices, local)
+        if self.scheme.whole_rule.initial_state(1, self.replicas):
+            raise ValueError(
+                f"The rule {self.scheme.rule!r} has a state: use a Keras optimizer, or reduce with "
+                "options=strategy.gradient_reduction_of(variables), made once before the loop."
+            )
+        return None
 
     def _group(self, local, options, stride, radix):
         """The `CollectiveGroup` of a local replica and `radix - 1` others, `stride` apart."""
@@ -153,12 +163,6 @@ class AdasumCrossDeviceOps(GradientCrossDeviceOps):
                 found = self.gather_in_parts(replicas, parts)
             self._groups_by_stride[stride, radix] = [each // stride % radix for each in found]
         return self._groups_by_stride[stride, radix]
-
-
-def _memory(options, local):
-    if options.reductions is None:
-        return None
-    return options.reductions.memory(options.indices, local)
 
 
 def _keep(options, memory, local):

@@ -2,9 +2,9 @@
 
 What is hooked, and why there is no public way:
 
-* `CollectiveAllReduce._all_reduce_per_replica_values`: the one place through which every reduction
-  over all replicas goes. Reductions that carry the `GradientReduction` marker are handed to
-  `combine_gradients`; every other one is TensorFlow's own, untouched.
+* `CollectiveAllReduce._all_reduce_per_replica_values`: what every other reduction over all replicas
+  goes through. Gradients, which carry the `GradientReduction` marker, are caught before that, in
+  `batch_reduce`, and handed to `combine_gradients`.
 * `CollectiveAllReduceExtended._initialize_local`, `._initialize_multi_worker`: create the
   CrossDeviceOps; there is no argument for another one.
 * `CollectiveAllReduceExtended._initialize_local_devices`: knows one CPU per worker only.
@@ -254,46 +254,38 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         return [numbers[:, 0].numpy() for numbers in gather(tensors)]
 
     def batch_reduce(self, reduce_op, value_destination_pairs, options=None):
-        """Reduces as TensorFlow does, which leaves values of a single replica as they are.
+        """Reduces a list of values; gradients go to every local replica, together.
 
-        A rule may do something to a single gradient, too, and a read-out wants to see it.
+        TensorFlow would take values apart whose destinations differ, as those of sparse gradients
+        can, and would leave those of a single replica as they are.
         """
-        if self._group_size == 1 and isinstance(options, GradientReduction):
-            if not self.leaves_one_gradient_alone(options):
-                gradients = [[_on_single_replica(value) for value, _ in value_destination_pairs]]
-                (combined,) = self._combine(gradients, options)
-                return [
-                    distribute_utils.regroup((own,), wrap_class=values.Mirrored) for own in combined
-                ]
-        return super().batch_reduce(reduce_op, value_destination_pairs, options)
+        is_gradient = isinstance(options, GradientReduction)
+        if not is_gradient or (self.replicas == 1 and self.leaves_one_gradient_alone(options)):
+            return super().batch_reduce(reduce_op, value_destination_pairs, options)
+        if reduce_op != tf.distribute.ReduceOp.SUM:
+            raise ValueError(
+                "A reduction of gradients is a SUM, of which the aggregation rule gives the "
+                f"coefficients. Received: {reduce_op}"
+            )
+        by_variable = [_of_local_replicas(value) for value, _ in value_destination_pairs]
+        gradients = [list(own) for own in zip(*by_variable, strict=True)]
+        if tf.executing_eagerly():
+            # Collectives block, and eager code would launch one local device after the other.
+            combined = self._graph_of(options)(gradients)
+        else:
+            refuse_xla()
+            with self._lock:  # no other collective may come between those of one reduction
+                combined = self.combine_gradients(gradients, options)
+        return [
+            distribute_utils.regroup(own, wrap_class=values.Mirrored)
+            for own in zip(*combined, strict=True)
+        ]
 
     def leaves_one_gradient_alone(self, options):
         """Whether combining the gradients of a single replica changes nothing."""
         raise NotImplementedError
 
     def _all_reduce_per_replica_values(self, reduce_op, per_replica_values, options):
-        if not isinstance(options, GradientReduction):
-            return self._reduce_others(reduce_op, per_replica_values, options)
-        if reduce_op != tf.distribute.ReduceOp.SUM:
-            raise ValueError(
-                "A reduction of gradients is a SUM, of which the aggregation rule gives the "
-                f"coefficients. Received: {reduce_op}"
-            )
-        gradients = [list(own) for own in zip(*(v.values for v in per_replica_values), strict=True)]
-        return [
-            distribute_utils.regroup(own, wrap_class=values.Mirrored)
-            for own in zip(*self._combine(gradients, options), strict=True)
-        ]
-
-    def _combine(self, gradients, options):
-        if tf.executing_eagerly():
-            # Collectives block, and eager code would launch one local device after the other.
-            return self._graph_of(options)(gradients)
-        refuse_xla()
-        with self._lock:  # no other collective may come between those of one reduction
-            return self.combine_gradients(gradients, options)
-
-    def _reduce_others(self, reduce_op, per_replica_values, options):
         """Reduces what is no gradient, as TensorFlow does it.
 
         Among logical CPUs of one process: as `MirroredStrategy`, on one device. A collective among
@@ -322,8 +314,8 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         return self._graphs[key]
 
 
-def _on_single_replica(value):
-    return value.values[0] if isinstance(value, values.DistributedValues) else value
+def _of_local_replicas(value):
+    return value.values if isinstance(value, values.DistributedValues) else (value,)
 
 
 def _gather_on_each(tensors, collectives):

@@ -1,72 +1,25 @@
 """The exchange among replicas: R threads that really swap rows, against the NumPy oracle.
 
-The collectives are a fake: what they do is TensorFlow's contract, nothing is computed for them.
-Rank and replica are different things; see `CollectiveExchange`.
+On one level, over all replicas; for several see test_levels.
 
 Shape letters: S segments, R replicas, n elements of a bucket, W of a shard.
 """
 
 import itertools
-import threading
 
+import expected
 import numpy as np
-import oracle
 import pytest
 import tensorflow as tf
+from expected import gradients_of
+from fake_collectives import FakeCollectives, Hall, in_turns, together
 
-from tf_adasum.aggregation import Scheme, aggregate, buckets, rules
+from tf_adasum.aggregation import Scheme, buckets, rules
 from tf_adasum.aggregation.groups import CollectiveGroup
 from tf_adasum.aggregation.levels import Shards, shard_segments
 from tf_adasum.ops import library
 
-# Half a unit in the last place, for the one rounding of the result, and 1 % more because stock
-# TensorFlow casts float64 to the 16-bit types through float32. For float64: a few units.
-ROUNDING = {tf.float16: 2.0**-11, tf.bfloat16: 2.0**-8, tf.float32: 2.0**-24, tf.float64: 2.0**-50}
-SMALLEST = {tf.float16: 2.0**-24, tf.bfloat16: 2.0**-126, tf.float32: 2.0**-126, tf.float64: 0.0}
-# Of the float64 coefficients, as a part of Σ‖g_i‖: inner products carry 1e-16·√n, the tree
-# amplifies that where gradients nearly cancel; the seeds give nothing closer than a hundredth.
-COEFFICIENT_TOLERANCE = 1e-11
-
-SECONDS = 30  # a thread that waits longer for the others has been left alone
-
-
-class Hall:
-    """Where the replicas of a test meet."""
-
-    def __init__(self, replicas):
-        self.replicas = replicas
-        self.calls = [[] for _ in range(replicas)]
-        self.barrier = threading.Barrier(replicas, timeout=SECONDS)
-        self._slots = [None] * replicas
-
-    def swap(self, rank, what, value):
-        """Returns what every rank brought, in the order of the ranks."""
-        self.calls[rank].append((what, value.shape))
-        self._slots[rank] = (what, value.shape, value.dtype, value.numpy())
-        self.barrier.wait()
-        brought = list(self._slots)
-        self.barrier.wait()
-        assert len({slot[:3] for slot in brought}) == 1, "all call the same collective alike"
-        return [slot[3] for slot in brought]
-
-
-class FakeCollectives:
-    """The three collectives of the replica at a rank."""
-
-    def __init__(self, hall, rank):
-        self._hall, self._rank = hall, rank
-
-    def all_to_all(self, shards):
-        assert shards.shape[0] == self._hall.replicas
-        brought = self._hall.swap(self._rank, "all_to_all", shards)
-        return tf.constant(np.stack([rows[self._rank] for rows in brought]))
-
-    def all_reduce(self, value):
-        brought = self._hall.swap(self._rank, "all_reduce", value)
-        return tf.constant(sum(brought[1:], brought[0]))
-
-    def all_gather(self, value):
-        return tf.constant(np.concatenate(self._hall.swap(self._rank, "all_gather", value)))
+MODEL = [(), (5, 7), (0,), (1000,), (1,), (3, 0), (17,)]
 
 
 @pytest.fixture(autouse=True)
@@ -88,99 +41,20 @@ def gathered_bytes(request):
     return request.param
 
 
-def together(gradients, rule, replica_of_rank, told=None, bucket_bytes=None, gathered_bytes=0):
-    """What each replica ends with, and the hall; `told` is the order that the exchange is given."""
-    hall = Hall(len(gradients))
-    results, errors = [None] * len(gradients), []
-
-    def take_part(rank, replica):
-        try:
-            scheme = Scheme(rule, len(gradients), radix_plan=(len(gradients),))
-            exchange = scheme.collective_exchange(
-                lambda stride, radix: CollectiveGroup(
-                    FakeCollectives(hall, rank), told or replica_of_rank, replica
-                ),
-                gathered_bytes,
-            )
-            own = [tf.constant(gradient) for gradient in gradients[replica]]
-            combined = aggregate([own], exchange, bucket_bytes)
-            results[replica] = [gradient.numpy() for gradient in combined]
-        except Exception as error:
-            errors.append(error)
-            hall.barrier.abort()
-
-    threads = [
-        threading.Thread(target=take_part, args=place) for place in enumerate(replica_of_rank)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(2 * SECONDS)
-    # The others' broken barriers follow from the first error.
-    for error in sorted(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError)):
-        raise error
-    assert not any(thread.is_alive() for thread in threads)
-    return results, hall
+def one_level(rule, replicas):
+    return Scheme(rule, replicas, radix_plan=(replicas,))
 
 
-class ByReplica(rules.AggregationRule):
-    """Coefficients 1, 2, 3, … of the replicas: shows in which order a rule sees them."""
-
-    def coefficients(self, gram):
-        return tf.ones_like(gram[:, 0, :]) * tf.range(1, gram.shape[-1] + 1, dtype=tf.float64)
-
-
-class ByNorm(rules.AggregationRule):
-    """The squared norms as coefficients."""
-
-    def coefficients(self, gram):
-        return tf.linalg.diag_part(gram)
+def in_order(gradients, rule, order, told=None, **options):
+    """What each replica ends with where the replicas have these ranks, and the hall."""
+    scheme = one_level(rule, len(order))
+    return together(
+        gradients, scheme, order=lambda _: order, told=lambda _: told or order, **options
+    )
 
 
-def weighted(weigh):
-    def expected(own):
-        return sum(weigh(i, g) * g for i, g in enumerate(g.astype(np.float64) for g in own))
-
-    return expected
-
-
-EXPECTED = {
-    rules.Adasum: oracle.adasum,
-    rules.Sum: weighted(lambda i, g: 1),
-    rules.Mean: lambda own: np.mean([g.astype(np.float64) for g in own], axis=0),
-    ByReplica: weighted(lambda i, g: i + 1),
-    ByNorm: weighted(lambda i, g: np.sum(g * g)),
-}
-
-
-def gradients_of(shapes, replicas, dtype=tf.float32, seed=0):
-    """For each replica the gradients of all variables, with a part in common."""
-    random = np.random.default_rng(seed)
-    common = [random.standard_normal(shape) for shape in shapes]
-    return [
-        [
-            np.asarray(own + random.standard_normal(own.shape)).astype(dtype.as_numpy_dtype)
-            for own in common
-        ]
-        for _ in range(replicas)
-    ]
-
-
-def assert_combined(results, gradients, rule, dtype=tf.float32):
-    """All replicas hold the same bits, and these are the oracle's result in replica order."""
-    for variable, combined in enumerate(results[0]):
-        for result in results[1:]:
-            assert result[variable].tobytes() == combined.tobytes()
-        own = [gradient[variable] for gradient in gradients]
-        expected = EXPECTED[type(rule)](own)
-        assert combined.shape == own[0].shape and combined.dtype == own[0].dtype
-        of_gradients = sum(np.linalg.norm(g.astype(np.float64).ravel()) for g in own)
-        allowed = 1.01 * ROUNDING[dtype] * np.abs(expected) + SMALLEST[dtype]
-        allowed += (
-            COEFFICIENT_TOLERANCE * max(1, np.max(np.abs(expected), initial=0)) * of_gradients
-        )
-        error = np.abs(combined.astype(np.float64) - expected)
-        assert (error <= allowed).all(), f"largest excess {np.max(error - allowed)}"
+def assert_combined(results, gradients, rule, **options):
+    expected.assert_combined(results, gradients, one_level(rule, len(gradients)), **options)
 
 
 def rank_orders():
@@ -194,22 +68,19 @@ def rank_orders():
             yield tuple(int(i) for i in np.random.default_rng(seed).permutation(replicas))
 
 
-MODEL = [(), (5, 7), (0,), (1000,), (1,), (3, 0), (17,)]
-
-
 @pytest.mark.parametrize("order", list(rank_orders()), ids=lambda order: "".join(map(str, order)))
-@pytest.mark.parametrize("rule", [rules.Adasum(), ByReplica()], ids=repr)
+@pytest.mark.parametrize("rule", [rules.Adasum(), expected.ByReplica()], ids=repr)
 def test_adasum_in_every_rank_order(rule, order, gathered_bytes):
     gradients = gradients_of(MODEL, len(order))
-    results, _ = together(gradients, rule, order, gathered_bytes=gathered_bytes)
+    results, _ = in_order(gradients, rule, order, gathered_bytes=gathered_bytes)
     assert_combined(results, gradients, rule)
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 2, 0), (2, 3, 0, 1)])
-@pytest.mark.parametrize("rule", [rule() for rule in EXPECTED], ids=repr)
+@pytest.mark.parametrize("rule", [rule() for rule in expected.COMBINE], ids=repr)
 def test_every_rule(rule, order, gathered_bytes, alignment):
     gradients = gradients_of(MODEL, len(order))
-    results, _ = together(gradients, rule, order, gathered_bytes=gathered_bytes)
+    results, _ = in_order(gradients, rule, order, gathered_bytes=gathered_bytes)
     assert_combined(results, gradients, rule)
 
 
@@ -217,7 +88,7 @@ def test_every_rule(rule, order, gathered_bytes, alignment):
 @pytest.mark.parametrize("order", [(1, 0), (2, 0, 1), (4, 1, 3, 0, 2)])
 def test_several_buckets(order, bucket_bytes, gathered_bytes):
     gradients = gradients_of(MODEL, len(order))
-    results, _ = together(
+    results, _ = in_order(
         gradients, rules.Adasum(), order, bucket_bytes=bucket_bytes, gathered_bytes=gathered_bytes
     )
     assert_combined(results, gradients, rules.Adasum())
@@ -228,7 +99,7 @@ def test_every_size(order, gathered_bytes):
     # From smaller than R to 1000; where R does not divide n, the last shard is padded.
     for size in (1, 2, 3, 5, 6, 8, 29, 1000):
         gradients = gradients_of([(size,)], len(order), seed=size)
-        results, _ = together(gradients, rules.Adasum(), order, gathered_bytes=gathered_bytes)
+        results, _ = in_order(gradients, rules.Adasum(), order, gathered_bytes=gathered_bytes)
         assert_combined(results, gradients, rules.Adasum())
 
 
@@ -236,38 +107,36 @@ def test_every_size(order, gathered_bytes):
 @pytest.mark.parametrize("order", [(2, 0, 1), (6, 5, 4, 3, 2, 1, 0)])
 def test_shards_that_hold_parts_of_several_variables_or_none(shapes, order):
     gradients = gradients_of(shapes, len(order))
-    for rule in (rules.Adasum(), ByNorm()):
-        results, _ = together(gradients, rule, order)
+    for rule in (rules.Adasum(), expected.ByNorm()):
+        results, _ = in_order(gradients, rule, order)
         assert_combined(results, gradients, rule)
 
 
 @pytest.mark.parametrize("choice", ["custom", "tensorflow"])
-@pytest.mark.parametrize(
-    "dtype", [tf.float16, tf.bfloat16, tf.float32, tf.float64], ids=lambda dtype: dtype.name
-)
+@pytest.mark.parametrize("dtype", expected.DTYPES, ids=lambda dtype: dtype.name)
 def test_every_dtype_on_both_backends(dtype, choice, monkeypatch, gathered_bytes):
     if choice == "custom" and not library.status().loaded:
         pytest.skip(f"the compiled op is not loaded: {library.status().reason}")
     monkeypatch.setenv(library.CHOICE_VARIABLE, choice)
     gradients = gradients_of(MODEL, 5, dtype)
-    results, _ = together(gradients, rules.Adasum(), (3, 0, 4, 1, 2), gathered_bytes=gathered_bytes)
-    assert_combined(results, gradients, rules.Adasum(), dtype)
+    results, _ = in_order(gradients, rules.Adasum(), (3, 0, 4, 1, 2), gathered_bytes=gathered_bytes)
+    assert_combined(results, gradients, rules.Adasum())
 
 
 def test_dtypes_travel_in_buckets_of_their_own():
     halves, singles = gradients_of(MODEL, 3, tf.float16), gradients_of(MODEL, 3, seed=1)
     mixed = [half + single for half, single in zip(halves, singles, strict=True)]
-    results, _ = together(mixed, rules.Adasum(), (2, 0, 1))
-    assert_combined([own[: len(MODEL)] for own in results], halves, rules.Adasum(), tf.float16)
+    results, _ = in_order(mixed, rules.Adasum(), (2, 0, 1))
+    assert_combined([own[: len(MODEL)] for own in results], halves, rules.Adasum())
     assert_combined([own[len(MODEL) :] for own in results], singles, rules.Adasum())
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_bad_number_spoils_its_variable_on_every_replica(bad, gathered_bytes):
     gradients = gradients_of([(50,), (60,), (70,)], 3)
-    clean, _ = together(gradients, rules.Adasum(), (1, 2, 0), gathered_bytes=gathered_bytes)
+    clean, _ = in_order(gradients, rules.Adasum(), (1, 2, 0), gathered_bytes=gathered_bytes)
     gradients[2][1][59] = bad  # one shard of three holds it; all have to know
-    results, _ = together(gradients, rules.Adasum(), (1, 2, 0), gathered_bytes=gathered_bytes)
+    results, _ = in_order(gradients, rules.Adasum(), (1, 2, 0), gathered_bytes=gathered_bytes)
     for result in results:
         assert not np.isfinite(result[1]).any()
         assert result[0].tobytes() == clean[0][0].tobytes()
@@ -276,7 +145,7 @@ def test_a_bad_number_spoils_its_variable_on_every_replica(bad, gathered_bytes):
 
 def test_identical_gradients_come_back_bit_for_bit(gathered_bytes):
     gradients = gradients_of(MODEL, 1) * 5
-    results, _ = together(gradients, rules.Adasum(), (4, 2, 3, 0, 1), gathered_bytes=gathered_bytes)
+    results, _ = in_order(gradients, rules.Adasum(), (4, 2, 3, 0, 1), gathered_bytes=gathered_bytes)
     for result in results:
         for combined, own in zip(result, gradients[0], strict=True):
             assert combined.tobytes() == own.tobytes()
@@ -288,9 +157,9 @@ def test_identical_gradients_come_back_bit_for_bit(gathered_bytes):
 def test_a_wrong_rank_order_would_show(true, told):
     # On large variables of their own, so that nothing but the order of the tree goes wrong.
     gradients = gradients_of([(60,)], len(true))
-    right, _ = together(gradients, rules.Adasum(), true)
+    right, _ = in_order(gradients, rules.Adasum(), true)
     assert_combined(right, gradients, rules.Adasum())
-    wrong, _ = together(gradients, rules.Adasum(), true, told=told)
+    wrong, _ = in_order(gradients, rules.Adasum(), true, told=told)
     with pytest.raises(AssertionError, match="largest excess"):
         assert_combined(wrong, gradients, rules.Adasum())
     assert np.max(np.abs(wrong[0][0] - right[0][0])) > 1e-3
@@ -299,7 +168,7 @@ def test_a_wrong_rank_order_would_show(true, told):
 def test_the_bytes_that_travel(alignment):
     replicas, size, variables = 4, 1001, 3
     gradients = gradients_of([(size,)] * variables, replicas)
-    _, hall = together(gradients, rules.Adasum(), (2, 0, 3, 1))
+    _, hall = in_order(gradients, rules.Adasum(), (2, 0, 3, 1))
     in_bucket = variables * (size if alignment == 4 else 1008)
     width = -(-in_bucket // replicas)
     for calls in hall.calls:
@@ -308,7 +177,7 @@ def test_the_bytes_that_travel(alignment):
             ("all_reduce", [variables, replicas * (replicas + 1) // 2]),
             ("all_gather", [1, width]),
         ]
-    _, hall = together(gradients, rules.Adasum(), (2, 0, 3, 1), bucket_bytes=1)
+    _, hall = in_order(gradients, rules.Adasum(), (2, 0, 3, 1), bucket_bytes=1)
     assert len(hall.calls[0]) == 3 * variables
 
 
@@ -317,7 +186,7 @@ def test_the_bytes_that_travel(alignment):
 def test_a_large_bucket_goes_in_pieces(order, piece_bytes, alignment, monkeypatch):
     monkeypatch.setattr("tf_adasum.aggregation.exchange.PIECE_BYTES", piece_bytes)
     gradients = gradients_of([(7,), (500,), (3,), (90,)], len(order))
-    results, hall = together(gradients, rules.Adasum(), order)
+    results, hall = in_order(gradients, rules.Adasum(), order)
     assert_combined(results, gradients, rules.Adasum())
     bytes_in_bucket = 4 * (600 if alignment == 4 else 16 + 512 + 16 + 96)
     pieces = round(bytes_in_bucket / piece_bytes)
@@ -330,7 +199,7 @@ def test_a_small_bucket_takes_one_round():
     """Up to and with `gathered_bytes` of rows; here of three buckets, of 400, 800 and 400 bytes."""
     gradients = gradients_of([(100,), (200,), (100,)], 3)
     for limit, rounds in ((3 * 400 - 1, 9), (3 * 400, 5), (3 * 800 - 1, 5), (3 * 800, 3)):
-        _, hall = together(
+        _, hall = in_order(
             gradients, rules.Adasum(), (1, 2, 0), bucket_bytes=1, gathered_bytes=limit
         )
         for calls in hall.calls:
@@ -344,25 +213,20 @@ def test_gram_matrices_are_added_up_in_full():
     random = np.random.default_rng(0)
     halves = [random.standard_normal([2, 3, 3]) for _ in range(3)]
     grams = [half + half.swapaxes(1, 2) for half in halves]
-    hall, summed = Hall(3), [None] * 3
+    hall, order = Hall(3), [2, 0, 1]
 
-    def reduce(rank):
-        group = CollectiveGroup(FakeCollectives(hall, rank), [2, 0, 1], [2, 0, 1][rank])
+    def complete(replica):
+        group = CollectiveGroup(FakeCollectives(hall, order, replica), order, replica)
         level = Shards(rules.Adasum(), column=group, block=group)
-        summed[rank] = level.complete(tf.constant(grams[rank])).numpy()
+        return level.complete(tf.constant(grams[replica])).numpy()
 
-    threads = [threading.Thread(target=reduce, args=(rank,)) for rank in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(SECONDS)
-    for result in summed:
-        assert result.tobytes() == ((grams[0] + grams[1]) + grams[2]).tobytes()
+    for result in in_turns(hall, complete):
+        assert result.tobytes() == ((grams[2] + grams[0]) + grams[1]).tobytes()
 
 
 def test_local_exchange_exchanges_nothing():
     (bucket,) = buckets.plan([tf.zeros([3])])
-    rule = ByReplica()
+    rule = expected.ByReplica()
     plan = Scheme(rule, 2).local_exchange().plan(bucket, is_whole=False)
     gradients = [[tf.constant([1.0, 2.0, 3.0])], [tf.constant([4.0, 5.0, 6.0])]]
     ((buffers, segments),) = plan.split(gradients)
@@ -375,7 +239,7 @@ def test_local_exchange_exchanges_nothing():
 
 
 @pytest.mark.parametrize(
-    ("segments", "start", "width", "expected"),
+    ("segments", "start", "width", "own"),
     [
         ([0, 12, 16, 23], 0, 8, [0, 8, 8, 8]),
         ([0, 12, 16, 23], 8, 8, [0, 4, 8, 8]),
@@ -390,10 +254,10 @@ def test_local_exchange_exchanges_nothing():
         ([0, 2**33, 2**34], 2**33 - 1, 4, [0, 1, 4]),
     ],
 )
-def test_shard_segments(segments, start, width, expected):
+def test_shard_segments(segments, start, width, own):
     table = np.array(segments, np.int64)
     cut = shard_segments(table, start, width)
-    assert cut.tolist() == expected and cut.dtype == np.int64
+    assert cut.tolist() == own and cut.dtype == np.int64
     assert table.tolist() == segments, "the bucket keeps its own"
 
 

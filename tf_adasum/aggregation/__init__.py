@@ -13,6 +13,7 @@ from tf_adasum import ops
 from tf_adasum.aggregation import buckets, rules, sparse
 from tf_adasum.aggregation.exchange import CollectiveExchange, LocalExchange
 from tf_adasum.aggregation.memory import Memory
+from tf_adasum.aggregation.rules.returned import checked_coefficients
 from tf_adasum.aggregation.scheme import Scheme
 
 __all__ = ["CollectiveExchange", "LocalExchange", "Memory", "Scheme", "adasum", "aggregate"]
@@ -77,7 +78,8 @@ def combine(plans, gradients, memory):
         ]
         gram_SRR = tf.concat(grams, axis=0)
         if below < depth - 1:
-            coefficients_SR = rule.coefficients(gram_SRR)
+            own_SR = rule.coefficients(gram_SRR)
+            coefficients_SR = checked_coefficients(rule, own_SR, gram_SRR)
         else:
             indices = [index for plan in plans for index in plan.indices]
             coefficients_SR = memory.coefficients(rule, gram_SRR, indices)

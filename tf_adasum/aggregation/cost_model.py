@@ -22,6 +22,7 @@ environment of every worker.
 """
 
 import dataclasses
+import math
 import os
 
 from tf_adasum.aggregation import radix_plans
@@ -103,8 +104,8 @@ def current():
     try:
         numbers = dict(part.split("=") for part in text.split(","))
         model = CostModel(**{name.strip(): float(number) for name, number in numbers.items()})
-        if min(dataclasses.astuple(model)) < 0:
-            raise ValueError("a negative number")
+        if not all(0 <= number < math.inf for number in dataclasses.astuple(model)):
+            raise ValueError("a number that is negative or not finite")
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"The environment variable {VARIABLE} must be like 'alpha=1e-4,beta=1e-9,gamma=1e-10', "

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tf_adasum.aggregation import readouts
 from tf_adasum.aggregation.rules import granularity
+from tf_adasum.aggregation.rules.returned import checked_coefficients
 
 
 class Memory:
@@ -84,7 +85,7 @@ class Memory:
 
         state = {name: tf.gather(value, groups) for name, value in self.state.items()}
         c_PR, new_state = rule.coefficients_and_state(gram_PRR, state)
-        c_PR = checked_coefficients(rule, c_PR, gram_PRR, is_finite_P)
+        c_PR = checked_coefficients(rule, c_PR, gram_PRR)
         for name, value in new_state.items():
             keep = tf.reshape(is_finite_P, [-1] + [1] * (value.shape.rank - 1))
             value = tf.where(keep, value, state[name])
@@ -106,46 +107,3 @@ def _numbered(groups):
     found = {}
     position = [found.setdefault(group, len(found)) for group in groups.tolist()]
     return np.array(list(found)), np.array(position)
-
-
-def is_own(rule):
-    """Whether a rule is one of this package, whose coefficients need no check."""
-    return type(rule).__module__.startswith("tf_adasum.")
-
-
-def checked_coefficients(rule, coefficients, gram, is_finite):
-    """Returns the coefficients as float64 ``[P, R]``, after a look at what a user's rule returned.
-
-    Args:
-        rule: the rule.
-        coefficients: what it returned.
-        gram: float64 ``[P, R, R]``, what it was given.
-        is_finite: bool ``[P]``: which Gram matrices are finite.
-    """
-    if is_own(rule):
-        return coefficients
-    try:
-        c_PR = tf.convert_to_tensor(coefficients, dtype_hint=tf.float64)
-        if not c_PR.dtype.is_floating:
-            raise ValueError(f"dtype {c_PR.dtype.name}")
-        if not c_PR.shape.is_compatible_with(gram.shape[:2]):
-            raise ValueError(f"shape {c_PR.shape}")
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"The rule {rule!r} must return floating-point coefficients of the shape [S, R] = "
-            f"{gram.shape[:2]}, one for each segment and replica. Received: {error}"
-        ) from error
-    c_PR = tf.ensure_shape(tf.cast(c_PR, tf.float64), gram.shape[:2])
-    is_good_P = tf.reduce_all(tf.math.is_finite(c_PR), axis=1) | ~is_finite
-    check = tf.debugging.Assert(
-        tf.reduce_all(is_good_P),
-        [
-            f"The rule {rule!r} returned coefficients that are not finite:",
-            c_PR,
-            "for the Gram matrices",
-            gram,
-        ],
-        summarize=50,
-    )
-    with tf.control_dependencies([check] if check is not None else []):
-        return tf.identity(c_PR)

@@ -5,6 +5,7 @@ halving on eight: pairs, pairs of pairs, and so on. The first level groups neigh
 """
 
 import functools
+import operator
 
 import numpy as np
 
@@ -22,9 +23,9 @@ def checked(plan, replicas):
     if plan is None:
         return None
     try:
-        radices = tuple(int(radix) for radix in plan)
-        is_exact = all(radix == given for radix, given in zip(radices, plan, strict=True))
-    except (TypeError, ValueError):
+        radices = tuple(operator.index(radix) for radix in plan)
+        is_exact = not any(isinstance(radix, bool) for radix in plan)
+    except TypeError:
         radices, is_exact = (), False
     is_plan = all(radix > 1 for radix in radices) or radices == (1,)
     if not (radices and is_exact and is_plan and np.prod(radices) == replicas):

@@ -4,8 +4,9 @@ import dataclasses
 
 import tensorflow as tf
 
-from tf_adasum.aggregation import cost_model, memory, radix_plans, rules
+from tf_adasum.aggregation import cost_model, radix_plans, rules
 from tf_adasum.aggregation.exchange import CollectiveExchange, LocalExchange
+from tf_adasum.aggregation.rules import returned
 from tf_adasum.aggregation.rules.nested import nested
 
 WIRE_DTYPES = {"bfloat16": tf.bfloat16, "float16": tf.float16}
@@ -80,13 +81,13 @@ class Scheme:
         Raises:
             ValueError: naming the rule, if the coefficients are not finite.
         """
-        if memory.is_own(self.rule):
+        if returned.is_own(self.rule):
             return
         with tf.device("CPU:0"):
             gram = tf.eye(self.replicas // self.averaged, batch_shape=[2], dtype=tf.float64)
             own = self.rule.coefficients(gram)
             try:
-                memory.checked_coefficients(self.rule, own, gram, tf.constant([True, True]))
+                returned.checked_coefficients(self.rule, own, gram)
             except tf.errors.InvalidArgumentError as error:
                 raise ValueError(error.message) from error
 
@@ -103,13 +104,11 @@ class Scheme:
 
 def _probe_shapes(rule, replicas):
     """Applies a rule to Gram matrices without values; runs no operation of TensorFlow."""
-    if memory.is_own(rule):
+    if returned.is_own(rule):
         return
     with tf.Graph().as_default(), tf.device("CPU:0"):
         gram = tf.compat.v1.placeholder(tf.float64, [2, replicas, replicas])
-        memory.checked_coefficients(
-            rule, rule.coefficients(gram), gram, tf.compat.v1.placeholder(tf.bool, [2])
-        )
+        returned.checked_coefficients(rule, rule.coefficients(gram), gram)
 
 
 def _name(dtype):

@@ -70,7 +70,11 @@ def plans(gradients, exchange):
         gradients: for each replica that is present here its gradients.
         exchange: brings all replicas' slices together.
     """
-    sparse = [i for i, g in enumerate(gradients[0]) if isinstance(g, tf.IndexedSlices)]
+    sparse = [
+        index
+        for index, gradient in enumerate(gradients[0])
+        if isinstance(gradient, tf.IndexedSlices) and math.prod(gradient.values.shape[1:]) > 0
+    ]
     own = [[coalesced(each[index]) for index in sparse] for each in gradients]
     return [
         SparsePlan(index, gradients[0][index], slices, exchange.scheme.whole_rule)

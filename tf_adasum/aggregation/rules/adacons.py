@@ -34,8 +34,8 @@ class AdaCons(AggregationRule):
     ``rescale=True`` multiplies it by ``Σ_i α_i (‖g_i‖ + ε)``, so that identical gradients come back
     as they are and the learning rate of one replica can stay.
 
-    Where Σα vanishes in the rounding of G, as for gradients that cancel or are all zero, every
-    replica has the same α. Σα can be negative; the formulas hold then, too.
+    Where nothing but rounding and ε is left of Σα, as for numbers of different signs or gradients
+    that are all zero, every replica has the same α. A negative Σα is divided by as any other.
 
     Args:
         momentum: β, in [0, 1); 0 leaves α as it is.
@@ -104,16 +104,19 @@ class AdaCons(AggregationRule):
         alpha_SR = tf.gather(momentum_SR, rank_SR, batch_dims=1)
 
         share_SR = _shares(alpha_SR, norms_SR, ops.gram_relative_error(gram_SRR))
-        c_SR = share_SR / norms_SR
+        # A node that is lost in rounding has no length in G; in truth it can be longer than ε.
+        is_zero_SR = tf.equal(tf.linalg.diag_part(gram_SRR), 0)
+        c_SR = tf.where(is_zero_SR, tf.zeros_like(share_SR), share_SR / norms_SR)
         if self.rescale:
             c_SR *= tf.reduce_sum(share_SR * norms_SR, axis=1, keepdims=True)
         return c_SR, {"momentum": momentum_SR, "steps": state["steps"] + 1}
 
 
 def _shares(alpha_SR, norms_SR, error):
-    """``α / Σα``, or equal shares where Σα is no more than the rounding of G."""
+    """``α / Σα``, or equal shares where Σα is no more than the rounding of G and the work of ε."""
     total_S1 = tf.reduce_sum(alpha_SR, axis=1, keepdims=True)
-    is_lost_S1 = tf.abs(total_S1) <= 8 * error * tf.reduce_sum(norms_SR, axis=1, keepdims=True)
+    uncertain_SR = 8 * error * norms_SR + EPSILON * tf.abs(alpha_SR) / norms_SR
+    is_lost_S1 = tf.abs(total_S1) <= tf.reduce_sum(uncertain_SR, axis=1, keepdims=True)
     equal = tf.ones_like(alpha_SR) / alpha_SR.shape[-1]
     return tf.where(
         is_lost_S1, equal, alpha_SR / tf.where(is_lost_S1, tf.ones_like(total_S1), total_S1)

@@ -9,6 +9,7 @@ from tf_adasum import ops
 from tf_adasum.aggregation.rules import nodes
 from tf_adasum.aggregation.rules.adasum import Adasum
 from tf_adasum.aggregation.rules.base import AggregationRule
+from tf_adasum.aggregation.rules.returned import checked_coefficients
 
 
 class Nested(AggregationRule):
@@ -60,11 +61,12 @@ class Nested(AggregationRule):
         gram_SRR = tf.convert_to_tensor(gram, tf.float64)
         nodes_SMR = tf.eye(gram_SRR.shape[-1], batch_shape=tf.shape(gram_SRR)[:1], dtype=tf.float64)
         for radix, rule in self._lower:
-            nodes_SMR = _combine(gram_SRR, nodes_SMR, radix, rule.coefficients)
-        return _combine(gram_SRR, nodes_SMR, self.levels[-1][0], last)[:, 0]
+            nodes_SMR = _combine(gram_SRR, nodes_SMR, radix, rule, rule.coefficients)
+        radix, rule = self.levels[-1]
+        return _combine(gram_SRR, nodes_SMR, radix, rule, last)[:, 0]
 
 
-def _combine(gram_SRR, nodes_SMR, radix, coefficients):
+def _combine(gram_SRR, nodes_SMR, radix, rule, coefficients):
     """One level: every `radix` neighbours become one node."""
     count, replicas = nodes_SMR.shape[1:]
     error = ops.gram_relative_error(gram_SRR)
@@ -74,7 +76,8 @@ def _combine(gram_SRR, nodes_SMR, radix, coefficients):
         for start in range(0, count, radix)
     ]
     gram_GKK = tf.reshape(tf.stack(blocks, axis=1), [-1, radix, radix])
-    c_SGK = tf.reshape(coefficients(gram_GKK), [-1, count // radix, radix])
+    c_GK = checked_coefficients(rule, coefficients(gram_GKK), gram_GKK)
+    c_SGK = tf.reshape(c_GK, [-1, count // radix, radix])
     nodes_SGKR = tf.reshape(nodes_SMR, [-1, count // radix, radix, replicas])
     return tf.reduce_sum(c_SGK[..., None] * nodes_SGKR, axis=2)
 

@@ -1,0 +1,133 @@
+"""Writes the generated parts of docs/scaling.md: `python benchmarks/exchange.py --extend`.
+
+Nothing is measured here: the tables are what the cost model says for its default constants and for
+an assumed cluster, and what the newest reports have found.
+"""
+
+import collections
+import re
+
+import numpy as np
+import report
+
+DOCUMENT = report.ROOT / "docs" / "scaling.md"
+ROUNDING = "## Rounding on the wire"  # in the report of benchmarks/exchange.py
+REPLICAS = [2**k for k in range(1, 11)]
+
+# Seconds of a message over a network of 100 Gbit/s, of a byte (8 bits / 100e9), and of a byte of
+# memory traffic at 2 TB/s: a level of two reads 2 n and writes n / 2, the model's 2.5 products.
+CLUSTER = {"alpha": 2e-5, "beta": 8e-11, "gamma": 5e-13}
+
+
+def newest(name):
+    """Returns the path of the newest report DATE-name.md."""
+    reports = report.RESULTS.glob(f"????-??-??-{name}.md")
+    return max(reports, key=lambda path: path.name)
+
+
+def parts(resnet50_shapes):
+    """Returns the generated parts of the document, by their names."""
+    from tf_adasum.aggregation import cost_model
+
+    fitted, cluster = cost_model.DEFAULT, cost_model.CostModel(**CLUSTER)
+    loads = {
+        "ResNet-50, 161 variables": buckets_of(resnet50_shapes),
+        "one variable of 100 MB": buckets_of([[25_000_000]]),
+    }
+    return {
+        "fitted constants": constants_part(fitted),
+        "estimate with the fitted constants": "\n\n".join(
+            estimate(fitted, name, buckets) for name, buckets in loads.items()
+        ),
+        "estimate for a cluster": "\n\n".join(
+            estimate(cluster, name, buckets) for name, buckets in loads.items()
+        ),
+        "rounding on the wire": rounding_part(),
+    }
+
+
+def buckets_of(shapes):
+    """Returns (bytes, segments) of each bucket of float32 gradients of these shapes."""
+    import tensorflow as tf
+
+    from tf_adasum.aggregation import buckets
+
+    gradients = [tf.TensorSpec(shape, tf.float32) for shape in shapes]
+    return [(4 * bucket.size, len(bucket.indices)) for bucket in buckets.plan(gradients)]
+
+
+def constants_part(model):
+    path = newest("exchange_fit")
+    return (
+        f"α = {model.alpha:.1e} s, β = {model.beta:.1e} s per byte, γ = {model.gamma:.1e} s per "
+        f"product and byte ([report](../benchmarks/results/{path.name})): "
+        "`tf_adasum.aggregation.cost_model.DEFAULT`."
+    )
+
+
+def estimate(model, name, buckets):
+    """Returns the table of one model's estimates for one list of buckets."""
+    rows, plans = [], {}
+    for replicas in REPLICAS:
+        best = [model.best(replicas, *bucket) for bucket in buckets]
+        candidates = [[(replicas,)] * len(buckets), [halving(replicas)] * len(buckets), best]
+        seconds = [
+            sum(model.seconds(plan, *bucket) for plan, bucket in zip(own, buckets, strict=True))
+            for own in candidates
+        ]
+        plans[replicas] = best
+        rows.append([replicas, *(f"{1000 * own:.1f}" for own in seconds), text_of(best)])
+    header = ["N", "`[N]`", "`[2, 2, …]`", "best", "best plan"]
+    left = [n for n in REPLICAS if set(plans[n]) != {(n,)}]
+    change = f"leaves `[N]` at N = {left[0]}" if left else "stays `[N]`"
+    return (
+        f"{name}, {len(buckets)} {'bucket' if len(buckets) == 1 else 'buckets'}; milliseconds. The "
+        f"choice {change}.\n\n{report.table(header, rows)}"
+    )
+
+
+def halving(replicas):
+    return (2,) * int(np.log2(replicas))
+
+
+def text_of(plans):
+    """Says how many buckets have which plan."""
+    counts = collections.Counter(plans)
+    if len(counts) == 1:
+        return f"`{list(plans[0])}`"
+    return ", ".join(f"{count} × `{list(plan)}`" for plan, count in counts.most_common())
+
+
+def rounding_part():
+    path = newest("exchange")
+    found = path.read_text().partition(ROUNDING)[2].strip()
+    if not found:
+        raise ValueError(f"{path.name} has no “{ROUNDING}”; run python benchmarks/exchange.py")
+    return f"{found}\n\nFrom the [report](../benchmarks/results/{path.name})."
+
+
+def rewritten(document, generated):
+    """Returns the document with the generated parts between their markers.
+
+    Raises:
+        ValueError: naming the part for which there are no markers.
+    """
+    for name, text in generated.items():
+        begin, end = f"<!-- begin: {name} -->", f"<!-- end: {name} -->"
+        pattern = f"({re.escape(begin)}).*?({re.escape(end)})"
+        document, count = re.subn(
+            pattern,
+            lambda found, text=text: f"{found[1]}\n{text}\n{found[2]}",
+            document,
+            flags=re.S,
+        )
+        if count != 1:
+            raise ValueError(f"Expected {begin} … {end} once in the document. Received: {count}")
+    return document
+
+
+def main(resnet50_shapes):
+    """Rewrites the parts in docs/scaling.md, and prints them."""
+    generated = parts(resnet50_shapes)
+    DOCUMENT.write_text(rewritten(DOCUMENT.read_text(), generated))
+    print("\n\n".join(generated.values()))

@@ -1,0 +1,211 @@
+"""What `benchmarks/exchange.py` runs on every worker: timed reductions of given gradients.
+
+A *kind* is a way to reduce them: ``"sum"`` (TensorFlow's SUM, what `MultiWorkerMirroredStrategy`
+does), ``"adasum"`` with its defaults, ``"[2, 2]"`` and the like for Adasum with this radix plan,
+``"bfloat16"`` and ``"float16"`` for Adasum with this dtype on the wire, and ``"arithmetic"`` for
+the inner products and the weighted sum of one level over all replicas, without communication.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import resource
+import time
+from unittest import mock
+
+import numpy as np
+import report
+
+WIRE_DTYPES = ["bfloat16", "float16"]
+WARM_UP = 2  # steps
+ROUNDED_ELEMENTS = 10**6
+
+
+def on_workers(workers, devices, task, **arguments):
+    """Runs a task on local workers of so many devices each.
+
+    Returns:
+        What the task returned on worker 0, and the peak memory of that process in bytes.
+    """
+    command = ["--devices", str(devices), "--task", task, "--arguments", json.dumps(arguments)]
+    done = report.on_workers(workers, __file__, *command)
+    return done["measured"], done["peak"]
+
+
+def times(strategy, cases, steps, gathers=True):
+    """Times reductions; within a step the kinds of a case take turns.
+
+    Args:
+        cases: list of ``(shapes, kinds)``.
+        steps: number of steps.
+        gathers: False sends small buckets through the radix plan too.
+
+    Returns:
+        For each case and kind the seconds of each step, and the bytes sent per replica.
+    """
+    import tensorflow as tf
+
+    at_the_start = reduction(strategy, "sum", [tf.constant(0.0)])
+    measured = []
+    for shapes, kinds in cases:
+        random = np.random.default_rng(strategy.cluster_resolver.task_id)
+        gradients = [tf.constant(random.standard_normal(s, dtype=np.float32)) for s in shapes]
+        with contextlib.nullcontext() if gathers else nothing_is_gathered():
+            reductions = {kind: reduction(strategy, kind, gradients) for kind in kinds}
+        seconds = {kind: [] for kind in kinds}
+        for step in range(WARM_UP + steps):
+            for kind in kinds:
+                at_the_start()  # all workers start at once
+                start = time.perf_counter()
+                reductions[kind]()  # returns when this worker has the result
+                if step >= WARM_UP:
+                    seconds[kind].append(time.perf_counter() - start)
+        devices = len(strategy.extended.worker_devices)
+        measured.append(
+            {
+                kind: {"seconds": seconds[kind], "sent": sent_bytes(function.graph) / devices}
+                for kind, function in reductions.items()
+            }
+        )
+    return measured
+
+
+def rounding(strategy, kinds, scales):
+    """Returns the relative error ‖result - exact‖ / ‖exact‖ of Adasum, for each kind and scale.
+
+    The gradients are ``scale · (mean + noise_i)``, all of them standard normal: two replicas'
+    gradients have a cosine of 1/2.
+    """
+    import tensorflow as tf
+
+    import tf_adasum
+
+    def gradient(replica):
+        draws = [np.random.default_rng(seed).standard_normal for seed in (0, 1 + replica)]
+        return sum(draw(ROUNDED_ELEMENTS).astype(np.float32) for draw in draws)
+
+    errors = {kind: [] for kind in kinds}
+    for scale in scales:
+        rows = [np.float32(scale) * gradient(i) for i in range(strategy.num_replicas_in_sync)]
+        exact = tf_adasum.adasum([tf.constant(row, tf.float64) for row in rows]).numpy()
+        own = [tf.constant(rows[strategy.cluster_resolver.task_id])]
+        for kind in kinds:
+            with nothing_is_gathered():
+                (result,) = reduction(strategy, kind, own)()
+            difference = np.linalg.norm(result.numpy() - exact)
+            errors[kind].append(float(difference / np.linalg.norm(exact)))
+    return errors
+
+
+def nothing_is_gathered():
+    """While a function is traced here, small buckets go through the radix plan too."""
+    from tf_adasum import cross_device_ops
+
+    return mock.patch.object(cross_device_ops, "GATHERED_BYTES", 0)
+
+
+def reduction(strategy, kind, gradients):
+    """Returns the traced function of a kind, which takes no arguments."""
+    import tensorflow as tf
+
+    if kind == "arithmetic":
+        return arithmetic(strategy.num_replicas_in_sync, gradients)
+    options = None
+    if kind != "sum":
+        options = strategy.gradient_reduction
+        use(strategy, scheme_options(kind))
+
+    def in_replica():
+        context = tf.distribute.get_replica_context()
+        on_device = [tf.identity(gradient) for gradient in gradients]
+        return context.all_reduce("SUM", on_device, options=options)
+
+    return tf.function(lambda: strategy.run(in_replica)).get_concrete_function()
+
+
+def scheme_options(kind):
+    """Returns the strategy's arguments for a kind; several are separated by a semicolon."""
+    options = {}
+    for part in kind.split("; "):
+        if part.startswith("["):
+            options["radix_plan"] = json.loads(part)
+        elif part in WIRE_DTYPES:
+            options["wire_dtype"] = part
+        elif part != "adasum":
+            raise ValueError(f"No kind of reduction. Received: {kind!r}")
+    return options
+
+
+def use(strategy, options):
+    """Gives the strategy another scheme; outside benchmarks and tests it has one for life."""
+    from tf_adasum import tensorflow_seam
+    from tf_adasum.aggregation import Scheme
+
+    scheme = Scheme.checked(strategy.aggregation, strategy.num_replicas_in_sync, **options)
+    tensorflow_seam.cross_device_ops(strategy.extended).scheme = scheme
+
+
+def arithmetic(replicas, gradients):
+    """The two passes over a replica's shard of all replicas' gradients."""
+    import tensorflow as tf
+
+    from tf_adasum import ops
+
+    sizes = [gradient.shape.num_elements() // replicas for gradient in gradients]
+    segments = np.cumsum([0, *sizes])
+    coefficients = tf.ones([len(sizes), replicas], tf.float64)
+    random = np.random.default_rng(0)
+    rows = tf.constant(random.standard_normal([replicas, segments[-1]], dtype=np.float32))
+
+    @tf.function
+    def passes():
+        gram = ops.segment_gram(rows, segments)
+        with tf.control_dependencies([gram]):
+            return ops.segment_weighted_sum(rows, coefficients, segments)
+
+    return passes.get_concrete_function()
+
+
+def sent_bytes(graph):
+    """Adds up what the collectives of a traced function send.
+
+    Of R members with an input of n bytes: (R-1)/R n by an all-to-all, (R-1) n by an all-gather and
+    2 (R-1)/R n by a ring all-reduce.
+    """
+    import tensorflow as tf
+
+    shares = {
+        "CollectiveAllToAllV2": lambda members: (members - 1) / members,
+        "CollectiveGatherV2": lambda members: members - 1,
+        "CollectiveReduceV2": lambda members: 2 * (members - 1) / members,
+    }
+    total = 0
+    for operation in graph.get_operations():
+        if operation.type.startswith("Collective"):
+            value, group_size = operation.inputs[:2]
+            members = int(tf.get_static_value(group_size))
+            size = value.shape.num_elements() * value.dtype.size
+            total += shares[operation.type](members) * size
+    return total
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--devices", required=True)
+    parser.add_argument("--task", choices=["times", "rounding"], required=True)
+    parser.add_argument("--arguments", type=json.loads, required=True)
+    parser.add_argument("--out", required=True)
+    arguments = parser.parse_args()
+    os.environ["TF_ADASUM_DEVICES_PER_WORKER"] = arguments.devices
+    import tf_adasum
+
+    strategy = tf_adasum.AdasumMirroredStrategy()
+    task = {"times": times, "rounding": rounding}[arguments.task]
+    measured = task(strategy, **arguments.arguments)
+    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    report.save(strategy, {"measured": measured, "peak": peak}, arguments.out)
+
+
+if __name__ == "__main__":
+    main()

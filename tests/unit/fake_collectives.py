@@ -1,0 +1,184 @@
+"""Collectives among threads: what they do is TensorFlow's contract, nothing is computed for them.
+
+Each replica is a thread, and the threads take turns: a thread runs until it has to wait for others
+in a collective. So the outcome depends on no timing, and all replicas can be traced into one graph.
+
+In every group the ranks are in another order than the replicas; see `groups.CollectiveGroup`.
+"""
+
+import contextlib
+import functools
+import threading
+
+import numpy as np
+import tensorflow as tf
+
+from tf_adasum.aggregation import aggregate
+from tf_adasum.aggregation.groups import CollectiveGroup
+
+SECONDS = 30  # a thread that waits longer for the others has been left alone
+
+
+class Hall:
+    """Where the replicas of a test meet.
+
+    Attributes:
+        calls: for each replica the collectives it took part in: ``(kind, shape)``.
+        sent: for each replica dict from kinds to the bytes it has sent to others; not in graphs.
+    """
+
+    def __init__(self, replicas):
+        self.calls = [[] for _ in range(replicas)]
+        self.sent = [{} for _ in range(replicas)]
+        self.turn = threading.Lock()
+        self._meetings = {}  # from the replicas that meet: their barrier, and what they brought
+        self._is_closed = False
+
+    def swap(self, replica, members, kind, value):
+        """Returns what all members brought, in their order."""
+        self.calls[replica].append((kind, value.shape))
+        barrier, brought = self._meetings.setdefault(
+            frozenset(members), (threading.Barrier(len(members), timeout=SECONDS), {})
+        )
+        if self._is_closed:
+            barrier.abort()
+        brought[replica] = (kind, value)
+        with self._out_of_turn():
+            barrier.wait()
+        values = [brought[member] for member in members]
+        with self._out_of_turn():
+            barrier.wait()  # before the next collective brings something else
+        alike = {(kind, tuple(value.shape), value.dtype) for kind, value in values}
+        assert len(alike) == 1, f"all members call the same collective alike: {alike}"
+        return [value for _, value in values]
+
+    def count(self, replica, kind, value, factor):
+        """Notes that a replica sends `factor` times the bytes of `value`."""
+        if value.shape.is_fully_defined():
+            size = value.shape.num_elements() * value.dtype.size
+            self.sent[replica][kind] = self.sent[replica].get(kind, 0) + factor * size
+
+    def close(self):
+        """Frees those who wait for a replica that has failed."""
+        self._is_closed = True
+        for barrier, _ in self._meetings.values():
+            barrier.abort()
+
+    @contextlib.contextmanager
+    def _out_of_turn(self):
+        self.turn.release()
+        try:
+            yield
+        finally:
+            self.turn.acquire()
+
+
+class FakeCollectives:
+    """The three collectives of a replica in one group.
+
+    Args:
+        hall: where they meet.
+        members: for each rank the replica at that rank.
+        replica: this one.
+    """
+
+    def __init__(self, hall, members, replica):
+        self._hall, self._members, self._replica = hall, list(members), replica
+
+    def all_to_all(self, shards):
+        count = len(self._members)
+        assert shards.shape[0] == count
+        self._hall.count(self._replica, "all_to_all", shards, (count - 1) / count)
+        rank = self._members.index(self._replica)
+        return tf.stack([rows[rank] for rows in self._swap("all_to_all", shards)])
+
+    def all_reduce(self, value):
+        self._hall.count(self._replica, "all_reduce", value, 1)
+        return functools.reduce(tf.add, self._swap("all_reduce", value))
+
+    def all_gather(self, value):
+        self._hall.count(self._replica, "all_gather", value, len(self._members) - 1)
+        return tf.concat(self._swap("all_gather", value), axis=0)
+
+    def _swap(self, kind, value):
+        return self._hall.swap(self._replica, self._members, kind, value)
+
+
+def shuffled(seed=0):
+    """Returns an order of ranks: at random, another one in each group."""
+    return lambda members: np.random.default_rng([seed, *members]).permutation(members).tolist()
+
+
+def in_turns(hall, part):
+    """Runs ``part(replica)`` for every replica, each in its thread; returns what they return."""
+    results, errors = [None] * len(hall.calls), []
+    # Threads do not inherit the graph that is being built.
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+
+    def take_part(replica):
+        with hall.turn:
+            try:
+                with graph.as_default() if graph else tf.device("CPU:0"):
+                    results[replica] = part(replica)
+            except Exception as error:
+                errors.append(error)
+                hall.close()
+
+    replicas = range(len(results))
+    threads = [threading.Thread(target=take_part, args=[replica]) for replica in replicas]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(2 * SECONDS)
+    # The others' broken barriers follow from the first error.
+    for error in sorted(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError)):
+        raise error
+    assert not any(thread.is_alive() for thread in threads)
+    return results
+
+
+def exchanged(
+    gradients, scheme, *, order=None, told=None, bucket_bytes=None, gathered_bytes=0, memories=None
+):
+    """Aggregates over all replicas.
+
+    Args:
+        gradients: for each replica its gradients.
+        scheme: the `Scheme`.
+        order: function of the replicas of a group; returns them in the order of their ranks. By
+            default `shuffled`.
+        told: the same, as the exchange is told; by default the truth.
+        bucket_bytes: as for `aggregate`.
+        gathered_bytes: as for `Scheme.collective_exchange`.
+        memories: for each replica its `Memory`; by default that of the first step.
+
+    Returns:
+        For each replica its combined gradients, and the `Hall`.
+    """
+    hall = Hall(len(gradients))
+    order = order or shuffled()
+    told = told or order
+
+    def part(replica):
+        def group_of(stride, radix):
+            member = replica // stride % radix
+            members = [replica + (i - member) * stride for i in range(radix)]
+            collectives = FakeCollectives(hall, order(members), replica)
+            member_of_rank = [members.index(each) for each in told(members)]
+            return CollectiveGroup(collectives, member_of_rank, member)
+
+        exchange = scheme.collective_exchange(group_of, gathered_bytes)
+        memory = memories[replica] if memories else None
+        return aggregate([gradients[replica]], exchange, bucket_bytes, memory)
+
+    return in_turns(hall, part), hall
+
+
+def together(gradients, scheme, **options):
+    """As `exchanged`, with dense gradients as NumPy arrays."""
+    results, hall = exchanged(gradients, scheme, **options)
+    return [[as_array(gradient) for gradient in own] for own in results], hall
+
+
+def as_array(gradient):
+    return gradient if isinstance(gradient, tf.IndexedSlices) else gradient.numpy()

@@ -1,0 +1,56 @@
+"""What a rule returned, looked at before it is used.
+
+Shape legend: P segments, or groups of them, R replicas.
+"""
+
+import tensorflow as tf
+
+
+def is_own(rule):
+    """Whether a rule is one of this package, whose coefficients need no check."""
+    return type(rule).__module__.startswith("tf_adasum.")
+
+
+def checked_coefficients(rule, coefficients, gram):
+    """Returns the coefficients as float64 ``[P, R]``, after a look at what a user's rule returned.
+
+    Args:
+        rule: the rule.
+        coefficients: what it returned.
+        gram: float64 ``[P, R, R]``, what it was given.
+
+    Raises:
+        ValueError: for another shape, or no floating-point numbers.
+        tf.errors.InvalidArgumentError: when it runs, for coefficients that are not finite where the
+            Gram matrix is.
+    """
+    if is_own(rule):
+        return coefficients
+    try:
+        c_PR = tf.convert_to_tensor(coefficients, dtype_hint=tf.float64)
+        if not c_PR.dtype.is_floating:
+            raise ValueError(f"dtype {c_PR.dtype.name}")
+        if not c_PR.shape.is_compatible_with(gram.shape[:2]):
+            raise ValueError(f"shape {c_PR.shape}")
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"The rule {rule!r} must return floating-point coefficients of the shape [S, R] = "
+            f"{gram.shape[:2]}, one for each segment and replica. Received: {error}"
+        ) from error
+    c_PR = tf.ensure_shape(tf.cast(c_PR, tf.float64), gram.shape[:2])
+    is_finite_P = tf.reduce_all(tf.math.is_finite(gram), axis=[1, 2])
+    is_good_P = tf.reduce_all(tf.math.is_finite(c_PR), axis=1) | ~is_finite_P
+    # Not tf.debugging.Assert: its branches are functions, and with the first one TensorFlow makes
+    # its devices, which could not be configured any more.
+    check = tf.raw_ops.Assert(
+        condition=tf.reduce_all(is_good_P),
+        data=[
+            tf.constant(f"The rule {rule!r} returned coefficients that are not finite:"),
+            c_PR,
+            tf.constant("for the Gram matrices"),
+            gram,
+        ],
+        summarize=50,
+    )
+    with tf.control_dependencies([check] if check is not None else []):
+        return tf.identity(c_PR)
