@@ -26,8 +26,9 @@ class RuleState(keras.layers.Layer):
 
     def __init__(self, arrays):
         super().__init__(name="rule_state", dtype="float64")
-        self._of_name = {
-            name: self.add_weight(
+        self._names = tuple(arrays)
+        for name, array in arrays.items():
+            variable = self.add_weight(
                 name=name,
                 shape=array.shape,
                 dtype=array.dtype.name,
@@ -35,22 +36,26 @@ class RuleState(keras.layers.Layer):
                 trainable=False,
                 autocast=False,
             )
-            for name, array in arrays.items()
-        }
+            setattr(self, f"state_{name}", variable)  # tf.train.Checkpoint finds attributes
         self.built = True
+
+    @property
+    def of_name(self):
+        """dict from names to Keras variables."""
+        return {name: getattr(self, f"state_{name}") for name in self._names}
 
     def variables_of(self, local):
         """Returns dict from names to the `tf.Variable` on a local replica."""
         strategy = tf.distribute.get_strategy()
         return {
             name: strategy.experimental_local_results(variable.value)[local]
-            for name, variable in self._of_name.items()
+            for name, variable in self.of_name.items()
         }
 
     def load_own_variables(self, store):
         """Takes a saved state, unless it is one of other groups or another number of replicas."""
         saved = {name: tuple(store[name].shape) for name in store.keys()}
-        own = {str(i): tuple(v.shape) for i, v in enumerate(self._of_name.values())}
+        own = {str(i): tuple(v.shape) for i, v in enumerate(self.of_name.values())}
         if saved == own:
             super().load_own_variables(store)
         else:

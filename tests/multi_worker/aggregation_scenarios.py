@@ -120,8 +120,7 @@ def rule_state(model):
     reductions = getattr(model.optimizer, "gradient_reductions", None)
     if reductions is None or reductions.rule_state is None:
         return {}
-    names = ["momentum", "steps"]
-    return dict(zip(names, [v.numpy() for v in reductions.rule_state.variables], strict=True))
+    return {name: value.numpy() for name, value in reductions.rule_state.of_name.items()}
 
 
 def kinds_of_gradients(strategy):
@@ -259,6 +258,10 @@ def track_orthogonality(strategy, every=1, same_data=False, rule="adasum", **com
     }
 
 
+def means_of_neighbours(vectors, count):
+    return np.stack([np.mean(own, axis=0) for own in np.split(vectors, len(vectors) // count)])
+
+
 def orthogonality_of_known_gradients(strategy, **options):
     """The read-out for known gradients, and their own lengths."""
     use_rule(strategy, "adasum", **options)
@@ -272,7 +275,7 @@ def orthogonality_of_known_gradients(strategy, **options):
     expected = []
     for gradient in gradients:
         vectors = gradient.numpy().reshape(len(gradient), -1).astype(np.float64)
-        vectors = vectors.reshape([-1, options.get("averaged", 1), vectors.shape[-1]]).mean(axis=1)
+        vectors = means_of_neighbours(vectors, options.get("averaged", 1))
         expected.append([np.sum(oracle.adasum(vectors) ** 2), np.sum(vectors**2)])
     expected.append(np.sum(expected, axis=0))
     return {"actual": reductions.orthogonality.numpy(), "lengths": expected}
@@ -304,8 +307,8 @@ def custom_loop(strategy, built):
 
     for _ in range(3):
         step()
-    state = optimizer.gradient_reductions.rule_state.variables
-    return {**weights_of(model), "momentum": state[0].numpy(), "steps": state[1].numpy()}
+    state = optimizer.gradient_reductions.rule_state.of_name
+    return {**weights_of(model), **{name: value.numpy() for name, value in state.items()}}
 
 
 class NotFiniteForZero(rules.AggregationRule):

@@ -5,6 +5,7 @@ import oracle
 import pytest
 import scenarios
 import tensorflow as tf
+from aggregation_scenarios import RULES, means_of_neighbours
 
 # One rounding to the gradient's dtype, and for float32 sums of 1801 elements in between; plans of
 # several levels round the shards of each level.
@@ -80,7 +81,7 @@ class TestOnFourReplicas:
     @pytest.mark.parametrize("averaged", [2, 4])
     def test_hosts_are_averaged_first(self, group, averaged):
         def combine(vectors):
-            return oracle.adasum(vectors.reshape([-1, averaged, vectors.shape[1]]).mean(axis=1))
+            return oracle.adasum(means_of_neighbours(vectors, averaged))
 
         results = group.run("aggregation_scenarios.reduce_by_plan", averaged=averaged)
         assert_combined(results, group, combine)
@@ -102,7 +103,9 @@ class TestOnFourReplicas:
         scenario = "aggregation_scenarios.orthogonality_of_known_gradients"
         for result in group.run(scenario, **options):
             combined, separate = result["lengths"].T
-            np.testing.assert_allclose(result["actual"], combined / separate, rtol=1e-6)
+            with np.errstate(invalid="ignore"):  # a variable without elements is NaN
+                expected = combined / separate
+            np.testing.assert_allclose(result["actual"], expected, rtol=1e-6)
 
     @pytest.mark.feature("a rule with non-finite coefficients is named, on all workers")
     def test_non_finite_coefficients_end_training_everywhere(self, group):
@@ -112,40 +115,11 @@ class TestOnFourReplicas:
             )
 
 
-@on(["1x4", "2x1", "2x2"])
+@on(["1x2", "2x2"])
 class TestTraining:
-    @pytest.mark.feature("`Embedding`: sparse gradients with every rule, never densified")
-    @pytest.mark.parametrize(
-        "rule",
-        ["adasum", "adasum model", "adacons", "adacons variable", "adacons groups", "sum"],
-    )
-    def test_an_embedding_trains_as_its_dense_twin(self, group, rule):
-        scenario = "aggregation_scenarios.train_text_model"
-        sparse = group.run(scenario, rule=rule)
-        dense = group.run(scenario, rule=rule, one_hot=True)
-        assert sparse[0].keys() == dense[0].keys()
-        for actual in sparse:
-            for name, expected in dense[0].items():
-                np.testing.assert_allclose(actual[name], expected, err_msg=name, **FLOAT32_STEPS)
-                np.testing.assert_array_equal(actual[name], sparse[0][name], err_msg=name)
-        assert np.isfinite(sparse[0]["loss"]).all()
-
     def test_the_optimizer_gets_sparse_gradients(self, group):
         for result in group.run("aggregation_scenarios.kinds_of_gradients"):
             assert sorted(set(result["kinds"])) == ["IndexedSlices", "SymbolicTensor"]
-
-    @pytest.mark.feature("a rule's state is saved with the model, and restored")
-    @pytest.mark.parametrize("way", ["keras file", "weights", "checkpoint"])
-    def test_restored_training_gives_the_same_numbers(self, group, way, tmp_path):
-        scenario = "aggregation_scenarios.save_and_go_on"
-        for result in group.run(scenario, folder=str(tmp_path), rule="adacons", way=way):
-            assert result["restored steps"].tolist() == [4] and result["restored momentum"].all()
-            names = [name[9:] for name in result if name.startswith("unbroken ")]
-            assert {"weight0", "momentum", "steps"} <= set(names)
-            for name in names:
-                np.testing.assert_array_equal(
-                    result[f"restarted {name}"], result[f"unbroken {name}"], err_msg=name
-                )
 
     @pytest.mark.feature("custom loops with a rule that has a state")
     @pytest.mark.parametrize("built", [True, False])
@@ -179,12 +153,14 @@ class TestTraining:
             assert result["measures"].tolist() == [True, False]
             np.testing.assert_array_equal(values, results[0]["values"])
 
-    def test_orthogonality_with_several_steps_per_execution_and_eagerly(self, group):
-        scenario = "aggregation_scenarios.track_orthogonality"
-        at_once = group.run(scenario, steps_per_execution=3)[0]
-        assert at_once["steps"].tolist() == [3, 6]
-        eager = group.run(scenario, run_eagerly=True)[0]
-        np.testing.assert_allclose(eager["values"][[2, 5]], at_once["values"], rtol=1e-4)
+
+@on(["2x1"])
+def test_orthogonality_with_several_steps_per_execution_and_eagerly(group):
+    scenario = "aggregation_scenarios.track_orthogonality"
+    at_once = group.run(scenario, steps_per_execution=3)[0]
+    assert at_once["steps"].tolist() == [3, 6]
+    eager = group.run(scenario, run_eagerly=True)[0]
+    np.testing.assert_allclose(eager["values"][[2, 5]], at_once["values"], rtol=1e-4)
 
 
 @on(["2x1"])
@@ -192,3 +168,37 @@ def test_a_file_without_the_state_starts_it_anew(group, tmp_path):
     for result in group.run("aggregation_scenarios.restore_other_state", folder=str(tmp_path)):
         assert "rule's state starts anew: the file holds none" in str(result["message"])
         assert np.isfinite(result["loss"]).all() and result["steps"].tolist() == [2]
+
+
+@on(["1x2", "2x1"])
+@pytest.mark.feature("a rule's state is saved with the model, and restored")
+@pytest.mark.parametrize("way", ["keras file", "weights", "checkpoint"])
+def test_restored_training_gives_the_same_numbers(group, way, tmp_path):
+    scenario = "aggregation_scenarios.save_and_go_on"
+    for result in group.run(scenario, folder=str(tmp_path), rule="adacons", way=way):
+        assert result["restored steps"].tolist() == [4] and result["restored momentum"].all()
+        names = [name[9:] for name in result if name.startswith("unbroken ")]
+        assert {"weight0", "momentum", "steps"} <= set(names)
+        for name in names:
+            np.testing.assert_array_equal(
+                result[f"restarted {name}"], result[f"unbroken {name}"], err_msg=name
+            )
+
+
+@pytest.mark.feature("`Embedding`: sparse gradients with every rule, never densified")
+@pytest.mark.parametrize(
+    ("group", "rule"),
+    [("1x2", "adacons groups"), *(("2x2", rule) for rule in RULES)],
+    indirect=["group"],
+    scope="module",
+)
+def test_an_embedding_trains_as_its_dense_twin(group, rule):
+    scenario = "aggregation_scenarios.train_text_model"
+    sparse = group.run(scenario, rule=rule)
+    dense = group.run(scenario, rule=rule, one_hot=True)
+    assert sparse[0].keys() == dense[0].keys()
+    for actual in sparse:
+        for name, expected in dense[0].items():
+            np.testing.assert_allclose(actual[name], expected, err_msg=name, **FLOAT32_STEPS)
+            np.testing.assert_array_equal(actual[name], sparse[0][name], err_msg=name)
+    assert np.isfinite(sparse[0]["loss"]).all()

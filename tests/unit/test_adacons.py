@@ -334,3 +334,14 @@ def test_refuses_a_rescale(wrong):
 def test_refuses_a_granularity(wrong):
     with pytest.raises(ValueError, match=r"`granularity`.*Received: "):
         AdaCons(granularity=wrong)
+
+
+@pytest.mark.parametrize("rescale", [False, True])
+@pytest.mark.parametrize("numbers", [(1, -2), (3, -1), (1e-3, -1e4), (1e-6, -1), (5, -5)])
+def test_numbers_of_different_signs_stay_bounded(numbers, rescale):
+    """α is ±ḡ: but for ε their sum would vanish, and ε must not decide about the result."""
+    vector = np.array(numbers, np.float64)
+    gram = tf.constant(np.multiply.outer(vector, vector)[None])
+    c_SR = rules.AdaCons(rescale=rescale).coefficients(gram)
+    length = abs(float(np.sum(c_SR[0] * vector)))
+    assert length <= (np.abs(vector).max() if rescale else 1)

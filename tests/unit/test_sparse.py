@@ -272,3 +272,9 @@ def test_a_graph_for_any_number_of_rows(way):
         results = step([(own.values, own.indices, one) for own, one in gradients])
         assert_combined(results, gradients, scheme)
     assert len(traces) == 1
+
+
+def test_rows_without_elements_are_left_alone():
+    slices = [tf.IndexedSlices(tf.zeros([2, 0]), [0, 1], [4, 0]), tf.constant([3.0, 4.0])]
+    nothing, combined = aggregate([slices, slices], Scheme(rules.Adasum(), 2).local_exchange())
+    assert nothing.shape == (4, 0) and combined.numpy().tolist() == [3, 4]

@@ -115,7 +115,8 @@ class AdaCons(AggregationRule):
 def _shares(alpha_SR, norms_SR, error):
     """``α / Σα``, or equal shares where Σα is no more than the rounding of G and the work of ε."""
     total_S1 = tf.reduce_sum(alpha_SR, axis=1, keepdims=True)
-    uncertain_SR = 8 * error * norms_SR + EPSILON * tf.abs(alpha_SR) / norms_SR
+    # ε changes α by α ε/‖g‖, which is less than 2 α ε/(‖g‖ + ε) for gradients longer than ε.
+    uncertain_SR = 8 * error * norms_SR + 2 * EPSILON * tf.abs(alpha_SR) / norms_SR
     is_lost_S1 = tf.abs(total_S1) <= tf.reduce_sum(uncertain_SR, axis=1, keepdims=True)
     equal = tf.ones_like(alpha_SR) / alpha_SR.shape[-1]
     return tf.where(
