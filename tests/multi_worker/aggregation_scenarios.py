@@ -57,6 +57,17 @@ def reduce_by_plan(strategy, rule="adasum", **options):
     marker = tensorflow_seam.GradientReduction(bytes_per_pack=4000)
     with nothing_gathered():
         combined = reduction(strategy, gradients, marker)()
+    return copies_of(strategy, combined)
+
+
+def reduce_as_constructed(strategy):
+    """The same with the scheme that the strategy's own arguments have given it."""
+    gradients = known_gradients(strategy.num_replicas_in_sync)
+    combined = reduction(strategy, gradients, strategy.gradient_reduction)()
+    return copies_of(strategy, combined)
+
+
+def copies_of(strategy, combined):
     return {
         f"{number}.{local}": tf.cast(copy, tf.float64).numpy()
         for number, value in enumerate(combined)

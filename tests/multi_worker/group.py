@@ -34,21 +34,24 @@ class WorkerGroup:
         devices: logical CPU devices of each.
         folder: where logs and arrays go.
         strategy: "adasum" for AdasumMirroredStrategy, "stock" for TensorFlow's own.
+        hosts: the address of each worker; by default one host for all.
+        options: further arguments of AdasumMirroredStrategy.
     """
 
-    def __init__(self, workers, devices, folder, strategy="adasum"):
+    def __init__(self, workers, devices, folder, strategy="adasum", hosts=None, options=None):
         self.workers, self.devices, self.folder = workers, devices, pathlib.Path(folder)
         self.replicas = workers * devices
         self._requests = 0
         self._processes, self._replies = [], []
         ports = free_ports(workers)
+        command = [sys.executable, str(HERE / "worker.py")]
         for index in range(workers):
-            environment = worker_environment(ports, index, devices)
+            environment = worker_environment(ports, index, devices, hosts)
             reading, writing = os.pipe()
             log = open(self.folder / f"worker{index}.log", "wb")
             with log:
                 process = subprocess.Popen(
-                    [sys.executable, str(HERE / "worker.py"), str(writing), strategy],
+                    [*command, str(writing), strategy, json.dumps(options or {})],
                     env=environment,
                     stdin=subprocess.PIPE,
                     stdout=log,
@@ -117,8 +120,9 @@ class WorkerGroup:
         raise WorkerFailed("\n".join([reason, *logs]))
 
 
-def worker_environment(ports, index, devices):
+def worker_environment(ports, index, devices, hosts=None):
     """Returns the environment of worker `index` of the cluster on these ports."""
+    hosts = hosts or ["127.0.0.1"] * len(ports)
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(HERE.parent)]),
@@ -128,7 +132,7 @@ def worker_environment(ports, index, devices):
     }
     environment.pop("TF_CONFIG", None)
     if len(ports) > 1:
-        addresses = [f"127.0.0.1:{port}" for port in ports]
+        addresses = [f"{host}:{port}" for host, port in zip(hosts, ports, strict=True)]
         task = {"type": "worker", "index": index}
         environment["TF_CONFIG"] = json.dumps({"cluster": {"worker": addresses}, "task": task})
     return environment

@@ -6,6 +6,7 @@ import pytest
 import scenarios
 import tensorflow as tf
 from aggregation_scenarios import RULES, means_of_neighbours
+from group import WorkerGroup
 
 # One rounding to the gradient's dtype, and for float32 sums of 1801 elements in between; plans of
 # several levels round the shards of each level.
@@ -202,3 +203,15 @@ def test_an_embedding_trains_as_its_dense_twin(group, rule):
             np.testing.assert_allclose(actual[name], expected, err_msg=name, **FLOAT32_STEPS)
             np.testing.assert_array_equal(actual[name], sparse[0][name], err_msg=name)
     assert np.isfinite(sparse[0]["loss"]).all()
+
+
+@pytest.mark.feature("`local_reduction='mean'`: the rule across hosts")
+def test_workers_share_a_host_if_their_addresses_do(tmp_path):
+    options = {"local_reduction": "mean", "radix_plan": [2]}
+    hosts = ["127.0.0.1", "127.0.0.2"]
+    group = WorkerGroup(2, 2, tmp_path, hosts=hosts, options=options)
+    try:
+        results = group.run("aggregation_scenarios.reduce_as_constructed")
+    finally:
+        group.close()
+    assert_combined(results, group, lambda vectors: oracle.adasum(means_of_neighbours(vectors, 2)))

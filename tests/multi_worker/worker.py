@@ -11,13 +11,13 @@ import numpy as np
 import tensorflow as tf
 
 
-def make_strategy(name):
+def make_strategy(name, options):
     timeouts = tf.distribute.experimental.CommunicationOptions(timeout_seconds=60)
     if name == "stock":
         return tf.distribute.MultiWorkerMirroredStrategy(communication_options=timeouts)
     import tf_adasum
 
-    return tf_adasum.AdasumMirroredStrategy(communication_options=timeouts)
+    return tf_adasum.AdasumMirroredStrategy(communication_options=timeouts, **options)
 
 
 def find_scenario(name):
@@ -40,7 +40,7 @@ def attempt(reply, function):
 def main():
     reply = os.fdopen(int(sys.argv[1]), "w")
     strategies = []
-    attempt(reply, lambda: strategies.append(make_strategy(sys.argv[2])))
+    attempt(reply, lambda: strategies.append(make_strategy(sys.argv[2], json.loads(sys.argv[3]))))
     for line in sys.stdin:
         request = json.loads(line)
 

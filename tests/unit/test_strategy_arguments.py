@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tf_adasum
-from tf_adasum import ops, rendezvous, rules, strategy, tensorflow_seam
+from tf_adasum import cluster, ops, rendezvous, rules, strategy, tensorflow_seam
 from tf_adasum.aggregation import cost_model
 
 
@@ -58,6 +58,14 @@ WRONG = {
     "wrong number": ({"radix_plan": [3]}, r"`radix_plan` must be .* Received: radix_plan=\[3\]"),
     "empty plan": ({"radix_plan": []}, r"radix_plan=\[\]"),
     "plan as text": ({"radix_plan": "2"}, "radix_plan='2'"),
+    "local sum": ({"local_reduction": "sum"}, "`local_reduction` must be .*'sum'"),
+    "local reduction as bool": ({"local_reduction": True}, "`local_reduction` must be .*True"),
+    "wire of ints": ({"wire_dtype": "int8"}, "`wire_dtype` must be .*'int8'"),
+    "wire as wide": ({"wire_dtype": "float32"}, "`wire_dtype` must be .*'float32'"),
+    "wire of the mean": (
+        {"aggregation": "mean", "wire_dtype": "float16"},
+        "takes no .*`wire_dtype`",
+    ),
     "plan as number": ({"radix_plan": 2}, "radix_plan=2"),
     "no devices": ({"devices": []}, "at least one device"),
     "device as text": ({"devices": "CPU:0"}, "devices='CPU:0'"),
@@ -137,6 +145,31 @@ def test_the_workers_are_asked_for_what_they_have_to_share(two_workers, monkeypa
     with pytest.raises(Talked):
         make()
     assert met[1][2] == rendezvous.DEFAULT_TIMEOUT
+
+
+def tasks_at(*addresses):
+    names = tuple(f"worker {rank}" for rank in range(len(addresses)))
+    return cluster.Cluster(addresses, names, rank=0)
+
+
+@pytest.mark.parametrize(
+    ("addresses", "averaged"),
+    [
+        (("a:1", "b:1"), 2),
+        (("a:1", "a:2", "b:1", "b:2"), 4),
+        (("a:1", "a:2", "a:3"), 6),
+        (("[::1]:1", "[::2]:1"), 2),
+    ],
+)
+def test_workers_of_one_address_share_a_host(addresses, averaged):
+    assert strategy._averaged("mean", tasks_at(*addresses), devices=2) == averaged
+    assert strategy._averaged(None, tasks_at(*addresses), devices=2) == 1
+
+
+@pytest.mark.parametrize("addresses", [("a:1", "a:2", "b:1"), ("a:1", "b:1", "a:2", "b:2")])
+def test_hosts_of_different_size_are_refused(addresses):
+    with pytest.raises(ValueError, match=r"local_reduction='mean' needs .* Received: a:1, "):
+        strategy._averaged("mean", tasks_at(*addresses), devices=1)
 
 
 def test_only_the_first_three_arguments_are_positional():
