@@ -328,8 +328,13 @@ def _gather_on_each(tensors, collectives):
 
 def refuse_xla():
     """Raises where the gradients would be aggregated inside code that XLA compiles."""
-    if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+    if compiles_with_xla():
         raise ValueError(NO_XLA)
+
+
+def compiles_with_xla():
+    """Whether the function that is being traced will be compiled by XLA."""
+    return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
 
 
 # TensorFlow numbers the groups of every strategy from 1: two strategies in one process would take

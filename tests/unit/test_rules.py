@@ -482,3 +482,11 @@ ONES = tf.ones([2])
 def test_adasum_refuses(values, message):
     with pytest.raises(ValueError, match=message):
         tf_adasum.adasum(values)
+
+
+def test_adasum_is_compiled_by_xla(backend):
+    gradients = model_gradients(tf.float32, 3)
+    gradients = [[own for own in each if own.size] for each in gradients]
+    compiled = tf.function(tf_adasum.adasum, jit_compile=True)(gradients)
+    for one, expected in zip(compiled, tf_adasum.adasum(gradients), strict=True):
+        np.testing.assert_allclose(one, expected, rtol=1e-6)

@@ -8,9 +8,9 @@ Replicas hold vectors of N elements; `segments` divides the elements, one segmen
 
 `pairwise_combine` is all three in one for Adasum on two vectors. Each runs on the compiled op
 ("custom") where that was built for the device that holds the data, a CPU or an NVIDIA GPU, else on
-stock TensorFlow ("tensorflow"), with the same contract; see `library` for how that is chosen. None
-of them is differentiable, and the compiled op is not for functions that XLA compiles
-(`jit_compile=True`).
+stock TensorFlow ("tensorflow"), with the same contract; see `library` for how that is chosen. In
+functions that XLA compiles (`jit_compile=True`) it is stock TensorFlow. None of them is
+differentiable.
 
 What is exact and what is not: results are rounded to their dtype, and before that
 
@@ -216,7 +216,15 @@ def _library_for(device: str):
 
 def _implementation(tensor: tf.Tensor, device: str | None):
     """The compiled ops for an operation on `tensor`, or `None` for stock TensorFlow."""
+    if not tf.executing_eagerly() and _compiles_with_xla():
+        return None
     return _library_for(_device_of(tensor, device))
+
+
+def _compiles_with_xla() -> bool:
+    from tf_adasum import tensorflow_seam  # which not every use of the operations needs
+
+    return tensorflow_seam.compiles_with_xla()
 
 
 def _device_of(tensor: tf.Tensor, device: str | None) -> str:
