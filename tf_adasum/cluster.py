@@ -1,6 +1,7 @@
 """The cluster: which tasks train together, and which of them this process is."""
 
 import dataclasses
+import itertools
 import json
 import os
 import re
@@ -26,6 +27,22 @@ class Cluster:
     def named(self, ranks):
         """Returns the names and addresses of some tasks, for messages."""
         return ", ".join(f"{self.names[rank]} ({self.addresses[rank]})" for rank in ranks)
+
+    def workers_per_host(self):
+        """Returns how many tasks share a host, that is the part of the address before the port.
+
+        Raises:
+            ValueError: unless it is the same number on every host, in neighbouring ranks.
+        """
+        hosts = [address.rpartition(":")[0] for address in self.addresses]
+        runs = [len(list(run)) for _, run in itertools.groupby(hosts)]
+        if len(runs) > len(set(hosts)) or len(set(runs)) > 1:
+            raise ValueError(
+                "local_reduction='mean' needs the same number of workers on every host, and "
+                "workers of one host next to each other in the cluster. Received: "
+                + ", ".join(self.addresses)
+            )
+        return runs[0]
 
 
 def resolve(cluster_resolver=None):

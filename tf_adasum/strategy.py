@@ -1,7 +1,6 @@
 """AdasumMirroredStrategy: the one line a Keras user changes."""
 
 import functools
-import itertools
 import os
 import random
 import time
@@ -372,16 +371,7 @@ def _averaged(local_reduction, tasks, devices):
             "`local_reduction` must be 'mean' or None. "
             f"Received: local_reduction={local_reduction!r}"
         )
-    if tasks is None:
-        return devices
-    hosts = [address.rpartition(":")[0] for address in tasks.addresses]
-    runs = [len(list(run)) for _, run in itertools.groupby(hosts)]
-    if len(runs) > len(set(hosts)) or len(set(runs)) > 1:
-        raise ValueError(
-            "local_reduction='mean' needs the same number of workers on every host, and workers of "
-            f"one host next to each other in the cluster. Received: {', '.join(tasks.addresses)}"
-        )
-    return runs[0] * devices
+    return devices * (tasks.workers_per_host() if tasks else 1)
 
 
 def _leave_progress_bars_to_the_first_worker(tasks):
