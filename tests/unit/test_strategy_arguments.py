@@ -136,7 +136,7 @@ def test_the_workers_are_asked_for_what_they_have_to_share(two_workers, monkeypa
     assert terms == {
         "rule": "Sum()",
         "radix_plan": None,
-        "averaged replicas": 1,
+        "local_reduction (replicas averaged)": 1,
         "wire_dtype": None,
         "TF_ADASUM_COST_MODEL": list(dataclasses.astuple(cost_model.DEFAULT)),
         "devices per worker": 1,

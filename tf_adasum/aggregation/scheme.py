@@ -96,7 +96,7 @@ class Scheme:
         return {
             "rule": repr(self.rule),
             "radix_plan": self.radix_plan and list(self.radix_plan),
-            "averaged replicas": self.averaged,
+            "local_reduction (replicas averaged)": self.averaged,
             "wire_dtype": _name(self.wire_dtype),
             cost_model.VARIABLE: list(dataclasses.astuple(self.costs)),
         }
