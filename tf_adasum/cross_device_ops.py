@@ -8,6 +8,7 @@ import tensorflow as tf
 from tf_adasum import ops
 from tf_adasum.aggregation import Scheme, aggregate
 from tf_adasum.aggregation.groups import CollectiveGroup
+from tf_adasum.aggregation.rules.checks import is_own
 from tf_adasum.tensorflow_seam import GradientCrossDeviceOps
 
 # TensorFlow's all-to-all names its buffers by source and destination rank without a separator, so
@@ -97,7 +98,8 @@ class AdasumCrossDeviceOps(GradientCrossDeviceOps):
         """Whether combining the gradients of a single replica changes nothing."""
         reductions = options.reductions
         is_measured = reductions is not None and reductions.measures_orthogonality
-        return self.scheme.rule.works_in_levels and not is_measured
+        rule = self.scheme.rule
+        return is_own(rule) and rule.works_in_levels and not is_measured
 
     def _combine_locally(self, gradients, options):
         with tf.device(self.local_devices[0]):

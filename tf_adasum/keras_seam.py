@@ -138,9 +138,11 @@ def _marking_gradients(original):
         present = filter_empty_gradients(grads_and_vars)
         gradients = [_of_known_shape(gradient, variable) for gradient, variable in present]
         if gradients:
-            _check_same_gradients(replica_context, gradients, [v for _, v in present])
             indices = [self._get_variable_index(variable) for _, variable in present]
-            marker = marker.of(_reductions_of(self, replica_context), indices)
+            reductions = _reductions_of(self, replica_context)
+            groups = reductions.groups_of(indices)
+            _check_same_gradients(replica_context, gradients, [v for _, v in present], groups)
+            marker = marker.of(reductions, indices)
             gradients = replica_context.all_reduce("SUM", gradients, options=marker)
         combined = iter(gradients)
         return [(None if g is None else next(combined), v) for g, v in grads_and_vars]
@@ -158,13 +160,16 @@ def _of_known_shape(gradient, variable):
     )
 
 
-def _check_same_gradients(replica_context, gradients, variables):
+def _check_same_gradients(replica_context, gradients, variables, groups):
     # Names are for the message only: workers may have numbered their layers differently.
-    names = ", ".join(variable.name for variable in variables)
+    names = ", ".join(
+        f"{variable.name} in group {group}" if len(set(groups)) < len(groups) else variable.name
+        for variable, group in zip(variables, groups, strict=True)
+    )
     shapes = ", ".join(
         f"{'sparse ' if isinstance(gradient, tf.IndexedSlices) else ''}"
-        f"{tf.as_dtype(variable.dtype).name}{tuple(variable.shape)}"
-        for gradient, variable in zip(gradients, variables, strict=True)
+        f"{tf.as_dtype(variable.dtype).name}{tuple(variable.shape)} in {group}"
+        for gradient, variable, group in zip(gradients, variables, groups, strict=True)
     )
 
     def across_replicas(strategy, names, shapes):
@@ -180,6 +185,8 @@ def _with_reductions(original):
     def build(self, variables):
         original(self, variables)
         strategy = self._distribution_strategy
+        if hasattr(self, "inner_optimizer"):  # LossScaleOptimizer: the inner one reduces
+            return
         if _marker(strategy) and not _our_replica_context():
             _set_reductions(self, strategy)
 

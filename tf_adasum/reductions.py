@@ -101,6 +101,10 @@ class Reductions:
         self.version += 1
         self._orthogonality = None
 
+    def groups_of(self, indices):
+        """Returns the groups of some of the variables, as a list of ints."""
+        return self._groups[list(indices)].tolist()
+
     @property
     def measures_orthogonality(self):
         """Whether functions traced now measure it."""

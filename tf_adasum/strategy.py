@@ -160,6 +160,8 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         return {
             **self._scheme.terms(),
             "devices per worker": devices,
+            "communication_options.bytes_per_pack": self._options.bytes_per_pack,
+            "communication_options.implementation": self._options.implementation.value,
             "backend of the op (TF_ADASUM_OPS)": ops.backend(),
         }
 
@@ -177,7 +179,7 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         >>> context = tf.distribute.get_replica_context()
         >>> combined = context.all_reduce("SUM", gradients, options=strategy.gradient_reduction)
         """
-        if isinstance(self._aggregation, rules.Mean):
+        if type(self._aggregation) is rules.Mean:
             return None
         return tensorflow_seam.GradientReduction()
 
@@ -237,9 +239,10 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
             self._known_shapes.add(int(digests[0, 0]))
         else:
             raise ValueError(
-                "All replicas have to reduce the gradients of the same variables; where a replica "
-                "does not use a variable, give zeros instead of None. Received on the replicas of "
-                f"this worker: {'; and '.join(names)}"
+                "All replicas have to reduce the gradients of the same variables, all dense or all "
+                "sparse, in the same groups of the rule's granularity; where a replica does not "
+                "use a variable, give zeros instead of None. Received on the replicas of this "
+                f"worker: {'; and '.join(names)}"
             )
 
     def average_statistics(self, model):

@@ -309,7 +309,8 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         key += (options.reductions, options.indices, getattr(options.reductions, "version", None))
         if key not in self._graphs:
             self._graphs[key] = tf.function(
-                lambda gradients: self.combine_gradients(gradients, options)
+                lambda gradients: self.combine_gradients(gradients, options),
+                reduce_retracing=True,  # sparse gradients have another length in each step
             )
         return self._graphs[key]
 

@@ -19,6 +19,7 @@ All other callbacks run on every worker, on the same logs: `EarlyStopping`, `Red
 
 The workers agree in collectives: the `CallbackList` of a custom loop, too, has to be called on all
 of them. Which callbacks a list holds may differ, though: ``callbacks if rank == 0 else []`` works.
+Only those that change the training step, as `OrthogonalityTracker` does, have to be on all.
 """
 
 import functools
@@ -120,13 +121,17 @@ class LastCallback(keras.callbacks.Callback):
 
 
 def share_state(workers, model):
-    """Gives every worker worker 0's epoch, and its values of all variables of model and optimizer.
+    """Gives every worker worker 0's epoch, and its values of all variables.
 
+    These are the model's, the optimizer's and those of the aggregation rule's state.
     A variable's value is that of its first local replica, which is also the one that is saved.
     """
     (epoch,) = workers.from_worker_0(np.array([keras_seam.initial_epoch(model)]))
     keras_seam.set_initial_epoch(model, int(epoch))
     variables = [*model.variables, *(model.optimizer.variables if model.optimizer else [])]
+    reductions = keras_seam.reductions_of(model.optimizer)
+    if reductions is not None and reductions.rule_state:
+        variables += reductions.rule_state.of_name.values()
     values = [
         workers.strategy.experimental_local_results(variable.value)[0].numpy()
         for variable in variables

@@ -342,3 +342,42 @@ def message_of_a_bad_rule(strategy):
     except tf.errors.InvalidArgumentError as error:
         message = error.message
     return {"message": message}
+
+
+def restore_backup(strategy, folder):
+    """Trains with AdaCons, is interrupted, and goes on from worker 0's backup alone."""
+    use_rule(strategy, RULES["adacons"]())
+    worker = strategy.cluster_resolver.task_id
+    x, y = random_data(24)
+
+    def train(epochs):
+        keras.utils.set_random_seed(5)
+        with scope(strategy):
+            model = keras.Sequential([keras.Input([6]), keras.layers.Dense(1)])
+            model.compile(optimizer=keras.optimizers.SGD(0.05, momentum=0.9), loss="mse")
+        backup = keras.callbacks.BackupAndRestore(
+            os.path.join(folder, str(worker)), delete_checkpoint=False
+        )
+        model.fit(x, y, batch_size=8, epochs=epochs, shuffle=False, callbacks=[backup], verbose=0)
+        return model
+
+    train(2)
+    model = train(3)
+    return {**weights_of(model), **rule_state(model)}
+
+
+def different_groups(strategy):
+    """The error where workers number their layers differently, and a pattern knows numbers."""
+    use_rule(strategy, rules.Adasum({".*dense_1/.*": "second"}))
+    keras.backend.clear_session()
+    if strategy.cluster_resolver.task_id == 1:
+        keras.layers.Dense(2)
+    with scope(strategy):
+        layers = [keras.layers.Dense(6) for _ in range(3)]
+        model = keras.Sequential([keras.Input([6]), *layers])
+        model.compile(optimizer="sgd", loss="mse")
+    try:
+        model.fit(np.ones([4, 6]), np.ones([4, 6]), batch_size=4, verbose=0)
+    except ValueError as error:
+        return {"message": str(error)}
+    return {"message": ""}

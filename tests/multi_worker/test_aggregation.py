@@ -186,6 +186,21 @@ def test_restored_training_gives_the_same_numbers(group, way, tmp_path):
             )
 
 
+@on(["2x1"])
+def test_a_backup_of_the_state_reaches_all_workers(group, tmp_path):
+    results = group.run("aggregation_scenarios.restore_backup", folder=str(tmp_path))
+    assert results[0]["steps"].tolist() == [9]
+    for name, value in results[0].items():
+        np.testing.assert_array_equal(results[1][name], value, err_msg=name)
+
+
+@on(["2x1"])
+def test_groups_that_differ_between_workers_are_refused(group):
+    for result in group.run("aggregation_scenarios.different_groups"):
+        assert "in the same groups" in str(result["message"])
+        assert "in group" in str(result["message"])
+
+
 @pytest.mark.feature("`Embedding`: sparse gradients with every rule, never densified")
 @pytest.mark.parametrize(
     ("group", "rule"),

@@ -132,7 +132,7 @@ class TestKeras:
             for copy in actual["copies"]:
                 np.testing.assert_array_equal(copy, np.float32(expected))
 
-    @pytest.mark.feature("sparse gradients (made dense)")
+    @pytest.mark.feature("sparse gradients")
     def test_sparse_gradients_equal_dense_ones(self, group):
         dense = np.zeros([group.replicas, 6, 2])
         for replica, (indices, rows) in enumerate(keras_scenarios.known_slices(group.replicas)):

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tf_adasum.aggregation import Memory, Scheme, aggregate, rules
-from tf_adasum.aggregation.rules.returned import checked_coefficients
+from tf_adasum.aggregation.rules.checks import checked_coefficients
 
 
 class Returns(rules.AggregationRule):
@@ -239,3 +239,72 @@ def test_groups_by_path_need_paths():
         Memory.of_first_step(scheme, 2)
     with pytest.raises(ValueError, match="needs the variables' paths"):
         aggregate([[tf.ones([2])]] * 2, scheme.local_exchange())
+
+
+# ---- the state of a user's rule ----------------------------------------------------------------
+
+
+class Remembers(rules.AggregationRule):
+    """Returns as initial and as next state what it was made with."""
+
+    def __init__(self, initial=None, following=None):
+        self.initial, self.following = initial, following
+
+    def coefficients(self, gram):
+        return tf.ones_like(gram[:, 0, :])
+
+    def initial_state(self, segments, replicas):
+        return {"count": np.zeros(segments)} if self.initial is None else self.initial(segments)
+
+    def coefficients_and_state(self, gram, state):
+        following = state if self.following is None else self.following(state)
+        return self.coefficients(gram), following
+
+
+@pytest.mark.parametrize(
+    "initial",
+    [
+        lambda segments: [np.zeros(segments)],
+        lambda segments: None,
+        lambda segments: {"count": 0.0},
+        lambda segments: {"count": np.zeros(1)},
+        lambda segments: {"count": np.zeros(segments - 1)},  # R
+        lambda segments: {"a/b": np.zeros(segments)},
+        lambda segments: {"count": np.full(segments, "x")},
+    ],
+)
+def test_refuses_other_initial_states(initial):
+    with pytest.raises(ValueError, match=r"initial_state of the rule Remembers.* Received: "):
+        Scheme.checked(Remembers(initial), 3)
+
+
+@pytest.mark.parametrize(
+    "following",
+    [
+        lambda state: None,
+        lambda state: {},
+        lambda state: {**state, "more": state["count"]},
+        lambda state: {"count": tf.zeros([7, 2], tf.float64)},
+    ],
+)
+def test_refuses_other_states_of_the_next_step(following):
+    with pytest.raises(ValueError, match=r"The rule Remembers.* must return .*state.* Received: "):
+        Scheme.checked(Remembers(following=following), 3)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64", "float64"])
+def test_a_state_keeps_its_dtype(dtype):
+    rule = Remembers(following=lambda state: {"count": np.ones(2, dtype)})
+    memory = Memory([0, 1], {"count": tf.zeros([2], tf.float64)})
+    memory.coefficients(rule, GRAM, [0, 1])
+    assert memory.state["count"].dtype == tf.float64
+    assert memory.state["count"].numpy().tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("wrong", ["layer", None, {".*": ""}])
+def test_the_granularity_of_a_users_rule_is_checked(wrong):
+    class Mine(Remembers):
+        granularity = wrong
+
+    with pytest.raises(ValueError, match="`granularity` must be"):
+        Scheme.checked(Mine(), 3)

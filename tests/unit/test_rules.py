@@ -484,6 +484,33 @@ def test_adasum_refuses(values, message):
         tf_adasum.adasum(values)
 
 
+class Nothing(rules.Adasum):
+    """A user's subclass of one of our rules; what it overrides must not be passed by."""
+
+    def coefficients(self, gram):
+        return tf.zeros_like(gram[:, 0, :])
+
+
+@pytest.mark.parametrize("radix_plan", [None, (4,), (2, 2)])
+def test_subclasses_keep_what_they_override(radix_plan):
+    scheme = Scheme(Nothing(), 4, radix_plan=radix_plan)
+    (combined,) = aggregate([[tf.ones([5])]] * 4, scheme.local_exchange())
+    assert combined.numpy().tolist() == [0] * 5
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (None, "`values` must be a list .* Received: None"),
+        ({"a": [1.0]}, "`values` must be a list .* Received: {'a'"),
+        ([{"a": [1.0], "b": None}] * 2, "must not hold None"),
+    ],
+)
+def test_adasum_says_what_it_wants(values, message):
+    with pytest.raises(ValueError, match=message):
+        tf_adasum.adasum(values)
+
+
 def test_adasum_is_compiled_by_xla(backend):
     gradients = model_gradients(tf.float32, 3)
     gradients = [[own for own in each if own.size] for each in gradients]

@@ -194,8 +194,8 @@ def test_mean_is_tensorflows_own(options):
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (lambda gram: gram, r"Received: shape \(2, 4, 4\)"),
-        (lambda gram: gram[:, 0, :3], r"Received: shape \(2, 3\)"),
+        (lambda gram: gram, r"Received: shape \(5, 4, 4\)"),
+        (lambda gram: gram[:, 0, :3], r"Received: shape \(5, 3\)"),
         (lambda gram: gram[0], r"Received: shape \(4, 4\)"),
         (lambda gram: tf.cast(gram[:, 0], tf.int32), "Received: dtype int32"),
         (lambda gram: 1.0, r"Received: shape \(\)"),
@@ -203,7 +203,7 @@ def test_mean_is_tensorflows_own(options):
     ],
 )
 def test_refuses_what_a_users_rule_returns(function, message):
-    expected = r"The rule Returns\(\) must return .* \[S, R\] = \(2, 4\).*"
+    expected = r"The rule Returns\(\) must return .* \[S, R\] = \(5, 4\).*"
     with pytest.raises(ValueError, match=expected + message):
         Scheme.checked(Returns(function), 8, averaged=2)
 
@@ -212,7 +212,7 @@ def test_takes_users_rules():
     for function in (
         lambda gram: tf.linalg.diag_part(gram),
         lambda gram: tf.cast(gram[:, 0, :], tf.float32),
-        lambda gram: [[0.25] * 4] * 2,
+        lambda gram: [[0.25] * 4] * gram.shape[0],
     ):
         rule = Returns(function)
         scheme = Scheme.checked(rule, 4)
@@ -225,7 +225,7 @@ def test_values_of_users_rules_are_probed():
         lambda gram: 1 / gram[:, 0, :],
         lambda gram: np.nan * gram[:, 0, :],
         # Fine for one group, and not for the next one.
-        lambda gram: gram[:, 0, :] / tf.constant([[1.0], [0.0]], tf.float64),
+        lambda gram: gram[:, 0, :] / tf.constant([[1.0]] * 4 + [[0.0]], tf.float64),
     ):
         scheme = Scheme.checked(Returns(function), 8, averaged=2)
         with pytest.raises(ValueError, match=r"Returns\(\) returned coefficients that are not fin"):

@@ -140,6 +140,8 @@ def test_the_workers_are_asked_for_what_they_have_to_share(two_workers, monkeypa
         "wire_dtype": None,
         "TF_ADASUM_COST_MODEL": list(dataclasses.astuple(cost_model.DEFAULT)),
         "devices per worker": 1,
+        "communication_options.bytes_per_pack": 0,
+        "communication_options.implementation": "AUTO",
         "backend of the op (TF_ADASUM_OPS)": ops.backend(),
     }
     with pytest.raises(Talked):

@@ -1,11 +1,14 @@
 """Aggregation: the replicas' gradients become one gradient per variable.
 
 In reading order: `rules` (Gram matrix to coefficients), `buckets` and `sparse` (variables to
-vectors), `exchange` and its `levels` (who combines what), `memory` (the rule's state), and
-`tf_adasum.ops` for the two passes over memory.
+vectors), `groups` and `levels` (who owns what), `scheme` (what the user chose), `exchange` and
+`cost_model` (which way a bucket goes), `memory` (groups of variables and the rule's state), and
+`tf_adasum.ops` for the two passes over the vectors.
 
 Shape legend: S segments (variables), R replicas, n elements of a bucket, W of a shard.
 """
+
+from collections.abc import Iterable, Mapping
 
 import tensorflow as tf
 
@@ -13,7 +16,7 @@ from tf_adasum import ops
 from tf_adasum.aggregation import buckets, rules, sparse
 from tf_adasum.aggregation.exchange import CollectiveExchange, LocalExchange
 from tf_adasum.aggregation.memory import Memory
-from tf_adasum.aggregation.rules.returned import checked_coefficients
+from tf_adasum.aggregation.rules.checks import checked_coefficients
 from tf_adasum.aggregation.scheme import Scheme
 
 __all__ = ["CollectiveExchange", "LocalExchange", "Memory", "Scheme", "adasum", "aggregate"]
@@ -77,7 +80,7 @@ def combine(plans, gradients, memory):
             for level, own in zip(levels, rows, strict=True)
         ]
         gram_SRR = tf.concat(grams, axis=0)
-        if below < depth - 1:
+        if below < depth - 1:  # groups and state belong to the gradients, and so to the last level
             own_SR = rule.coefficients(gram_SRR)
             coefficients_SR = checked_coefficients(rule, own_SR, gram_SRR)
         else:
@@ -160,10 +163,11 @@ def adasum(values):
     Reference:
         Maleki et al., MLSys 2021 (arXiv 2006.02924).
     """
-    try:
-        values = list(values)
-    except TypeError as error:
-        raise ValueError(f"`values` must be a list of tensors. Received: {values!r}") from error
+    if not isinstance(values, Iterable) or isinstance(values, Mapping):
+        raise ValueError(
+            f"`values` must be a list of tensors, or of structures of them. Received: {values!r}"
+        )
+    values = list(values)
     if not values:
         raise ValueError("`values` must hold at least one tensor. Received: values=[]")
     for other in values[1:]:
@@ -171,7 +175,10 @@ def adasum(values):
             tf.nest.assert_same_structure(values[0], other)
         except TypeError as error:
             raise ValueError(f"All `values` must have the same structure. {error}") from error
-    replicas = _dense_or_sparse_everywhere([tf.nest.flatten(own) for own in values])
+    leaves = [tf.nest.flatten(own) for own in values]
+    if any(leaf is None for own in leaves for leaf in own):
+        raise ValueError("`values` must not hold None: leave variables without gradients out.")
+    replicas = _dense_or_sparse_everywhere(leaves)
     for replica, own in enumerate(replicas):
         for first, leaf in zip(replicas[0], own, strict=True):
             if leaf.dtype != first.dtype or not leaf.shape.is_compatible_with(first.shape):

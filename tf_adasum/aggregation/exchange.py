@@ -1,4 +1,4 @@
-"""The exchange: on which way each bucket, and each sparse gradient, is combined.
+"""The exchange: how each bucket, and each sparse gradient, is combined.
 
 An exchange makes a `Plan` for a bucket: how it is cut into pieces, and the levels (see `levels`) on
 which these are combined. There are three ways.
@@ -7,7 +7,7 @@ which these are combined. There are three ways.
 * A small bucket: every replica gets all of it and combines it whole. One round takes less time than
   three, though more bytes are sent.
 * Otherwise the radix plan: on each level the vectors of a group are cut into shards, every member
-  combines one, and these are halved again on the next level. All-gathers unwind the levels.
+  combines one, and these are cut again on the next level. All-gathers unwind the levels.
 
 The radix plan ``[3, 2]`` on six replicas, whose numbers are 3 b + a:
 
@@ -88,7 +88,7 @@ class PairwisePlan(LocalPlan):
         super().__init__(bucket, levels=[])
 
     def split(self, gradients):
-        """Returns the one piece: the combination of all vectors, and the segments."""
+        """Returns the one piece: the combination of all vectors, made here, and the segments."""
         ((vectors, segments),) = super().split(gradients)
         while len(vectors) > 1:
             vectors = [
@@ -118,7 +118,7 @@ class LocalExchange:
         """
         radix_plan = self.scheme.radix_plan or ()
         is_halving = set(radix_plan) == {2} and self.scheme.averaged == 1
-        if is_halving and isinstance(self.scheme.rule, Adasum) and not is_whole:
+        if is_halving and type(self.scheme.rule) is Adasum and not is_whole:
             return PairwisePlan(bucket)
         return LocalPlan(bucket, [Together(self.scheme.whole_rule, self.group)])
 
@@ -174,7 +174,7 @@ class CollectiveExchange:
         if is_whole or across == 1:
             return [(self.scheme.replicas, self.scheme.whole_rule)]
         radix_plan = self.scheme.radix_plan or (across,)
-        if self.scheme.radix_plan is None and isinstance(rule, Adasum) and rule.works_in_levels:
+        if self.scheme.radix_plan is None and type(rule) is Adasum and rule.works_in_levels:
             radix_plan = self.scheme.costs.best(across, size // averaged, segments)
         lower = [(averaged, Mean())] if averaged > 1 else []
         return [*lower, *((radix, rule) for radix in radix_plan)]

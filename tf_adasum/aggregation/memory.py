@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tf_adasum.aggregation import readouts
 from tf_adasum.aggregation.rules import granularity
-from tf_adasum.aggregation.rules.returned import checked_coefficients
+from tf_adasum.aggregation.rules.checks import checked_coefficients, checked_state
 
 
 class Memory:
@@ -86,12 +86,10 @@ class Memory:
         state = {name: tf.gather(value, groups) for name, value in self.state.items()}
         c_PR, new_state = rule.coefficients_and_state(gram_PRR, state)
         c_PR = checked_coefficients(rule, c_PR, gram_PRR)
-        for name, value in new_state.items():
+        for name, value in checked_state(rule, state, new_state).items():
             keep = tf.reshape(is_finite_P, [-1] + [1] * (value.shape.rank - 1))
             value = tf.where(keep, value, state[name])
-            self.state[name] = tf.tensor_scatter_nd_update(
-                self.state[name], groups[:, None], tf.cast(value, self.state[name].dtype)
-            )
+            self.state[name] = tf.tensor_scatter_nd_update(self.state[name], groups[:, None], value)
         c_PR = tf.where(is_finite_P[:, None], c_PR, tf.constant(np.nan, tf.float64))
         return c_PR if is_alone else tf.gather(c_PR, position)
 

@@ -1,13 +1,16 @@
 """The scheme: everything the user chose about how gradients are combined, checked together."""
 
 import dataclasses
+import hashlib
 
 import tensorflow as tf
 
 from tf_adasum.aggregation import cost_model, radix_plans, rules
 from tf_adasum.aggregation.exchange import CollectiveExchange, LocalExchange
-from tf_adasum.aggregation.rules import returned
+from tf_adasum.aggregation.rules import checks, granularity
 from tf_adasum.aggregation.rules.nested import nested
+
+LONGEST_TERM = 1000  # characters
 
 WIRE_DTYPES = {"bfloat16": tf.bfloat16, "float16": tf.float16}
 
@@ -40,6 +43,7 @@ class Scheme:
             ValueError: naming the argument that is wrong, or that the rule does not allow.
         """
         across = replicas // averaged
+        granularity.checked(rule.granularity)
         radix_plan = radix_plans.checked(radix_plan, across)
         if radix_plan and len(radix_plan) > 1 and not rule.works_in_levels:
             raise ValueError(
@@ -52,7 +56,7 @@ class Scheme:
                 f"Received: wire_dtype={wire_dtype!r}"
             )
         wire_dtype = WIRE_DTYPES.get(_name(wire_dtype))
-        if isinstance(rule, rules.Mean) and (averaged > 1 or wire_dtype or _has_levels(radix_plan)):
+        if type(rule) is rules.Mean and (averaged > 1 or wire_dtype or _has_levels(radix_plan)):
             raise ValueError(
                 "aggregation='mean' is TensorFlow's own all-reduce, which takes no `radix_plan`, "
                 "`local_reduction` or `wire_dtype`. Leave them out, or take another rule."
@@ -81,20 +85,21 @@ class Scheme:
         Raises:
             ValueError: naming the rule, if the coefficients are not finite.
         """
-        if returned.is_own(self.rule):
+        if checks.is_own(self.rule):
             return
         with tf.device("CPU:0"):
-            gram = tf.eye(self.replicas // self.averaged, batch_shape=[2], dtype=tf.float64)
+            across = self.replicas // self.averaged
+            gram = tf.eye(across, batch_shape=[across + 1], dtype=tf.float64)
             own = self.rule.coefficients(gram)
             try:
-                returned.checked_coefficients(self.rule, own, gram)
+                checks.checked_coefficients(self.rule, own, gram)
             except tf.errors.InvalidArgumentError as error:
                 raise ValueError(error.message) from error
 
     def terms(self):
         """Returns what all workers have to have in common, for the rendezvous."""
         return {
-            "rule": repr(self.rule),
+            "rule": _short(repr(self.rule)),
             "radix_plan": self.radix_plan and list(self.radix_plan),
             "local_reduction (replicas averaged)": self.averaged,
             "wire_dtype": _name(self.wire_dtype),
@@ -102,13 +107,27 @@ class Scheme:
         }
 
 
+def _short(text):
+    """A text that fits into a line; what is cut off is still compared."""
+    if len(text) <= LONGEST_TERM:
+        return text
+    return f"{text[:LONGEST_TERM]}… sha256 {hashlib.sha256(text.encode()).hexdigest()}"
+
+
 def _probe_shapes(rule, replicas):
     """Applies a rule to Gram matrices without values; runs no operation of TensorFlow."""
-    if returned.is_own(rule):
+    if checks.is_own(rule):
         return
     with tf.Graph().as_default(), tf.device("CPU:0"):
-        gram = tf.compat.v1.placeholder(tf.float64, [2, replicas, replicas])
-        returned.checked_coefficients(rule, rule.coefficients(gram), gram)
+        segments = replicas + 1  # not R, so that the two cannot be taken for each other
+        gram = tf.compat.v1.placeholder(tf.float64, [segments, replicas, replicas])
+        checks.checked_coefficients(rule, rule.coefficients(gram), gram)
+        arrays = checks.checked_initial_state(rule, segments, replicas)
+        if arrays:
+            state = {name: tf.constant(array) for name, array in arrays.items()}
+            coefficients, new_state = rule.coefficients_and_state(gram, state)
+            checks.checked_coefficients(rule, coefficients, gram)
+            checks.checked_state(rule, state, new_state)
 
 
 def _name(dtype):

@@ -36,11 +36,11 @@ class SparsePlan:
         self.levels = [Together(rule, RowsGroup())]
         self._like = like
         self._slices = slices
+        self._union = tf.sort(tf.unique(tf.concat([i for i, _ in slices], axis=0))[0])
 
     def split(self, gradients):
         """Returns one piece: the rows ``[R, U·d]`` of all replicas, and their one segment."""
         del gradients
-        self._union = tf.sort(tf.unique(tf.concat([i for i, _ in self._slices], axis=0))[0])
         rows = tf.size(self._union, tf.int64)
         width = self._slices[0][1].shape[1]
         spread = [

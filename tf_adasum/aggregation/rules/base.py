@@ -48,11 +48,11 @@ class AggregationRule:
                 matrix of inner products. R is known statically.
 
         Returns:
-            float64, shape ``[S, R]``, finite where `gram` is. Where a segment of `gram` is not
-            finite, its coefficients do not matter: the aggregated gradient becomes NaN, for loss
-            scaling to see.
+            Floating-point numbers, shape ``[S, R]``, finite where `gram` is. Where a segment of
+            `gram` is not finite, its coefficients do not matter: the aggregated gradient becomes
+            NaN, for loss scaling to see.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define coefficients(gram).")
 
     def initial_state(self, segments, replicas):
         """Returns what the rule remembers, before the first step.

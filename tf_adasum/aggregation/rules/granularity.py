@@ -28,7 +28,7 @@ def checked(granularity):
     if not isinstance(granularity, Mapping) or not granularity:
         raise ValueError(f"{EXPECTED}. Received: granularity={granularity!r}")
     for pattern, group in granularity.items():
-        if not (isinstance(pattern, str) and isinstance(group, str)):
+        if not (isinstance(pattern, str) and isinstance(group, str) and group):
             raise ValueError(f"{EXPECTED}. Received: granularity={granularity!r}")
         try:
             re.compile(pattern)

@@ -9,7 +9,7 @@ from tf_adasum import ops
 from tf_adasum.aggregation.rules import nodes
 from tf_adasum.aggregation.rules.adasum import Adasum
 from tf_adasum.aggregation.rules.base import AggregationRule
-from tf_adasum.aggregation.rules.returned import checked_coefficients
+from tf_adasum.aggregation.rules.checks import checked_coefficients
 
 
 class Nested(AggregationRule):
@@ -97,7 +97,7 @@ def nested(levels):
         if merged:
             below, same = merged[-1]
             is_power_of_two = below & (below - 1) == 0
-            if isinstance(rule, Adasum) and isinstance(same, Adasum) and is_power_of_two:
+            if type(rule) is type(same) is Adasum and is_power_of_two:
                 merged[-1] = (below * radix, rule)
                 continue
         merged.append((radix, rule))

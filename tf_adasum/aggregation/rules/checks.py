@@ -3,6 +3,7 @@
 Shape legend: P segments, or groups of them, R replicas.
 """
 
+import numpy as np
 import tensorflow as tf
 
 
@@ -52,5 +53,52 @@ def checked_coefficients(rule, coefficients, gram):
         ],
         summarize=50,
     )
-    with tf.control_dependencies([check] if check is not None else []):
+    with tf.control_dependencies([check] if check is not None else []):  # None: it ran, eagerly
         return tf.identity(c_PR)
+
+
+def checked_initial_state(rule, segments, replicas):
+    """Returns a rule's initial state.
+
+    Raises:
+        ValueError: naming the rule, unless it is a dict of numeric NumPy arrays ``[S, ...]``.
+    """
+    state = rule.initial_state(segments, replicas)
+    expected = f"initial_state of the rule {rule!r} must return a dict of NumPy arrays [S, ...]"
+    if not isinstance(state, dict):
+        raise ValueError(f"{expected}. Received: {state!r}")
+    for name, array in state.items():
+        is_name = isinstance(name, str) and name.isidentifier()
+        is_array = isinstance(array, np.ndarray) and array.dtype.kind in "biuf"
+        if not (is_name and is_array and array.shape[:1] == (segments,)):
+            raise ValueError(
+                f"{expected}, here with S = {segments}, under names that are identifiers. "
+                f"Received: {name!r}: {type(array).__name__} of shape {np.shape(array)}"
+            )
+    return state
+
+
+def checked_state(rule, state, new_state):
+    """Returns the new state in the dtypes of the old one.
+
+    Raises:
+        ValueError: naming the rule, for other names or shapes.
+    """
+    if is_own(rule):
+        return new_state
+    if not isinstance(new_state, dict) or new_state.keys() != state.keys():
+        received = list(new_state) if isinstance(new_state, dict) else new_state
+        raise ValueError(
+            f"The rule {rule!r} must return a state with the names {list(state)}. "
+            f"Received: {received!r}"
+        )
+    checked = {}
+    for name, old in state.items():
+        value = tf.cast(tf.convert_to_tensor(new_state[name]), old.dtype)
+        if not value.shape.is_compatible_with(old.shape):
+            raise ValueError(
+                f"The rule {rule!r} must return the state {name!r} in the shape {old.shape}. "
+                f"Received: shape {value.shape}"
+            )
+        checked[name] = tf.ensure_shape(value, old.shape)
+    return checked
