@@ -21,6 +21,7 @@ RULES = {
         0.9, {".*/(kernel|embeddings)": "kernels"}, rescale=True
     ),
     "sum": lambda: rules.Sum(),
+    "mean": lambda: rules.Mean(),
 }
 
 
