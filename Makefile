@@ -32,8 +32,12 @@ demo: $(READY)
 # The same seed, learning rate, batch per replica and number of epochs for every run.
 DEMO = --learning-rate 0.05 --batch-per-replica 4 --epochs 6 --seed 0
 
+# Two processes, because one keeps little more than one core busy.
 test: $(READY)
-	$(BIN)/python -m pytest
+	@mkdir -p build
+	$(BIN)/python -m pytest tests/unit > build/unit_tests.log 2>&1 & unit=$$!; \
+	$(BIN)/python -m pytest tests --ignore=tests/unit; rest=$$?; \
+	wait $$unit; unit=$$?; cat build/unit_tests.log; exit $$((rest + unit))
 
 lint: $(READY)
 	$(BIN)/ruff check .

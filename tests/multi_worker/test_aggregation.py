@@ -220,7 +220,6 @@ def test_an_embedding_trains_as_its_dense_twin(group, rule):
     assert np.isfinite(sparse[0]["loss"]).all()
 
 
-@pytest.mark.feature("`local_reduction='mean'`: the rule across hosts")
 def test_workers_share_a_host_if_their_addresses_do(tmp_path):
     options = {"local_reduction": "mean", "radix_plan": [2]}
     hosts = ["127.0.0.1", "127.0.0.2"]
