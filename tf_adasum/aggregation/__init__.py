@@ -31,8 +31,8 @@ def aggregate(gradients, exchange, bucket_bytes=None, memory=None):
             `tf.IndexedSlices`, the same on every replica.
         exchange: brings the replicas' gradients together; its scheme has the rule.
         bucket_bytes: size of a bucket; see `buckets.plan`.
-        memory: the `Memory` with the rule's state; by default a rule without one, of granularity
-            ``"variable"`` or ``"model"``.
+        memory: the `Memory` with the rule's state; by default that before the first step, for a
+            rule of granularity ``"variable"`` or ``"model"``.
 
     Returns:
         The list of combined gradients, in the shapes and dtypes of the replicas' own; sparse where

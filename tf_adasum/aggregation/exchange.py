@@ -24,7 +24,7 @@ from tf_adasum import ops
 from tf_adasum.aggregation import buckets
 from tf_adasum.aggregation.groups import LocalGroup
 from tf_adasum.aggregation.levels import Shards, Together, shard_segments
-from tf_adasum.aggregation.rules import Adasum, Mean
+from tf_adasum.aggregation.rules import Adasum
 
 # A large bucket goes through the collectives in pieces of about this size: memory of that size is
 # reused from step to step, larger blocks the kernel has to clear every time.
@@ -176,8 +176,7 @@ class CollectiveExchange:
         radix_plan = self.scheme.radix_plan or (across,)
         if self.scheme.radix_plan is None and type(rule) is Adasum and rule.works_in_levels:
             radix_plan = self.scheme.costs.best(across, size // averaged, segments)
-        lower = [(averaged, Mean())] if averaged > 1 else []
-        return [*lower, *((radix, rule) for radix in radix_plan)]
+        return self.scheme.levels(radix_plan)
 
     def all_slices(self, slices):
         """Returns the replicas' sparse gradients: for each variable the list of all replicas'.

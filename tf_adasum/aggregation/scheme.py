@@ -67,9 +67,12 @@ class Scheme:
     @property
     def whole_rule(self):
         """The rule on the Gram matrix of all replicas, with the levels of the plan in it."""
+        return nested(self.levels(self.radix_plan or (self.replicas // self.averaged,)))
+
+    def levels(self, radix_plan):
+        """Returns the radix and the rule of each level: the hosts' mean, then those of the plan."""
         lower = [(self.averaged, rules.Mean())] if self.averaged > 1 else []
-        across = self.radix_plan or (self.replicas // self.averaged,)
-        return nested([*lower, *((radix, self.rule) for radix in across)])
+        return [*lower, *((radix, self.rule) for radix in radix_plan)]
 
     def local_exchange(self):
         """Returns the `LocalExchange` of this scheme."""
