@@ -28,7 +28,9 @@ __all__ = [
     "adasum",
     "callbacks",
     "ops",
+    "optimizers",
     "rules",
+    "schedules",
 ]
 
 
@@ -36,7 +38,7 @@ def __getattr__(name):
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        if name in ("callbacks", "ops"):
+        if name in ("callbacks", "ops", "optimizers", "schedules"):
             return importlib.import_module(f"tf_adasum.{name}")
         return getattr(importlib.import_module(_MODULE_OF[name]), name)
     except ModuleNotFoundError as error:

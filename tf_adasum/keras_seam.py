@@ -71,6 +71,9 @@ except ImportError as error:
 # Odd, so that no two replicas get the same key; large, so that their keys look unrelated.
 SEED_STRIDE = 0x9E3779B1
 
+# The attribute with the moving averages of the weights, where an optimizer has `use_ema`.
+MOVING_AVERAGES = "_model_variables_moving_average"
+
 
 def install():
     """Wraps the functions above; again is harmless.
@@ -130,24 +133,34 @@ def _marker(strategy):
 
 def _marking_gradients(original):
     def all_reduce_sum_gradients(self, grads_and_vars):
+        if _step_of_wrapper(self):  # has reduced them
+            return list(grads_and_vars)
         replica_context = tf.distribute.get_replica_context()
-        marker = replica_context and _marker(replica_context.strategy)
-        if not marker:
+        if not replica_context or not _marker(replica_context.strategy):
             return original(self, grads_and_vars)
         grads_and_vars = list(grads_and_vars)
         present = filter_empty_gradients(grads_and_vars)
-        gradients = [_of_known_shape(gradient, variable) for gradient, variable in present]
-        if gradients:
-            indices = [self._get_variable_index(variable) for _, variable in present]
-            reductions = _reductions_of(self, replica_context)
-            groups = reductions.groups_of(indices)
-            _check_same_gradients(replica_context, gradients, [v for _, v in present], groups)
-            marker = marker.of(reductions, indices)
-            gradients = replica_context.all_reduce("SUM", gradients, options=marker)
-        combined = iter(gradients)
+        combined = iter(combine(self, *zip(*present, strict=True)) if present else ())
         return [(None if g is None else next(combined), v) for g, v in grads_and_vars]
 
     return all_reduce_sum_gradients
+
+
+def combine(optimizer, gradients, variables):
+    """Combines what the replicas have for some variables by the strategy's rule.
+
+    Args:
+        optimizer: the one that was built for these variables.
+        gradients: this replica's; none is None. Called in a replica of a strategy with a marker.
+        variables: as many Keras or TensorFlow variables.
+    """
+    context = tf.distribute.get_replica_context()
+    gradients = [_of_known_shape(*pair) for pair in zip(gradients, variables, strict=True)]
+    indices = [index_of(optimizer, variable) for variable in variables]
+    reductions = _reductions_of(optimizer, context)
+    _check_same_gradients(context, gradients, variables, reductions.groups_of(indices))
+    marker = _marker(context.strategy).of(reductions, indices)
+    return context.all_reduce("SUM", gradients, options=marker)
 
 
 def _of_known_shape(gradient, variable):
@@ -185,7 +198,7 @@ def _with_reductions(original):
     def build(self, variables):
         original(self, variables)
         strategy = self._distribution_strategy
-        if hasattr(self, "inner_optimizer"):  # LossScaleOptimizer: the inner one reduces
+        if hasattr(self, "inner_optimizer"):  # a wrapper: the inner one reduces
             return
         if _marker(strategy) and not _our_replica_context():
             _set_reductions(self, strategy)
@@ -215,59 +228,150 @@ def _set_reductions(optimizer, strategy):
 
 def reductions_of(optimizer):
     """Returns the `Reductions` of an optimizer; None where it is not built under our strategy."""
-    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-    return getattr(optimizer, "gradient_reductions", None)
+    return getattr(innermost(optimizer), "gradient_reductions", None)
+
+
+def innermost(optimizer):
+    """Returns the optimizer within all wrappers, as `LossScaleOptimizer` is one."""
+    while hasattr(optimizer, "inner_optimizer"):
+        optimizer = optimizer.inner_optimizer
+    return optimizer
 
 
 def _deciding_for_all_replicas(original):
-    """`BaseOptimizer._backend_apply_gradients`, with its two conditions around the replicas."""
+    """`BaseOptimizer._backend_apply_gradients`, with its conditions around the replicas."""
 
     def apply_gradients(self, grads, trainable_variables):
-        context = _our_replica_context()
-        steps, frequency = self.gradient_accumulation_steps, self.ema_overwrite_frequency
-        if not context or not (steps or (self.use_ema and frequency)):
+        steps = self.gradient_accumulation_steps
+        decides = _our_replica_context() and (
+            steps or (self.use_ema and self.ema_overwrite_frequency)
+        )
+        step = _step_of_wrapper(self) or (Step(self) if decides else None)
+        if not step:
             return original(self, grads, trainable_variables)
-
-        def update(gradients):
-            gradients = self._clip_gradients(gradients)
-            self._apply_weight_decay(trainable_variables)
-            self._backend_update_step(gradients, trainable_variables, self.learning_rate)
-
-        if steps:
-            accumulators = [
-                self._accumulated_gradients[self._get_variable_index(variable)]
-                for variable in trainable_variables
-            ]
-
-            def update_with_accumulated(*gradients):
-                pairs = zip(gradients, accumulators, strict=True)
-                update([(gradient + accumulated) / steps for gradient, accumulated in pairs])
-                self._backend_reset_gradient_accumulators()
-
-            def accumulate(*gradients):
-                self._backend_increment_gradient_accumulators(gradients, accumulators)
-
-            # `iterations` counts updates here, `_iterations` every call.
-            is_update = (self._iterations + 1) % steps == 0
-            _cond(context, is_update, update_with_accumulated, accumulate, grads)
+        values = [*grads, *step.measure(grads)]
+        if not steps:
+            step.update(values, trainable_variables)
         else:
-            update(grads)
-
+            _accumulate(self, values, trainable_variables, step)
         if self.use_ema:
-            variables = self._trainable_variables
-            self._update_model_variables_moving_average(variables)
-            if frequency:
-                _cond(
-                    context,
-                    (self.iterations + 1) % frequency == 0,
-                    lambda: _assign_averages(variables, self._model_variables_moving_average),
-                    lambda: None,
-                )
+            step.average()
 
     return apply_gradients
 
 
-def _cond(context, predicate, then, otherwise, arguments=()):
+def _accumulate(optimizer, values, variables, step):
+    """Updates with the mean of the values of every so many calls."""
+    steps = optimizer.gradient_accumulation_steps
+    accumulated = optimizer._accumulated_gradients
+    accumulators = [accumulated[index_of(optimizer, variable)] for variable in variables]
+    accumulators += accumulated[len(optimizer._trainable_variables) :]  # of what is measured
+
+    def update(*values):
+        pairs = zip(values, accumulators, strict=True)
+        step.update([(value + sum_so_far) / steps for value, sum_so_far in pairs], variables)
+        optimizer._backend_reset_gradient_accumulators()
+
+    def accumulate(*values):
+        optimizer._backend_increment_gradient_accumulators(values, accumulators)
+
+    # `iterations` counts updates here, `_iterations` every call.
+    is_update = (optimizer._iterations + 1) % steps == 0
+    cond(tf.distribute.get_replica_context(), is_update, update, accumulate, values)
+
+
+class Step:
+    """What an optimizer does with the gradients of one update; this one does what Keras does.
+
+    Every method is called in each replica.
+
+    Args:
+        optimizer: the optimizer.
+    """
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+
+    def measure(self, gradients):
+        """Returns scalars that are accumulated with the gradients, and come to `update` at the end.
+
+        Args:
+            gradients: of this call, neither clipped nor reduced.
+        """
+        del gradients
+        return []
+
+    def update(self, values, variables):
+        """Clips, decays, reduces and updates.
+
+        Args:
+            values: the gradients, or their means over `gradient_accumulation_steps` calls, and the
+                scalars of `measure`.
+            variables: as many variables as gradients.
+        """
+        values = self.optimizer._clip_gradients(values)
+        self.optimizer._apply_weight_decay(variables)
+        self.optimizer._backend_update_step(values, variables, self.optimizer.learning_rate)
+
+    def average(self):
+        """Moves the moving averages of the weights, and from time to time takes them over."""
+        optimizer = self.optimizer
+        variables = optimizer._trainable_variables
+        optimizer._update_model_variables_moving_average(variables)
+        if optimizer.ema_overwrite_frequency:
+            cond(
+                tf.distribute.get_replica_context(),
+                (optimizer.iterations + 1) % optimizer.ema_overwrite_frequency == 0,
+                lambda: _assign_averages(variables, getattr(optimizer, MOVING_AVERAGES)),
+                lambda: None,
+            )
+
+
+def take_over(optimizer, step):
+    """Lets a `Step` of a wrapper do the updates of an optimizer, reductions included."""
+    optimizer.step_of_wrapper = step
+
+
+def _step_of_wrapper(optimizer):
+    return getattr(optimizer, "step_of_wrapper", None)
+
+
+def is_wrapped(optimizer):
+    """Whether a wrapper does the updates of this optimizer."""
+    return _step_of_wrapper(optimizer) is not None
+
+
+def add_accumulator(optimizer):
+    """Makes room for one of the scalars that `Step.measure` returns, where there is accumulation.
+
+    Args:
+        optimizer: the one that accumulates, built.
+    """
+    if optimizer.gradient_accumulation_steps:
+        accumulator = optimizer.add_variable((), name="accumulator", dtype="float32")
+        optimizer._accumulated_gradients.append(accumulator)
+
+
+def base_learning_rate(optimizer):
+    """Returns what the optimizer was given: a float, a schedule or another callable."""
+    given = optimizer._learning_rate
+    return float(given.numpy()) if isinstance(given, keras.Variable) else given
+
+
+def learning_rate_at(optimizer, step):
+    """Returns the learning rate of an optimizer, its schedule evaluated at an int64 step."""
+    given = optimizer._learning_rate
+    if isinstance(given, keras.optimizers.schedules.LearningRateSchedule):
+        return given(step)
+    return given() if not isinstance(given, keras.Variable) and callable(given) else given
+
+
+def own_variables(optimizer):
+    """Returns the variables that the optimizer itself has made, not those of an inner one."""
+    return optimizer._variables[:]
+
+
+def cond(context, predicate, then, otherwise, arguments=()):
     """Calls one of two functions in each replica; unlike in a `tf.cond`, they may reduce.
 
     Args:
@@ -310,6 +414,21 @@ def _finite_on_all_replicas(original):
         return tf.equal(context.all_reduce("SUM", overflowed), 0)
 
     return check_finite
+
+
+def index_of(optimizer, variable):
+    """Returns the number of a variable, Keras's or TensorFlow's, among those of an optimizer."""
+    return optimizer._get_variable_index(variable)
+
+
+class SelfDecayingOptimizer(keras.optimizers.Optimizer):
+    """An optimizer that decays weights in its own `update_step`, and not before it, as Keras does.
+
+    `weight_decay` is there to be read.
+    """
+
+    def _use_weight_decay(self, variable):
+        return False
 
 
 # ---- losses and layers -------------------------------------------------------------------------

@@ -1,0 +1,76 @@
+"""AdaScale on replicas, on workers, and accumulated: the same numbers, and those of the paper."""
+
+import adascale_scenarios
+import numpy as np
+import optimizer_oracles
+import pytest
+
+pytestmark = pytest.mark.feature(
+    "`optimizers.AdaScale` around SGD: on replicas, on workers, accumulated, under a schedule"
+)
+
+# float32 gradients; ‖g‖² travels in float32; weights collect 50 roundings.
+ESTIMATES = {"rtol": 3e-6, "atol": 3e-6}
+WEIGHTS = {"rtol": 1e-5, "atol": 2e-6}
+
+
+def expected(count, schedule=False, momentum=0.9, scale=None, **options):
+    """Estimates [steps, 4] and weights [n] after all steps, from the float64 oracle."""
+    gradients = adascale_scenarios.gradients_of(count)
+    flat = np.concatenate([g.reshape(*g.shape[:2], -1) for g in gradients], axis=2)
+    initial = np.concatenate([v.ravel() for v in adascale_scenarios.initial_values()])
+    rate = (lambda step: 0.1 if step <= 20 else 0.05 if step <= 60 else 0.01) if schedule else 0.05
+    oracle = optimizer_oracles.AdaScaleOracle(initial, rate, scale or count, momentum, **options)
+    estimates = []
+    for gradients_of_step in flat:
+        oracle.step(gradients_of_step)
+        estimates.append([oracle.gain, oracle.tau, *oracle.averages()])
+    return np.array(estimates), oracle.weights
+
+
+def check(results, count, **options):
+    estimates, weights = expected(count, **options)
+    scale = options.get("scale", count)
+    assert 1.2 < estimates[-1, 0] < scale - 0.05  # neither all noise nor none
+    for result in results:
+        np.testing.assert_allclose(result["estimates"], estimates, **ESTIMATES)
+        assert result["iterations"] == len(estimates)
+        for copy in result["weights"]:
+            np.testing.assert_allclose(copy, weights, **WEIGHTS)
+            np.testing.assert_array_equal(copy, results[0]["weights"][0])
+
+
+@pytest.mark.parametrize("count", [2, 4, 8])
+@pytest.mark.parametrize("schedule", [False, True], ids=["constant", "schedule"])
+def test_accumulated_without_a_strategy(count, schedule):
+    check([adascale_scenarios.steps(None, count, schedule=schedule)], count, schedule=schedule)
+
+
+@pytest.mark.parametrize(
+    "options", [{"smoothing": 0.9}, {"smoothing": 0.0}, {"debias": False}, {"scale": 9}], ids=str
+)
+def test_options(options):
+    check([adascale_scenarios.steps(None, 4, **options)], 4, **options)
+
+
+@pytest.mark.parametrize("group", ["1x4"], indirect=True, scope="module")
+class TestOnDevices:
+    @pytest.mark.parametrize("count", [4, 8])
+    @pytest.mark.parametrize("kind", ["own", "mirrored"])
+    def test_replicas_and_accumulation(self, group, kind, count):
+        check(group.run("adascale_scenarios.steps", count=count, kind=kind), count)
+
+    def test_schedule(self, group):
+        results = group.run("adascale_scenarios.steps", count=4, schedule=True)
+        check(results, 4, schedule=True)
+
+
+@pytest.mark.parametrize("group", ["2x2"], indirect=True, scope="module")
+@pytest.mark.parametrize("count", [4, 8])
+def test_two_workers(group, count):
+    check(group.run("adascale_scenarios.steps", count=count, schedule=True), count, schedule=True)
+
+
+@pytest.mark.parametrize("group", ["4x1"], indirect=True, scope="module")
+def test_four_workers(group):
+    check(group.run("adascale_scenarios.steps", count=4, momentum=0.0), 4, momentum=0.0)

@@ -1,0 +1,322 @@
+"""AdaScale: the learning rate that fits a larger batch, measured in every step."""
+
+import functools
+import math
+import numbers
+import warnings
+
+import keras
+import tensorflow as tf
+
+from tf_adasum import keras_seam
+from tf_adasum.optimizers import gain
+from tf_adasum.optimizers.wrapper import WrapperOptimizer, checked
+
+VALIDATED = (keras.optimizers.SGD,)
+
+
+@keras.saving.register_keras_serializable("tf_adasum")
+class AdaScale(WrapperOptimizer):
+    """Adapts an optimizer to batches that are S times as large as those it was tuned for.
+
+    In step t, with g_i the gradients of the S small batches and ḡ their mean:
+
+        η_t = r_t · lr(⌊τ_t⌋)       r_t = (σ² + μ²) / (σ²/S + μ²)  in [1, S]
+        w ← step of the optimizer with ḡ and η_t
+        τ_{t+1} = τ_t + r_t
+
+    r is the *gain ratio*: 1 where the small batches' gradients agree, S where they are all noise. σ²
+    and μ² are moving averages of what `gain.estimates` finds in each step. τ, the *scale-invariant
+    step*, counts steps of the small batch: the optimizer's own learning rate or schedule `lr`, and
+    the number of steps T it was made for, stay those of S = 1; train until τ ≥ T
+    (`callbacks.StopAtScaleInvariantStep`). Momentum stays as it is.
+
+    >>> optimizer = tf_adasum.optimizers.AdaScale(keras.optimizers.SGD(0.1, momentum=0.9))
+    >>> model.compile(optimizer, loss)
+    >>> model.fit(..., callbacks=[tf_adasum.callbacks.StopAtScaleInvariantStep(10_000)])
+
+    The small batches are those of the replicas and of `gradient_accumulation_steps`: under any
+    `tf.distribute` strategy that averages, under several at once, and under none. Besides the
+    gradients one number per step is sent, in the same all-reduce. Gradients are measured as they
+    come; the inner optimizer's clipping is applied to their mean, the same with accumulation and
+    without. A step whose gradients are not all finite is left out of σ², μ² and τ.
+
+    Args:
+        optimizer: the `keras.optimizers.Optimizer` for S = 1. The method is derived for SGD and
+            tested for it, with and without momentum; others get a warning.
+        scale: S. Default: the number C of gradients that are measured, replicas x accumulation
+            steps. Another one says that each of them is of a batch of S/C small ones.
+        smoothing: θ in [0, 1) of the moving averages. Default: max(1 - S/1000, 0).
+        debias: the moving average: exponentially weighted and debiased, or else the form of the
+            paper's appendix B.3, see `gain.averaging`.
+        name: name of the optimizer.
+
+    Raises:
+        ValueError: for what is no optimizer or is wrapped already, a scale below 1, a smoothing
+            outside [0, 1); when it is built: with a scale above 1 and a single gradient, which has
+            no variance; under an `AdasumMirroredStrategy` whose rule is not the mean.
+
+    Reference:
+        Johnson et al., "AdaScale SGD: A User-Friendly Algorithm for Distributed Training", ICML
+        2020 (arXiv 2007.05105), Algorithm 1. Here τ counts as in the paper; the schedule is
+        evaluated at ⌊τ⌋.
+    """
+
+    def __init__(self, optimizer, *, scale=None, smoothing=None, debias=True, name="adascale"):
+        checked("AdaScale", optimizer)
+        if scale is not None:
+            _check_scale(scale)
+        if smoothing is not None and not (
+            isinstance(smoothing, numbers.Real) and 0 <= smoothing < 1
+        ):
+            raise ValueError(
+                "`smoothing` must be in [0, 1): 0 takes the last step alone, 0.9 about ten. "
+                f"Received: smoothing={smoothing!r}"
+            )
+        _refuse_rules(tf.distribute.get_strategy())
+        _warn_where_not_validated(type(optimizer))
+        super().__init__(optimizer, keras_seam.base_learning_rate(optimizer), name)
+        self.smoothing, self.debias = smoothing, bool(debias)
+        self._given_scale = scale
+        self._step = AdaScaleStep(optimizer, smoothing, self.debias)
+        keras_seam.take_over(optimizer, self._step)
+        optimizer.learning_rate = ScaledLearningRate(self)
+
+    def build(self, variables):
+        """Builds the inner optimizer and the state of the estimates, for a list of variables."""
+        if self.built:
+            return
+        strategy = tf.distribute.get_strategy()
+        _refuse_rules(strategy)
+        super().build(variables)
+        self._step.replicas = strategy.num_replicas_in_sync
+        self._check_measurable(self.scale)
+        keras_seam.add_accumulator(self.inner_optimizer)
+        state = functools.partial(
+            self.add_variable, (), dtype="float64", aggregation="only_first_replica"
+        )
+        self._step.gain = state("ones", name="gain")
+        self._step.steps = state(name="scale_invariant_steps")
+        self._step.variance = state(name="gradient_variance")
+        self._step.squared_norm = state(name="gradient_squared_norm")
+        self._step.weight = state(name="weight_of_samples")
+        self._step.skipped = state(name="skipped_steps")
+        # S is no state but configuration: a restart on other workers shall have its own.
+        self._step.scale = tf.Variable(self.scale, dtype=tf.float64, trainable=False)
+
+    def _check_measurable(self, scale):
+        if scale > 1 and self._step.count == 1:
+            raise ValueError(
+                "AdaScale measures how the gradients of a step differ, and here there is one of "
+                "them: train on several replicas, or pass gradient_accumulation_steps to the inner "
+                f"optimizer. Received: scale={scale}, 1 replica, no accumulation"
+            )
+
+    @property
+    def scale(self):
+        """S: how many small batches are in a step, as a float."""
+        return float(self._step.count if self._given_scale is None else self._given_scale)
+
+    def set_scale(self, scale):
+        """Sets S between two steps, where the batch size changes during training.
+
+        The average of σ² is kept: it belongs to the small batch, which stays the same.
+
+        Args:
+            scale: S, 1 or more; may be a fraction.
+        """
+        _check_scale(scale)
+        if self.built:
+            self._check_measurable(scale)
+            self._step.scale.assign(scale)
+        self._given_scale = scale
+
+    @property
+    def gain(self):
+        """r of the last step, in [1, S]: float64 scalar tensor; 1 before the first."""
+        return self._state("gain", 1.0)
+
+    @property
+    def scale_invariant_steps(self):
+        """τ, the sum of the gains so far: float64 scalar tensor."""
+        return self._state("steps")
+
+    @property
+    def gradient_variance(self):
+        """σ², the moving average, a squared norm of gradients: float64 scalar tensor."""
+        return self._state("variance")
+
+    @property
+    def gradient_squared_norm(self):
+        """μ², the moving average, a squared norm of gradients: float64 scalar tensor."""
+        return self._state("squared_norm")
+
+    @property
+    def skipped_steps(self):
+        """How many steps had gradients that were not finite: float64 scalar tensor."""
+        return self._state("skipped")
+
+    def _state(self, name, initially=0.0):
+        if not self.built:
+            return tf.constant(initially, tf.float64)
+        return tf.convert_to_tensor(getattr(self._step, name))
+
+    @property
+    def learning_rate(self):
+        """lr(⌊τ⌋), the learning rate of S = 1 at this point; can be set if it is no schedule."""
+        whole_steps = tf.cast(tf.floor(self.scale_invariant_steps), tf.int64)
+        return keras_seam.learning_rate_at(self, whole_steps)
+
+    @learning_rate.setter
+    def learning_rate(self, learning_rate):
+        keras.optimizers.Optimizer.learning_rate.fset(self, learning_rate)
+
+    @property
+    def effective_learning_rate(self):
+        """η = r · lr(⌊τ⌋)."""
+        base = tf.convert_to_tensor(self.learning_rate)
+        return tf.cast(self.gain, base.dtype) * base
+
+    def get_config(self):
+        """Returns the constructor's arguments; the inner optimizer has its own learning rate."""
+        inner = keras.saving.serialize_keras_object(self.inner_optimizer)
+        inner["config"]["learning_rate"] = super().get_config()["learning_rate"]
+        return {
+            "optimizer": inner,
+            "scale": self._given_scale,
+            "smoothing": self.smoothing,
+            "debias": self.debias,
+            "name": self.name,
+        }
+
+
+class AdaScaleStep(keras_seam.Step):
+    """One update: measure, reduce, estimate, and let the inner optimizer do the rest.
+
+    Args:
+        optimizer: the inner optimizer.
+        smoothing: θ, or None for the default.
+        debias: which moving average.
+
+    Attributes:
+        replicas: N, known when the optimizer is built; as are the scalar variables
+        scale: S,
+        gain, steps: r and τ,
+        variance, squared_norm: the moving averages of σ² and μ²,
+        weight: that of the samples in them,
+        skipped: the number of steps that were not finite.
+    """
+
+    def __init__(self, optimizer, smoothing, debias):
+        super().__init__(optimizer)
+        self.smoothing, self.debias = smoothing, debias
+        self.replicas = 1
+        self.scale = self.gain = self.steps = self.variance = self.squared_norm = None
+        self.weight = self.skipped = None
+
+    @property
+    def count(self):
+        """C: how many gradients are measured in a step."""
+        return self.replicas * (self.optimizer.gradient_accumulation_steps or 1)
+
+    def measure(self, gradients):
+        """Returns N‖g_i/N‖², as Keras has divided g_i by N; its sum over the replicas is a mean."""
+        if self.count == 1:
+            return []
+        return [tf.cast(self.replicas * gain.squared_norm(gradients), tf.float32)]
+
+    def update(self, values, variables):
+        """Sums over the replicas, estimates r, and steps with η = r · lr(⌊τ⌋)."""
+        gradients, measured = values[: len(variables)], values[len(variables) :]
+        gradients, measured = _sums_over_replicas(gradients, measured)
+        advance = 1.0
+        if measured:
+            advance = self.estimate(measured[0], gain.squared_norm(gradients))
+        super().update(gradients, variables)
+        self.steps.assign_add(advance)
+
+    def estimate(self, mean_square, square_of_mean):
+        """Takes a step's sample into the averages and sets r; returns how far τ goes.
+
+        Args:
+            mean_square: (1/C) Σ‖g_i‖².
+            square_of_mean: ‖ḡ‖².
+        """
+        scale = tf.convert_to_tensor(self.scale)
+        sample = gain.estimates(tf.cast(mean_square, tf.float64), square_of_mean, self.count, scale)
+        is_finite = tf.math.is_finite(sample[0] + sample[1])
+        smoothing = tf.maximum(1 - scale / 1000, 0) if self.smoothing is None else self.smoothing
+        weight, rate = gain.averaging(tf.convert_to_tensor(self.weight), smoothing, self.debias)
+
+        def assign_if_finite(variable, value):
+            variable.assign(tf.where(is_finite, value, tf.convert_to_tensor(variable)))
+
+        for average, value in zip((self.variance, self.squared_norm), sample, strict=True):
+            assign_if_finite(average, average + rate * (value - average))
+        assign_if_finite(self.weight, weight)
+        assign_if_finite(self.gain, gain.gain_ratio(self.variance, self.squared_norm, scale))
+        self.skipped.assign_add(tf.where(is_finite, 0.0, 1.0))
+        return tf.where(is_finite, tf.convert_to_tensor(self.gain), 0.0)
+
+
+@keras.saving.register_keras_serializable("tf_adasum")
+class ScaledLearningRate(keras.optimizers.schedules.LearningRateSchedule):
+    """The learning rate that the inner optimizer gets: η = r · lr(⌊τ⌋), whatever its iteration.
+
+    Args:
+        adascale: the `AdaScale`.
+    """
+
+    def __init__(self, adascale):
+        self._adascale = adascale
+
+    def __call__(self, step):
+        """Returns η; the iteration does not matter."""
+        return self._adascale.effective_learning_rate
+
+    def get_config(self):
+        """Returns an empty config: `AdaScale.get_config` has the learning rate."""
+        return {}
+
+
+def _sums_over_replicas(gradients, measured):
+    """Sums gradients and measured scalars over all replicas, in one all-reduce where that is one.
+
+    TensorFlow packs what it reduces together into one buffer of one dtype.
+    """
+    context = tf.distribute.get_replica_context()
+    dtypes = {gradient.dtype for gradient in gradients}
+    if dtypes <= {tf.float32} or dtypes == {tf.float64}:
+        (dtype,) = dtypes
+        together = [*gradients, *(tf.cast(scalar, dtype) for scalar in measured)]
+        sums = context.all_reduce("SUM", together)
+        return sums[: len(gradients)], sums[len(gradients) :]
+    sums = context.all_reduce("SUM", gradients)
+    return sums, context.all_reduce("SUM", measured) if measured else []
+
+
+def _check_scale(scale):
+    if not isinstance(scale, numbers.Real) or not 1 <= scale < math.inf:
+        raise ValueError(
+            f"`scale` is how many small batches are in a step, 1 or more. Received: scale={scale!r}"
+        )
+
+
+def _refuse_rules(strategy):
+    if getattr(strategy, "gradient_reduction", None) is not None:
+        raise ValueError(
+            "AdaScale estimates the noise of the *mean* gradient, and this strategy combines "
+            "gradients in another way: use AdasumMirroredStrategy(aggregation='mean'), or leave "
+            f"AdaScale away, which Adasum makes up for. Received: {strategy.aggregation!r}"
+        )
+
+
+@functools.cache  # once for each class
+def _warn_where_not_validated(optimizer):
+    if not issubclass(optimizer, VALIDATED):
+        warnings.warn(
+            f"AdaScale around {optimizer.__name__} is an experiment: it is derived for SGD, and what "
+            "is known of it (Johnson et al., ICML 2020, Table 2; docs/optimizers.md) was measured "
+            "with SGD, with and without momentum.",
+            stacklevel=4,
+        )

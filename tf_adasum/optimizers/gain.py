@@ -1,0 +1,90 @@
+"""The gain ratio: how many steps on small batches one step on a large batch is worth.
+
+A large batch is S batches of the base size. Their gradients have the mean μ, of squared norm μ²,
+and each has noise around it of squared length σ² (the trace of its covariance):
+
+    r = (σ² + μ²) / (σ²/S + μ²)          1 where all agree, S where all is noise
+
+    σ²_t = S/(C-1) · ( (1/C) Σ‖g_i‖² - ‖ḡ‖² )        from C measured gradients and their mean ḡ
+    μ²_t = ‖ḡ‖² - σ²_t / S
+
+Usually C = S. Where each of the C gradients is of S/C base batches, its noise is C/S of σ². So σ²
+belongs to the base batch, whatever S and C are.
+
+Source: Johnson et al., "AdaScale SGD: A User-Friendly Algorithm for Distributed Training", ICML
+2020 (arXiv 2007.05105), section 3.4 and appendix B.
+"""
+
+import tensorflow as tf
+
+from tf_adasum import ops
+from tf_adasum.aggregation.sparse import coalesced
+
+# Below it differences of norms are rounding; it keeps r finite where all gradients are zero.
+LEAST_VARIANCE = 1e-6
+
+
+def estimates(mean_square, square_of_mean, count, scale):
+    """Estimates σ² and μ² from the gradients of one step.
+
+    Args:
+        mean_square: (1/C) Σ‖g_i‖², float64 scalar.
+        square_of_mean: ‖ḡ‖², float64 scalar.
+        count: C, 2 or more.
+        scale: S, 1 or more.
+
+    Returns:
+        σ²_t, at least 1e-6, and μ²_t, at least 0.
+
+    Example:
+        Two orthogonal gradients of length 1: (1/2)(1 + 1) = 1 and ‖ḡ‖² = 1/2.
+
+        >>> estimates(1.0, 0.5, count=2, scale=2)
+        (1.0, 0.0)
+    """
+    variance = tf.maximum(scale / (count - 1) * (mean_square - square_of_mean), LEAST_VARIANCE)
+    return variance, tf.maximum(square_of_mean - variance / scale, 0.0)
+
+
+def gain_ratio(variance, squared_norm, scale):
+    """Returns r = (σ² + μ²) / (σ²/S + μ²), in [1, S]; a NaN stays one."""
+    ratio = (variance + squared_norm) / (variance / scale + squared_norm)
+    return tf.clip_by_value(ratio, tf.ones_like(ratio), tf.cast(scale, ratio.dtype))
+
+
+def averaging(weight, smoothing, debias):
+    """How a moving average takes up the next sample: ``average += rate · (sample - average)``.
+
+    * Debiased: an exponentially weighted moving average that starts at 0, divided by the weight of
+      the samples in it, 1 - θ^t.
+    * Else the form of the paper's appendix B.3: the plain mean of the first samples, while there
+      are fewer than 1/(1-θ), then the exponentially weighted moving average.
+
+    Args:
+        weight: of the samples so far, float64 scalar, 0 before the first.
+        smoothing: θ in [0, 1).
+        debias: which of the two.
+
+    Returns:
+        The weight with the next sample, and the rate.
+    """
+    if debias:
+        weight = smoothing * weight + (1 - smoothing)
+        return weight, (1 - smoothing) / weight
+    return weight + 1, tf.maximum(1 / (weight + 1), 1 - smoothing)
+
+
+def squared_norm(gradients):
+    """Returns Σ‖g‖² over the gradients of all variables, float64 scalar.
+
+    Args:
+        gradients: list of floating-point tensors or `tf.IndexedSlices`, whose repeated rows add up
+            to one before they are squared.
+    """
+    squares = []
+    for gradient in gradients:
+        if isinstance(gradient, tf.IndexedSlices):
+            _, gradient = coalesced(gradient)
+        row = tf.reshape(gradient, [1, -1])
+        squares.append(ops.segment_gram(row, tf.stack([0, tf.size(row, tf.int64)]))[0, 0, 0])
+    return tf.add_n([tf.cast(square, tf.float64) for square in squares])

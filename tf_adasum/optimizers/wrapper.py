@@ -1,0 +1,141 @@
+"""WrapperOptimizer: what optimizers that wrap another one have in common."""
+
+import warnings
+
+import keras
+
+from tf_adasum import keras_seam
+
+
+def _of_inner_optimizer(name):
+    """A property that is the inner optimizer's."""
+
+    def read(self):
+        return getattr(self.inner_optimizer, name) if "inner_optimizer" in vars(self) else None
+
+    def write(self, value):
+        if "inner_optimizer" in vars(self):  # Keras's constructor sets its own defaults before
+            setattr(self.inner_optimizer, name, value)
+
+    return property(read, write)
+
+
+class WrapperOptimizer(keras.optimizers.Optimizer):
+    """An optimizer that does the updates of another one in its own way.
+
+    The inner optimizer keeps everything else: its slots, `iterations`, accumulation, clipping,
+    weight decay, moving averages, and their configuration, which can be read and set here, too.
+
+    Args:
+        optimizer: the `keras.optimizers.Optimizer`, without `LossScaleOptimizer`.
+        learning_rate: float, schedule or another callable.
+        name: name of this optimizer.
+    """
+
+    def __init__(self, optimizer, learning_rate, name):
+        keras_seam.install()
+        super().__init__(learning_rate=learning_rate, name=name)
+        self.inner_optimizer = optimizer
+
+    clipnorm = _of_inner_optimizer("clipnorm")
+    clipvalue = _of_inner_optimizer("clipvalue")
+    global_clipnorm = _of_inner_optimizer("global_clipnorm")
+    weight_decay = _of_inner_optimizer("weight_decay")
+    use_ema = _of_inner_optimizer("use_ema")
+    ema_momentum = _of_inner_optimizer("ema_momentum")
+    ema_overwrite_frequency = _of_inner_optimizer("ema_overwrite_frequency")
+    gradient_accumulation_steps = _of_inner_optimizer("gradient_accumulation_steps")
+    loss_scale_factor = _of_inner_optimizer("loss_scale_factor")
+    # Where keras.callbacks.SwapEMAWeights looks for them.
+    locals()[keras_seam.MOVING_AVERAGES] = _of_inner_optimizer(keras_seam.MOVING_AVERAGES)
+
+    def build(self, variables):
+        """Builds the inner optimizer for a list of Keras variables."""
+        if not self.inner_optimizer.built:
+            self.inner_optimizer.build(variables)
+        self.built = True
+
+    def apply(self, grads, trainable_variables=None):
+        """Takes this replica's gradients, as `keras.optimizers.Optimizer.apply`."""
+        if not self.built and trainable_variables is not None:
+            with keras.name_scope(self.name):
+                self.build(list(trainable_variables))
+        self.inner_optimizer.apply(grads, trainable_variables)
+
+    @property
+    def variables(self):
+        """This optimizer's own variables and those of the inner one."""
+        return keras_seam.own_variables(self) + self.inner_optimizer.variables
+
+    def save_own_variables(self, store):
+        """Saves its own variables; Keras comes to the inner optimizer by itself."""
+        for index, variable in enumerate(keras_seam.own_variables(self)):
+            store[str(index)] = variable.numpy()
+
+    def load_own_variables(self, store):
+        """Loads what `save_own_variables` has saved."""
+        own = keras_seam.own_variables(self)
+        if len(store.keys()) != len(own):
+            warnings.warn(
+                f"The state of {self.name!r} starts anew: the file has {len(store.keys())} "
+                f"variables of it, and it needs {len(own)}.",
+                stacklevel=2,
+            )
+            return
+        for index, variable in enumerate(own):
+            variable.assign(store[str(index)])
+
+    @property
+    def iterations(self):
+        """The number of updates."""
+        return self.inner_optimizer.iterations
+
+    def scale_loss(self, loss):
+        """Scales a loss by the inner optimizer's `loss_scale_factor`."""
+        return self.inner_optimizer.scale_loss(loss)
+
+    def finalize_variable_values(self, var_list):
+        """Gives the variables the values they have after training: `use_ema`."""
+        self.inner_optimizer.finalize_variable_values(var_list)
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        """Returns an optimizer made from what `get_config` returned."""
+        config = dict(config)
+        config["optimizer"] = keras.saving.deserialize_keras_object(
+            config["optimizer"], custom_objects=custom_objects
+        )
+        return cls(**config)
+
+
+def checked(wrapper, optimizer):
+    """Returns an optimizer that can be wrapped.
+
+    Args:
+        wrapper: name of the wrapper's class.
+        optimizer: what the user gave it.
+
+    Raises:
+        ValueError: if it is no Keras optimizer, or a wrapper, or has one already.
+    """
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise ValueError(
+            f"{wrapper} wraps a Keras optimizer, such as keras.optimizers.SGD(0.1). "
+            f"Received: optimizer={optimizer!r}"
+        )
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        raise ValueError(
+            f"Wrap the other way round, LossScaleOptimizer({wrapper}(optimizer)). "
+            "Received: optimizer=LossScaleOptimizer(…)"
+        )
+    if hasattr(optimizer, "inner_optimizer"):
+        raise ValueError(
+            f"{wrapper} cannot wrap another wrapper. "
+            f"Received: optimizer={type(optimizer).__name__}(…)"
+        )
+    if keras_seam.is_wrapped(optimizer):
+        raise ValueError(
+            f"This optimizer has a wrapper already: make {wrapper} a new one. "
+            f"Received: optimizer={optimizer!r}"
+        )
+    return optimizer
