@@ -398,6 +398,46 @@ def cond(context, predicate, then, otherwise, arguments=()):
     context.merge_call(across_replicas, args=(predicate, *arguments))
 
 
+def average_weights(optimizer, count):
+    """Moves the moving averages of the weights as Keras does, for the `count`-th time from 0.
+
+    Keras counts iterations, and starts the averages in the first.
+
+    Args:
+        optimizer: a built optimizer with `use_ema`; called in each replica.
+        count: int64 scalar variable.
+    """
+    variables, averages = optimizer._trainable_variables, getattr(optimizer, MOVING_AVERAGES)
+    for variable, average in zip(variables, averages, strict=True):
+        momentum = tf.cast(tf.where(count == 0, 0.0, optimizer.ema_momentum), average.dtype)
+        average.assign(momentum * average + (1 - momentum) * variable)
+    if optimizer.ema_overwrite_frequency:
+        cond(
+            tf.distribute.get_replica_context(),
+            (count + 1) % optimizer.ema_overwrite_frequency == 0,
+            lambda: _assign_averages(variables, averages),
+            lambda: None,
+        )
+
+
+def assign(variables, values):
+    """Assigns each replica's own values to variables; called in each replica.
+
+    Args:
+        variables: Keras or TensorFlow variables.
+        values: a tensor for each.
+    """
+
+    def across_replicas(strategy, values):
+        for variable, value in zip(variables, values, strict=True):
+            variable = variable.value if isinstance(variable, keras.Variable) else variable
+            strategy.extended.update(
+                variable, lambda own, value: own.assign(value), args=(value,), group=False
+            )
+
+    tf.distribute.get_replica_context().merge_call(across_replicas, args=(values,))
+
+
 def _assign_averages(variables, averages):
     for variable, average in zip(variables, averages, strict=True):
         if average is not None:
@@ -522,7 +562,16 @@ def _averaging_statistics_first(original):
 def _average_statistics(model):
     strategy = model.distribute_strategy
     if _is_ours(strategy) and model.built:
+        _synchronize(getattr(model, "optimizer", None))
         strategy.average_statistics(model)
+
+
+def _synchronize(optimizer):
+    """Ends local steps ahead of time: the replicas' weights have to be the same."""
+    while optimizer is not None:
+        if hasattr(optimizer, "synchronize"):
+            optimizer.synchronize()
+        optimizer = getattr(optimizer, "inner_optimizer", None)
 
 
 def _splitting_the_batch(original):

@@ -25,10 +25,10 @@ class AdaScale(WrapperOptimizer):
         w ← step of the optimizer with ḡ and η_t
         τ_{t+1} = τ_t + r_t
 
-    r is the *gain ratio*: 1 where the small batches' gradients agree, S where they are all noise. σ²
-    and μ² are moving averages of what `gain.estimates` finds in each step. τ, the *scale-invariant
-    step*, counts steps of the small batch: the optimizer's own learning rate or schedule `lr`, and
-    the number of steps T it was made for, stay those of S = 1; train until τ ≥ T
+    r is the *gain ratio*: 1 where the small batches' gradients agree, S where they are all noise.
+    σ² and μ² are moving averages of what `gain.estimates` finds in each step. τ, the
+    *scale-invariant step*, counts steps of the small batch: the optimizer's own learning rate or
+    schedule `lr`, and the number of steps T it was made for, stay those of S = 1; train until τ ≥ T
     (`callbacks.StopAtScaleInvariantStep`). Momentum stays as it is.
 
     >>> optimizer = tf_adasum.optimizers.AdaScale(keras.optimizers.SGD(0.1, momentum=0.9))
@@ -315,7 +315,7 @@ def _refuse_rules(strategy):
 def _warn_where_not_validated(optimizer):
     if not issubclass(optimizer, VALIDATED):
         warnings.warn(
-            f"AdaScale around {optimizer.__name__} is an experiment: it is derived for SGD, and what "
+            f"AdaScale around {optimizer.__name__} is an experiment: it is made for SGD, and what "
             "is known of it (Johnson et al., ICML 2020, Table 2; docs/optimizers.md) was measured "
             "with SGD, with and without momentum.",
             stacklevel=4,

@@ -1,0 +1,197 @@
+"""DeltaAdasum: Adasum after the optimizer, on the steps that the replicas have taken."""
+
+import keras
+import tensorflow as tf
+
+from tf_adasum import keras_seam
+from tf_adasum.aggregation import rules
+from tf_adasum.optimizers.wrapper import WrapperOptimizer, checked
+
+
+@keras.saving.register_keras_serializable("tf_adasum")
+class DeltaAdasum(WrapperOptimizer):
+    """Combines what the optimizer makes of each replica's gradient, instead of the gradients.
+
+    Each replica takes `local_steps` steps of its *own* optimizer on its *own* gradients, from the
+    same weights w; then the strategy's rule combines how far each has come:
+
+        w_i = w + Δ_i,    w ← w + adasum(Δ_1, …, Δ_N)
+
+    It is how Adasum is meant to be used with Momentum, Adam and LAMB, whose steps depend on more
+    than the gradient. With SGD without momentum and one local step it is what Adasum of the
+    gradients is.
+
+    >>> optimizer = tf_adasum.optimizers.DeltaAdasum(keras.optimizers.Adam(1e-3), local_steps=4)
+    >>> model.compile(optimizer, loss)
+
+    * The optimizer's slots (momenta, …) are each replica's own and never sent. A file holds those
+      of its writer's first replica: a worker with one device that saves and loads a file of its own
+      goes on exactly; several devices, or workers that load one file, go on with these slots on
+      all. On another number of workers it is the same: the weights are exact.
+    * With `local_steps` k > 1 the replicas' weights differ between two combinations. At the end of
+      an epoch, before `evaluate` and `predict`, they are combined ahead of time; in a custom loop
+      `synchronize` does it. A file that is written within an epoch holds the weights of worker 0.
+    * `iterations`, and with it schedules, counts every local step. With k > 1 `use_ema` and
+      `ema_overwrite_frequency` count combinations.
+    * Clipping and weight decay are part of the local steps. Sparse gradients are for the inner
+      optimizer; how far an embedding has come is sent as a whole.
+
+    Args:
+        optimizer: the `keras.optimizers.Optimizer`.
+        local_steps: k, steps between two combinations.
+        name: name of the optimizer.
+
+    Raises:
+        ValueError: for what is no optimizer or is wrapped already, `local_steps` below 1; when it
+            is built: under another strategy than an `AdasumMirroredStrategy`, under its rule
+            ``"mean"``, or under `AdaCons` without `rescale`.
+
+    Reference:
+        Maleki et al., "Scaling Distributed Training with Adaptive Summation", MLSys 2021
+        (arXiv 2006.02924), section 3.
+    """
+
+    def __init__(self, optimizer, *, local_steps=1, name="delta_adasum"):
+        checked("DeltaAdasum", optimizer)
+        if not isinstance(local_steps, int) or isinstance(local_steps, bool) or local_steps < 1:
+            raise ValueError(
+                "`local_steps` must be an int, 1 or more: the steps between two combinations. "
+                f"Received: local_steps={local_steps!r}"
+            )
+        if tf.distribute.has_strategy():
+            _check_strategy(tf.distribute.get_strategy())
+        super().__init__(optimizer, lambda: optimizer.learning_rate, name)
+        self.local_steps = local_steps
+        self._step = DeltaStep(optimizer, local_steps)
+        keras_seam.take_over(optimizer, self._step)
+
+    def build(self, variables):
+        """Builds the inner optimizer for a list of variables."""
+        if self.built:
+            return
+        self._strategy = tf.distribute.get_strategy()
+        _check_strategy(self._strategy)
+        super().build(variables)
+        self._step.variables = list(variables)
+        self._step.replicas = self._strategy.num_replicas_in_sync
+        if self.local_steps > 1:
+            self._step.taken, self._step.combinations = (
+                self.add_variable((), dtype="int64", aggregation="only_first_replica", name=name)
+                for name in ("local_steps_taken", "combinations")
+            )
+            self._step.starts = self.add_optimizer_variables(variables, "start")
+
+    def synchronize(self):
+        """Combines now what the replicas have done since the last combination.
+
+        All workers have to call it, outside of `strategy.run`. With one local step, or if there was
+        none since, it does nothing.
+        """
+        if not self.built or self.local_steps == 1 or self._step.taken.numpy() == 0:
+            return
+        if self._synchronize is None:
+            self._synchronize = tf.function(lambda: self._strategy.run(self._step.combine))
+        self._synchronize()
+
+    _synchronize = None
+
+    @property
+    def learning_rate(self):
+        """The inner optimizer's."""
+        return self.inner_optimizer.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, learning_rate):
+        self.inner_optimizer.learning_rate = learning_rate
+
+    def get_config(self):
+        """Returns the constructor's arguments."""
+        return {
+            "optimizer": keras.saving.serialize_keras_object(self.inner_optimizer),
+            "local_steps": self.local_steps,
+            "name": self.name,
+        }
+
+
+class DeltaStep(keras_seam.Step):
+    """One local step, and after every so many the combination.
+
+    Args:
+        optimizer: the inner optimizer.
+        local_steps: k.
+
+    Attributes:
+        variables: those of the optimizer, known when it is built; as are
+        replicas: N, and for k > 1
+        starts: w, as variables: the weights before the first local step,
+        taken: int64 scalar variable, the local steps since,
+        combinations: int64 scalar variable, how many there were.
+    """
+
+    def __init__(self, optimizer, local_steps):
+        super().__init__(optimizer)
+        self.local_steps = local_steps
+        self.variables, self.replicas = [], 1
+        self.starts = self.taken = self.combinations = None
+
+    def update(self, values, variables):
+        """Takes a local step, and combines if it is the last one."""
+        if self.local_steps > 1:
+            self._update_in_turn(values, variables)
+        elif self.replicas == 1:
+            super().update(values, variables)
+        else:
+            starts = [tf.identity(variable) for variable in variables]
+            super().update(values, variables)
+            self._combine(variables, starts)
+
+    def _update_in_turn(self, values, variables):
+        context = tf.distribute.get_replica_context()
+        keras_seam.cond(context, self.taken == 0, self._remember, lambda: None)
+        super().update(values, variables)
+        self.taken.assign_add(1)
+        keras_seam.cond(context, self.taken >= self.local_steps, self.combine, lambda: None)
+
+    def _remember(self):
+        for start, variable in zip(self.starts, self.variables, strict=True):
+            start.assign(variable.value)
+
+    def combine(self):
+        """Combines the local steps taken since the last time; called in each replica."""
+        if self.replicas > 1:
+            self._combine(self.variables, [start.value for start in self.starts])
+        self.taken.assign(0)
+        if self.optimizer.use_ema:
+            keras_seam.average_weights(self.optimizer, self.combinations)
+        self.combinations.assign_add(1)
+
+    def _combine(self, variables, starts):
+        """w ← w + adasum(Δ_1, …, Δ_N)."""
+        starts = [tf.convert_to_tensor(start) for start in starts]
+        pairs = zip(variables, starts, strict=True)
+        deltas = [tf.convert_to_tensor(variable) - start for variable, start in pairs]
+        combined = keras_seam.combine(self.optimizer, deltas, variables)
+        pairs = zip(starts, combined, strict=True)
+        keras_seam.assign(variables, [start + delta for start, delta in pairs])
+
+    def average(self):
+        """Moves the moving averages of the weights, where all replicas have the same weights."""
+        if self.local_steps == 1:
+            super().average()
+
+
+def _check_strategy(strategy):
+    if getattr(strategy, "gradient_reduction", None) is None:
+        received = type(strategy).__name__ if tf.distribute.has_strategy() else "no strategy"
+        rule = getattr(strategy, "aggregation", None)
+        raise ValueError(
+            "DeltaAdasum combines the steps that replicas take on their own, undivided gradients; "
+            "strategies that average divide each by the number of replicas. Build the model under "
+            "an AdasumMirroredStrategy() with another rule than 'mean'. "
+            f"Received: {received}" + (f" with {rule!r}" if rule else "")
+        )
+    if isinstance(strategy.aggregation, rules.AdaCons) and not strategy.aggregation.rescale:
+        raise ValueError(
+            "AdaCons gives the combination a length of its own, which is no step of an optimizer: "
+            f"use AdaCons(rescale=True). Received: {strategy.aggregation!r}"
+        )
