@@ -37,8 +37,12 @@ Training:
 * `TFEpochIterator._get_iterator`: every worker shuffles arrays by itself, so that some rows are
   seen twice and some never. The wrapper lets all of them shuffle with worker 0's seed, another one
   in each epoch.
+* `TFEpochIterator.__iter__`: has one dataset for all epochs. The wrapper lets a dataset that is
+  `exchangeable` be followed by another one.
 * `TensorFlowTrainer.evaluate`, `.predict`, `CallbackList.on_epoch_end`: the statistics of a
   BatchNormalization differ between replicas. The wrappers average them first.
+* `ProgbarLogger.on_epoch_begin`, `.on_epoch_end`: expect what `fit` was asked for. The wrapper lets
+  callbacks say better.
 * `TensorFlowTrainer.train_on_batch`, `.test_on_batch`, `.predict_on_batch`: hand the whole batch to
   every replica. The wrappers split it.
 
@@ -47,6 +51,7 @@ Training:
 
 import functools
 import warnings
+import weakref
 
 import keras
 import numpy as np
@@ -97,6 +102,9 @@ def install():
     _wrap(TensorFlowTrainer, "_maybe_symbolic_build", _building_from_local_batch)
     _wrap(TensorFlowTrainer, "_make_function", _without_xla)
     _wrap(TFEpochIterator, "_get_iterator", _shuffled_alike)
+    _wrap(TFEpochIterator, "__iter__", _exchanging_datasets)
+    for name in ("on_epoch_begin", "on_epoch_end"):
+        _wrap(keras.callbacks.ProgbarLogger, name, _expecting_steps)
     for name in ("evaluate", "predict"):
         _wrap(TensorFlowTrainer, name, _with_averaged_statistics)
     _wrap(keras.callbacks.CallbackList, "on_epoch_end", _averaging_statistics_first)
@@ -602,7 +610,62 @@ def _splitting_the_batch(original):
     return on_batch
 
 
+def exchangeable(dataset, following):
+    """Returns a `tf.data.Dataset` that another one may follow when an epoch begins.
+
+    Args:
+        dataset: the first one.
+        following: function that returns the dataset from this epoch on, or None for the same.
+    """
+    dataset = dataset.with_options(tf.data.Options())  # another object: the user may have others
+    dataset.following = following
+    return dataset
+
+
+def _exchanging_datasets(original):
+    def iterate(self):
+        following = getattr(self.data_adapter.get_tf_dataset(), "following", lambda: None)()
+        if following is not None:
+            strategy = self._distribute_strategy
+            self._distributed_dataset = strategy.experimental_distribute_dataset(following)
+            cardinality = int(following.cardinality())
+            self._num_batches = cardinality if cardinality >= 0 else None
+            self._current_iterator = None
+        return original(self)
+
+    return iterate
+
+
 # ---- callbacks ---------------------------------------------------------------------------------
+
+
+# For each model what its progress bar expects: "epochs", and "steps" per epoch.
+_expected = weakref.WeakKeyDictionary()
+
+
+def expect(model, **numbers):
+    """Tells a model's progress bar what to expect from the next epoch on.
+
+    Args:
+        model: the model.
+        numbers: `epochs` and `steps` (per epoch); none for what `fit` was asked for.
+    """
+    if numbers:
+        _expected.setdefault(model, {}).update(numbers)
+    else:
+        _expected.pop(model, None)
+
+
+def _expecting_steps(original):
+    def on_epoch_begin_or_end(self, epoch, logs=None):
+        if self.model in _expected:
+            self.epochs = _expected[self.model].get("epochs", self.epochs)
+            self.target = _expected[self.model].get("steps", self.target)
+            if original.__name__ == "on_epoch_end":  # as many as there were
+                self.target = self.progbar.target = self.seen
+        return original(self, epoch, logs)
+
+    return on_epoch_begin_or_end
 
 
 def initial_epoch(model):

@@ -4,10 +4,11 @@ import keras
 import numpy as np
 
 from tf_adasum import keras_seam
+from tf_adasum.callbacks.step_tracker import StepTracker
 
 
 @keras.saving.register_keras_serializable("tf_adasum")
-class OrthogonalityTracker(keras.callbacks.Callback):
+class OrthogonalityTracker(StepTracker):
     """Measures the orthogonality of the replicas' gradients, per variable and overall.
 
     ``‖adasum(g_1 … g_N)‖² / Σ_i ‖g_i‖²``: 1 where the gradients of all replicas are orthogonal and
@@ -45,22 +46,13 @@ class OrthogonalityTracker(keras.callbacks.Callback):
     """
 
     def __init__(self, every=1, per_variable=True):
-        super().__init__()
-        if not isinstance(every, int) or isinstance(every, bool) or every < 1:
-            raise ValueError(f"`every` must be an int of 1 or more. Received: every={every!r}")
-        self.every = every
+        super().__init__(every)
         self.per_variable = per_variable
-        self.steps, self.paths, self.values = [], [], []
-        self._step = 0
+        self.paths = []
 
     def get_config(self):
         """Returns the constructor's arguments."""
-        return {"every": self.every, "per_variable": self.per_variable}
-
-    @classmethod
-    def from_config(cls, config):
-        """Returns a tracker made from what `get_config` returned."""
-        return cls(**config)
+        return {**super().get_config(), "per_variable": self.per_variable}
 
     def on_train_begin(self, logs=None):
         """Lets the training step measure."""
@@ -77,26 +69,20 @@ class OrthogonalityTracker(keras.callbacks.Callback):
             reductions.measure_orthogonality()
         self.model.make_train_function(force=True)
 
-    def on_epoch_begin(self, epoch, logs=None):
-        """Starts the means of an epoch."""
-        self._before_epoch = self._step
-        self._first_of_epoch = len(self.values)
+    def measure(self):
+        """Reads the values; None before the first reduction."""
+        values = self._reductions.orthogonality.numpy()
+        return values if np.isfinite(values).any() else None
 
     def on_train_batch_end(self, batch, logs=None):
-        """Reads the values, when it is time."""
-        last_measured = self.steps[-1] if self.steps else 0
-        self._step = self._before_epoch + batch + 1
-        if self._step // self.every > last_measured // self.every:
-            values = self._reductions.orthogonality.numpy()
-            if np.isfinite(values).any():  # not before the first reduction
-                self.steps.append(self._step)
-                self.values.append(values)
+        """Measures, when it is time, and shows the last value."""
+        super().on_train_batch_end(batch, logs)
         if logs is not None and self.values:
             logs["orthogonality"] = float(self.values[-1][-1])
 
     def on_epoch_end(self, epoch, logs=None):
         """Puts the means of the epoch into the logs."""
-        measured = np.reshape(self.values[self._first_of_epoch :], [-1, len(self.paths) + 1])
+        measured = np.reshape(self.values_of_epoch, [-1, len(self.paths) + 1])
         if logs is None:
             return
         logs["orthogonality"] = _mean(measured[:, -1])
@@ -109,31 +95,9 @@ class OrthogonalityTracker(keras.callbacks.Callback):
         self._reductions.stop_measuring_orthogonality()
         self.model.train_function = None  # `fit` makes a new one
 
-    def plot(self, axes=None):
-        """Draws a heat map: a row for each variable and one for all, a column for each step.
-
-        Args:
-            axes: `matplotlib.axes.Axes` to draw on; None makes a figure.
-
-        Returns:
-            The `matplotlib.figure.Figure`.
-
-        Raises:
-            ImportError: without matplotlib (``pip install tf_adasum[plot]``).
-            RuntimeError: before anything was measured.
-        """
-        if not self.values:
-            raise RuntimeError("Nothing was measured yet: call plot() after fit().")
-        try:
-            from matplotlib import figure
-        except ImportError as error:
-            raise ImportError(
-                "OrthogonalityTracker.plot needs matplotlib: pip install 'tf_adasum[plot]'"
-            ) from error
+    def draw(self, axes):
+        """Draws a heat map: a row for each variable and one for all, a column for each step."""
         rows = [*self.paths, "all variables"]
-        if axes is None:
-            drawing = figure.Figure(figsize=(8, 1.5 + 0.25 * len(rows)), layout="constrained")
-            axes = drawing.subplots()
         mesh = axes.imshow(
             np.transpose(self.values), aspect="auto", interpolation="nearest", vmin=0, vmax=1
         )
@@ -142,7 +106,11 @@ class OrthogonalityTracker(keras.callbacks.Callback):
         axes.set_xticks(columns, [self.steps[column] for column in columns])
         axes.set_xlabel("step")
         axes.figure.colorbar(mesh, ax=axes, label="orthogonality")
-        return axes.figure
+
+    @property
+    def figure_inches(self):
+        """A line for each variable."""
+        return 8, 1.5 + 0.25 * (len(self.paths) + 1)
 
 
 def _mean(values):

@@ -65,7 +65,7 @@ class AdaScale(WrapperOptimizer):
     def __init__(self, optimizer, *, scale=None, smoothing=None, debias=True, name="adascale"):
         checked("AdaScale", optimizer)
         if scale is not None:
-            _check_scale(scale)
+            check_scale(scale)
         if smoothing is not None and not (
             isinstance(smoothing, numbers.Real) and 0 <= smoothing < 1
         ):
@@ -125,7 +125,7 @@ class AdaScale(WrapperOptimizer):
         Args:
             scale: S, 1 or more; may be a fraction.
         """
-        _check_scale(scale)
+        check_scale(scale)
         if self.built:
             self._check_measurable(scale)
             self._step.scale.assign(scale)
@@ -295,8 +295,31 @@ def _sums_over_replicas(gradients, measured):
     return sums, context.all_reduce("SUM", measured) if measured else []
 
 
-def _check_scale(scale):
-    if not isinstance(scale, numbers.Real) or not 1 <= scale < math.inf:
+def within(optimizer, asker):
+    """Returns the `AdaScale` that an optimizer is, or has in it.
+
+    Args:
+        optimizer: a model's.
+        asker: who needs it, for the message.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    outermost = optimizer
+    while optimizer is not None and not isinstance(optimizer, AdaScale):
+        optimizer = getattr(optimizer, "inner_optimizer", None)
+    if optimizer is None:
+        raise ValueError(
+            f"{asker} needs a model compiled with tf_adasum.optimizers.AdaScale(optimizer). "
+            f"Received: optimizer={outermost!r}"
+        )
+    return optimizer
+
+
+def check_scale(scale):
+    """Raises a ValueError for what is no number of small batches."""
+    is_number = isinstance(scale, numbers.Real) and not isinstance(scale, bool)
+    if not is_number or not 1 <= scale < math.inf:
         raise ValueError(
             f"`scale` is how many small batches are in a step, 1 or more. Received: scale={scale!r}"
         )

@@ -1,0 +1,114 @@
+"""ElasticScale: a batch size that changes during training, and AdaScale that knows."""
+
+import keras
+
+from tf_adasum import keras_seam
+from tf_adasum.optimizers import adascale
+
+
+@keras.saving.register_keras_serializable("tf_adasum")
+class ElasticScale(keras.callbacks.Callback):
+    """Changes AdaScale's S at the beginning of an epoch, and the dataset with it.
+
+    Args:
+        schedule: dict from epochs, counted from 0, to the S from then on, ``{0: 1, 10: 4}``; or a
+            function of the epoch.
+        make_dataset: function of S that returns a `tf.data.Dataset` with batches of S small ones.
+            Give `fit` the attribute `dataset`; when S changes, the epoch begins on a new one. None
+            leaves the data alone, where you change them yourself.
+
+    Attributes:
+        scale: S now.
+        dataset: the `tf.data.Dataset` for `fit`; None without `make_dataset`.
+
+    Raises:
+        ValueError: if the schedule has no S for epoch 0, or one below 1; when training starts, if
+            the optimizer is no `AdaScale`; if `fit` was given another dataset than `dataset`.
+
+    Example:
+        >>> rows = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x))
+        >>> elastic = tf_adasum.callbacks.ElasticScale(
+        ...     {0: 4, 10: 16}, lambda scale: rows.batch(32 * int(scale), drop_remainder=True))
+        >>> model.fit(elastic.dataset, epochs=20, callbacks=[elastic])
+    """
+
+    def __init__(self, schedule, make_dataset=None):
+        super().__init__()
+        if isinstance(schedule, dict):
+            schedule = {int(epoch): scale for epoch, scale in schedule.items()}
+            if 0 not in schedule:
+                raise ValueError(
+                    "`schedule` must say with which scale training begins, in epoch 0. "
+                    f"Received: schedule={schedule!r}"
+                )
+            for scale in schedule.values():
+                adascale.check_scale(scale)
+        elif not callable(schedule):
+            raise ValueError(
+                "`schedule` must be a dict from epochs to scales or a function of the epoch. "
+                f"Received: schedule={schedule!r}"
+            )
+        self.schedule, self.make_dataset = schedule, make_dataset
+        self.scale = self.scale_of(0)
+        self.dataset = self._following = None
+        if make_dataset is not None:
+            self.dataset = keras_seam.exchangeable(make_dataset(self.scale), self._take_following)
+
+    def scale_of(self, epoch):
+        """Returns S in an epoch."""
+        if callable(self.schedule):
+            scale = self.schedule(epoch)
+            adascale.check_scale(scale)
+            return scale
+        return self.schedule[max(start for start in self.schedule if start <= epoch)]
+
+    def on_train_begin(self, logs=None):
+        """Finds the optimizer; training begins on the first dataset."""
+        self._adascale = adascale.within(self.model.optimizer, "ElasticScale")
+        self.scale, self._following = self.scale_of(0), None
+
+    def on_epoch_begin(self, epoch, logs=None):
+        """Sets the S of this epoch; the epoch then asks for its dataset."""
+        scale, self.scale = self.scale, self.scale_of(epoch)
+        if self.scale != self._adascale.scale:
+            self._adascale.set_scale(self.scale)
+        if self.make_dataset is not None and self.scale != scale:
+            self._following = self.make_dataset(self.scale)
+            steps = int(self._following.cardinality())
+            self.params["steps"] = steps if steps >= 0 else None  # all callbacks share the dict
+            keras_seam.expect(self.model, steps=self.params["steps"])
+
+    def _take_following(self):
+        """Returns the dataset that follows, once; None while there is none."""
+        following, self._following = self._following, None
+        return following
+
+    def on_train_batch_begin(self, batch, logs=None):
+        """Checks that the data have changed with S."""
+        if self._following is not None:
+            raise ValueError(
+                "ElasticScale has to change the dataset that `fit` iterates over: pass its "
+                "attribute, model.fit(elastic.dataset, ...), without class_weight."
+            )
+
+    def on_train_end(self, logs=None):
+        """Leaves the progress bar of the next training alone."""
+        keras_seam.expect(self.model)
+
+    def get_config(self):
+        """Returns the constructor's arguments; functions are saved by their registered names."""
+        schedule, make_dataset = self.schedule, self.make_dataset
+        serialize = keras.saving.serialize_keras_object
+        return {
+            "schedule": serialize(schedule) if callable(schedule) else schedule,
+            "make_dataset": serialize(make_dataset) if make_dataset else None,
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        """Returns a callback made from what `get_config` returned."""
+        schedule, make_dataset = config["schedule"], config["make_dataset"]
+        deserialize = keras.saving.deserialize_keras_object
+        if isinstance(schedule, dict) and "class_name" in schedule:
+            schedule = deserialize(schedule)
+        return cls(schedule, deserialize(make_dataset) if make_dataset else None)

@@ -1,0 +1,81 @@
+"""GainTracker: AdaScale's estimates over training."""
+
+import keras
+import numpy as np
+
+from tf_adasum.callbacks.step_tracker import StepTracker
+from tf_adasum.optimizers import adascale
+
+
+@keras.saving.register_keras_serializable("tf_adasum")
+class GainTracker(StepTracker):
+    """Puts AdaScale's gain ratio and estimates into the logs, and keeps them.
+
+    In `logs`, hence in History, CSVLogger, TensorBoard and the progress bar; loggers come after
+    this callback in the list:
+
+    * ``gain``: r, in [1, S]; at the end of an epoch its mean over the steps measured;
+    * ``scale_invariant_steps``: τ, the sum of all gains: steps of the small batch;
+    * ``effective_learning_rate``: η = r · lr(⌊τ⌋);
+    * ``gradient_variance`` and ``gradient_squared_norm``: σ² and μ², moving averages;
+    * ``skipped_steps``: how many steps had gradients that were not finite.
+
+    Args:
+        every: steps (calls of the training function) between two measurements. Reading a value
+            waits for the step.
+
+    Attributes:
+        steps: list of the steps measured, counted from 1 over all epochs.
+        values: list of dicts with the names above, one for each step.
+
+    Raises:
+        ValueError: if `every` is no positive int; when training starts, if the optimizer is no
+            `AdaScale`, nor has one in it.
+
+    Example:
+        >>> tracker = tf_adasum.callbacks.GainTracker()
+        >>> history = model.fit(dataset, callbacks=[tracker]).history
+        >>> history["gain"]
+        >>> tracker.plot().savefig("gain.png")
+    """
+
+    def on_train_begin(self, logs=None):
+        """Finds the optimizer."""
+        self._adascale = adascale.within(self.model.optimizer, "GainTracker")
+
+    def measure(self):
+        """Returns the dict of this step."""
+        optimizer = self._adascale
+        values = {
+            "gain": optimizer.gain,
+            "scale_invariant_steps": optimizer.scale_invariant_steps,
+            "effective_learning_rate": optimizer.effective_learning_rate,
+            "gradient_variance": optimizer.gradient_variance,
+            "gradient_squared_norm": optimizer.gradient_squared_norm,
+            "skipped_steps": optimizer.skipped_steps,
+        }
+        return {name: float(value) for name, value in values.items()}
+
+    def on_train_batch_end(self, batch, logs=None):
+        """Measures, when it is time, and shows the last values."""
+        super().on_train_batch_end(batch, logs)
+        if logs is not None and self.values:
+            logs.update(self.values[-1])
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Puts the values of the epoch into the logs."""
+        if logs is None or not self.values:
+            return
+        measured = self.values_of_epoch or self.values[-1:]
+        logs.update(self.measure())
+        logs["gain"] = float(np.mean([values["gain"] for values in measured]))
+
+    def draw(self, axes):
+        """Draws the gain over the scale-invariant step."""
+        x, y = (
+            [values[name] for values in self.values] for name in ("scale_invariant_steps", "gain")
+        )
+        axes.plot(x, y)
+        axes.axhline(1, color="gray", linewidth=0.5)
+        axes.set_xlabel("scale-invariant step τ")
+        axes.set_ylabel("gain ratio r")
