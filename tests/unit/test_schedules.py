@@ -1,0 +1,236 @@
+"""LinearScalingWarmup against its formula in exact arithmetic."""
+
+import doctest
+import json
+import math
+from fractions import Fraction
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_adasum import schedules
+
+LinearScalingWarmup = schedules.LinearScalingWarmup
+Schedules = keras.optimizers.schedules
+
+# The factor is float64; it is rounded to float32, and so is its product: 2 · 6e-8.
+TOLERANCE = 2.0**-23
+
+STEPS = [0, 1, 2, 3, 7, 16, 17, 18, 40, 99, 100, 101, 250]
+
+
+@keras.saving.register_keras_serializable("test_schedules")
+class StepItself(Schedules.LearningRateSchedule):
+    """The step that it is asked for, float64: shows ⌊t T / n⌋ itself."""
+
+    def __call__(self, step):
+        assert step.dtype == tf.int64
+        return tf.cast(step, tf.float64)
+
+    def get_config(self):
+        return {}
+
+
+def factor(t, scale, warmup, iterations):
+    """1 + (S - 1) min(t / (w n), 1), exactly."""
+    warmup_iterations = Fraction(warmup) * iterations
+    progress = min(Fraction(t) / warmup_iterations, 1) if warmup_iterations else 1
+    return 1 + (Fraction(scale) - 1) * progress
+
+
+OPTIONS = {
+    "LSW": {"scale": 8, "total_steps": 900},
+    "LSW+": {"scale": 8, "total_steps": 900, "iterations": 180},
+    "uneven": {"scale": 7, "total_steps": 1001, "warmup": 0.2, "iterations": 333},
+    "fraction": {"scale": 2.5, "total_steps": 101, "warmup": 0.3},
+    "longer": {"scale": 3, "total_steps": 17, "iterations": 100},
+    "no warmup": {"scale": 4, "total_steps": 400, "warmup": 0},
+    "all warmup": {"scale": 4, "total_steps": 400, "warmup": 1},
+    "one": {"scale": 1, "total_steps": 100},
+}
+
+
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_follows_its_formula(options, traced):
+    schedule = LinearScalingWarmup(StepItself(), **options)
+    constant = LinearScalingWarmup(0.25, **options)
+    n = options.get(
+        "iterations", math.ceil(Fraction(options["total_steps"], 1) / Fraction(options["scale"]))
+    )
+    assert schedule.iterations == n
+
+    def both(step):
+        return schedule(step), constant(step)
+
+    if traced:
+        both = tf.function(both, input_signature=[tf.TensorSpec([], tf.int64)])
+    for t in STEPS:
+        wanted = factor(t, options["scale"], options.get("warmup", 5 / 90), n)
+        scaled, flat = both(tf.constant(t, tf.int64))
+        inner = t * options["total_steps"] // n
+        assert scaled.dtype == tf.float64 and flat.dtype == tf.float32
+        np.testing.assert_allclose(scaled, float(inner * wanted), rtol=1e-15)
+        np.testing.assert_allclose(flat, float(wanted / 4), rtol=TOLERANCE)
+
+
+def test_ends_its_warmup_at_s_times_the_learning_rate():
+    schedule = LinearScalingWarmup(0.5, scale=16, total_steps=16 * 90)
+    assert schedule.iterations == 90
+    rates = [float(schedule(t)) for t in range(90)]
+    assert rates[0] == 0.5
+    assert rates[:6] == sorted(set(rates[:6])), "rises in each step"
+    assert rates[5:] == [8.0] * 85
+
+
+# (T, S, iterations of LSW) of AdaScale's table 2, where it gives more than three digits.
+@pytest.mark.parametrize("total_steps, scale, iterations", [(39100, 64, 611), (39100, 8, 4888)])
+def test_iterations_of_the_paper(total_steps, scale, iterations):
+    schedule = LinearScalingWarmup(0.1, scale=scale, total_steps=total_steps)
+    assert schedule.iterations == iterations
+
+
+@pytest.mark.parametrize("total_steps", [2**24 + 3, 2**31 + 11, 10**9 + 7])
+def test_the_inner_step_is_exact_for_long_runs(total_steps):
+    """float32 would miss it by a hundred steps, int32 would overflow."""
+    iterations = total_steps - 2
+    schedule = LinearScalingWarmup(
+        StepItself(), scale=1, total_steps=total_steps, iterations=iterations
+    )
+    for t in [1, iterations // 2 + 1, iterations - 1, iterations]:
+        assert int(schedule(tf.constant(t, tf.int64))) == t * total_steps // iterations
+
+
+INNER = {
+    "cosine": lambda: Schedules.CosineDecay(0.3, 100, warmup_target=0.5, warmup_steps=10),
+    "pieces": lambda: Schedules.PiecewiseConstantDecay([30, 60], [0.1, 0.01, 0.001]),
+    "exponential": lambda: Schedules.ExponentialDecay(0.1, 10, 0.9),
+    "polynomial": lambda: Schedules.PolynomialDecay(0.1, 100, 0.01, power=2.0),
+}
+
+
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
+@pytest.mark.parametrize("inner", INNER.values(), ids=INNER)
+def test_scale_one_is_the_schedule_itself(inner, traced):
+    original = inner()
+    schedule = LinearScalingWarmup(original, scale=1, total_steps=100)
+
+    def both(step):
+        return original(step), schedule(step)
+
+    both = tf.function(both) if traced else both
+    for t in STEPS:
+        one, other = both(tf.constant(t, tf.int64))
+        assert one.dtype == other.dtype
+        assert one.numpy() == other.numpy()
+
+
+@pytest.mark.parametrize("inner", INNER.values(), ids=INNER)
+def test_goes_through_the_whole_schedule(inner):
+    """After warm-up it is S times the schedule, S steps at a time."""
+    schedule = LinearScalingWarmup(inner(), scale=4, total_steps=100)
+    assert schedule.iterations == 25
+    for t in [2, 3, 10, 24, 25]:
+        np.testing.assert_allclose(schedule(t), 4 * inner()(4 * t), rtol=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    "step", [7, np.int64(7), tf.constant(7), tf.constant(7.0), keras.Variable(7, dtype="int64")]
+)
+def test_any_kind_of_step(step):
+    schedule = LinearScalingWarmup(StepItself(), scale=2, total_steps=20, warmup=0.9)
+    np.testing.assert_allclose(schedule(step), 14 * (1 + 7 / 9), rtol=1e-15)
+
+
+@pytest.mark.parametrize("jit_compile", [False, True], ids=["graph", "xla"])
+def test_an_optimizer_follows_it(jit_compile):
+    schedule = LinearScalingWarmup(
+        Schedules.PiecewiseConstantDecay([9], [0.1, 0.01]), scale=2, total_steps=20, warmup=0.5
+    )
+    optimizer = keras.optimizers.SGD(schedule)
+    variable = keras.Variable(0.0)
+    optimizer.build([variable])
+
+    @tf.function(jit_compile=jit_compile)
+    def step():
+        optimizer.apply([tf.constant(-1.0)], [variable])
+
+    rates = []
+    for _ in range(schedule.iterations):
+        before = float(variable.numpy())
+        step()
+        rates.append(float(variable.numpy()) - before)
+    expected = [0.1 * (1 + t / 5) for t in range(5)] + [0.02] * 5
+    np.testing.assert_allclose(rates, expected, atol=1e-6)  # differences of numbers near 1
+
+
+@pytest.mark.parametrize("iterations", [None, 40])
+@pytest.mark.parametrize("inner", [*INNER.values(), StepItself, lambda: 0.1])
+def test_serialization(inner, iterations):
+    schedule = LinearScalingWarmup(
+        inner(), scale=4, total_steps=100, warmup=0.25, iterations=iterations
+    )
+    config = schedule.get_config()
+    assert config["iterations"] == iterations
+    serialized = json.loads(json.dumps(Schedules.serialize(schedule)))
+    assert serialized["registered_name"] == "tf_adasum>LinearScalingWarmup"
+    for again in (Schedules.deserialize(serialized), LinearScalingWarmup.from_config(config)):
+        assert again.get_config() == schedule.get_config()
+        assert [float(again(t)) for t in STEPS] == [float(schedule(t)) for t in STEPS]
+
+
+def test_serialization_within_an_optimizer_and_another_schedule():
+    inner = LinearScalingWarmup(INNER["cosine"](), scale=2, total_steps=100)
+    outer = LinearScalingWarmup(inner, scale=2, total_steps=50)
+    optimizer = keras.optimizers.SGD(outer, momentum=0.9)
+    again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
+    assert again.get_config() == optimizer.get_config()
+    assert float(again.learning_rate.numpy()) == float(outer(0))
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        {"learning_rate": "0.1"},
+        {"learning_rate": None},
+        {"learning_rate": True},
+        {"learning_rate": -0.1},
+        {"learning_rate": float("nan")},
+        {"learning_rate": lambda: 0.1},
+        {"scale": 0.5},
+        {"scale": 0},
+        {"scale": True},
+        {"scale": None},
+        {"scale": float("inf")},
+        {"total_steps": 0},
+        {"total_steps": 10.0},
+        {"total_steps": True},
+        {"warmup": -0.1},
+        {"warmup": 1.1},
+        {"warmup": "5/90"},
+        {"warmup": None},
+        {"warmup": float("nan")},
+        {"iterations": 0},
+        {"iterations": -1},
+        {"iterations": 2.5},
+        {"iterations": True},
+    ],
+    ids=str,
+)
+def test_refuses_bad_arguments(argument):
+    ((name, value),) = argument.items()
+    arguments = {"learning_rate": 0.1, "scale": 2, "total_steps": 10} | argument
+    with pytest.raises(ValueError, match=f"`{name}` must be ") as error:
+        LinearScalingWarmup(**arguments)
+    assert str(error.value).endswith(f"Received: {name}={value!r}")
+
+
+def test_the_example_of_the_docstring():
+    finder = doctest.DocTestFinder(recurse=False)
+    (example,) = finder.find(LinearScalingWarmup, "LinearScalingWarmup", module=schedules)
+    report = []
+    result = doctest.DocTestRunner().run(example, out=report.append)
+    assert result.attempted == 4
+    assert result.failed == 0, "".join(report)

@@ -1,0 +1,273 @@
+"""LAMB: Adam whose step on each variable has a length in proportion to that variable's norm."""
+
+import math
+import re
+import warnings
+
+import keras
+import tensorflow as tf
+
+from tf_adasum import keras_seam
+
+
+@keras.saving.register_keras_serializable("tf_adasum")
+class LAMB(keras_seam.SelfDecayingOptimizer):
+    """Layer-wise adaptive moments, for large batches.
+
+    In step t = 1, 2, …, for each variable w with gradient g:
+
+        m ← β1 m + (1 - β1) g                   v ← β2 v + (1 - β2) g²
+        m̂ = m / (1 - β1^t)                      v̂ = v / (1 - β2^t)
+        u = m̂ / (sqrt(v̂) + ε) + λ w             weight decay, inside the trust ratio
+        w ← w - η φ u                           φ = ‖w‖ / ‖u‖, or 1 where one of them is 0
+
+    Variables that match `exclude_from_weight_decay` have λ = 0, those that match
+    `exclude_from_layer_adaptation` φ = 1. A pattern is a regular expression that is searched in the
+    variable's `path`, such as ``"dense/bias"``. One that matches no variable is warned of when the
+    optimizer is built.
+
+    m, v and all norms are float32 at least, float64 for variables of that dtype. Sparse gradients
+    count as the dense ones that they stand for: every row takes part in each step.
+
+    *keras.optimizers.Lamb* differs: it has no exclusions, its ε is 1e-7 by default, and it takes
+    w ← (1 - η λ) w before the step, so that weight decay stays outside of the trust ratio.
+
+    *tensorflow_addons.optimizers.LAMB* 0.23 has the same steps, to float32 rounding, but two
+    settings are taken literally here: ``epsilon=0`` (there 1e-7), and an empty
+    `exclude_from_layer_adaptation`, which excludes nothing (there the default). It searches in
+    names that end in ``":0"``, which a path does not.
+
+    Args:
+        learning_rate: η: a float, a `keras.optimizers.schedules.LearningRateSchedule` or a callable
+            without arguments.
+        beta_1: β1, in [0, 1).
+        beta_2: β2, in [0, 1).
+        epsilon: ε, 0 or more. With 0, an element whose gradients were all 0 has no step but λ w.
+        weight_decay: λ, 0 or more.
+        exclude_from_weight_decay: regular expression or list of them; None, none.
+        exclude_from_layer_adaptation: the same; None, the ones of `exclude_from_weight_decay`.
+        clipnorm, clipvalue, global_clipnorm, use_ema, ema_momentum, ema_overwrite_frequency: as in
+            all Keras optimizers.
+        loss_scale_factor, gradient_accumulation_steps, name: likewise.
+
+    Raises:
+        ValueError: for a number out of its range, something else than a number, a pattern that is
+            no regular expression.
+
+    Example:
+        >>> import keras
+        >>> import numpy as np
+        >>> import tf_adasum
+        >>> def one_step(optimizer_class):
+        ...     w = keras.Variable([3.0, 4.0])
+        ...     optimizer = optimizer_class(learning_rate=0.1, weight_decay=0.1)
+        ...     optimizer.apply([np.array([0.5, -2.0], "float32")], [w])
+        ...     return [round(float(element), 4) for element in w.numpy()]
+        >>> one_step(tf_adasum.optimizers.LAMB)  # u = (1.3, -0.6), φ = 5 / 1.4318
+        [2.546, 4.2095]
+        >>> one_step(keras.optimizers.Lamb)  # w = (2.97, 3.96), u = (1, -1), φ = 4.95 / 1.4142
+        [2.62, 4.31]
+
+    Reference:
+        You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes",
+        ICLR 2020 (arXiv 1904.00962), algorithm 2, with its scaling function the identity.
+    """
+
+    def __init__(
+        self,
+        learning_rate=0.001,
+        beta_1=0.9,
+        beta_2=0.999,
+        epsilon=1e-6,
+        weight_decay=0.0,
+        exclude_from_weight_decay=None,
+        exclude_from_layer_adaptation=None,
+        clipnorm=None,
+        clipvalue=None,
+        global_clipnorm=None,
+        use_ema=False,
+        ema_momentum=0.99,
+        ema_overwrite_frequency=None,
+        loss_scale_factor=None,
+        gradient_accumulation_steps=None,
+        name="lamb",
+    ):
+        _check_number("beta_1", beta_1, below=1)
+        _check_number("beta_2", beta_2, below=1)
+        _check_number("epsilon", epsilon)
+        _check_number("weight_decay", weight_decay)
+        no_decay = _patterns("exclude_from_weight_decay", exclude_from_weight_decay)
+        no_adaptation = _patterns("exclude_from_layer_adaptation", exclude_from_layer_adaptation)
+        super().__init__(
+            learning_rate=learning_rate,
+            weight_decay=float(weight_decay),
+            clipnorm=clipnorm,
+            clipvalue=clipvalue,
+            global_clipnorm=global_clipnorm,
+            use_ema=use_ema,
+            ema_momentum=ema_momentum,
+            ema_overwrite_frequency=ema_overwrite_frequency,
+            loss_scale_factor=loss_scale_factor,
+            gradient_accumulation_steps=gradient_accumulation_steps,
+            name=name,
+        )
+        self.beta_1 = float(beta_1)
+        self.beta_2 = float(beta_2)
+        self.epsilon = float(epsilon)
+        # Keras has a method `exclude_from_weight_decay`: no attribute may have that name.
+        self._no_decay_patterns = no_decay
+        self._no_adaptation_patterns = no_adaptation
+
+    def get_config(self):
+        """Returns the constructor's arguments."""
+        no_decay, no_adaptation = self._no_decay_patterns, self._no_adaptation_patterns
+        return super().get_config() | {
+            "beta_1": self.beta_1,
+            "beta_2": self.beta_2,
+            "epsilon": self.epsilon,
+            "exclude_from_weight_decay": None if no_decay is None else list(no_decay),
+            "exclude_from_layer_adaptation": None if no_adaptation is None else list(no_adaptation),
+        }
+
+    def exclude_from_weight_decay(self, var_list=None, var_names=None):
+        """Refuses: the constructor takes the exclusions, and saves them with the model."""
+        raise ValueError(
+            "LAMB takes exclusions when it is made: LAMB(exclude_from_weight_decay=[regular "
+            "expressions on variable paths]). Received: exclude_from_weight_decay("
+            f"var_list={var_list!r}, var_names={var_names!r})"
+        )
+
+    def build(self, variables):
+        """Makes m and v, and decides which variables are excluded from what.
+
+        Args:
+            variables: list of `keras.Variable`, or of `tf.Variable`, whose name is its path.
+        """
+        if self.built:
+            return
+        super().build(variables)
+        self._momentums = [self._add_moment(variable, "momentum") for variable in variables]
+        self._velocities = [self._add_moment(variable, "velocity") for variable in variables]
+
+        no_decay = self._no_decay_patterns or ()
+        no_adaptation = self._no_adaptation_patterns
+        no_adaptation = no_decay if no_adaptation is None else no_adaptation
+        paths = [_path(variable) for variable in variables]
+        self._decays = [not _matches(no_decay, path) for path in paths]
+        self._adapts = [not _matches(no_adaptation, path) for path in paths]
+        unused = [
+            pattern
+            for pattern in dict.fromkeys([*no_decay, *no_adaptation])
+            if not any(re.search(pattern, path) for path in paths)
+        ]
+        if unused:
+            warnings.warn(
+                f"LAMB excludes no variable by {', '.join(map(repr, unused))}: nothing in the "
+                f"paths of the variables matches, which are {', '.join(paths)}",
+                stacklevel=2,
+            )
+
+    def _add_moment(self, variable, name):
+        """Zeros beside a variable; in 16 bits β2 v + (1 - β2) g² would soon stay at v."""
+        beside = variable.value if isinstance(variable, keras.Variable) else variable
+        with tf.distribute.get_strategy().extended.colocate_vars_with(beside):
+            return self.add_variable(
+                shape=variable.shape,
+                dtype=_at_least_float32(variable.dtype),
+                name=f"{_path(variable).replace('/', '_')}_{name}",
+            )
+
+    def update_step(self, gradient, variable, learning_rate):
+        """Takes one step on one variable; called by Keras.
+
+        Args:
+            gradient: tensor of the variable's shape, or `tf.IndexedSlices`.
+            variable: one of those that `build` was given.
+            learning_rate: η, scalar.
+        """
+        index = keras_seam.index_of(self, variable)
+        m, v = (tf.convert_to_tensor(own[index]) for own in (self._momentums, self._velocities))
+        g = _dense(tf.cast(gradient, m.dtype), variable.shape)
+        w = tf.cast(variable, m.dtype)
+
+        # β as it is in the dtype of m, for its powers, too: the weights of v̂ add up to 1 only if
+        # they agree, and 1 - β2^t has but four digits in float32.
+        beta_1, beta_2 = (tf.constant(beta, m.dtype) for beta in (self.beta_1, self.beta_2))
+        m = beta_1 * m + (1 - beta_1) * g
+        v = beta_2 * v + (1 - beta_2) * tf.square(g)
+        self.assign(self._momentums[index], m)
+        self.assign(self._velocities[index], v)
+
+        t = self.iterations + 1
+        m_hat = m / _one_minus_power(beta_1, t)
+        v_hat = v / _one_minus_power(beta_2, t)
+        u = tf.math.divide_no_nan(m_hat, tf.sqrt(v_hat) + self.epsilon)
+        if self._decays[index]:
+            u += self.weight_decay * w
+
+        step = tf.cast(learning_rate, w.dtype) * u
+        if self._adapts[index]:
+            step *= _trust_ratio(w, u)
+        self.assign(variable, w - step)
+
+
+def _one_minus_power(beta, t):
+    """``1 - β^t`` in the dtype of β, rounded once."""
+    power = tf.pow(tf.cast(beta, tf.float64), tf.cast(t, tf.float64))
+    return tf.cast(1 - power, beta.dtype)
+
+
+def _trust_ratio(w, u):
+    """``‖w‖ / ‖u‖``, or 1 where one of them is 0."""
+    w_norm, u_norm = (tf.sqrt(tf.reduce_sum(tf.square(x))) for x in (w, u))
+    ratio = tf.math.divide_no_nan(w_norm, u_norm)
+    return tf.where((w_norm > 0) & (u_norm > 0), ratio, tf.ones_like(ratio))
+
+
+def _dense(gradient, shape):
+    """The gradient as one tensor; the rows of a repeated index add up."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, shape[0])
+
+
+def _at_least_float32(dtype):
+    dtype = tf.as_dtype(dtype)
+    return "float32" if dtype.size < 4 else dtype.name
+
+
+def _path(variable):
+    """A Keras variable's path; the name of one of TensorFlow's, without its ":0"."""
+    return getattr(variable, "path", None) or variable.name.split(":")[0]
+
+
+def _matches(patterns, path):
+    return any(re.search(pattern, path) for pattern in patterns)
+
+
+def _check_number(name, value, below=math.inf):
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not (is_number and 0 <= value < below):
+        expected = "in [0, 1)" if below == 1 else "a finite number, 0 or more"
+        raise ValueError(f"`{name}` of LAMB must be {expected}. Received: {name}={value!r}")
+
+
+def _patterns(name, given):
+    """A tuple of regular expressions; None if None is given."""
+    if given is None:
+        return None
+    patterns = (given,) if isinstance(given, str) else given
+    if not (isinstance(patterns, (list, tuple)) and all(isinstance(own, str) for own in patterns)):
+        raise ValueError(
+            f"`{name}` of LAMB must be a regular expression on variable paths or a list of them, "
+            f"such as ['bias', 'layer_norm']. Received: {name}={given!r}"
+        )
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(
+                f"`{name}` of LAMB must have regular expressions; {pattern!r} is none: {error}. "
+                f"Write re.escape(...) around a plain name. Received: {name}={given!r}"
+            ) from error
+    return tuple(patterns)

@@ -1,0 +1,135 @@
+"""Learning rate schedules for S times the batch: the baselines of AdaScale."""
+
+import math
+
+import keras
+import tensorflow as tf
+
+
+@keras.saving.register_keras_serializable("tf_adasum")
+class LinearScalingWarmup(keras.optimizers.schedules.LearningRateSchedule):
+    """Linear scaling with gradual warm-up: S times the learning rate, in 1/S of the iterations.
+
+    With ``lr`` the schedule of the run on one batch per step, T its iterations, S the batches per
+    step, n the iterations of the run on S batches and w the fraction of them that warms up:
+
+        η_t = lr(⌊t T / n⌋) · (1 + (S - 1) · min(t / (w n), 1))          t = 0, 1, …, n - 1
+
+    It starts at ``lr(0)``, is S times the schedule from iteration w n on, and has gone through the
+    whole schedule after n iterations. With n = ⌈T / S⌉, the default, this is LSW; with the number
+    of iterations that AdaScale takes to the same T it is LSW+.
+
+    Args:
+        learning_rate: ``lr``: a float, or the `keras.optimizers.schedules.LearningRateSchedule` of
+            the run with S = 1.
+        scale: S, 1 or more; for data-parallel training the number of replicas.
+        total_steps: T, the iterations of the run with S = 1.
+        warmup: w, in [0, 1]; 0 starts with S times the learning rate.
+        iterations: n; None, ⌈T / S⌉.
+
+    Raises:
+        ValueError: for a number out of its range, or something that is no such number or schedule.
+
+    Example:
+        >>> import tf_adasum
+        >>> schedule = tf_adasum.schedules.LinearScalingWarmup(
+        ...     0.1, scale=8, total_steps=9000, warmup=0.2
+        ... )
+        >>> schedule.iterations
+        1125
+        >>> [round(float(schedule(step)), 4) for step in (0, 45, 225, 1124)]
+        [0.1, 0.24, 0.8, 0.8]
+
+    Reference:
+        Goyal et al., "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour",
+        arXiv 1706.02677, section 2.2: 5 of 90 epochs. LSW and LSW+ are compared with AdaScale by
+        Johnson et al., ICML 2020 (arXiv 2007.05105), table 2.
+    """
+
+    def __init__(self, learning_rate, *, scale, total_steps, warmup=5 / 90, iterations=None):
+        is_schedule = isinstance(learning_rate, keras.optimizers.schedules.LearningRateSchedule)
+        if not (is_schedule or (_is_number(learning_rate) and learning_rate >= 0)):
+            raise ValueError(
+                "`learning_rate` must be a float, 0 or more, or a LearningRateSchedule. "
+                f"Received: learning_rate={learning_rate!r}"
+            )
+        if not (_is_number(scale) and scale >= 1):
+            raise ValueError(
+                f"`scale` must be a finite number of batches per step, 1 or more. "
+                f"Received: scale={scale!r}"
+            )
+        if not (_is_number(warmup) and 0 <= warmup <= 1):
+            raise ValueError(
+                f"`warmup` must be a fraction of all iterations, in [0, 1]. "
+                f"Received: warmup={warmup!r}"
+            )
+        _check_count("total_steps", total_steps)
+        if iterations is not None:
+            _check_count("iterations", iterations)
+        self.learning_rate = learning_rate if is_schedule else float(learning_rate)
+        self.scale = scale
+        self.total_steps = total_steps
+        self.warmup = float(warmup)
+        self._given_iterations = iterations
+
+    @property
+    def iterations(self):
+        """n: how many steps to train."""
+        if self._given_iterations is not None:
+            return self._given_iterations
+        return int(-(-self.total_steps // self.scale))
+
+    def __call__(self, step):
+        """Returns η, a scalar tensor of the dtype that the schedule has, or Keras's default.
+
+        Args:
+            step: t, a scalar: a Python number, a tensor or a variable; read as int64.
+        """
+        t = tf.cast(step, tf.int64)
+        learning_rate = self.learning_rate
+        if not isinstance(learning_rate, float):
+            # ⌊t T / n⌋ in integers: float32 misses it where t T / n is near one, or t T above 2^24.
+            learning_rate = learning_rate(t * self.total_steps // self.iterations)
+        learning_rate = keras.ops.convert_to_tensor(learning_rate)
+        return learning_rate * tf.cast(self._factor(t), learning_rate.dtype)
+
+    def _factor(self, t):
+        """What warm-up has made of the learning rate: from 1 to S, float64."""
+        warmup_iterations = self.warmup * self.iterations
+        if warmup_iterations == 0:
+            return tf.constant(self.scale, tf.float64)
+        progress = tf.minimum(tf.cast(t, tf.float64) / warmup_iterations, 1)
+        return 1 + (self.scale - 1) * progress
+
+    def get_config(self):
+        """Returns the constructor's arguments."""
+        learning_rate = self.learning_rate
+        if not isinstance(learning_rate, float):
+            learning_rate = keras.optimizers.schedules.serialize(learning_rate)
+        return {
+            "learning_rate": learning_rate,
+            "scale": self.scale,
+            "total_steps": self.total_steps,
+            "warmup": self.warmup,
+            "iterations": self._given_iterations,
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        """Returns a schedule made from what `get_config` returned."""
+        learning_rate = config["learning_rate"]
+        if isinstance(learning_rate, dict):
+            learning_rate = keras.optimizers.schedules.deserialize(learning_rate)
+        return cls(**config | {"learning_rate": learning_rate})
+
+
+def _is_number(value):
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _check_count(name, value):
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(
+            f"`{name}` must be a number of iterations, an int of 1 or more. "
+            f"Received: {name}={value!r}"
+        )
