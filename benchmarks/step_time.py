@@ -9,12 +9,11 @@ benchmarks/results/DATE-step_time.md.
 """
 
 import argparse
-import time
 
 import numpy as np
 import report
+from fit_steps import WARM_UP, time_in_turn
 
-WARM_UP = 3  # steps of each fit, with its tracing
 ROWS = 64  # of a global batch
 FEATURES, WIDTH, CLASSES = 1024, 4096, 1000  # 25.1 million parameters
 
@@ -33,7 +32,8 @@ def stock_strategy():
     return StockStrategy()
 
 
-def build(strategy):
+def build(strategy, optimizer):
+    """Returns the compiled model."""
     import keras
 
     keras.utils.set_random_seed(0)
@@ -42,8 +42,15 @@ def build(strategy):
         layers += [keras.layers.Dense(WIDTH, "relu"), keras.layers.Dense(CLASSES)]
         model = keras.Sequential(layers)
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(optimizer=keras.optimizers.SGD(0.001), loss=loss)
+        model.compile(optimizer=optimizer(), loss=loss)
     return model
+
+
+def random_rows(count):
+    """Returns features and classes for the model."""
+    random = np.random.default_rng(0)
+    x = random.standard_normal([count, FEATURES], dtype=np.float32)
+    return x, random.integers(0, CLASSES, count)
 
 
 def measure(rounds, steps, out):
@@ -53,29 +60,12 @@ def measure(rounds, steps, out):
     import tf_adasum
 
     ours = tf_adasum.AdasumMirroredStrategy()
-    models = {"stock": build(stock_strategy()), "adasum": build(ours)}
-    random = np.random.default_rng(0)
-    x = random.standard_normal([ROWS * (WARM_UP + steps), FEATURES], dtype=np.float32)
-    y = random.integers(0, CLASSES, len(x))
-
-    class Stopwatch(keras.callbacks.Callback):
-        def __init__(self):
-            super().__init__()
-            self.seconds = []
-
-        def on_train_batch_begin(self, batch, logs=None):
-            self.start = time.perf_counter()
-
-        def on_train_batch_end(self, batch, logs=None):
-            self.seconds.append(time.perf_counter() - self.start)
-
-    seconds = {kind: [] for kind in models}
-    for _ in range(rounds):
-        for kind, model in models.items():
-            stopwatch = Stopwatch()
-            model.fit(x, y, batch_size=ROWS, shuffle=False, verbose=0, callbacks=[stopwatch])
-            seconds[kind].append(stopwatch.seconds[WARM_UP:])
-    report.save(ours, seconds, out)
+    models = {
+        kind: build(strategy, lambda: keras.optimizers.SGD(0.001))
+        for kind, strategy in (("stock", stock_strategy()), ("adasum", ours))
+    }
+    x, y = random_rows(ROWS * (WARM_UP + steps))
+    report.save(ours, time_in_turn(models, x, y, batch_size=ROWS, rounds=rounds), out)
 
 
 def main():

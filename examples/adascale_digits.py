@@ -120,8 +120,8 @@ def train(method, scale, seed, iterations, arguments):
         "loss": loss,
         "iterations": updates,
         "seconds": round(seconds, 1),
-        "steps": [values["scale_invariant_steps"] for values in tracker.values],
-        "gains": [values["gain"] for values in tracker.values],
+        "steps": [round(values["scale_invariant_steps"], 1) for values in tracker.values],
+        "gains": [round(values["gain"], 2) for values in tracker.values],
     }
 
 

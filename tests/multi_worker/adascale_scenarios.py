@@ -96,3 +96,25 @@ def steps(strategy, count, kind="own", steps=STEPS, momentum=0.9, schedule=False
         "weights": [np.concatenate([v.numpy().ravel() for v in copy]) for copy in copies],
         "iterations": int(optimizer.iterations.numpy()),
     }
+
+
+def collectives(strategy):
+    """Returns how many collectives a step has in SGD and in AdaScale, and the bytes they reduce."""
+    use_rule(strategy, "mean")
+
+    def measure(wrap):
+        with strategy.scope():
+            variables = [keras.Variable(value, name="v") for value in initial_values()]
+            optimizer = wrap(keras.optimizers.SGD(0.05))
+            optimizer.build(variables)
+
+        @tf.function
+        def step():
+            strategy.run(lambda: optimizer.apply([tf.ones(shape) for shape in SHAPES], variables))
+
+        graph = step.get_concrete_function().graph
+        found = [node for node in graph.get_operations() if node.type.startswith("Collective")]
+        sent = [node.inputs[0].shape.num_elements() * node.inputs[0].dtype.size for node in found]
+        return [len(found), sum(sent)]
+
+    return {"sgd": measure(lambda sgd: sgd), "adascale": measure(AdaScale)}

@@ -71,6 +71,13 @@ def test_two_workers(group, count):
     check(group.run("adascale_scenarios.steps", count=count, schedule=True), count, schedule=True)
 
 
+@pytest.mark.parametrize("group", ["2x2"], indirect=True, scope="module")
+def test_sends_one_number_in_the_same_all_reduce(group):
+    for result in group.run("adascale_scenarios.collectives"):
+        assert result["adascale"][0] == result["sgd"][0] == group.devices
+        assert result["adascale"][1] - result["sgd"][1] == 4 * group.devices
+
+
 @pytest.mark.parametrize("group", ["4x1"], indirect=True, scope="module")
 def test_four_workers(group):
     check(group.run("adascale_scenarios.steps", count=4, momentum=0.0), 4, momentum=0.0)

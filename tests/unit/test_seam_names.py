@@ -173,8 +173,10 @@ ATTRIBUTES = {
     "optimizer": [
         "_accumulated_gradients",
         "_iterations",
+        "_learning_rate",
         "_model_variables_moving_average",
         "_trainable_variables",
+        "_variables",
         "_distribution_strategy",
     ],
 }

@@ -1,0 +1,36 @@
+"""Times the steps of `fit` of several models in turn."""
+
+import time
+
+WARM_UP = 3  # steps of each fit, with its tracing
+
+
+def time_in_turn(models, x, y, *, batch_size, rounds):
+    """Returns for each model a list of rounds, each a list of the seconds of its steps.
+
+    Args:
+        models: dict from names to compiled Keras models.
+        x, y: the rows of one `fit`, of which the first WARM_UP steps do not count.
+        batch_size: the global one.
+        rounds: how often every model has its turn.
+    """
+    import keras
+
+    class Stopwatch(keras.callbacks.Callback):
+        def __init__(self):
+            super().__init__()
+            self.seconds = []
+
+        def on_train_batch_begin(self, batch, logs=None):
+            self.start = time.perf_counter()
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.seconds.append(time.perf_counter() - self.start)
+
+    seconds = {name: [] for name in models}
+    for _ in range(rounds):
+        for name, model in models.items():
+            stopwatch = Stopwatch()
+            model.fit(x, y, batch_size=batch_size, shuffle=False, verbose=0, callbacks=[stopwatch])
+            seconds[name].append(stopwatch.seconds[WARM_UP:])
+    return seconds
