@@ -79,6 +79,9 @@ SEED_STRIDE = 0x9E3779B1
 # The attribute with the moving averages of the weights, where an optimizer has `use_ema`.
 MOVING_AVERAGES = "_model_variables_moving_average"
 
+# What `keras.callbacks.SwapEMAWeights` looks for in an optimizer.
+OF_SWAP_EMA_WEIGHTS = (MOVING_AVERAGES, "_trainable_variables")
+
 
 def install():
     """Wraps the functions above; again is harmless.
@@ -360,18 +363,18 @@ def add_accumulator(optimizer):
         optimizer._accumulated_gradients.append(accumulator)
 
 
-def base_learning_rate(optimizer):
-    """Returns what the optimizer was given: a float, a schedule or another callable."""
-    given = optimizer._learning_rate
-    return float(given.numpy()) if isinstance(given, keras.Variable) else given
+def exchange_learning_rate(optimizer, learning_rate):
+    """Gives an optimizer another learning rate; returns what it had.
 
+    The property `learning_rate` takes a variable that it replaces out of a list that
+    tf.train.Checkpoint tracks, which then refuses to save.
 
-def learning_rate_at(optimizer, step):
-    """Returns the learning rate of an optimizer, its schedule evaluated at an int64 step."""
-    given = optimizer._learning_rate
-    if isinstance(given, keras.optimizers.schedules.LearningRateSchedule):
-        return given(step)
-    return given() if not isinstance(given, keras.Variable) and callable(given) else given
+    Args:
+        optimizer: the optimizer.
+        learning_rate: a Keras variable, a schedule or another callable.
+    """
+    had, optimizer._learning_rate = optimizer._learning_rate, learning_rate
+    return had
 
 
 def own_variables(optimizer):

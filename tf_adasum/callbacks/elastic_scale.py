@@ -66,6 +66,8 @@ class ElasticScale(keras.callbacks.Callback):
         """Finds the optimizer; training begins on the first dataset."""
         self._adascale = adascale.within(self.model.optimizer, "ElasticScale")
         self.scale, self._following = self.scale_of(0), None
+        cardinality = int(self.dataset.cardinality()) if self.dataset is not None else None
+        self._whole_epochs = self.params["steps"] in (None, cardinality)  # else: steps_per_epoch
 
     def on_epoch_begin(self, epoch, logs=None):
         """Sets the S of this epoch; the epoch then asks for its dataset."""
@@ -74,9 +76,10 @@ class ElasticScale(keras.callbacks.Callback):
             self._adascale.set_scale(self.scale)
         if self.make_dataset is not None and self.scale != scale:
             self._following = self.make_dataset(self.scale)
-            steps = int(self._following.cardinality())
-            self.params["steps"] = steps if steps >= 0 else None  # all callbacks share the dict
-            keras_seam.expect(self.model, steps=self.params["steps"])
+            if self._whole_epochs:
+                steps = int(self._following.cardinality())
+                self.params["steps"] = steps if steps >= 0 else None  # all callbacks share the dict
+                keras_seam.expect(self.model, steps=self.params["steps"])
 
     def _take_following(self):
         """Returns the dataset that follows, once; None while there is none."""

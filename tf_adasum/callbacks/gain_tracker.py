@@ -14,11 +14,13 @@ class GainTracker(StepTracker):
     In `logs`, hence in History, CSVLogger, TensorBoard and the progress bar; loggers come after
     this callback in the list:
 
-    * ``gain``: r, in [1, S]; at the end of an epoch its mean over the steps measured;
+    * ``gain``: r, in [1, S]; at the end of an epoch its mean over the steps measured in it, or the
+      last one if there are none;
     * ``scale_invariant_steps``: τ, the sum of all gains: steps of the small batch;
     * ``effective_learning_rate``: η = r · lr(⌊τ⌋);
     * ``gradient_variance`` and ``gradient_squared_norm``: σ² and μ², moving averages;
-    * ``skipped_steps``: how many steps had gradients that were not finite.
+    * ``skipped_steps``: how many steps had gradients that were not finite; those that a
+      `LossScaleOptimizer` leaves out do not come as far.
 
     Args:
         every: steps (calls of the training function) between two measurements. Reading a value
@@ -64,11 +66,11 @@ class GainTracker(StepTracker):
 
     def on_epoch_end(self, epoch, logs=None):
         """Puts the values of the epoch into the logs."""
-        if logs is None or not self.values:
+        if logs is None:
             return
-        measured = self.values_of_epoch or self.values[-1:]
         logs.update(self.measure())
-        logs["gain"] = float(np.mean([values["gain"] for values in measured]))
+        if self.values_of_epoch:
+            logs["gain"] = float(np.mean([values["gain"] for values in self.values_of_epoch]))
 
     def draw(self, axes):
         """Draws the gain over the scale-invariant step."""

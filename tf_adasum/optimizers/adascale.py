@@ -53,8 +53,9 @@ class AdaScale(WrapperOptimizer):
 
     Raises:
         ValueError: for what is no optimizer or is wrapped already, a scale below 1, a smoothing
-            outside [0, 1); when it is built: with a scale above 1 and a single gradient, which has
-            no variance; under an `AdasumMirroredStrategy` whose rule is not the mean.
+            outside [0, 1); when it is made or built: under an `AdasumMirroredStrategy` with another
+            rule than the mean; when it is used: with a scale above 1 and a single gradient, which
+            has no variance.
 
     Reference:
         Johnson et al., "AdaScale SGD: A User-Friendly Algorithm for Distributed Training", ICML
@@ -75,12 +76,14 @@ class AdaScale(WrapperOptimizer):
             )
         _refuse_rules(tf.distribute.get_strategy())
         _warn_where_not_validated(type(optimizer))
-        super().__init__(optimizer, keras_seam.base_learning_rate(optimizer), name)
+        super().__init__(optimizer, name)
         self.smoothing, self.debias = smoothing, bool(debias)
         self._given_scale = scale
         self._step = AdaScaleStep(optimizer, smoothing, self.debias)
         keras_seam.take_over(optimizer, self._step)
-        optimizer.learning_rate = ScaledLearningRate(self)
+        self._step.base_learning_rate = keras_seam.exchange_learning_rate(
+            optimizer, ScaledLearningRate(self)
+        )
 
     def build(self, variables):
         """Builds the inner optimizer and the state of the estimates, for a list of variables."""
@@ -90,7 +93,6 @@ class AdaScale(WrapperOptimizer):
         _refuse_rules(strategy)
         super().build(variables)
         self._step.replicas = strategy.num_replicas_in_sync
-        self._check_measurable(self.scale)
         keras_seam.add_accumulator(self.inner_optimizer)
         state = functools.partial(
             self.add_variable, (), dtype="float64", aggregation="only_first_replica"
@@ -104,6 +106,15 @@ class AdaScale(WrapperOptimizer):
         # S is no state but configuration: a restart on other workers shall have its own.
         self._step.scale = tf.Variable(self.scale, dtype=tf.float64, trainable=False)
 
+    @property
+    def scale(self):
+        """S: how many small batches are in a step, as a float."""
+        return float(self._step.count if self._given_scale is None else self._given_scale)
+
+    def check(self):
+        """Raises a ValueError where there is nothing to measure, and more than that is asked."""
+        self._check_measurable(self.scale)
+
     def _check_measurable(self, scale):
         if scale > 1 and self._step.count == 1:
             raise ValueError(
@@ -111,11 +122,6 @@ class AdaScale(WrapperOptimizer):
                 "them: train on several replicas, or pass gradient_accumulation_steps to the inner "
                 f"optimizer. Received: scale={scale}, 1 replica, no accumulation"
             )
-
-    @property
-    def scale(self):
-        """S: how many small batches are in a step, as a float."""
-        return float(self._step.count if self._given_scale is None else self._given_scale)
 
     def set_scale(self, scale):
         """Sets S between two steps, where the batch size changes during training.
@@ -164,12 +170,26 @@ class AdaScale(WrapperOptimizer):
     @property
     def learning_rate(self):
         """lr(⌊τ⌋), the learning rate of S = 1 at this point; can be set if it is no schedule."""
-        whole_steps = tf.cast(tf.floor(self.scale_invariant_steps), tf.int64)
-        return keras_seam.learning_rate_at(self, whole_steps)
+        base = self._step.base_learning_rate
+        if isinstance(base, keras.Variable):
+            return base
+        if isinstance(base, keras.optimizers.schedules.LearningRateSchedule):
+            return base(tf.cast(tf.floor(self.scale_invariant_steps), tf.int64))
+        return base()
 
     @learning_rate.setter
     def learning_rate(self, learning_rate):
-        keras.optimizers.Optimizer.learning_rate.fset(self, learning_rate)
+        base = self._step.base_learning_rate
+        if callable(learning_rate) and not isinstance(learning_rate, keras.Variable):
+            self._step.base_learning_rate = learning_rate
+        elif isinstance(base, keras.Variable):
+            base.assign(learning_rate)
+        else:
+            raise TypeError(
+                "The learning rate is not settable: the inner optimizer was made with a schedule, "
+                "which only another schedule can replace. "
+                f"Received: learning_rate={learning_rate!r}"
+            )
 
     @property
     def effective_learning_rate(self):
@@ -179,10 +199,14 @@ class AdaScale(WrapperOptimizer):
 
     def get_config(self):
         """Returns the constructor's arguments; the inner optimizer has its own learning rate."""
-        inner = keras.saving.serialize_keras_object(self.inner_optimizer)
-        inner["config"]["learning_rate"] = super().get_config()["learning_rate"]
+        inner = self.inner_optimizer
+        scaled = keras_seam.exchange_learning_rate(inner, self._step.base_learning_rate)
+        try:
+            serialized = keras.saving.serialize_keras_object(inner)
+        finally:
+            keras_seam.exchange_learning_rate(inner, scaled)
         return {
-            "optimizer": inner,
+            "optimizer": serialized,
             "scale": self._given_scale,
             "smoothing": self.smoothing,
             "debias": self.debias,
@@ -199,6 +223,7 @@ class AdaScaleStep(keras_seam.Step):
         debias: which moving average.
 
     Attributes:
+        base_learning_rate: lr, as the inner optimizer was given it.
         replicas: N, known when the optimizer is built; as are the scalar variables
         scale: S,
         gain, steps: r and τ,
@@ -210,7 +235,7 @@ class AdaScaleStep(keras_seam.Step):
     def __init__(self, optimizer, smoothing, debias):
         super().__init__(optimizer)
         self.smoothing, self.debias = smoothing, debias
-        self.replicas = 1
+        self.replicas, self.base_learning_rate = 1, None
         self.scale = self.gain = self.steps = self.variance = self.squared_norm = None
         self.weight = self.skipped = None
 
@@ -341,5 +366,5 @@ def _warn_where_not_validated(optimizer):
             f"AdaScale around {optimizer.__name__} is an experiment: it is made for SGD, and what "
             "is known of it (Johnson et al., ICML 2020, Table 2; docs/optimizers.md) was measured "
             "with SGD, with and without momentum.",
-            stacklevel=4,
+            stacklevel=3,
         )

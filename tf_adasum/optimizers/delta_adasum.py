@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from tf_adasum import keras_seam
 from tf_adasum.aggregation import rules
+from tf_adasum.aggregation.sparse import coalesced
 from tf_adasum.optimizers.wrapper import WrapperOptimizer, checked
 
 
@@ -43,8 +44,8 @@ class DeltaAdasum(WrapperOptimizer):
 
     Raises:
         ValueError: for what is no optimizer or is wrapped already, `local_steps` below 1; when it
-            is built: under another strategy than an `AdasumMirroredStrategy`, under its rule
-            ``"mean"``, or under `AdaCons` without `rescale`.
+            is built or used: under another strategy than an `AdasumMirroredStrategy`, under its
+            rule ``"mean"``, or under `AdaCons` without `rescale`.
 
     Reference:
         Maleki et al., "Scaling Distributed Training with Adaptive Summation", MLSys 2021
@@ -60,7 +61,7 @@ class DeltaAdasum(WrapperOptimizer):
             )
         if tf.distribute.has_strategy():
             _check_strategy(tf.distribute.get_strategy())
-        super().__init__(optimizer, lambda: optimizer.learning_rate, name)
+        super().__init__(optimizer, name)
         self.local_steps = local_steps
         self._step = DeltaStep(optimizer, local_steps)
         keras_seam.take_over(optimizer, self._step)
@@ -70,7 +71,8 @@ class DeltaAdasum(WrapperOptimizer):
         if self.built:
             return
         self._strategy = tf.distribute.get_strategy()
-        _check_strategy(self._strategy)
+        if tf.distribute.has_strategy():
+            self.check()
         super().build(variables)
         self._step.variables = list(variables)
         self._step.replicas = self._strategy.num_replicas_in_sync
@@ -80,6 +82,10 @@ class DeltaAdasum(WrapperOptimizer):
                 for name in ("local_steps_taken", "combinations")
             )
             self._step.starts = self.add_optimizer_variables(variables, "start")
+
+    def check(self):
+        """Raises a ValueError outside of a strategy of ours."""
+        _check_strategy(tf.distribute.get_strategy())
 
     def synchronize(self):
         """Combines now what the replicas have done since the last combination.
@@ -136,6 +142,8 @@ class DeltaStep(keras_seam.Step):
 
     def update(self, values, variables):
         """Takes a local step, and combines if it is the last one."""
+        if self.replicas > 1:
+            values = [_with_each_row_once(value) for value in values]
         if self.local_steps > 1:
             self._update_in_turn(values, variables)
         elif self.replicas == 1:
@@ -178,6 +186,15 @@ class DeltaStep(keras_seam.Step):
         """Moves the moving averages of the weights, where all replicas have the same weights."""
         if self.local_steps == 1:
             super().average()
+
+
+def _with_each_row_once(gradient):
+    """A sparse gradient with repeated rows summed: Keras's Adam squares them one by one."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    indices, rows = coalesced(gradient)
+    rows = tf.reshape(rows, [-1, *gradient.values.shape[1:]])
+    return tf.IndexedSlices(rows, tf.cast(indices, gradient.indices.dtype), gradient.dense_shape)
 
 
 def _check_strategy(strategy):

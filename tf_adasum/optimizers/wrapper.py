@@ -27,14 +27,13 @@ class WrapperOptimizer(keras.optimizers.Optimizer):
     weight decay, moving averages, and their configuration, which can be read and set here, too.
 
     Args:
-        optimizer: the `keras.optimizers.Optimizer`, without `LossScaleOptimizer`.
-        learning_rate: float, schedule or another callable.
+        optimizer: the `keras.optimizers.Optimizer`, as `checked` returns it.
         name: name of this optimizer.
     """
 
-    def __init__(self, optimizer, learning_rate, name):
+    def __init__(self, optimizer, name):
         keras_seam.install()
-        super().__init__(learning_rate=learning_rate, name=name)
+        super().__init__(learning_rate=lambda: self.learning_rate, name=name)
         self.inner_optimizer = optimizer
 
     clipnorm = _of_inner_optimizer("clipnorm")
@@ -46,8 +45,8 @@ class WrapperOptimizer(keras.optimizers.Optimizer):
     ema_overwrite_frequency = _of_inner_optimizer("ema_overwrite_frequency")
     gradient_accumulation_steps = _of_inner_optimizer("gradient_accumulation_steps")
     loss_scale_factor = _of_inner_optimizer("loss_scale_factor")
-    # Where keras.callbacks.SwapEMAWeights looks for them.
-    locals()[keras_seam.MOVING_AVERAGES] = _of_inner_optimizer(keras_seam.MOVING_AVERAGES)
+    for _name in keras_seam.OF_SWAP_EMA_WEIGHTS:
+        locals()[_name] = _of_inner_optimizer(_name)
 
     def build(self, variables):
         """Builds the inner optimizer for a list of Keras variables."""
@@ -60,7 +59,20 @@ class WrapperOptimizer(keras.optimizers.Optimizer):
         if not self.built and trainable_variables is not None:
             with keras.name_scope(self.name):
                 self.build(list(trainable_variables))
+        self.check()
         self.inner_optimizer.apply(grads, trainable_variables)
+
+    def check(self):
+        """Raises a ValueError where it cannot train; a model is loaded where it only predicts."""
+
+    def apply_gradients(self, grads_and_vars):
+        """Takes pairs of gradients and variables; returns `iterations`."""
+        super().apply_gradients(grads_and_vars)
+        return self.iterations
+
+    def exclude_from_weight_decay(self, var_list=None, var_names=None):
+        """Excludes variables, as `keras.optimizers.Optimizer.exclude_from_weight_decay`."""
+        self.inner_optimizer.exclude_from_weight_decay(var_list, var_names)
 
     @property
     def variables(self):

@@ -1,0 +1,71 @@
+"""AdaScale in `fit`: all workers measure the same, stop after the same step, and grow together."""
+
+import functools
+
+import gain_scenarios
+import numpy as np
+import pytest
+
+# Gradients are float32, and the weights that they are taken at differ by roundings of five to ten
+# steps with momentum.
+TOLERANCE = {"rtol": 1e-4, "atol": 1e-6}
+
+
+def on(*topologies):
+    return pytest.mark.parametrize("group", topologies, indirect=True, scope="module")
+
+
+def assert_same_on_all_replicas(results):
+    """All logs of all workers, and the weights of all their replicas, bit for bit."""
+    for actual in results:
+        assert actual.keys() == results[0].keys()
+        for name in actual:
+            expected = results[0][f"{name.partition('.')[0]}.0" if "." in name else name]
+            np.testing.assert_array_equal(actual[name], expected, err_msg=name)
+
+
+@functools.cache
+def accumulated(count):
+    """The same small batches, one after the other in one process."""
+    return gain_scenarios.fit_until_stopped(None, count)
+
+
+@on("1x2", "2x1", "2x2")
+@pytest.mark.feature("`GainTracker`, `StopAtScaleInvariantStep`: all stop after the same step")
+def test_all_measure_the_same_and_stop_together(group):
+    results = group.run("gain_scenarios.fit_until_stopped", count=group.replicas)
+    assert_same_on_all_replicas(results)
+    actual, expected = results[0], accumulated(group.replicas)
+    assert actual.keys() >= {"log loss", "log gain", "log scale_invariant_steps"}
+    weights = {name for name in expected if name.startswith("weight")}
+    for name in expected:
+        np.testing.assert_allclose(actual[name], expected[name], **TOLERANCE, err_msg=name)
+    assert weights <= actual.keys()
+
+    gains = actual["measured gain"]
+    assert (gains > 1.05).all() and (gains < group.replicas - 0.05).any()
+    assert gains.sum() >= gain_scenarios.TOTAL > gains[:-1].sum()
+    # It has ended within an epoch, and that one has its logs, too.
+    epochs = len(actual["log loss"])
+    assert len(gains) % gain_scenarios.UPDATES != 0
+    assert epochs == -(-len(gains) // gain_scenarios.UPDATES) > 1
+
+
+@on("2x1")
+@pytest.mark.feature("`ElasticScale`: scale and batch change on all workers")
+def test_scale_and_batch_change_on_all_workers(group):
+    results = group.run("gain_scenarios.fit_with_elastic_scale")
+    assert_same_on_all_replicas(results)
+    scales, gains, rows = results[0]["steps"].T
+    expected = [
+        scale
+        for scale in gain_scenarios.ELASTIC.values()
+        for _ in range(gain_scenarios.ELASTIC_ROWS // (gain_scenarios.ELASTIC_SMALL_BATCH * scale))
+    ]
+    np.testing.assert_array_equal(scales, expected)
+    own_rows = np.array(expected) * gain_scenarios.ELASTIC_SMALL_BATCH // group.workers
+    np.testing.assert_array_equal(np.diff(rows, prepend=0), own_rows)
+    assert results[0]["epochs"].tolist() == [0, 1, 2]
+    assert (gains <= scales).all() and gains[scales == 4].max() > 2
+    # Three epochs over rows that a linear model cannot fit, but can get closer to.
+    assert results[0]["loss"][-1] < results[0]["loss"][0]
