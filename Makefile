@@ -35,9 +35,9 @@ DEMO = --learning-rate 0.05 --batch-per-replica 4 --epochs 6 --seed 0
 # Two processes, because one keeps little more than one core busy.
 test: $(READY)
 	@mkdir -p build
-	$(BIN)/python -m pytest tests/unit > build/unit_tests.log 2>&1 & unit=$$!; \
-	$(BIN)/python -m pytest tests --ignore=tests/unit; rest=$$?; \
-	wait $$unit; unit=$$?; cat build/unit_tests.log; exit $$((rest + unit))
+	$(BIN)/python -m pytest tests --ignore=tests/multi_worker > build/tests.log 2>&1 & rest=$$!; \
+	$(BIN)/python -m pytest tests/multi_worker; groups=$$?; \
+	wait $$rest; rest=$$?; cat build/tests.log; exit $$((groups + rest))
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -3,7 +3,8 @@
     python -m pytest tests/multi_worker --compatibility docs/compatibility.md
 
 A test marked with ``@pytest.mark.feature("name")`` fills a cell of the table: its row is the
-feature, its column the topology of the worker group it ran on.
+feature, its column the topology of the worker group it ran on; without a group it ran here, on one
+device.
 """
 
 import collections
@@ -45,14 +46,16 @@ class Table:
 
     def pytest_collection_modifyitems(self, items):
         for item in items:
-            topology = getattr(item, "callspec", None) and item.callspec.params.get("group")
+            parameters = item.callspec.params if hasattr(item, "callspec") else {}
+            topology = parameters.get("group", "1x1")
             for marker in item.iter_markers("feature"):
                 where = marker.kwargs.get("topology", topology)
                 file = item.path.name
                 self._features.setdefault(item.nodeid, []).append((marker.args[0], where, file))
 
     def pytest_runtest_logreport(self, report):
-        if report.when != "call" and report.passed:
+        was_not_run = report.skipped and not hasattr(report, "wasxfail")
+        if was_not_run or (report.when != "call" and report.passed):
             return
         for feature, topology, file in self._features.get(report.nodeid, ()):
             reason = getattr(report, "wasxfail", None)

@@ -119,3 +119,31 @@ def test_adacons_is_ahead_of_the_mean_in_the_regression(tmp_path):
     assert (step, batch, workers) == ("distance", "128", "4")
     assert float(adacons.split()[0]) < float(mean.split()[0]) / 10
     assert row in report.read_text()
+
+
+def test_adascale_against_linear_scaling(tmp_path):
+    """The same run for S = 1; with S = 4 between T/S and T iterations, and a table of all."""
+    steps = 48
+    run(
+        "adascale_digits.py",
+        "--scales",
+        1,
+        4,
+        "--seeds",
+        0,
+        "--steps",
+        steps,
+        "--out",
+        tmp_path / "x",
+    )
+    runs = json.loads((tmp_path / "x.json").read_text())
+    found = {(each["method"], each["scale"]): each for each in runs}
+    assert len(found) == len(runs) == 6
+    adascale, lsw, lsw_plus = (found[method, 1] for method in ("AS", "LSW", "LSW+"))
+    assert adascale["loss"] == lsw["loss"] == lsw_plus["loss"]
+    assert adascale["iterations"] == steps
+    adascale, lsw, lsw_plus = (found[method, 4]["iterations"] for method in ("AS", "LSW", "LSW+"))
+    assert lsw == steps // 4 <= adascale == lsw_plus < steps
+    assert found["AS", 4]["steps"][-1] >= steps > found["AS", 4]["steps"][-2]
+    assert "| 4 | 64 |" in (tmp_path / "x.md").read_text()
+    assert (tmp_path / "x.png").stat().st_size > 10_000

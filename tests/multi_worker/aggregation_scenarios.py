@@ -39,7 +39,7 @@ def nothing_gathered():
 def reduction(strategy, gradients, marker):
     """A function that combines given gradients ``[replicas, ...]``."""
 
-    @tf.function
+    @tf.function(autograph=False)
     def step():
         def replica_step():
             context = tf.distribute.get_replica_context()

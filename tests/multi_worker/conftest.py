@@ -1,29 +1,69 @@
-"""Worker groups: each is started once per module and topology."""
+"""Worker groups: one of a topology serves all modules, and only one is there at a time."""
 
 import pathlib
 import sys
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
+HERE = pathlib.Path(__file__).parent
+sys.path.insert(0, str(HERE))
 
-from group import WorkerGroup
+from group import WorkerGroup  # noqa: E402 - found on the path above
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    """Brings together the tests of a topology, so that its group is started once."""
+
+    def topology(item):
+        return str(item.callspec.params.get("group", "")) if hasattr(item, "callspec") else ""
+
+    own = [item for item in items if item.path.parent == HERE]
+    items[:] = [item for item in items if item.path.parent != HERE] + sorted(own, key=topology)
+
+
+class Groups:
+    """The `WorkerGroup` of the topology and strategy that were asked for last."""
+
+    def __init__(self, strategy, make_folder):
+        self._strategy, self._make_folder = strategy, make_folder
+        self._topology, self._group = None, None
+
+    def of(self, topology):
+        if topology != self._topology or self._group.has_ended:
+            self.close()
+            workers, devices = map(int, topology.split("x"))
+            folder = self._make_folder(f"{self._strategy}{topology}")
+            self._group = WorkerGroup(workers, devices, folder, self._strategy)
+            self._topology = topology
+        return self._group
+
+    def close(self):
+        if self._group:
+            self._group.close()
+        self._topology, self._group = None, None
+
+
+def groups_of(strategy):
+    @pytest.fixture(scope="session", name=f"{strategy}_groups")
+    def groups(tmp_path_factory):
+        started = Groups(strategy, tmp_path_factory.mktemp)
+        yield started
+        started.close()
+
+    return groups
+
+
+adasum_groups, stock_groups = groups_of("adasum"), groups_of("stock")
 
 
 @pytest.fixture(scope="module")
-def group(request, tmp_path_factory):
+def group(request, adasum_groups):
     """A `WorkerGroup` of the topology that the test is parametrized with, e.g. "2x2"."""
-    workers, devices = map(int, request.param.split("x"))
-    workers_group = WorkerGroup(workers, devices, tmp_path_factory.mktemp(request.param))
-    yield workers_group
-    workers_group.close()
+    return adasum_groups.of(request.param)
 
 
 @pytest.fixture(scope="module")
-def stock_group(request, tmp_path_factory):
+def stock_group(request, stock_groups):
     """The same under TensorFlow's own MultiWorkerMirroredStrategy."""
-    workers, devices = map(int, request.param.split("x"))
-    folder = tmp_path_factory.mktemp(f"stock{request.param}")
-    workers_group = WorkerGroup(workers, devices, folder, strategy="stock")
-    yield workers_group
-    workers_group.close()
+    return stock_groups.of(request.param)

@@ -1,10 +1,12 @@
 """Groups of real worker processes that run scenarios for the tests.
 
-TensorFlow takes seconds to start, so a group lives as long as a test module and runs one scenario
-after the other. Requests go to each worker's stdin, replies come over a pipe of their own
-(TensorFlow writes to stdout and stderr as it likes), arrays travel in .npz files.
+TensorFlow takes seconds to start, so a group runs one scenario after the other, of all test modules
+that want its topology; each scenario finds the strategy as it was made. Requests go to each
+worker's stdin, replies come over a pipe of their own (TensorFlow writes to stdout and stderr as it
+likes), arrays travel in .npz files.
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -36,11 +38,15 @@ class WorkerGroup:
         strategy: "adasum" for AdasumMirroredStrategy, "stock" for TensorFlow's own.
         hosts: the address of each worker; by default one host for all.
         options: further arguments of AdasumMirroredStrategy.
+
+    Attributes:
+        has_ended: whether a worker has ended or hung, and with it the group.
     """
 
     def __init__(self, workers, devices, folder, strategy="adasum", hosts=None, options=None):
         self.workers, self.devices, self.folder = workers, devices, pathlib.Path(folder)
         self.replicas = workers * devices
+        self.has_ended = False
         self._requests = 0
         self._processes, self._replies = [], []
         ports = free_ports(workers)
@@ -83,8 +89,10 @@ class WorkerGroup:
 
     def close(self):
         """Ends all processes."""
+        self.has_ended = True
         for process in self._processes:
-            process.stdin.close()
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
         deadline = time.monotonic() + SECONDS_TO_STOP
         for process, reply in zip(self._processes, self._replies, strict=True):
             try:
@@ -111,6 +119,7 @@ class WorkerGroup:
             raise WorkerFailed("\n".join(failures))
 
     def _end_with(self, reason):
+        self.has_ended = True
         for process in self._processes:
             process.kill()
         logs = [

@@ -67,7 +67,7 @@ def apply(strategy, name, column):
         optimizer = make(name, column)
         optimizer.build(variables)
 
-    @tf.function
+    @tf.function(autograph=False)
     def step(number):
         def in_replica():
             replica = tf.distribute.get_replica_context().replica_id_in_sync_group

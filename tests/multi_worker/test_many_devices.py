@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 
-@pytest.mark.parametrize("group", ["1x16", "1x32"], indirect=True, scope="module")
+@pytest.mark.parametrize(
+    "group", [pytest.param("1x16", marks=pytest.mark.slow), "1x32"], indirect=True, scope="module"
+)
 def test_many_logical_devices_train(group):
     y = np.arange(1, 4 * group.replicas + 1).reshape(group.replicas, 4)
     (actual,) = group.run("train_on_disjoint_features", timeout=240)

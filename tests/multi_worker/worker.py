@@ -20,6 +20,21 @@ def make_strategy(name, options):
     return tf_adasum.AdasumMirroredStrategy(communication_options=timeouts, **options)
 
 
+def as_made(strategy):
+    """Returns a function that gives the strategy back the rule it has now."""
+    if not hasattr(strategy, "_scheme"):  # TensorFlow's own
+        return lambda: None
+    from tf_adasum import tensorflow_seam
+
+    rule, scheme = strategy._aggregation, strategy._scheme
+
+    def restore():
+        strategy._aggregation = rule
+        strategy._scheme = tensorflow_seam.cross_device_ops(strategy.extended).scheme = scheme
+
+    return restore
+
+
 def find_scenario(name):
     """Returns the function that "module.function" names; one without module is in `scenarios`."""
     module, _, function = name.rpartition(".")
@@ -41,11 +56,13 @@ def main():
     reply = os.fdopen(int(sys.argv[1]), "w")
     strategies = []
     attempt(reply, lambda: strategies.append(make_strategy(sys.argv[2], json.loads(sys.argv[3]))))
+    restore = as_made(strategies[0]) if strategies else None
     for line in sys.stdin:
         request = json.loads(line)
 
         def run(request=request):
             keras.backend.clear_session()
+            restore()
             scenario = find_scenario(request["scenario"])
             np.savez(request["file"], **scenario(strategies[0], **request["arguments"]))
 

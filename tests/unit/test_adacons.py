@@ -8,6 +8,7 @@ import numpy as np
 import oracle
 import pytest
 import tensorflow as tf
+from pairs import BACKENDS, in_pairs
 
 from tf_adasum.aggregation import Memory, Scheme, aggregate, rules
 from tf_adasum.aggregation.rules import granularity
@@ -93,9 +94,7 @@ def assert_combined(combined, gradients, groups, oracles):
 # ---- against the formulas on the vectors -------------------------------------------------------
 
 
-@pytest.mark.parametrize("rescale", [False, True])
-@pytest.mark.parametrize("beta", [0, 0.9, 0.99])
-@pytest.mark.parametrize("replicas", range(1, 9))
+@in_pairs(replicas=range(1, 9), beta=[0, 0.9, 0.99], rescale=[False, True])
 def test_twenty_steps_equal_the_formulas(replicas, beta, rescale):
     rule, expected = AdaCons(beta, rescale=rescale), oracle.AdaConsOracle(beta, rescale)
     state = first_state(rule, 1, replicas)
@@ -134,12 +133,16 @@ def test_momentum_belongs_to_ranks_by_hand():
         np.testing.assert_allclose(state["momentum"], [[1 / 3, 2 / 3, 1]], rtol=3e-8)
 
 
-@pytest.mark.parametrize("rescale", [False, True])
-@pytest.mark.parametrize("bucket_bytes", [None, 1])
-@pytest.mark.parametrize(
-    "of",
-    ["model", "variable", {"encoder/.*": "encoder"}, {".*/kernel": "kernels", ".*/bias": "biases"}],
-    ids=str,
+@in_pairs(
+    of=[
+        "model",
+        "variable",
+        {"encoder/.*": "encoder"},
+        {".*/kernel": "kernels", ".*/bias": "biases"},
+    ],
+    backend=BACKENDS,
+    bucket_bytes=[None, 1],
+    rescale=[False, True],
 )
 def test_several_steps_through_aggregate(backend, of, bucket_bytes, rescale):
     """Mixed dtypes, and with `bucket_bytes` 1 a bucket for each variable."""
@@ -202,8 +205,7 @@ def test_identical_gradients_get_equal_coefficients(replicas):
     np.testing.assert_allclose(np.sum(c_SR) * length, 1, rtol=1e-8)
 
 
-@pytest.mark.parametrize("beta", [0, 0.99])
-@pytest.mark.parametrize("replicas", [1, 2, 3, 8])
+@in_pairs(replicas=[1, 2, 3, 8], backend=BACKENDS, beta=[0, 0.99])
 def test_rescaled_identical_gradients_come_back(backend, replicas, beta):
     """On a first step, and on one whose momentum tells the ranks apart."""
     run = Run(AdaCons(beta, rescale=True), replicas)
@@ -255,9 +257,12 @@ def test_one_gradient_of_zeros_is_left_out():
 # ---- NaN ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-@pytest.mark.parametrize("at", [0, 2])
-@pytest.mark.parametrize("of", ["variable", "model", {"head/.*": "head"}], ids=str)
+@in_pairs(
+    of=["variable", "model", {"head/.*": "head"}],
+    backend=BACKENDS,
+    at=[0, 2],
+    bad=[np.nan, np.inf],
+)
 def test_a_bad_group_leaves_its_state_alone(backend, of, at, bad):
     run = Run(AdaCons(0.9, of), 3)
     oracles = [oracle.AdaConsOracle(0.9) for _ in range(max(run.groups) + 1)]

@@ -255,6 +255,8 @@ def test_squares_that_leave_float32(library):
 @pytest.mark.parametrize("row_count", ROW_COUNTS)
 def test_segment_gram(library, dtype, row_count):
     for name, segments in LAYOUTS.items():
+        if name == "one big" and row_count in (13, 16, 20):
+            continue  # the emulation takes seconds: of the large tiles, 17 rows will do
         rows = random_rows(dtype, row_count, segments[-1])
         block_counts = (1, 5) if name == "mixed" and row_count < 10 else (5,)
         for block_count in block_counts:

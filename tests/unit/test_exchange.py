@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 from expected import gradients_of
 from fake_collectives import FakeCollectives, Hall, in_turns, together
+from pairs import BACKENDS, in_pairs
 
 from tf_adasum.aggregation import Scheme, buckets, rules
 from tf_adasum.aggregation.groups import CollectiveGroup
@@ -35,7 +36,10 @@ def alignment(request, segments_without_gaps, monkeypatch):
     return request.param
 
 
-@pytest.fixture(params=[0, 2**40], ids=["all-to-all", "all-gather"])
+GATHERED_BYTES = [0, 2**40]
+
+
+@pytest.fixture(params=GATHERED_BYTES, ids=["all-to-all", "all-gather"])
 def gathered_bytes(request):
     """Which of the two plans is taken."""
     return request.param
@@ -68,24 +72,34 @@ def rank_orders():
             yield tuple(int(i) for i in np.random.default_rng(seed).permutation(replicas))
 
 
-@pytest.mark.parametrize("order", list(rank_orders()), ids=lambda order: "".join(map(str, order)))
-@pytest.mark.parametrize("rule", [rules.Adasum(), expected.ByReplica()], ids=repr)
+@in_pairs(
+    order=list(rank_orders()),
+    rule=[rules.Adasum(), expected.ByReplica()],
+    gathered_bytes=GATHERED_BYTES,
+)
 def test_adasum_in_every_rank_order(rule, order, gathered_bytes):
     gradients = gradients_of(MODEL, len(order))
     results, _ = in_order(gradients, rule, order, gathered_bytes=gathered_bytes)
     assert_combined(results, gradients, rule)
 
 
-@pytest.mark.parametrize("order", [(0, 1), (1, 2, 0), (2, 3, 0, 1)])
-@pytest.mark.parametrize("rule", [rule() for rule in expected.COMBINE], ids=repr)
+@in_pairs(
+    rule=[rule() for rule in expected.COMBINE],
+    order=[(0, 1), (1, 2, 0), (2, 3, 0, 1)],
+    gathered_bytes=GATHERED_BYTES,
+    alignment=[4, 64],
+)
 def test_every_rule(rule, order, gathered_bytes, alignment):
     gradients = gradients_of(MODEL, len(order))
     results, _ = in_order(gradients, rule, order, gathered_bytes=gathered_bytes)
     assert_combined(results, gradients, rule)
 
 
-@pytest.mark.parametrize("bucket_bytes", [1, 100])
-@pytest.mark.parametrize("order", [(1, 0), (2, 0, 1), (4, 1, 3, 0, 2)])
+@in_pairs(
+    order=[(1, 0), (2, 0, 1), (4, 1, 3, 0, 2)],
+    bucket_bytes=[1, 100],
+    gathered_bytes=GATHERED_BYTES,
+)
 def test_several_buckets(order, bucket_bytes, gathered_bytes):
     gradients = gradients_of(MODEL, len(order))
     results, _ = in_order(
@@ -112,8 +126,7 @@ def test_shards_that_hold_parts_of_several_variables_or_none(shapes, order):
         assert_combined(results, gradients, rule)
 
 
-@pytest.mark.parametrize("choice", ["custom", "tensorflow"])
-@pytest.mark.parametrize("dtype", expected.DTYPES, ids=lambda dtype: dtype.name)
+@in_pairs(dtype=expected.DTYPES, choice=BACKENDS, gathered_bytes=GATHERED_BYTES)
 def test_every_dtype_on_both_backends(dtype, choice, monkeypatch, gathered_bytes):
     if choice == "custom" and not library.status().loaded:
         pytest.skip(f"the compiled op is not loaded: {library.status().reason}")
@@ -181,8 +194,7 @@ def test_the_bytes_that_travel(alignment):
     assert len(hall.calls[0]) == 3 * variables
 
 
-@pytest.mark.parametrize("order", [(1, 0), (2, 0, 1), (3, 0, 2, 1)])
-@pytest.mark.parametrize("piece_bytes", [40, 400, 1000])
+@in_pairs(order=[(1, 0), (2, 0, 1), (3, 0, 2, 1)], piece_bytes=[40, 400, 1000], alignment=[4, 64])
 def test_a_large_bucket_goes_in_pieces(order, piece_bytes, alignment, monkeypatch):
     monkeypatch.setattr("tf_adasum.aggregation.exchange.PIECE_BYTES", piece_bytes)
     gradients = gradients_of([(7,), (500,), (3,), (90,)], len(order))

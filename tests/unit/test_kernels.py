@@ -217,8 +217,10 @@ def test_weighted_sum_and_pairwise_of_every_segment_table(kernels, dtype, table)
         assert_combined(kernels, combined[begin:end], a[begin:end], b[begin:end], dtype)
 
 
-def test_ten_thousand_small_segments(kernels):
-    lengths = np.random.default_rng(0).integers(0, 20, 10_000)
+def test_thousands_of_small_segments(kernels):
+    # Stock TensorFlow takes one segment after the other.
+    count = 1_000 if kernels.name == "tensorflow" else 10_000
+    lengths = np.random.default_rng(0).integers(0, 20, count)
     segments = np.concatenate([[0], np.cumsum(lengths)])
     a, b = rows = random_rows(tf.float32, 2, segments[-1])
     gram = kernels.segment_gram(rows, segments).numpy()
@@ -229,7 +231,7 @@ def test_ten_thousand_small_segments(kernels):
     tolerance = GRAM_TOLERANCE + kernels.error(tf.float32, "gram")
     assert (np.abs(gram[lengths > 0, 0, 1] - products) <= tolerance * sizes).all()
     combined = kernels.pairwise_combine(a, b, segments).numpy()
-    for s in (0, 1, 17, 5000, 9999):
+    for s in (0, 1, 17, count // 2, count - 1):
         own = slice(segments[s], segments[s + 1])
         assert_combined(kernels, combined[own], a[own], b[own], tf.float32)
 
@@ -255,7 +257,7 @@ def test_the_output_may_take_the_place_of_an_input(kernels, dtype):
     a, b = random_rows(dtype, 2, 40_000)
     segments = tf.constant([0, 7, 20_000, 40_000], tf.int64)
 
-    @tf.function
+    @tf.function(autograph=False)
     def in_a_graph(a, b):
         a, b = tf.reverse(a, [0]), tf.reverse(b, [0])  # nobody else needs these two
         return kernels.pairwise_combine(a, b, segments), kernels.pairwise_combine(b, a, segments)
@@ -424,8 +426,8 @@ def test_same_bits_twice_and_in_a_graph(kernels, dtype):
     ]
     first = everything(rows, coefficients, segments)
     again = everything(rows, coefficients, segments)
-    static = tf.function(everything)(rows, coefficients, segments)
-    dynamic = tf.function(everything, input_signature=signature)(rows, coefficients, segments)
+    static = tf.function(everything, autograph=False)(rows, coefficients, segments)
+    dynamic = tf.function(everything, signature, autograph=False)(rows, coefficients, segments)
     for results in zip(first, again, static, dynamic, strict=True):
         assert len({bits(result) for result in results}) == 1
 
@@ -457,5 +459,5 @@ def test_bits_do_not_depend_on_the_number_of_threads(kernels):
         )
         for threads in ("1", "3")
     ]
-    outputs = [process.communicate(timeout=60)[0].strip() for process in processes]
+    outputs = [process.communicate(timeout=180)[0].strip() for process in processes]
     assert len(outputs[0]) == 64 and outputs[0] == outputs[1]

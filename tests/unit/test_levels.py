@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 from expected import assert_combined, gradients_of
 from fake_collectives import shuffled, together
+from pairs import BACKENDS, in_pairs
 
 from tf_adasum.aggregation import Memory, Scheme, aggregate, buckets, radix_plans, rules
 from tf_adasum.aggregation.exchange import PairwisePlan
@@ -78,6 +79,7 @@ def test_a_wrong_rank_order_would_show(plan):
         assert_combined(results, gradients, scheme, levels=len(plan))
 
 
+@pytest.mark.parametrize("plan", [(4,), (2, 2, 2), *SOME_PLANS], ids=str)
 def test_every_size_in_a_bucket_of_its_own(plan, alignment):
     gradients = gradients_of([(1,), (2,), (0,), (17,), (1001,)], np.prod(plan))
     scheme = scheme_of(plan)
@@ -85,8 +87,7 @@ def test_every_size_in_a_bucket_of_its_own(plan, alignment):
     assert_combined(results, gradients, scheme, levels=len(plan))
 
 
-@pytest.mark.parametrize("piece_bytes", [400, 1000])
-@pytest.mark.parametrize("plan", SOME_PLANS, ids=str)
+@in_pairs(plan=SOME_PLANS, piece_bytes=[400, 1000], alignment=[4, 64])
 def test_large_buckets_go_in_pieces(plan, piece_bytes, alignment, monkeypatch):
     monkeypatch.setattr("tf_adasum.aggregation.exchange.PIECE_BYTES", piece_bytes)
     gradients, scheme = gradients_of([(7,), (500,), (3,), (90,)], np.prod(plan)), scheme_of(plan)
@@ -100,9 +101,7 @@ def test_large_buckets_go_in_pieces(plan, piece_bytes, alignment, monkeypatch):
         assert kinds == down + ["all_gather"] * pieces * len(plan)
 
 
-@pytest.mark.parametrize("choice", ["custom", "tensorflow"])
-@pytest.mark.parametrize("dtype", expected.DTYPES, ids=lambda dtype: dtype.name)
-@pytest.mark.parametrize("plan", [(2, 2), (3, 2)], ids=str)
+@in_pairs(dtype=expected.DTYPES, plan=[(2, 2), (3, 2)], choice=BACKENDS)
 def test_every_dtype_on_both_backends(plan, dtype, choice, monkeypatch):
     if choice == "custom" and not library.status().loaded:
         pytest.skip(f"the compiled op is not loaded: {library.status().reason}")
@@ -236,9 +235,11 @@ def test_a_bad_number_spoils_the_combination_of_means():
 # ---- the whole model as one vector -------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rule", [rules.Adasum(granularity="model"), rules.AdaCons()], ids=repr)
-@pytest.mark.parametrize("replicas", [2, 3])
-@pytest.mark.parametrize("gathered_bytes", [0, 3 * 400, GATHERED])
+@in_pairs(
+    gathered_bytes=[0, 3 * 400, GATHERED],
+    rule=[rules.Adasum(granularity="model"), rules.AdaCons()],
+    replicas=[2, 3],
+)
 def test_one_coefficient_for_several_buckets(rule, replicas, gathered_bytes):
     # Of two dtypes, too. With 1200 bytes some buckets are gathered, and the others are not.
     gradients = gradients_of(MODEL, replicas)

@@ -7,6 +7,7 @@ import numpy as np
 import oracle
 import pytest
 import tensorflow as tf
+from pairs import in_pairs
 
 from tf_adasum.aggregation import Memory, Scheme, aggregate, rules
 from tf_adasum.aggregation.rules.nested import Nested, nested
@@ -211,9 +212,7 @@ def nearly_cancelling(k, seed):
     return np.stack([a, -a * (1 + 10.0**-k), b, c, d, e])
 
 
-@pytest.mark.parametrize("place", [0, 1, 2])
-@pytest.mark.parametrize("below", [Mean(), Sum(), Adasum()], ids=repr)
-@pytest.mark.parametrize("k", range(1, 10))
+@in_pairs(k=range(1, 10), below=[Mean(), Sum(), Adasum()], place=[0, 1, 2])
 def test_adasum_of_groups_that_cancel_stays_bounded(k, below, place):
     levels = [(2, below), (3, Adasum())]
     for seed in range(3):

@@ -10,6 +10,7 @@ import numpy as np
 import oracle
 import pytest
 import tensorflow as tf
+from pairs import BACKENDS, in_pairs
 
 import tf_adasum
 from tf_adasum.aggregation import Scheme, aggregate, rules
@@ -87,7 +88,7 @@ def assert_is_adasum(combined, gradients, dtype):
         assert_rounded(one, oracle.adasum(own), dtype, own)
 
 
-@pytest.mark.parametrize("replicas", REPLICA_COUNTS)
+@in_pairs(backend=BACKENDS, dtype=DTYPES, replicas=REPLICA_COUNTS)
 def test_aggregate_equals_the_oracle(backend, dtype, replicas):
     gradients = model_gradients(dtype, replicas)
     assert_is_adasum(local(gradients, rules.Adasum()), gradients, dtype)
@@ -113,7 +114,7 @@ def test_the_comparison_above_can_fail():
             assert_rounded(tf.constant(wrong, tf.float32), oracle.adasum(own), tf.float32, own)
 
 
-@pytest.mark.parametrize("replicas", [2, 3, 5])
+@in_pairs(backend=BACKENDS, dtype=DTYPES, replicas=[2, 3, 5])
 def test_zero_gradients_on_some_replicas(backend, dtype, replicas):
     for zero in range(replicas):
         own = correlated(dtype, replicas, (40,), seed=zero)
@@ -123,7 +124,7 @@ def test_zero_gradients_on_some_replicas(backend, dtype, replicas):
     assert (tf_adasum.adasum(zeros).numpy() == 0).all()
 
 
-@pytest.mark.parametrize("replicas", [2, 3, 4])
+@in_pairs(backend=BACKENDS, dtype=DTYPES, replicas=[2, 3, 4])
 def test_tiny_and_huge_gradients(backend, dtype, replicas):
     # Squares of float64 have to be normal numbers and finite; the other types are squared in
     # float64, and stay clear of their own subnormals, which stock TensorFlow flushes to zero.
@@ -147,8 +148,7 @@ def test_tiny_and_huge_gradients(backend, dtype, replicas):
 # ---- NaN and Inf -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("replicas", [1, 2, 3, 5])
+@in_pairs(backend=BACKENDS, dtype=DTYPES, replicas=[1, 2, 3, 5], bad=[np.nan, np.inf, -np.inf])
 def test_one_bad_number_spoils_its_whole_variable_and_no_other(backend, dtype, replicas, bad):
     gradients = [
         [correlated(dtype, replicas, (20,), variable)[replica] for variable in range(3)]
@@ -176,7 +176,7 @@ def test_linear_rules_pass_bad_numbers_on(backend, rule):
 # ---- properties (design, section 7) ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("replicas", [1, 2, 3, 7, 16])
+@in_pairs(backend=BACKENDS, dtype=DTYPES, replicas=[1, 2, 3, 7, 16])
 def test_of_identical_gradients_is_the_gradient(backend, dtype, replicas):
     own = [correlated(dtype, 1, (37,), seed)[0] for seed in range(8)]
     for combined, a in zip(tf_adasum.adasum([own] * replicas), own, strict=True):
@@ -186,7 +186,7 @@ def test_of_identical_gradients_is_the_gradient(backend, dtype, replicas):
         assert (error <= tolerance * np.abs(a.astype(np.float64))).all()
 
 
-@pytest.mark.parametrize("replicas", [1, 2, 3, 7, 16])
+@in_pairs(backend=BACKENDS, dtype=DTYPES, replicas=[1, 2, 3, 7, 16])
 def test_of_orthogonal_gradients_is_their_sum(backend, dtype, replicas):
     (total,) = correlated(dtype, 1, (50,), seed=3)
     own = [np.zeros_like(total) for _ in range(replicas)]
@@ -206,7 +206,7 @@ def test_is_symmetric_for_two(backend, dtype):
     assert_rounded(tf_adasum.adasum([a, b]), expected, dtype, [a, b])
 
 
-@pytest.mark.parametrize("replicas", [2, 3, 5])
+@in_pairs(backend=BACKENDS, dtype=DTYPES, replicas=[2, 3, 5])
 def test_is_homogeneous(backend, dtype, replicas):
     own = correlated(dtype, replicas, (99,), seed=5)
     combined = tf_adasum.adasum(own).numpy()
@@ -249,9 +249,12 @@ def test_of_two_descends_wherever_the_mean_does(backend):
 # ---- cancellation ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [tf.float32, tf.float64], indirect=True)
-@pytest.mark.parametrize("k", range(1, 10))
-@pytest.mark.parametrize("position", ["first pair", "second pair", "every pair"])
+@in_pairs(
+    backend=BACKENDS,
+    dtype=[tf.float32, tf.float64],
+    k=range(1, 10),
+    position=["first pair", "second pair", "every pair"],
+)
 def test_gradients_that_nearly_cancel(backend, dtype, k, position):
     for seed in range(2):
         a, b, c = (own.astype(np.float64) for own in correlated(tf.float64, 3, (300,), seed))
@@ -294,7 +297,7 @@ def test_inner_products_obey_cauchy_schwarz():
 # ---- sum and mean ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("replicas", [1, 2, 3, 7])
+@in_pairs(backend=BACKENDS, dtype=DTYPES, replicas=[1, 2, 3, 7])
 def test_sum_and_mean(backend, dtype, replicas):
     gradients = model_gradients(dtype, replicas)
     sums, means = local(gradients, rules.Sum()), local(gradients, rules.Mean())
@@ -412,7 +415,7 @@ def test_repeated_indices_of_indexed_slices_are_added_first(backend, dtype, in_g
         for value, position in zip(values, positions, strict=True):
             own[position] += value.astype(np.float32)
     dense = dense.astype(dtype.as_numpy_dtype)
-    _, combined = (tf.function(step) if in_graph else step)()
+    _, combined = (tf.function(step, autograph=False) if in_graph else step)()
     assert isinstance(combined, tf.IndexedSlices) and combined.indices.shape.rank == 1
     assert_rounded(tf.convert_to_tensor(combined), oracle.adasum(dense), dtype, dense)
 

@@ -111,7 +111,7 @@ def applied(strategy, make, times=1):
         own = tf.gather(GRADIENTS, tf.distribute.get_replica_context().replica_id_in_sync_group)
         optimizer.apply([own, -own], variables)
 
-    tf.function(lambda: strategy.run(replica_step))()
+    tf.function(lambda: strategy.run(replica_step), autograph=False)()
     per_replica = [strategy.experimental_local_results(v.value) for v in variables]
     same = all((own[0].numpy() == own[1].numpy()).all() for own in per_replica)
     change = [(v.numpy() - 1).tolist() for v in variables]

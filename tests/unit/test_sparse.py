@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 from expected import gradients_of
 from fake_collectives import exchanged, shuffled, together
+from pairs import in_pairs
 
 from tf_adasum.aggregation import Scheme, aggregate, rules, sparse
 
@@ -149,9 +150,16 @@ def test_several_sparse_gradients_of_one_replica():
         assert_combined(results, gradients, scheme)
 
 
-@pytest.mark.parametrize("rule", RULES[:3], ids=repr)
-@pytest.mark.parametrize("position", [0, 1, 2])
-def test_between_dense_gradients(rule, position):
+@in_pairs(
+    rule=RULES[:3],
+    position=[0, 1, 2],
+    options=[
+        {},
+        {"bucket_bytes": 1},
+        {"bucket_bytes": 1, "gathered_bytes": 2**40},
+    ],
+)
+def test_between_dense_gradients(rule, position, options):
     gradients = gradients_of([(5, 7), (1000,)], 4)
     for own, slices in zip(gradients, replicas_of(INDICES), strict=True):
         own[:] = map(tf.constant, own)
@@ -159,11 +167,8 @@ def test_between_dense_gradients(rule, position):
     scheme = Scheme(rule, 4)
     # The coefficients of AdaCons belong to all variables, and so does their error.
     tolerance = expected.COEFFICIENT_TOLERANCE * (1000 if rule.granularity == "model" else 1)
-    for bucket_bytes, gathered_bytes in ((None, 0), (1, 0), (1, 2**40)):
-        results, _ = exchanged(
-            gradients, scheme, bucket_bytes=bucket_bytes, gathered_bytes=gathered_bytes
-        )
-        assert_combined(results, gradients, scheme, tolerance=tolerance)
+    results, _ = exchanged(gradients, scheme, **options)
+    assert_combined(results, gradients, scheme, tolerance=tolerance)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

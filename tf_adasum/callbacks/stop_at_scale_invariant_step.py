@@ -15,7 +15,8 @@ class StopAtScaleInvariantStep(keras.callbacks.Callback):
 
     τ is the same on all replicas, and so all workers stop after the same step; pass it on all. The
     progress bar expects as many steps and epochs as are left at the gain of the moment, at most
-    those that `fit` was asked for: give `fit` as many epochs as S = 1 would need.
+    those that `fit` was asked for: give `fit` as many epochs as S = 1 would need. A `fit` after the
+    total is reached takes one more step, as Keras asks after a step only.
 
     Args:
         total: T, the number of steps that training takes at S = 1.

@@ -39,7 +39,9 @@ class AdaScale(WrapperOptimizer):
     `tf.distribute` strategy that averages, under several at once, and under none. Besides the
     gradients one number per step is sent, in the same all-reduce. Gradients are measured as they
     come; the inner optimizer's clipping is applied to their mean, the same with accumulation and
-    without. A step whose gradients are not all finite is left out of σ², μ² and τ.
+    without. A step whose gradients are not all finite is left out of σ², μ² and τ. Where a step has
+    a single gradient nothing is measured, and this is the inner optimizer. Where σ² is below 1e-6,
+    as with gradients that are nearly zero, it counts as 1e-6: choose the loss's scale accordingly.
 
     Args:
         optimizer: the `keras.optimizers.Optimizer` for S = 1. The method is derived for SGD and
@@ -67,9 +69,7 @@ class AdaScale(WrapperOptimizer):
         checked("AdaScale", optimizer)
         if scale is not None:
             check_scale(scale)
-        if smoothing is not None and not (
-            isinstance(smoothing, numbers.Real) and 0 <= smoothing < 1
-        ):
+        if smoothing is not None and not (_is_number(smoothing) and 0 <= smoothing < 1):
             raise ValueError(
                 "`smoothing` must be in [0, 1): 0 takes the last step alone, 0.9 about ten. "
                 f"Received: smoothing={smoothing!r}"
@@ -343,11 +343,14 @@ def within(optimizer, asker):
 
 def check_scale(scale):
     """Raises a ValueError for what is no number of small batches."""
-    is_number = isinstance(scale, numbers.Real) and not isinstance(scale, bool)
-    if not is_number or not 1 <= scale < math.inf:
+    if not (_is_number(scale) and 1 <= scale < math.inf):
         raise ValueError(
             f"`scale` is how many small batches are in a step, 1 or more. Received: scale={scale!r}"
         )
+
+
+def _is_number(value):
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def _refuse_rules(strategy):
