@@ -18,7 +18,7 @@ from fit_steps import WARM_UP, time_in_turn
 sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "examples"))
 
 MODELS = {  # rows of a global batch, steps of a round
-    "demo": (32, 40),
+    "demo": (32, 100),
     "25 million parameters": (step_time.ROWS, 6),
 }
 

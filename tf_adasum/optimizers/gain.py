@@ -15,6 +15,8 @@ Source: Johnson et al., "AdaScale SGD: A User-Friendly Algorithm for Distributed
 2020 (arXiv 2007.05105), section 3.4 and appendix B.
 """
 
+import collections
+
 import tensorflow as tf
 
 from tf_adasum import ops
@@ -22,6 +24,9 @@ from tf_adasum.aggregation.sparse import coalesced
 
 # Below it differences of norms are rounding; it keeps r finite where all gradients are zero.
 LEAST_VARIANCE = 1e-6
+
+# Up to so many elements, gradients are copied together to be squared at once.
+SMALL = 2**16
 
 
 def estimates(mean_square, square_of_mean, count, scale):
@@ -81,10 +86,18 @@ def squared_norm(gradients):
         gradients: list of floating-point tensors or `tf.IndexedSlices`, whose repeated rows add up
             to one before they are squared.
     """
-    squares = []
+    small, large = collections.defaultdict(list), []
     for gradient in gradients:
         if isinstance(gradient, tf.IndexedSlices):
             _, gradient = coalesced(gradient)
-        row = tf.reshape(gradient, [1, -1])
-        squares.append(ops.segment_gram(row, tf.stack([0, tf.size(row, tf.int64)]))[0, 0, 0])
-    return tf.add_n([tf.cast(square, tf.float64) for square in squares])
+        vector = tf.reshape(gradient, [-1])
+        is_small = vector.shape[0] is not None and vector.shape[0] <= SMALL
+        (small[vector.dtype] if is_small else large).append(vector)
+    vectors = large + [tf.concat(own, axis=0) for own in small.values()]
+    return tf.add_n([_square(vector) for vector in vectors])
+
+
+def _square(vector):
+    """‖v‖², float64 scalar; in training the same bits on all CPUs, as weights depend on it."""
+    segments = tf.stack([0, tf.size(vector, tf.int64)])
+    return tf.cast(ops.segment_gram(vector[None], segments)[0, 0, 0], tf.float64)
