@@ -17,9 +17,9 @@ from fit_steps import WARM_UP, time_in_turn
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "examples"))
 
-MODELS = {  # rows of a global batch, steps of a round
-    "demo": (32, 100),
-    "25 million parameters": (step_time.ROWS, 6),
+MODELS = {  # rows of a global batch, steps of a round, rounds
+    "demo": (32, 100, 31),
+    "25 million parameters": (step_time.ROWS, 6, 15),
 }
 
 
@@ -47,12 +47,12 @@ def build_demo(strategy, optimizer):
     return model
 
 
-def measure(rounds, name, out):
+def measure(name, out):
     """Runs on every worker: the seconds of each step with each optimizer."""
     import tf_adasum
 
     strategy = tf_adasum.AdasumMirroredStrategy(aggregation="mean")
-    rows, steps = MODELS[name]
+    rows, steps, rounds = MODELS[name]
     if name == "demo":
         build, (x, y) = build_demo, demo_rows(rows * (WARM_UP + steps))
     else:
@@ -72,28 +72,29 @@ def demo_rows(count):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--model", choices=MODELS, nargs="+", default=list(MODELS))
     parser.add_argument("--out", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.out:
-        measure(arguments.rounds, arguments.model[0], arguments.out)
+        measure(arguments.model[0], arguments.out)
         return
     lines = []
     for name in arguments.model:
-        options = ["--rounds", str(arguments.rounds), "--model", name]
-        seconds = report.on_workers(arguments.workers, __file__, *options)
+        seconds = report.on_workers(arguments.workers, __file__, "--model", name)
         per_round = {kind: np.median(own, axis=1) for kind, own in seconds.items()}
         ratios = per_round["AdaScale"] / per_round["SGD"]
-        milliseconds = [report.quartiles(own, 1000) for own in per_round.values()]
-        lines.append([name, MODELS[name][0], *milliseconds, report.quartiles(ratios, digits=3)])
+        milliseconds = [report.quartiles(per_round[kind], 1000) for kind in ("SGD", "AdaScale")]
+        ratio = report.quartiles(ratios, digits=3)
+        lines.append([name, *MODELS[name], *milliseconds, ratio])
     report.write(
         "adascale_time",
         "Steps of `fit`: AdaScale around SGD against SGD",
         f'{arguments.workers} workers, aggregation="mean", SGD with momentum. Milliseconds of a '
-        f"step on worker 0: medians of the steps in each of {arguments.rounds} rounds that take "
-        "turns, here their median (quartiles).\n\n"
-        + report.table(["model", "rows", "SGD", "AdaScale", "AdaScale / SGD"], lines),
+        "step on worker 0: medians of the steps in each round, in which the two take turns, here "
+        "their median (quartiles).\n\n"
+        + report.table(
+            ["model", "rows", "steps", "rounds", "SGD", "AdaScale", "AdaScale / SGD"], lines
+        ),
     )
 
 
