@@ -1,7 +1,8 @@
 """The seam to Keras: every private Keras name this package touches is in this file.
 
 `install()` wraps, once per process, functions of Keras 3. Each wrapper does nothing unless the
-current strategy is one of ours (it has `gradient_reduction`, see `AdasumMirroredStrategy`).
+current strategy is one of ours (it has `gradient_reduction`, see `AdasumMirroredStrategy`), or an
+optimizer, a dataset or a model has been handed to `take_over`, `exchangeable` or `expect`.
 
 Optimizers:
 
@@ -41,8 +42,8 @@ Training:
   `exchangeable` be followed by another one.
 * `TensorFlowTrainer.evaluate`, `.predict`, `CallbackList.on_epoch_end`: the statistics of a
   BatchNormalization differ between replicas. The wrappers average them first.
-* `ProgbarLogger.on_epoch_begin`, `.on_epoch_end`: expect what `fit` was asked for. The wrapper lets
-  callbacks say better.
+* `ProgbarLogger.on_train_begin`, `.on_epoch_begin`, `.on_epoch_end`: expect what `fit` was asked
+  for. The wrapper lets callbacks say better.
 * `TensorFlowTrainer.train_on_batch`, `.test_on_batch`, `.predict_on_batch`: hand the whole batch to
   every replica. The wrappers split it.
 
@@ -337,6 +338,17 @@ class Step:
                 lambda: _assign_averages(variables, getattr(optimizer, MOVING_AVERAGES)),
                 lambda: None,
             )
+
+
+def check_same_settings(settings):
+    """Lets the workers of a strategy of ours compare an optimizer's settings, a str."""
+    strategy = tf.distribute.get_strategy()
+    if _our_replica_context():
+        tf.distribute.get_replica_context().merge_call(
+            lambda strategy: strategy.check_same_settings(settings)
+        )
+    elif _is_ours(strategy):
+        strategy.check_same_settings(settings)
 
 
 def take_over(optimizer, step):

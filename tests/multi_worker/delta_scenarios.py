@@ -136,3 +136,20 @@ def reference(replicas, name, local_steps=1, steps=STEPS, options=None, end=Fals
         for optimizer in each
     ]
     return [[v.numpy() for v in own] for own in weights], slots
+
+
+def different_settings(strategy, wrapper):
+    """Every worker has other settings; returns the message with which each of them refuses."""
+    use_rule(strategy, "mean" if wrapper == "AdaScale" else "adasum")
+    worker = strategy.cluster_resolver.task_id
+    option = (
+        {"smoothing": 0.5 + 0.1 * worker} if wrapper == "AdaScale" else {"local_steps": 1 + worker}
+    )
+    with strategy.scope():
+        variable = keras.Variable(np.zeros(3, "float32"), name="v")
+        optimizer = getattr(optimizers, wrapper)(keras.optimizers.SGD(0.1), **option)
+        try:
+            optimizer.build([variable])
+        except ValueError as error:
+            return {"message": str(error)}
+    return {"message": "none"}

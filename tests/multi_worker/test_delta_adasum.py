@@ -97,3 +97,13 @@ def test_workers_with_devices(group, local_steps):
 def test_three_workers(group):
     results = check(group, "lamb", local_steps=2)
     np.testing.assert_array_equal(results[0]["weight0.0"], results[2]["weight0.0"])
+
+
+@pytest.mark.parametrize("group", ["2x1"], indirect=True, scope="module")
+@pytest.mark.parametrize("wrapper", ["AdaScale", "DeltaAdasum"])
+@pytest.mark.feature("workers whose wrapped optimizers differ: refused on all of them")
+def test_settings_that_differ_are_refused(group, wrapper):
+    results = group.run("delta_scenarios.different_settings", wrapper=wrapper)
+    messages = [str(result["message"]) for result in results]
+    assert all("same settings" in message and wrapper in message for message in messages)
+    assert messages[0] != messages[1]

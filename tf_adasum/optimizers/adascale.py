@@ -91,8 +91,8 @@ class AdaScale(WrapperOptimizer):
             return
         strategy = tf.distribute.get_strategy()
         _refuse_rules(strategy)
-        super().build(variables)
         self._step.replicas = strategy.num_replicas_in_sync
+        super().build(variables)
         keras_seam.add_accumulator(self.inner_optimizer)
         state = functools.partial(
             self.add_variable, (), dtype="float64", aggregation="only_first_replica"
@@ -112,8 +112,13 @@ class AdaScale(WrapperOptimizer):
         return float(self._step.count if self._given_scale is None else self._given_scale)
 
     def check(self):
-        """Raises a ValueError where there is nothing to measure, and more than that is asked."""
+        """Raises a ValueError where there is nothing to measure."""
         self._check_measurable(self.scale)
+
+    @property
+    def settings(self):
+        """What all workers have to have in common, as a str."""
+        return f"scale={self.scale}, smoothing={self.smoothing}, debias={self.debias}"
 
     def _check_measurable(self, scale):
         if scale > 1 and self._step.count == 1:

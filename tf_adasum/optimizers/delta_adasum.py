@@ -87,6 +87,11 @@ class DeltaAdasum(WrapperOptimizer):
         """Raises a ValueError outside of a strategy of ours."""
         _check_strategy(tf.distribute.get_strategy())
 
+    @property
+    def settings(self):
+        """What all workers have to have in common, as a str."""
+        return f"local_steps={self.local_steps}"
+
     def synchronize(self):
         """Combines now what the replicas have done since the last combination.
 

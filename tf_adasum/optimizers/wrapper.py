@@ -47,9 +47,11 @@ class WrapperOptimizer(keras.optimizers.Optimizer):
     loss_scale_factor = _of_inner_optimizer("loss_scale_factor")
     for _name in keras_seam.OF_SWAP_EMA_WEIGHTS:
         locals()[_name] = _of_inner_optimizer(_name)
+    del _name
 
     def build(self, variables):
         """Builds the inner optimizer for a list of Keras variables."""
+        self.check_same_settings()  # before variables are made, which workers do in step
         if not self.inner_optimizer.built:
             self.inner_optimizer.build(variables)
         self.built = True
@@ -64,6 +66,17 @@ class WrapperOptimizer(keras.optimizers.Optimizer):
 
     def check(self):
         """Raises a ValueError where it cannot train; a model is loaded where it only predicts."""
+
+    def check_same_settings(self):
+        """Raises a ValueError, on all workers, where their optimizers differ."""
+        steps = f"gradient_accumulation_steps={self.gradient_accumulation_steps}"
+        inner = f"{type(self.inner_optimizer).__name__}({steps})"
+        keras_seam.check_same_settings(f"{type(self).__name__}({inner}, {self.settings})")
+
+    @property
+    def settings(self):
+        """What all workers have to have in common, as a str."""
+        raise NotImplementedError
 
     def apply_gradients(self, grads_and_vars):
         """Takes pairs of gradients and variables; returns `iterations`."""
