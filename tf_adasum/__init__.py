@@ -7,10 +7,11 @@
     model.fit(dataset)
 
 The names below are imported when they are first used, so that the launcher and the doctor start
-without TensorFlow.
+without TensorFlow; or at once where Keras was imported before, so that it can load saved models.
 """
 
 import importlib
+import sys
 
 from tf_adasum._version import __version__
 
@@ -51,5 +52,16 @@ def __getattr__(name):
         ) from error
 
 
+def _register():
+    """Lets Keras find the classes of saved models, where Keras is there already."""
+    keras = sys.modules.get("keras")
+    if getattr(keras, "backend", None) and keras.backend.backend() == "tensorflow":
+        for name in ("callbacks", "optimizers", "schedules"):
+            importlib.import_module(f"tf_adasum.{name}")
+
+
 def __dir__():
     return sorted(__all__)
+
+
+_register()

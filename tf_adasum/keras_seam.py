@@ -262,6 +262,7 @@ def _deciding_for_all_replicas(original):
         step = _step_of_wrapper(self) or (Step(self) if decides else None)
         if not step:
             return original(self, grads, trainable_variables)
+        step.start()
         values = [*grads, *step.measure(grads)]
         if not steps:
             step.update(values, trainable_variables)
@@ -305,6 +306,9 @@ class Step:
     def __init__(self, optimizer):
         self.optimizer = optimizer
 
+    def start(self):
+        """Called first, with every gradient."""
+
     def measure(self, gradients):
         """Returns scalars that are accumulated with the gradients, and come to `update` at the end.
 
@@ -340,15 +344,33 @@ class Step:
             )
 
 
-def check_same_settings(settings):
-    """Lets the workers of a strategy of ours compare an optimizer's settings, a str."""
-    strategy = tf.distribute.get_strategy()
+def check_same_settings(strategy, settings):
+    """Lets the workers of a strategy, where it is one of ours, compare an optimizer's settings."""
     if _our_replica_context():
         tf.distribute.get_replica_context().merge_call(
             lambda strategy: strategy.check_same_settings(settings)
         )
     elif _is_ours(strategy):
         strategy.check_same_settings(settings)
+
+
+class StepOfWrapper(Step):
+    """A step that a wrapper does; the optimizer in it is not to be used by itself.
+
+    Attributes:
+        is_expected: whether the wrapper is about to let the optimizer step.
+    """
+
+    is_expected = False
+
+    def start(self):
+        """Raises a ValueError if it was not the wrapper that called the optimizer."""
+        if not self.is_expected:
+            raise ValueError(
+                f"This {type(self.optimizer).__name__} is inside of another optimizer, which does "
+                "its steps: compile the model with that one, or make a new optimizer."
+            )
+        self.is_expected = False
 
 
 def take_over(optimizer, step):
@@ -388,6 +410,14 @@ def exchange_learning_rate(optimizer, learning_rate):
     """
     had, optimizer._learning_rate = optimizer._learning_rate, learning_rate
     return had
+
+
+def floating(learning_rate):
+    """Returns a learning rate as a tensor that has fractions: a schedule may return an int."""
+    learning_rate = tf.convert_to_tensor(keras.ops.convert_to_tensor(learning_rate))
+    if learning_rate.dtype.is_floating:
+        return learning_rate
+    return tf.cast(learning_rate, keras.config.floatx())
 
 
 def own_variables(optimizer):
@@ -613,6 +643,8 @@ def _splitting_the_batch(original):
             weights = class_weight_to_sample_weights(y, kwargs.pop("class_weight"))
             kwargs["sample_weight"] = weights
         names = [name for name in ("y", "sample_weight") if name in kwargs]
+        if original.__name__ != "train_on_batch":
+            _synchronize(self.optimizer)
         x, *others = strategy.split_batch([x, *(kwargs[name] for name in names)])
         kwargs |= dict(zip(names, others, strict=True))
         if original.__name__ == "predict_on_batch":

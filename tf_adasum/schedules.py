@@ -5,6 +5,8 @@ import math
 import keras
 import tensorflow as tf
 
+from tf_adasum import keras_seam
+
 
 @keras.saving.register_keras_serializable("tf_adasum")
 class LinearScalingWarmup(keras.optimizers.schedules.LearningRateSchedule):
@@ -90,7 +92,7 @@ class LinearScalingWarmup(keras.optimizers.schedules.LearningRateSchedule):
         if not isinstance(learning_rate, float):
             # ⌊t T / n⌋ in integers: float32 misses it where t T / n is near one, or t T above 2^24.
             learning_rate = learning_rate(t * self.total_steps // self.iterations)
-        learning_rate = keras.ops.convert_to_tensor(learning_rate)
+        learning_rate = keras_seam.floating(learning_rate)
         return learning_rate * tf.cast(self._factor(t), learning_rate.dtype)
 
     def _factor(self, t):

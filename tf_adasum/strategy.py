@@ -108,7 +108,6 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
     ):
         self._aggregation = rules.get(aggregation)
         self._known_shapes = set()  # of gradients that all workers have agreed on
-        self._known_settings = set()  # of optimizers, likewise
         self._seeding = self._seeds = None  # see `_next_seed`
         keras_seam.install()
         worker_callbacks.install()
@@ -247,7 +246,7 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
             )
 
     def check_same_settings(self, settings):
-        """Checks that all workers' optimizers have the same settings; workers compare new ones.
+        """Checks that all workers' optimizers have the same settings; all have to call it.
 
         Args:
             settings: what an optimizer does in other than Keras's ways, as a str.
@@ -256,8 +255,6 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
             ValueError: on all workers, if they differ: they would wait for each other without end,
                 or end with different weights.
         """
-        if settings in self._known_settings:
-            return
         with tf.init_scope():
             digests = self._gather_from_workers([zlib.crc32(settings.encode())])
         if (digests != digests[0]).any():
@@ -265,7 +262,6 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
                 "All workers need an optimizer with the same settings. Received on this worker: "
                 f"{settings}"
             )
-        self._known_settings.add(settings)
 
     def average_statistics(self, model):
         """Averages over the replicas what each of them has counted on its own rows.

@@ -153,3 +153,18 @@ def different_settings(strategy, wrapper):
         except ValueError as error:
             return {"message": str(error)}
     return {"message": "none"}
+
+
+def different_scales(strategy):
+    """Every worker sets another scale; returns the message with which each of them refuses."""
+    use_rule(strategy, "mean")
+    with strategy.scope():
+        variable = keras.Variable(np.zeros(3, "float32"), name="v")
+        optimizer = optimizers.AdaScale(keras.optimizers.SGD(0.1))
+        optimizer.build([variable])
+    optimizer.set_scale(3)
+    try:
+        optimizer.set_scale(3 + strategy.cluster_resolver.task_id)
+    except ValueError as error:
+        return {"message": str(error)}
+    return {"message": "none"}

@@ -103,7 +103,16 @@ def test_three_workers(group):
 @pytest.mark.parametrize("wrapper", ["AdaScale", "DeltaAdasum"])
 @pytest.mark.feature("workers whose wrapped optimizers differ: refused on all of them")
 def test_settings_that_differ_are_refused(group, wrapper):
-    results = group.run("delta_scenarios.different_settings", wrapper=wrapper)
+    check_refused(group.run("delta_scenarios.different_settings", wrapper=wrapper), wrapper)
+
+
+@pytest.mark.parametrize("group", ["2x1"], indirect=True, scope="module")
+def test_scales_that_differ_are_refused(group):
+    check_refused(group.run("delta_scenarios.different_scales"), "AdaScale")
+
+
+def check_refused(results, wrapper):
+    """All workers refuse, and each says what it has."""
     messages = [str(result["message"]) for result in results]
     assert all("same settings" in message and wrapper in message for message in messages)
     assert messages[0] != messages[1]

@@ -3,6 +3,8 @@
 Its formulas are tested in test_gain.py, and on replicas in tests/multi_worker/test_adascale.py.
 """
 
+import subprocess
+import sys
 import warnings
 
 import keras
@@ -733,3 +735,36 @@ def test_apply_gradients_returns_the_iteration():
     variables, optimizer = variables_of(), AdaScale(SGD(0.1))
     own = [tf.constant(gradient) for gradient in gradients_of(1)[0]]
     assert optimizer.apply_gradients(zip(own, variables, strict=True)).numpy() == 1
+
+
+@pytest.mark.parametrize("steps", [None, 2])
+def test_the_inner_optimizer_is_not_used_by_itself(steps):
+    inner = SGD(0.1, gradient_accumulation_steps=steps)
+    AdaScale(inner)
+    variable = keras.Variable([1.0])
+    with pytest.raises(ValueError, match="SGD is inside of another optimizer"):
+        inner.apply([tf.ones(1)], [variable])
+
+
+def test_linear_scaling_is_not_scaled_again():
+    schedule = tf_adasum.schedules.LinearScalingWarmup(0.1, scale=4, total_steps=100)
+    inner = SGD(schedule)
+    with pytest.raises(ValueError, match="the schedule of S = 1"):
+        AdaScale(inner)
+
+
+def test_keras_knows_the_classes_in_a_new_process():
+    names = ["AdaScale", "DeltaAdasum", "LAMB", "LinearScalingWarmup", "GainTracker"]
+    code = (
+        "import keras, tf_adasum\n"
+        f"for name in {names}: assert keras.saving.get_registered_object('tf_adasum>' + name), name"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_a_schedule_of_ints_has_fractions():
+    ints = keras.optimizers.schedules.PiecewiseConstantDecay([100], [1, 0])
+    optimizer = AdaScale(accumulating(learning_rate=ints))
+    stepped(optimizer, gradients_of(2))
+    assert optimizer.gain > 1.01
+    np.testing.assert_allclose(optimizer.effective_learning_rate, optimizer.gain, rtol=1e-6)

@@ -116,7 +116,7 @@ class TestRefuses:
 
     def test_no_strategy(self):
         optimizer, variables = DeltaAdasum(SGD()), variables_of()
-        message = r"under an AdasumMirroredStrategy\(\) with another .* Received: no strategy"
+        message = r"under an AdasumMirroredStrategy\(\), whose rule .* Received: no strategy"
         with pytest.raises(ValueError, match=message):
             optimizer.apply([tf.constant(gradient) for gradient in values_of(1)], variables)
 

@@ -234,3 +234,10 @@ def test_the_example_of_the_docstring():
     result = doctest.DocTestRunner().run(example, out=report.append)
     assert result.attempted == 4
     assert result.failed == 0, "".join(report)
+
+
+def test_a_schedule_of_ints_has_fractions():
+    ints = keras.optimizers.schedules.PiecewiseConstantDecay([100], [1, 0])
+    schedule = schedules.LinearScalingWarmup(ints, scale=4, total_steps=100, warmup=0.5)
+    rates = [float(schedule(step)) for step in (0, 3, 6)]
+    np.testing.assert_allclose(rates, [1, 1.72, 2.44], rtol=1e-6)

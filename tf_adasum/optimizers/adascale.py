@@ -11,6 +11,7 @@ import tensorflow as tf
 from tf_adasum import keras_seam
 from tf_adasum.optimizers import gain
 from tf_adasum.optimizers.wrapper import WrapperOptimizer, checked
+from tf_adasum.schedules import LinearScalingWarmup
 
 VALIDATED = (keras.optimizers.SGD,)
 
@@ -39,7 +40,8 @@ class AdaScale(WrapperOptimizer):
     `tf.distribute` strategy that averages, under several at once, and under none. Besides the
     gradients one number per step is sent, in the same all-reduce. Gradients are measured as they
     come; the inner optimizer's clipping is applied to their mean, the same with accumulation and
-    without. A step whose gradients are not all finite is left out of σ², μ² and τ. Where a step has
+    without. A step whose gradients are not all finite, or too large to be squared in float32, is
+    left out of σ², μ² and τ. Where a step has
     a single gradient nothing is measured, and this is the inner optimizer. Where σ² is below 1e-6,
     as with gradients that are nearly zero, it counts as 1e-6: choose the loss's scale accordingly.
 
@@ -55,9 +57,9 @@ class AdaScale(WrapperOptimizer):
 
     Raises:
         ValueError: for what is no optimizer or is wrapped already, a scale below 1, a smoothing
-            outside [0, 1); when it is made or built: under an `AdasumMirroredStrategy` with another
-            rule than the mean; when it is used: with a scale above 1 and a single gradient, which
-            has no variance.
+            outside [0, 1), a `LinearScalingWarmup`, which scales already; when it is made or built:
+            under an `AdasumMirroredStrategy` with another rule than the mean; when it is used: with
+            a scale above 1 and a single gradient, which has no variance.
 
     Reference:
         Johnson et al., "AdaScale SGD: A User-Friendly Algorithm for Distributed Training", ICML
@@ -80,10 +82,14 @@ class AdaScale(WrapperOptimizer):
         self.smoothing, self.debias = smoothing, bool(debias)
         self._given_scale = scale
         self._step = AdaScaleStep(optimizer, smoothing, self.debias)
+        base = keras_seam.exchange_learning_rate(optimizer, ScaledLearningRate(self))
+        if isinstance(base, LinearScalingWarmup):
+            raise ValueError(
+                "AdaScale does the scaling: give the optimizer the schedule of S = 1. Received: "
+                "learning_rate=LinearScalingWarmup(…)"
+            )
+        self._step.base_learning_rate = base
         keras_seam.take_over(optimizer, self._step)
-        self._step.base_learning_rate = keras_seam.exchange_learning_rate(
-            optimizer, ScaledLearningRate(self)
-        )
 
     def build(self, variables):
         """Builds the inner optimizer and the state of the estimates, for a list of variables."""
@@ -134,13 +140,15 @@ class AdaScale(WrapperOptimizer):
         The average of σ² is kept: it belongs to the small batch, which stays the same.
 
         Args:
-            scale: S, 1 or more; may be a fraction.
+            scale: S, 1 or more; may be a fraction. The same on all workers, which compare it.
         """
         check_scale(scale)
         if self.built:
             self._check_measurable(scale)
-            self._step.scale.assign(scale)
         self._given_scale = scale
+        if self.built:
+            self.check_same_settings()
+            self._step.scale.assign(scale)
 
     @property
     def gain(self):
@@ -199,7 +207,7 @@ class AdaScale(WrapperOptimizer):
     @property
     def effective_learning_rate(self):
         """η = r · lr(⌊τ⌋)."""
-        base = tf.convert_to_tensor(self.learning_rate)
+        base = keras_seam.floating(self.learning_rate)
         return tf.cast(self.gain, base.dtype) * base
 
     def get_config(self):
@@ -219,7 +227,7 @@ class AdaScale(WrapperOptimizer):
         }
 
 
-class AdaScaleStep(keras_seam.Step):
+class AdaScaleStep(keras_seam.StepOfWrapper):
     """One update: measure, reduce, estimate, and let the inner optimizer do the rest.
 
     Args:

@@ -70,7 +70,6 @@ class DeltaAdasum(WrapperOptimizer):
         """Builds the inner optimizer for a list of variables."""
         if self.built:
             return
-        self._strategy = tf.distribute.get_strategy()
         if tf.distribute.has_strategy():
             self.check()
         super().build(variables)
@@ -124,7 +123,7 @@ class DeltaAdasum(WrapperOptimizer):
         }
 
 
-class DeltaStep(keras_seam.Step):
+class DeltaStep(keras_seam.StepOfWrapper):
     """One local step, and after every so many the combination.
 
     Args:
@@ -209,7 +208,7 @@ def _check_strategy(strategy):
         raise ValueError(
             "DeltaAdasum combines the steps that replicas take on their own, undivided gradients; "
             "strategies that average divide each by the number of replicas. Build the model under "
-            "an AdasumMirroredStrategy() with another rule than 'mean'. "
+            "an AdasumMirroredStrategy(), whose rule is Adasum. "
             f"Received: {received}" + (f" with {rule!r}" if rule else "")
         )
     if isinstance(strategy.aggregation, rules.AdaCons) and not strategy.aggregation.rescale:

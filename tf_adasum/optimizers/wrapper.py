@@ -3,6 +3,7 @@
 import warnings
 
 import keras
+import tensorflow as tf
 
 from tf_adasum import keras_seam
 
@@ -51,6 +52,7 @@ class WrapperOptimizer(keras.optimizers.Optimizer):
 
     def build(self, variables):
         """Builds the inner optimizer for a list of Keras variables."""
+        self._strategy = tf.distribute.get_strategy()
         self.check_same_settings()  # before variables are made, which workers do in step
         if not self.inner_optimizer.built:
             self.inner_optimizer.build(variables)
@@ -62,6 +64,7 @@ class WrapperOptimizer(keras.optimizers.Optimizer):
             with keras.name_scope(self.name):
                 self.build(list(trainable_variables))
         self.check()
+        self._step.is_expected = True
         self.inner_optimizer.apply(grads, trainable_variables)
 
     def check(self):
@@ -71,7 +74,8 @@ class WrapperOptimizer(keras.optimizers.Optimizer):
         """Raises a ValueError, on all workers, where their optimizers differ."""
         steps = f"gradient_accumulation_steps={self.gradient_accumulation_steps}"
         inner = f"{type(self.inner_optimizer).__name__}({steps})"
-        keras_seam.check_same_settings(f"{type(self).__name__}({inner}, {self.settings})")
+        settings = f"{type(self).__name__}({inner}, {self.settings})"
+        keras_seam.check_same_settings(self._strategy, settings)
 
     @property
     def settings(self):
