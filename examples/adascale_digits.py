@@ -175,9 +175,9 @@ def report(runs, arguments):
 {platform.python_version()}, TensorFlow {tf.__version__}, Keras {keras.__version__}.
 
 T = {arguments.steps} steps of {arguments.batch} rows at S = 1; SGD, momentum 0.9, learning rate
-{arguments.learning_rate} and a tenth of it after 3T/4. AS: AdaScale until the scale-invariant step is T. LSW: S times the
-learning rate in T/S iterations, with a warm-up over their first 5/90. LSW+: the same in as many
-iterations as AS took.
+{arguments.learning_rate} and a tenth of it after 3T/4.
+AS: AdaScale until the scale-invariant step is T. LSW: S times the learning rate in T/S iterations,
+with a warm-up over their first 5/90. LSW+: the same in as many iterations as AS took.
 Medians over the seeds {", ".join(map(str, arguments.seeds))} (lowest..highest); validation on 300
 rows, so that 0.01 is 3 rows; the loss is that of the whole training set. N/A: diverged.
 
