@@ -557,6 +557,8 @@ def _building_from_local_batch(original):
         strategy = self._distribute_strategy
         if not _is_ours(strategy):
             return original(self, iterator=iterator, data_batch=data_batch)
+        if _is_all_built(self):  # and no iterator is begun, to be thrown away at once
+            return None
         if iterator is not None:
             _, _, batches = next(iter(iterator))
             data_batch = next(batches)
@@ -566,6 +568,12 @@ def _building_from_local_batch(original):
         return original(self, data_batch=first_local_batch)
 
     return maybe_symbolic_build
+
+
+def _is_all_built(model):
+    """Whether there is nothing that Keras builds from the first batch."""
+    compiled = [model._compile_metrics, model._compile_loss, model.optimizer]
+    return all(part is None or part.built for part in [*model._flatten_layers(), *compiled])
 
 
 def _without_xla(original):
