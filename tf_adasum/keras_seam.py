@@ -652,7 +652,7 @@ def _splitting_the_batch(original):
             kwargs["sample_weight"] = weights
         names = [name for name in ("y", "sample_weight") if name in kwargs]
         if original.__name__ != "train_on_batch":
-            _synchronize(self.optimizer)
+            _synchronize(getattr(self, "optimizer", None))
         x, *others = strategy.split_batch([x, *(kwargs[name] for name in names)])
         kwargs |= dict(zip(names, others, strict=True))
         if original.__name__ == "predict_on_batch":
