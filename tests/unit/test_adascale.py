@@ -10,6 +10,7 @@ import warnings
 import keras
 import numpy as np
 import pytest
+import restarts
 import tensorflow as tf
 
 import tf_adasum
@@ -641,35 +642,11 @@ def state_of(model):
     ]
 
 
-def restart_from_model(model, folder, make):
-    model.save(folder / "model.keras")
-    return keras.models.load_model(folder / "model.keras")
-
-
-def restart_from_weights(model, folder, make):
-    model.save_weights(folder / "model.weights.h5")
-    again = make()
-    again.optimizer.build(again.trainable_variables)
-    again.load_weights(folder / "model.weights.h5")
-    return again
-
-
-def restart_from_checkpoint(model, folder, make):
-    path = tf.train.Checkpoint(model=model, optimizer=model.optimizer).save(folder / "checkpoint")
-    again = make()
-    again.optimizer.build(again.trainable_variables)
-    status = tf.train.Checkpoint(model=again, optimizer=again.optimizer).restore(path)
-    status.assert_consumed()
-    return again
-
-
 SCHEDULE = keras.optimizers.schedules.ExponentialDecay(0.1, 5, 0.5)
 
 
 @pytest.mark.parametrize("rate", [0.05, SCHEDULE], ids=["float", "schedule"])
-@pytest.mark.parametrize(
-    "restart", [restart_from_model, restart_from_weights, restart_from_checkpoint]
-)
+@pytest.mark.parametrize("restart", restarts.WAYS)
 def test_continues_as_if_it_had_not_stopped(restart, rate, tmp_path):
     def make():
         inner = accumulating(3, rate, momentum=0.9)
@@ -751,6 +728,7 @@ def test_linear_scaling_is_not_scaled_again():
     inner = SGD(schedule)
     with pytest.raises(ValueError, match="the schedule of S = 1"):
         AdaScale(inner)
+    assert inner.get_config()["learning_rate"]["config"]["scale"] == 4  # left as it was
 
 
 def test_keras_knows_the_classes_in_a_new_process():

@@ -6,6 +6,7 @@ Its combination is tested on several replicas, in tests/multi_worker/test_delta_
 import keras
 import numpy as np
 import pytest
+import restarts
 import tensorflow as tf
 
 import tf_adasum
@@ -334,31 +335,7 @@ def test_configuration(options):
         assert again.name == options.get("name", "delta_adasum") and again.clipnorm == 1.0
 
 
-def restart_from_model(model, folder, make):
-    model.save(folder / "model.keras")
-    return keras.models.load_model(folder / "model.keras")
-
-
-def restart_from_weights(model, folder, make):
-    model.save_weights(folder / "model.weights.h5")
-    again = make()
-    again.optimizer.build(again.trainable_variables)
-    again.load_weights(folder / "model.weights.h5")
-    return again
-
-
-def restart_from_checkpoint(model, folder, make):
-    path = tf.train.Checkpoint(model=model, optimizer=model.optimizer).save(folder / "checkpoint")
-    again = make()
-    again.optimizer.build(again.trainable_variables)
-    status = tf.train.Checkpoint(model=again, optimizer=again.optimizer).restore(path)
-    status.assert_consumed()
-    return again
-
-
-@pytest.mark.parametrize(
-    "restart", [restart_from_model, restart_from_weights, restart_from_checkpoint]
-)
+@pytest.mark.parametrize("restart", restarts.WAYS)
 def test_continues_as_if_it_had_not_stopped(strategy, restart, tmp_path):
     def make():
         return model_of(strategy, lambda: DeltaAdasum(Adam(0.05), local_steps=3), run_eagerly=True)

@@ -36,14 +36,14 @@ class AdaScale(WrapperOptimizer):
     >>> model.compile(optimizer, loss)
     >>> model.fit(..., callbacks=[tf_adasum.callbacks.StopAtScaleInvariantStep(10_000)])
 
-    The small batches are those of the replicas and of `gradient_accumulation_steps`: under any
-    `tf.distribute` strategy that averages, under several at once, and under none. Besides the
-    gradients one number per step is sent, in the same all-reduce. Gradients are measured as they
-    come; the inner optimizer's clipping is applied to their mean, the same with accumulation and
-    without. A step whose gradients are not all finite, or too large to be squared in float32, is
-    left out of σ², μ² and τ. Where a step has
-    a single gradient nothing is measured, and this is the inner optimizer. Where σ² is below 1e-6,
-    as with gradients that are nearly zero, it counts as 1e-6: choose the loss's scale accordingly.
+    The small batches are those of the replicas, under any `tf.distribute` strategy that averages,
+    and of `gradient_accumulation_steps`, under a strategy or none. Besides the gradients one number
+    per step is sent, in the same all-reduce. Gradients are measured as they come; the inner
+    optimizer's clipping is applied to their mean, the same with accumulation and without. A step
+    whose gradients are not all finite, or too large to be squared in float32, is left out of σ², μ²
+    and τ. Where a step has a single gradient nothing is measured, and this is the inner optimizer.
+    Where σ² is below 1e-6, as with gradients that are nearly zero, it counts as 1e-6: choose the
+    loss's scale accordingly.
 
     Args:
         optimizer: the `keras.optimizers.Optimizer` for S = 1. The method is derived for SGD and
@@ -84,6 +84,7 @@ class AdaScale(WrapperOptimizer):
         self._step = AdaScaleStep(optimizer, smoothing, self.debias)
         base = keras_seam.exchange_learning_rate(optimizer, ScaledLearningRate(self))
         if isinstance(base, LinearScalingWarmup):
+            keras_seam.exchange_learning_rate(optimizer, base)  # left as it was
             raise ValueError(
                 "AdaScale does the scaling: give the optimizer the schedule of S = 1. Received: "
                 "learning_rate=LinearScalingWarmup(…)"

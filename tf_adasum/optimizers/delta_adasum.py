@@ -30,8 +30,9 @@ class DeltaAdasum(WrapperOptimizer):
       goes on exactly; several devices, or workers that load one file, go on with these slots on
       all. On another number of workers it is the same: the weights are exact.
     * With `local_steps` k > 1 the replicas' weights differ between two combinations. At the end of
-      an epoch, before `evaluate` and `predict`, they are combined ahead of time; in a custom loop
-      `synchronize` does it. A file that is written within an epoch holds the weights of worker 0.
+      an epoch and before a model is evaluated or predicts they are combined ahead of time; in a
+      custom loop `synchronize` does it. A file that is written within an epoch holds the weights of
+      worker 0.
     * `iterations`, and with it schedules, counts every local step. With k > 1 `use_ema` and
       `ema_overwrite_frequency` count combinations.
     * Clipping and weight decay are part of the local steps. Sparse gradients are for the inner
