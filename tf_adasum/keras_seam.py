@@ -46,6 +46,8 @@ Training:
   for. The wrapper lets callbacks say better.
 * `TensorFlowTrainer.train_on_batch`, `.test_on_batch`, `.predict_on_batch`: hand the whole batch to
   every replica. The wrappers split it.
+* These three, `fit`, `evaluate` and `predict`: leave the other workers waiting where one raises.
+  The wrappers tell them.
 
 `tests/unit/test_seam_names.py` fails with the name of what a new Keras has moved.
 """
@@ -73,6 +75,9 @@ except ImportError as error:
         f"something it builds on: {error}. Install a supported one: pip install 'keras>=3.15,<3.16'"
     ) from error
 
+
+# What all workers call.
+TOGETHER = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
 
 # Odd, so that no two replicas get the same key; large, so that their keys look unrelated.
 SEED_STRIDE = 0x9E3779B1
@@ -115,14 +120,16 @@ def install():
     _wrap(keras.callbacks.CallbackList, "on_epoch_end", _averaging_statistics_first)
     for name in ("train_on_batch", "test_on_batch", "predict_on_batch"):
         _wrap(TensorFlowTrainer, name, _splitting_the_batch)
+    for name in TOGETHER:
+        _wrap(TensorFlowTrainer, name, _working_together, mark="works_together")
 
 
-def _wrap(owner, name, wrapper):
+def _wrap(owner, name, wrapper, mark="wrapped_by_tf_adasum"):
     original = getattr(owner, name)
-    if getattr(original, "wrapped_by_tf_adasum", False):
+    if getattr(original, mark, False):
         return
     wrapped = functools.wraps(original)(wrapper(original))
-    wrapped.wrapped_by_tf_adasum = True
+    setattr(wrapped, mark, True)
     setattr(owner, name, wrapped)
 
 
@@ -664,6 +671,17 @@ def _splitting_the_batch(original):
         return logs if wants_dict else self._flatten_metrics_in_order(logs)
 
     return on_batch
+
+
+def _working_together(original):
+    def call(self, *args, **kwargs):
+        strategy = self._distribute_strategy
+        if not _is_ours(strategy):
+            return original(self, *args, **kwargs)
+        with strategy.working_together():
+            return original(self, *args, **kwargs)
+
+    return call
 
 
 def exchangeable(dataset, following):

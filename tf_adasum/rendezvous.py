@@ -14,6 +14,8 @@ import socket
 import threading
 import time
 
+from tf_adasum.gossip import listening_host
+
 # Seconds to wait for the others where CommunicationOptions(timeout_seconds=...) says nothing.
 DEFAULT_TIMEOUT = 60.0
 
@@ -22,28 +24,28 @@ _SECONDS_BETWEEN_MESSAGES = 10.0
 _SECONDS_FOR_AN_ANSWER = 2.0
 _LONGEST_LINE = 1 << 16
 
-_met = set()
 
-
-def meet(cluster, terms, timeout):
+def meet(cluster, terms, timeout, offer=None):
     """Waits until every task of the cluster has introduced itself.
 
     Args:
         cluster: the `Cluster`.
         terms: dict of what all tasks have to have in common; JSON types.
         timeout: seconds.
+        offer: dict of what this task tells the others beyond that; JSON types.
+
+    Returns:
+        dict from the others' ranks to what they have offered.
 
     Raises:
         OSError: if another process uses this task's port.
         TimeoutError: naming the tasks that did not start in time.
         ValueError: naming a task that was started with another cluster or other terms.
     """
-    if cluster in _met:
-        return  # TensorFlow's server has the port: this is the process's second strategy
     terms = {"cluster": list(cluster.addresses), **terms}
     deadline = time.monotonic() + timeout
     next_message = time.monotonic() + _SECONDS_BETWEEN_MESSAGES
-    with _Doorstep(cluster, terms) as doorstep:
+    with _Doorstep(cluster, terms, offer or {}) as doorstep:
         while missing := doorstep.missing():
             for rank in missing:
                 doorstep.call_on(rank, deadline)
@@ -58,11 +60,7 @@ def meet(cluster, terms, timeout):
         doorstep.check_terms()
         if missing := doorstep.missing():
             raise TimeoutError(_who_is_missing(cluster, missing, doorstep.strangers, timeout))
-
-
-def keep(cluster):
-    """Notes that TensorFlow's server runs in this process: there is nobody to wait for again."""
-    _met.add(cluster)
+        return doorstep.offers
 
 
 def _who_is_missing(cluster, missing, strangers, timeout):
@@ -84,10 +82,11 @@ class _Doorstep:
     A thread answers callers, so that no task waits for one that is itself waiting.
     """
 
-    def __init__(self, cluster, terms):
+    def __init__(self, cluster, terms, offer):
         self._cluster = cluster
-        self._introduction = {"rank": cluster.rank, "terms": terms}
+        self._introduction = {"rank": cluster.rank, "terms": terms, "offer": offer}
         self._terms_of = {}
+        self.offers = {}
         self.strangers = set()
         self._listener = _listen(cluster)
         self._closing = threading.Event()
@@ -161,17 +160,19 @@ class _Doorstep:
         others = set(range(len(self._cluster.addresses))) - {self._cluster.rank}
         if type(rank) is not int or rank not in others or not isinstance(terms, dict):
             return None
+        offer = introduction.get("offer")
+        self.offers[rank] = offer if isinstance(offer, dict) else {}
         self._terms_of[rank] = terms
         return rank
 
 
 def _listen(cluster):
-    """Listens on this task's port, on all interfaces as TensorFlow's server will."""
-    port = int(cluster.addresses[cluster.rank].rpartition(":")[2])
+    """Listens on this task's port; on all interfaces, unless its host is this machine alone."""
+    host, _, port = cluster.addresses[cluster.rank].rpartition(":")
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind(("", port))
+        listener.bind((listening_host(host), int(port)))
         listener.listen(128)
     except OSError as error:
         listener.close()

@@ -1,5 +1,6 @@
 """AdasumMirroredStrategy: the one line a Keras user changes."""
 
+import contextlib
 import functools
 import os
 import random
@@ -16,8 +17,10 @@ from tf_adasum import (
     keras_seam,
     ops,
     rendezvous,
+    start_guard,
     statistics,
     tensorflow_seam,
+    watch,
     worker_callbacks,
 )
 from tf_adasum.aggregation import Scheme, rules
@@ -65,9 +68,10 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         cluster_resolver: a `tf.distribute.cluster_resolver.ClusterResolver`. Default: the one that
             reads ``TF_CONFIG``.
         communication_options: `tf.distribute.experimental.CommunicationOptions`:
-            ``timeout_seconds`` of each collective and of the start (default: 60 s for the start,
-            unlimited after it), ``bytes_per_pack`` of a bucket (default: 16 MiB),
-            ``implementation`` of the collectives.
+            ``timeout_seconds`` is how long this worker waits for others: for those that do not
+            start (default: 60 s), half of it for those that are silent (30 s), and for those that
+            are alive but do not come to a collective (600 s; a worker may be saving a model).
+            ``bytes_per_pack`` of a bucket (default: 16 MiB), ``implementation`` of the collectives.
         aggregation: name of a rule (``"adasum"``, ``"adacons"``, ``"mean"``, ``"sum"``) or a
             `tf_adasum.rules.AggregationRule`.
         radix_plan: in which groups the N gradients are combined, level by level: factors of N.
@@ -89,6 +93,7 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         RuntimeError: on several workers, if TensorFlow has run an operation already.
         OSError: if another process uses this worker's port.
         TimeoutError: naming the workers that did not start in time.
+        WorkerLostError: naming a worker that has ended meanwhile.
 
     Reference:
         Maleki et al., "Scaling Distributed Training with Adaptive Summation", MLSys 2021
@@ -113,7 +118,8 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         worker_callbacks.install()
         tensorflow_seam.stop_autotuning_device_datasets()
         tensorflow_seam.let_collectives_run_in_loops()
-        options = self._options = _checked_options(communication_options)
+        options = _checked_options(communication_options)
+        self._options = _without_timeout(options)
         resolver, tasks = cluster.resolve(cluster_resolver)
         names = local_devices(devices)
         self._scheme = Scheme.checked(
@@ -126,17 +132,20 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
 
         timeout = options.timeout_seconds or rendezvous.DEFAULT_TIMEOUT
         deadline = time.monotonic() + timeout
+        self._watch = watch.NoWatch()
         if tasks:
-            rendezvous.meet(tasks, self._terms(len(names)), timeout)
+            self._watch = watch.begin(tasks, self._terms(len(names)), options.timeout_seconds)
         try:
-            extended = tensorflow_seam.GradientAggregatingExtended(
-                self,
-                resolver,
-                options,
-                local_devices=names,
-                cross_device_ops=functools.partial(AdasumCrossDeviceOps, self._scheme),
-                register_timeout=timeout,
-            )
+            with self._starting(tasks, timeout):
+                extended = tensorflow_seam.GradientAggregatingExtended(
+                    self,
+                    resolver,
+                    self._options,
+                    local_devices=names,
+                    cross_device_ops=functools.partial(AdasumCrossDeviceOps, self._scheme),
+                    register_timeout=timeout * 0.8,  # TensorFlow's word comes before the guard's
+                    heartbeat_timeout=timeout,
+                )
         except RuntimeError as error:
             if "at program startup" not in str(error):
                 raise
@@ -146,14 +155,24 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
             ) from error
         tf.distribute.Strategy.__init__(self, extended)
         if tasks:
-            rendezvous.keep(tasks)
             remaining = max(1.0, deadline - time.monotonic())
-            tensorflow_seam.cross_device_ops(extended).meet(
+            cross_device_ops = tensorflow_seam.cross_device_ops(extended)
+            cross_device_ops.meet(
                 tensorflow_seam.first_replica(extended),
                 tensorflow_seam.CommunicationOptions(timeout_seconds=remaining),
             )
+            if cross_device_ops.marks:
+                self._watch.started(cross_device_ops.marks.read, tensorflow_seam.abort_collectives)
             _leave_progress_bars_to_the_first_worker(tasks)
         self._scheme.probe_values()
+
+    @contextlib.contextmanager
+    def _starting(self, tasks, timeout):
+        if tasks is None:
+            yield
+        else:
+            with start_guard.bounded(tasks, timeout), self.working_together():
+                yield
 
     def _terms(self, devices):
         """What all workers have to have in common."""
@@ -164,6 +183,21 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
             "communication_options.implementation": self._options.implementation.value,
             "backend of the op (TF_ADASUM_OPS)": ops.backend(),
         }
+
+    def working_together(self):
+        """Returns a context manager for what all workers do together, such as a training loop.
+
+        `fit`, `evaluate`, `predict` and their like are in one already. An exception that leaves it
+        is told to the other workers, which would wait for this one:
+
+        >>> with strategy.working_together():
+        ...     for batch in batches:
+        ...         train_step(batch)
+
+        Raises:
+            WorkerLostError: where TensorFlow has raised because of another worker.
+        """
+        return self._watch.call(tensorflow_seam.may_come_from_another_worker)
 
     @property
     def aggregation(self):
@@ -381,6 +415,16 @@ def _checked_options(options):
             f"Received: communication_options={options!r}"
         )
     return options
+
+
+def _without_timeout(options):
+    """The options of collectives: TensorFlow keeps a sleeping thread for each one with a timeout.
+
+    `Watch` does it with one for all.
+    """
+    return tensorflow_seam.CommunicationOptions(
+        bytes_per_pack=options.bytes_per_pack, implementation=options.implementation
+    )
 
 
 def _averaged(local_reduction, tasks, devices):

@@ -14,7 +14,10 @@ What is hooked, and why there is no public way:
   need TensorFlow's own keys, and its ordering token, or several devices in one graph deadlock.
 * `CollectiveKeys._instance_key_table`: groups of some of the replicas need keys that all their
   members know; `get_group_key` counts on each worker by itself.
-* `Context.configure_coordination_service`: the time a worker waits for the others to register.
+* `Context.configure_coordination_service`: the time a worker waits for the others to register, and
+  for their heartbeats.
+* `Context.abort_collective_ops`: ends what waits for a worker that is lost.
+* `CollectiveAllReduceExtended._create_variable`: new values are broadcast, and may wait.
 * `multi_device_iterator_ops._create_device_dataset`: see `stop_autotuning_device_datasets`.
 * `FuncGraph.capture_call_time_value`: see `let_collectives_run_in_loops`.
 
@@ -24,9 +27,13 @@ What is hooked, and why there is no public way:
 import contextlib
 import functools
 import itertools
+import signal
+import threading
 
 import numpy as np
 import tensorflow as tf
+
+from tf_adasum.collective_marks import CollectiveMarks
 
 try:
     from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
@@ -164,6 +171,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         self._graphs = {}
         self._gathers = {}
         self._parts = {}
+        self.marks = None if self.all_local else CollectiveMarks()
 
     def combine_gradients(self, gradients, options):
         """Combines gradients; called in a graph.
@@ -237,7 +245,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
             self._gathers[key] = tf.function(
                 lambda tensors: _gather_on_each(tensors, self.collectives(options))
             )
-        return self._gathers[key](tensors)[0].numpy()
+        return self.marks.during(lambda: self._gathers[key](tensors)[0].numpy())
 
     def gather_in_parts(self, numbers, parts):
         """Brings a number of each replica to all in its part; every worker has to call it.
@@ -251,7 +259,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         """
         gather = tf.function(lambda tensors: _gather_on_each(tensors, parts))
         tensors = [tf.constant([number], tf.int64) for number in numbers]
-        return [numbers[:, 0].numpy() for numbers in gather(tensors)]
+        return self.marks.during(lambda: [all_[:, 0].numpy() for all_ in gather(tensors)])
 
     def batch_reduce(self, reduce_op, value_destination_pairs, options=None):
         """Reduces a list of values; gradients go to every local replica, together.
@@ -275,11 +283,19 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         else:
             refuse_xla()
             with self._lock:  # no other collective may come between those of one reduction
-                combined = self.combine_gradients(gradients, options)
+                combined = self._combine(gradients, options)
         return [
             distribute_utils.regroup(own, wrap_class=values.Mirrored)
             for own in zip(*combined, strict=True)
         ]
+
+    def _combine(self, gradients, options):
+        return self._marked(gradients, lambda: self.combine_gradients(gradients, options))
+
+    def _marked(self, inputs, collectives):
+        if self.marks is None or compiles_with_xla():
+            return collectives()
+        return self.marks.around(inputs, collectives)
 
     def leaves_one_gradient_alone(self, options):
         """Whether combining the gradients of a single replica changes nothing."""
@@ -302,14 +318,20 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
     def _all_reduce(self, reduce_op, value, replica_id, options):
         if isinstance(options, GradientReduction):  # only where XLA compiles each replica alone
             raise ValueError(NO_XLA)
-        return super()._all_reduce(reduce_op, value, replica_id, options)
+        reduce = super()._all_reduce
+        return self._marked(value, lambda: reduce(reduce_op, value, replica_id, options))
+
+    def _gather_implementation(self, per_replica_value, *arguments):
+        gather = super()._gather_implementation
+        own = list(_of_local_replicas(per_replica_value))
+        return self._marked(own, lambda: gather(per_replica_value, *arguments))
 
     def _graph_of(self, options):
         key = (options.bytes_per_pack, options.timeout_seconds, options.implementation)
         key += (options.reductions, options.indices, getattr(options.reductions, "version", None))
         if key not in self._graphs:
             self._graphs[key] = tf.function(
-                lambda gradients: self.combine_gradients(gradients, options),
+                lambda gradients: self._combine(gradients, options),
                 reduce_retracing=True,  # sparse gradients have another length in each step
             )
         return self._graphs[key]
@@ -355,6 +377,7 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
         local_devices: names of this worker's devices, such as ``("CPU:0", "CPU:1")``.
         cross_device_ops: class or function that makes the `GradientCrossDeviceOps`.
         register_timeout: seconds to wait for the other workers to register, at the start.
+        heartbeat_timeout: seconds after which TensorFlow takes a silent worker for lost.
     """
 
     def __init__(
@@ -366,10 +389,11 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
         local_devices,
         cross_device_ops,
         register_timeout,
+        heartbeat_timeout,
     ):
         self._local_device_names = local_devices
         self._make_cross_device_ops = cross_device_ops
-        self._register_timeout = register_timeout
+        self._register_timeout, self._heartbeat_timeout = register_timeout, heartbeat_timeout
         strategy._collective_key_base = next(_key_bases)
         super().__init__(strategy, cluster_resolver, communication_options)
 
@@ -384,7 +408,8 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
 
     def _initialize_multi_worker(self, cluster_resolver):
         self._bound_registration(cluster_resolver)
-        super()._initialize_multi_worker(cluster_resolver)
+        with _handlers_kept(signal.SIGTERM):
+            super()._initialize_multi_worker(cluster_resolver)
         self._install_cross_device_ops()
 
     def _install_cross_device_ops(self):
@@ -409,12 +434,20 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
             service_type="standalone",
             service_leader=multi_worker_util.coordination_leader(cluster),
             cluster_register_timeout_in_ms=int(1000 * self._register_timeout),
+            heartbeat_timeout_in_ms=int(1000 * self._heartbeat_timeout),
             coordinated_jobs=[
                 coordination_config_pb2.CoordinatedJob(name=job, num_tasks=cluster.num_tasks(job))
                 for job in ("chief", "worker")
                 if job in cluster.jobs
             ],
         )
+
+    def _create_variable(self, next_creator, **kwargs):
+        create = super()._create_variable
+        marks = self._cross_device_ops.marks
+        if marks is None or not tf.executing_eagerly():
+            return create(next_creator, **kwargs)
+        return marks.during(lambda: create(next_creator, **kwargs))
 
     def _batch_reduce_to(self, reduce_op, value_destination_pairs, options):
         if not isinstance(options, GradientReduction):
@@ -425,9 +458,40 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
         )
 
 
+@contextlib.contextmanager
+def _handlers_kept(number):
+    """Gives a signal the handler back that it had before.
+
+    TensorFlow's server takes SIGTERM for a notice that this machine will go, notes it, and goes on:
+    nothing less than SIGKILL would end a worker (seen with TensorFlow 2.21).
+    """
+    handler = signal.getsignal(number)
+    yield
+    if handler is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(number, handler)
+
+
 def cross_device_ops(extended):
     """Returns the strategy's `GradientCrossDeviceOps`."""
     return extended._cross_device_ops
+
+
+def abort_collectives(message):
+    """Ends all collectives of this process, now and later, with `tf.errors.UnavailableError`."""
+    context.context().abort_collective_ops(tf.errors.UNAVAILABLE, message)
+
+
+def may_come_from_another_worker(error):
+    """Whether an exception may be the consequence of what happened on another worker."""
+    of_a_connection = (
+        tf.errors.UnavailableError,
+        tf.errors.AbortedError,
+        tf.errors.CancelledError,
+        tf.errors.DeadlineExceededError,
+    )
+    return isinstance(error, of_a_connection) or (
+        isinstance(error, tf.errors.OpError) and "DerivedStatus" in str(error)
+    )
 
 
 def first_replica(extended):

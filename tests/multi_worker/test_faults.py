@@ -1,0 +1,92 @@
+"""Workers that are killed, stopped, fail or never come: what the others say, and how soon."""
+
+import faults
+import pytest
+
+# Seconds to the error. Half of the timeout is for silence; the rest is what a busy machine takes.
+TIMEOUT = 10
+AT_ONCE = 8
+
+LOST = "was lost: its process has ended without a word"
+
+faults_are_named = pytest.mark.feature("a lost worker is named")
+
+
+def only(outcomes):
+    (outcome,) = outcomes.values()
+    return outcome
+
+
+def assert_ends(outcome, *texts, within, error="WorkerLostError"):
+    assert outcome.error == error, outcome.output
+    for text in texts:
+        assert text in outcome.message, outcome.message
+    assert outcome.seconds < within
+    assert outcome.code == 1, "its process ends, too"
+
+
+@faults_are_named
+@pytest.mark.parametrize(
+    ("fault", "moment", "victim"),
+    [
+        ("kill", "step", 1),
+        ("term", "step", 0),
+        ("kill", "exchange", 1),
+        ("kill", "checkpoint", 0),
+    ],
+)
+def test_an_ended_process(tmp_path, fault, moment, victim):
+    outcome = only(faults.play(tmp_path, fault=fault, moment=moment, victim=victim))
+    assert_ends(outcome, f"worker {victim} (127.0.0.1:", LOST, within=AT_ONCE)
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_all_others_hear_of_it(tmp_path, victim):
+    outcomes = faults.play(tmp_path, fault="kill", moment="step", victim=victim, workers=3)
+    assert len(outcomes) == 2
+    for outcome in outcomes.values():
+        assert_ends(outcome, f"worker {victim} (", LOST, within=AT_ONCE)
+
+
+@faults_are_named
+def test_a_stopped_process(tmp_path):
+    outcome = only(faults.play(tmp_path, fault="stop", moment="step", timeout=TIMEOUT))
+    assert_ends(outcome, "worker 1 (", "was lost: it has been silent for", within=TIMEOUT)
+
+
+@faults_are_named
+@pytest.mark.parametrize("moment", ["step", "data"])
+@pytest.mark.parametrize("lingers", [False, True])
+def test_an_exception_on_one_worker(tmp_path, moment, lingers):
+    outcome = only(faults.play(tmp_path, fault="raise", moment=moment, lingers=lingers))
+    verb = "failed" if lingers else "has ended"
+    text = f"{verb}: ArithmeticError: the fault of this worker"
+    assert_ends(outcome, "worker 1 (", text, within=AT_ONCE + 4)
+
+
+def test_a_script_that_ends_early(tmp_path):
+    outcome = only(faults.play(tmp_path, fault="exit", moment="epoch"))
+    assert_ends(outcome, "worker 1 (", "has ended, and worker 0 waits for it", within=AT_ONCE + 4)
+
+
+@faults_are_named
+def test_a_worker_that_is_alive_and_does_not_come(tmp_path):
+    outcome = only(faults.play(tmp_path, fault="sleep", moment="step", timeout=TIMEOUT))
+    place = "which is at faulty_worker.py:"
+    assert_ends(outcome, "worker 1 (", place, within=TIMEOUT + AT_ONCE)
+
+
+def test_a_worker_that_does_not_build_the_model(tmp_path):
+    outcome = only(faults.play(tmp_path, fault="sleep", moment="build", timeout=TIMEOUT))
+    assert_ends(outcome, "worker 1 (", within=TIMEOUT + AT_ONCE, error="UnavailableError")
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_process_that_ends_while_tensorflow_starts(tmp_path, victim):
+    """Python cannot run meanwhile: where TensorFlow does not return, the guard ends the worker."""
+    timeout = 20
+    played = faults.play(tmp_path, fault="kill", moment="start", victim=victim, timeout=timeout)
+    outcome = only(played)
+    assert outcome.seconds_to_end < timeout + AT_ONCE
+    assert outcome.code != 0
+    assert f"worker {victim} (127.0.0.1:" in outcome.output

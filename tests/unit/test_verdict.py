@@ -1,0 +1,79 @@
+"""What a worker makes of the others' statuses."""
+
+import dataclasses
+import json
+
+import pytest
+
+from tf_adasum.cluster import Cluster
+from tf_adasum.verdict import GRACE, Status, failure, notice
+
+CLUSTER = Cluster(("a:1", "b:2", "c:3"), ("chief 0", "worker 0", "worker 1"), 1)
+PATIENCE = 100.0
+
+
+def judged(own=None, **others):
+    statuses = {1: own or Status("running")}
+    statuses |= {int(name[1:]): status for name, status in others.items()}
+    return failure(CLUSTER, statuses, PATIENCE)
+
+
+WAITING = Status("running", call=3, entered=7, waits=GRACE)
+
+
+@pytest.mark.parametrize("own", [Status(), Status("running"), WAITING])
+def test_nobody_is_to_blame_while_all_run(own):
+    assert judged(own, _0=Status("running"), _2=WAITING) is None
+
+
+def test_a_lost_worker_ends_everything_at_once():
+    cause = judged(_0=Status("running"), _2=Status("lost", "it is silent"))
+    assert cause.startswith("worker 1 (c:3) was lost: it is silent. Restart all workers")
+
+
+def test_a_failure_matters_to_those_who_wait_in_the_same_call():
+    failed = Status("failed", "ValueError: no", call=3)
+    assert judged(WAITING, _0=failed).startswith("chief 0 (a:1) failed: ValueError: no.")
+    assert judged(dataclasses.replace(WAITING, waits=GRACE / 2), _0=failed) is None
+    assert judged(dataclasses.replace(WAITING, call=4), _0=failed) is None, "they go on together"
+
+
+def test_an_end_matters_to_those_who_wait():
+    ended = Status("ended", call=3)
+    assert judged(Status("running"), _2=ended) is None, "worker 0 saves the model"
+    cause = judged(WAITING, _2=ended)
+    assert cause.startswith("worker 1 (c:3) has ended, and worker 0 waits for it.")
+    cause = judged(WAITING, _2=Status("ended", "KeyError: 1"))
+    assert cause.startswith("worker 1 (c:3) has ended: KeyError: 1, and worker 0 waits")
+
+
+def test_patience_ends():
+    patient = dataclasses.replace(WAITING, waits=PATIENCE)
+    elsewhere = Status("running", at="train.py:4 (main)")
+    assert judged(dataclasses.replace(WAITING, waits=PATIENCE - 1), _0=elsewhere) is None
+    cause = judged(patient, _0=elsewhere, _2=patient)
+    assert "has waited 100 s for chief 0 (a:1), which is at train.py:4 (main)." in cause
+    assert "worker 1" not in cause
+    earlier = dataclasses.replace(patient, entered=6, waits=5.0)
+    assert "for worker 1 (c:3)" in judged(patient, _2=earlier), "waits in an earlier collective"
+    assert "the others, which wait, too" in judged(patient, _0=patient, _2=patient)
+
+
+def test_the_notice_names_who_is_awaited():
+    statuses = {1: WAITING, 0: Status("running", at="x.py:1 (f)"), 2: WAITING}
+    assert notice(CLUSTER, statuses) == (
+        "waiting for 2 s for chief 0 (a:1), which is at x.py:1 (f)"
+    )
+
+
+def test_a_status_travels():
+    fields = json.loads(json.dumps(dataclasses.asdict(WAITING)))
+    assert Status.of(fields) == WAITING
+    assert Status.of({**fields, "waits": 2}) == WAITING, "JSON knows no difference"
+
+
+@pytest.mark.parametrize(
+    "fields", [None, [], "lost", {"state": 1}, {"rank": 1}, {"call": True}, {"at": None}]
+)
+def test_nonsense_is_no_status(fields):
+    assert Status.of(fields) is None

@@ -1,0 +1,55 @@
+"""Marks that compiled functions leave where they enter a collective and where they leave it.
+
+A worker that is in one, and does not move, waits for others. From outside it could not be told from
+one that computes: Python sees a single call of a function either way.
+"""
+
+import threading
+
+import tensorflow as tf
+
+
+class CollectiveMarks:
+    """How many collectives this process has entered and left; created where no strategy is."""
+
+    def __init__(self):
+        with tf.device("CPU:0"):
+            self._counts = tf.Variable([0, 0], trainable=False, dtype=tf.int64)
+        self._eager = [0, 0]
+        self._lock = threading.Lock()
+
+    def around(self, inputs, collectives):
+        """Calls a function that makes collectives, with a mark before and one after them.
+
+        Nothing waits for a mark: a collective may begin before all of `inputs` are there.
+
+        Args:
+            inputs: structure of tensors that this worker contributes.
+            collectives: function that returns a structure of tensors.
+        """
+        if tf.executing_eagerly():
+            return self.during(collectives)
+        self._count(inputs, [1, 0])
+        outputs = collectives()
+        self._count(outputs, [0, 1])
+        return outputs
+
+    def _count(self, tensors, increments):
+        tensors = tf.nest.flatten(tensors, expand_composites=True)
+        with tf.control_dependencies(tensors), tf.device("CPU:0"):
+            self._counts.assign_add(tf.constant(increments, tf.int64), read_value=False)
+
+    def during(self, collectives):
+        """The same for what Python waits for; outside of a function that is being traced."""
+        with self._lock:
+            self._eager[0] += 1
+        try:
+            return collectives()
+        finally:
+            with self._lock:
+                self._eager[1] += 1
+
+    def read(self):
+        """Returns how many collectives have been entered, and how many left."""
+        entered, left = self._counts.numpy().tolist()
+        return entered + self._eager[0], left + self._eager[1]
