@@ -25,27 +25,21 @@ def assert_ends(outcome, *texts, within, error="WorkerLostError"):
     assert outcome.code == 1, "its process ends, too"
 
 
-@faults_are_named
 @pytest.mark.parametrize(
-    ("fault", "moment", "victim"),
+    ("fault", "moment", "victim", "workers"),
     [
-        ("kill", "step", 1),
-        ("term", "step", 0),
-        ("kill", "exchange", 1),
-        ("kill", "checkpoint", 0),
+        pytest.param("kill", "step", 2, 3, marks=faults_are_named),
+        pytest.param("term", "step", 0, 2, marks=faults_are_named),
+        pytest.param("kill", "exchange", 1, 2, marks=pytest.mark.slow),
+        pytest.param("kill", "checkpoint", 0, 2, marks=faults_are_named),
+        pytest.param("kill", "step", 0, 3, marks=pytest.mark.slow),
     ],
 )
-def test_an_ended_process(tmp_path, fault, moment, victim):
-    outcome = only(faults.play(tmp_path, fault=fault, moment=moment, victim=victim))
-    assert_ends(outcome, f"worker {victim} (127.0.0.1:", LOST, within=AT_ONCE)
-
-
-@pytest.mark.parametrize("victim", [0, 2])
-def test_all_others_hear_of_it(tmp_path, victim):
-    outcomes = faults.play(tmp_path, fault="kill", moment="step", victim=victim, workers=3)
-    assert len(outcomes) == 2
+def test_a_process_that_ends(tmp_path, fault, moment, victim, workers):
+    outcomes = faults.play(tmp_path, fault=fault, moment=moment, victim=victim, workers=workers)
+    assert len(outcomes) == workers - 1
     for outcome in outcomes.values():
-        assert_ends(outcome, f"worker {victim} (", LOST, within=AT_ONCE)
+        assert_ends(outcome, f"worker {victim} (127.0.0.1:", LOST, within=AT_ONCE)
 
 
 @faults_are_named
@@ -54,9 +48,15 @@ def test_a_stopped_process(tmp_path):
     assert_ends(outcome, "worker 1 (", "was lost: it has been silent for", within=TIMEOUT)
 
 
-@faults_are_named
-@pytest.mark.parametrize("moment", ["step", "data"])
-@pytest.mark.parametrize("lingers", [False, True])
+@pytest.mark.parametrize(
+    ("moment", "lingers"),
+    [
+        pytest.param("step", True, marks=faults_are_named),
+        pytest.param("data", False, marks=faults_are_named),
+        pytest.param("step", False, marks=pytest.mark.slow),
+        pytest.param("data", True, marks=pytest.mark.slow),
+    ],
+)
 def test_an_exception_on_one_worker(tmp_path, moment, lingers):
     outcome = only(faults.play(tmp_path, fault="raise", moment=moment, lingers=lingers))
     verb = "failed" if lingers else "has ended"
@@ -64,6 +64,7 @@ def test_an_exception_on_one_worker(tmp_path, moment, lingers):
     assert_ends(outcome, "worker 1 (", text, within=AT_ONCE + 4)
 
 
+@pytest.mark.slow
 def test_a_script_that_ends_early(tmp_path):
     outcome = only(faults.play(tmp_path, fault="exit", moment="epoch"))
     assert_ends(outcome, "worker 1 (", "has ended, and worker 0 waits for it", within=AT_ONCE + 4)
@@ -76,12 +77,13 @@ def test_a_worker_that_is_alive_and_does_not_come(tmp_path):
     assert_ends(outcome, "worker 1 (", place, within=TIMEOUT + AT_ONCE)
 
 
+@pytest.mark.slow
 def test_a_worker_that_does_not_build_the_model(tmp_path):
     outcome = only(faults.play(tmp_path, fault="sleep", moment="build", timeout=TIMEOUT))
     assert_ends(outcome, "worker 1 (", within=TIMEOUT + AT_ONCE, error="UnavailableError")
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_process_that_ends_while_tensorflow_starts(tmp_path, victim):
     """Python cannot run meanwhile: where TensorFlow does not return, the guard ends the worker."""
     timeout = 20

@@ -16,7 +16,7 @@ import tensorflow as tf
 from tf_adasum.aggregation import aggregate
 from tf_adasum.aggregation.groups import CollectiveGroup
 
-SECONDS = 30  # a thread that waits longer for the others has been left alone
+SECONDS = 120  # a thread that waits longer for the others has been left alone
 
 
 class Hall:
