@@ -14,6 +14,7 @@ from tf_adasum import (
     batches,
     cluster,
     keras_seam,
+    nonfinite,
     ops,
     rendezvous,
     statistics,
@@ -24,6 +25,7 @@ from tf_adasum.aggregation import Scheme, rules
 from tf_adasum.cross_device_ops import AdasumCrossDeviceOps
 from tf_adasum.devices import local_devices
 from tf_adasum.reductions import Reductions
+from tf_adasum.rows import Rows
 
 # Set by tf-adasum-launch for its workers.
 LAUNCHER = "TF_ADASUM_LAUNCHER"
@@ -80,6 +82,14 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         wire_dtype: ``"bfloat16"`` or ``"float16"``: gradients travel in half the bytes, rounded;
             inner products and sums stay in full precision. Numbers beyond the range of float16
             (65504) become infinite. Default: their own dtype.
+        on_nonfinite: what becomes of a step of a Keras optimizer in which any replica has a
+            gradient with a NaN or Inf. ``"propagate"`` (default): it reaches the weights.
+            ``"skip"``: the step is left out on all replicas, as if it had not been, and counted in
+            `skipped_steps`. ``"raise"``: an error on all workers names worker, replica and
+            variable: a FloatingPointError in `fit`, a `tf.errors.InvalidArgumentError` of the same
+            text in a custom loop. Both cost a tiny all-reduce per step. Gradients that a loop
+            reduces by itself (`gradient_reduction`) are not looked at. Where a
+            `keras.optimizers.LossScaleOptimizer` leaves a step out, it does not come to that.
 
     Raises:
         ValueError: before any communication, for an unknown rule or one that returns the wrong
@@ -105,8 +115,11 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         radix_plan=None,
         local_reduction=None,
         wire_dtype=None,
+        on_nonfinite="propagate",
     ):
         self._aggregation = rules.get(aggregation)
+        self._on_nonfinite = nonfinite.checked(on_nonfinite)
+        self._rows = Rows()
         self._known_shapes = set()  # of gradients that all workers have agreed on
         self._seeding = self._seeds = None  # see `_next_seed`
         keras_seam.install()
@@ -154,6 +167,7 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
             )
             _leave_progress_bars_to_the_first_worker(tasks)
         self._scheme.probe_values()
+        self._nonfinite = nonfinite.NonFinite(self, self._on_nonfinite)
 
     def _terms(self, devices):
         """What all workers have to have in common."""
@@ -163,12 +177,28 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
             "communication_options.bytes_per_pack": self._options.bytes_per_pack,
             "communication_options.implementation": self._options.implementation.value,
             "backend of the op (TF_ADASUM_OPS)": ops.backend(),
+            "on_nonfinite": self._on_nonfinite,
         }
 
     @property
     def aggregation(self):
         """The `AggregationRule` that combines the gradients."""
         return self._aggregation
+
+    @property
+    def skipped_steps(self):
+        """How many steps ``on_nonfinite="skip"`` has left out so far, as an int."""
+        return self._nonfinite.skipped_steps
+
+    @property
+    def nonfinite(self):
+        """The `nonfinite.NonFinite`: what becomes of gradients that are not finite."""
+        return self._nonfinite
+
+    @property
+    def rows(self):
+        """The `rows.Rows`: which replicas have no rows, within `run`."""
+        return self._rows
 
     @property
     def gradient_reduction(self):
@@ -323,6 +353,18 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         """Every worker's int64 numbers ``[k]``, as an array ``[workers, k]``."""
         cross_device_ops = tensorflow_seam.cross_device_ops(self.extended)
         return cross_device_ops.gather_from_workers(np.array(numbers, np.int64), self._options)
+
+    def run(self, fn, args=(), kwargs=None, options=None):
+        """Calls a function in each replica: `tf.distribute.Strategy.run`.
+
+        A replica without rows, after a last batch that did not suffice for all, contributes zeros
+        instead of its gradients. That is one whose first argument with a batch axis of unknown
+        length has no rows.
+        """
+        try:
+            return super().run(self._rows.noting(fn), args, kwargs, options)
+        finally:
+            self._rows.forget()
 
     def experimental_distribute_dataset(self, dataset, options=None):
         """Distributes a dataset: `tf.distribute.Strategy.experimental_distribute_dataset`.

@@ -17,6 +17,7 @@ What is hooked, and why there is no public way:
 * `Context.configure_coordination_service`: the time a worker waits for the others to register.
 * `multi_device_iterator_ops._create_device_dataset`: see `stop_autotuning_device_datasets`.
 * `FuncGraph.capture_call_time_value`: see `let_collectives_run_in_loops`.
+* `Function._clone`: how TensorFlow itself gives a tf.function of the user's another body.
 
 `tests/unit/test_seam_names.py` fails with the name of what a new TensorFlow has moved.
 """
@@ -43,6 +44,7 @@ try:
     from tensorflow.python.distribute.cross_device_ops import CollectiveAllReduce
     from tensorflow.python.distribute.cross_device_utils import CollectiveReplicaLauncher
     from tensorflow.python.eager import context
+    from tensorflow.python.eager.polymorphic_function import polymorphic_function
     from tensorflow.python.framework import func_graph
     from tensorflow.python.ops import control_flow_util
 except ImportError as error:
@@ -433,6 +435,16 @@ def cross_device_ops(extended):
 def first_replica(extended):
     """Returns the id of this worker's first replica among all replicas."""
     return extended._get_replica_id_in_sync_group(0)
+
+
+def is_tf_function(function):
+    """Whether it is what `tf.function` returns."""
+    return isinstance(function, polymorphic_function.Function)
+
+
+def of_function(function, python_function):
+    """Returns a `tf.function` of another Python function, with the same arguments of its own."""
+    return function._clone(python_function=python_function)
 
 
 def global_seed():
