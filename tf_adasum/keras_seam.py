@@ -29,6 +29,8 @@ Losses and layers:
   replica's own gradient, so there both are the identity; nothing has to be multiplied back, and
   clipping sees the right magnitude.
   Fails loudly in `test_identical_data_equals_one_replica`.
+* `keras.src.losses.loss.reduce_values`: leaves the losses of no rows, where it knows that there are
+  none, as a vector. The wrapper lets it reduce them to 0, as where it does not know.
 * `BatchNormalization._moments`: those of no rows are NaN, and would stay in the moving ones. The
   wrapper takes the moving ones for them.
 * `SeedGenerator.next`: gives every replica the same seed, so that all drop the same units. The
@@ -115,6 +117,7 @@ def install():
     _wrap(keras.optimizers.LossScaleOptimizer, "check_finite", _finite_on_all_replicas)
     _wrap(loss_module, "scale_loss_for_distribution", _identity_where_marked)
     _wrap(loss_module, "unscale_loss_for_distribution", _identity_where_marked)
+    _wrap(loss_module, "reduce_values", _scalar_of_no_rows)
     _wrap(keras.layers.BatchNormalization, "_moments", _moments_of_rows)
     _wrap(keras.random.SeedGenerator, "next", _seed_of_replica)
     _wrap(TensorFlowTrainer, "_maybe_symbolic_build", _building_from_local_batch)
@@ -644,6 +647,18 @@ def _identity_where_marked(original):
         return value if _marker(tf.distribute.get_strategy()) else original(value)
 
     return scale_loss
+
+
+def _scalar_of_no_rows(original):
+    def reduce_values(values, sample_weight=None, reduction="sum_over_batch_size"):
+        if tuple(values.shape) == (0,) and _our_replica_context():
+            if sample_weight is not None:
+                sample_weight = tf.reshape(sample_weight, [0, 1])
+            if reduction not in (None, "none"):
+                values = tf.reshape(values, [0, 1])
+        return original(values, sample_weight=sample_weight, reduction=reduction)
+
+    return reduce_values
 
 
 def _moments_of_rows(original):

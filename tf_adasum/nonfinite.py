@@ -15,7 +15,7 @@ from tf_adasum.rows import replica
 ACTIONS = ("propagate", "skip", "raise")
 
 # With these words the message begins; what is between them and MESSAGE_END reaches the user.
-MESSAGE = "Gradients are not finite (on_nonfinite='raise')."
+MESSAGE = "Gradients are not finite (on_nonfinite: raise)."  # no quotes: TensorFlow escapes them
 MESSAGE_END = "The step was not done on any replica."
 
 

@@ -55,6 +55,18 @@ class Rows:
         """Whether this replica has no rows: boolean scalar tensor; None where all have some."""
         return self._is_empty.get(replica())
 
+    def is_empty_if_any(self):
+        """`is_empty`, as a tensor on all local replicas where it is not None on one of them."""
+        own = self.is_empty
+
+        def any_of_local(strategy, is_known):
+            return any(strategy.experimental_local_results(is_known))
+
+        context = tf.distribute.get_replica_context()
+        if not context.merge_call(any_of_local, args=(own is not None,)):
+            return None
+        return tf.constant(False) if own is None else tf.convert_to_tensor(own)
+
     def zero_where_empty(self, gradients):
         """Returns a replica's gradients; zeros if it has no rows.
 

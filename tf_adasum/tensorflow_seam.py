@@ -31,6 +31,7 @@ import tensorflow as tf
 
 try:
     from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
+    from tensorflow.python.autograph.impl import api
     from tensorflow.python.data.ops import multi_device_iterator_ops
     from tensorflow.python.distribute import (
         collective_util,
@@ -444,7 +445,8 @@ def is_tf_function(function):
 
 def of_function(function, python_function):
     """Returns a `tf.function` of another Python function, with the same arguments of its own."""
-    return function._clone(python_function=python_function)
+    other = function._clone(python_function=python_function)
+    return api.autograph_artifact(other)  # or `Strategy.run` would wrap it, and not know it again
 
 
 def global_seed():

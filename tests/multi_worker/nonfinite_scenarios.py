@@ -83,7 +83,7 @@ class Stepping:
                     own = [gradient * optimizer.dynamic_scale for gradient in own]
                 own[0] += tf.concat([[[poison[replica]] * 3], tf.zeros([3, 3])], axis=0)
                 if sparse:
-                    own[0] = tf.IndexedSlices(own[0][:2], tf.constant([1, 3]), [4, 3])
+                    own[0] = tf.IndexedSlices(own[0][:2], tf.constant([1, 3]), tf.constant([4, 3]))
                 optimizer.apply(own, self.variables)
 
             strategy.run(in_replica)

@@ -164,8 +164,7 @@ class DeltaStep(keras_seam.StepOfWrapper):
         """A replica without rows takes no local step, not even one of its momentum."""
         if self.replicas == 1 or self.optimizer.gradient_accumulation_steps:
             return None
-        is_empty = tf.distribute.get_strategy().rows.is_empty
-        return None if is_empty is None else tf.convert_to_tensor(is_empty)
+        return tf.distribute.get_strategy().rows.is_empty_if_any()
 
     def _update_in_turn(self, values, variables):
         context = tf.distribute.get_replica_context()
