@@ -238,14 +238,10 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
     def _check_equal_cardinality(self, cardinality):
         cardinalities = self._gather_from_workers([cardinality])[:, 0].tolist()
         if len(set(cardinalities)) > 1:
-            counts = ", ".join(
-                f"worker {worker}: {SPECIAL_CARDINALITIES.get(count, count)}"
-                for worker, count in enumerate(cardinalities)
-            )
             raise ValueError(
                 "All workers need a dataset of the same number of batches. Give all of them the "
                 "same dataset, or one of unknown cardinality, or repeat() it and pass "
-                f"steps_per_epoch. Received: {counts}"
+                f"steps_per_epoch. Received: {_batches_of_workers(cardinalities)}"
             )
 
     def check_same_gradients(self, names, shapes):
@@ -386,6 +382,30 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
             dataset = tensorflow_seam.without_autotuning(dataset)
         return super().experimental_distribute_dataset(dataset, options)
 
+    def distribute_datasets_from_function(self, dataset_fn, options=None):
+        """Distributes datasets: `tf.distribute.Strategy.distribute_datasets_from_function`.
+
+        The workers' datasets may have different numbers of batches: an epoch ends, on all of them
+        together, with the longest, and replicas whose data has ended go on without rows.
+
+        Raises:
+            ValueError: on all workers, if some datasets are infinite and others end.
+        """
+        distributed = super().distribute_datasets_from_function(dataset_fn, options)
+        if tf.executing_eagerly():
+            own = tensorflow_seam.cardinality(distributed)
+            counts = self._gather_from_workers([own])[:, 0].tolist()
+            infinite = [count == tf.data.INFINITE_CARDINALITY for count in counts]
+            if any(infinite) and not all(infinite):
+                raise ValueError(
+                    "The workers' datasets must all be infinite, or all end: give all of them "
+                    "repeat() and pass steps_per_epoch, or none. "
+                    f"Received: {_batches_of_workers(counts)}"
+                )
+            if len(set(counts)) > 1:  # Keras would take its own worker's number for that of all
+                tensorflow_seam.forget_cardinality(distributed)
+        return distributed
+
     def gather(self, value, axis):
         """Gathers `value` of all replicas: `tf.distribute.Strategy.gather`, of more dtypes.
 
@@ -412,6 +432,13 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         if axis is not None and getattr(local, "shape", None) is not None and local.shape.rank == 0:
             axis = None
         return super().reduce(reduce_op, value, axis)
+
+
+def _batches_of_workers(cardinalities):
+    return ", ".join(
+        f"worker {worker}: {SPECIAL_CARDINALITIES.get(count, count)}"
+        for worker, count in enumerate(cardinalities)
+    )
 
 
 def _checked_options(options):

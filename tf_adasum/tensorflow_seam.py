@@ -17,6 +17,7 @@ What is hooked, and why there is no public way:
 * `Context.configure_coordination_service`: the time a worker waits for the others to register.
 * `multi_device_iterator_ops._create_device_dataset`: see `stop_autotuning_device_datasets`.
 * `FuncGraph.capture_call_time_value`: see `let_collectives_run_in_loops`.
+* `DistributedDatasetsFromFunction._cardinality`: what Keras believes the length of an epoch is.
 * `Function._clone`: how TensorFlow itself gives a tf.function of the user's another body.
 
 `tests/unit/test_seam_names.py` fails with the name of what a new TensorFlow has moved.
@@ -480,6 +481,16 @@ def without_autotuning(dataset):
     options = tf.data.Options()
     options.autotune.enabled = False
     return dataset.with_options(options)
+
+
+def cardinality(distributed):
+    """Returns the number of batches of this worker's part of a distributed dataset, as an int."""
+    return int(distributed.cardinality)
+
+
+def forget_cardinality(distributed):
+    """Lets a distributed dataset go on until all workers' data has ended."""
+    distributed._cardinality = tf.data.UNKNOWN_CARDINALITY
 
 
 def stop_autotuning_device_datasets():
