@@ -1,7 +1,6 @@
 """Last batches that leave replicas without rows."""
 
 import keras
-import numpy as np
 import tensorflow as tf
 from scenarios import random_data, use_rule
 

@@ -43,6 +43,10 @@ def make(**arguments):
 WRONG = {
     "unknown rule": ({"aggregation": "adasun"}, r"one of \['adacons', 'adasum', 'mean', 'sum'\]"),
     "rule class": ({"aggregation": rules.Sum}, r"Pass an instance: Sum\(\)"),
+    "unknown action": (
+        {"on_nonfinite": "ignore"},
+        "`on_nonfinite` must be 'propagate' .* Received: on_nonfinite='ignore'",
+    ),
     "no rule": ({"aggregation": None}, "aggregation=None"),
     "function as rule": ({"aggregation": np.mean}, "instance of tf_adasum.rules.AggregationRule"),
     "options of another type": (
