@@ -147,6 +147,7 @@ def test_the_workers_are_asked_for_what_they_have_to_share(two_workers, monkeypa
         "communication_options.bytes_per_pack": 0,
         "communication_options.implementation": "AUTO",
         "backend of the op (TF_ADASUM_OPS)": ops.backend(),
+        "on_nonfinite": "propagate",
     }
     with pytest.raises(Talked):
         make()
