@@ -16,6 +16,11 @@ Optimizers:
 * `LossScaleOptimizer.check_finite`: looks at one replica's gradients, before any reduction: where
   another one alone overflows, the replicas part ways and wait for each other without end. The
   wrapper asks all replicas.
+* `BaseOptimizer.apply`, `MultiOptimizer.apply`: where a step begins. The wrapper takes zeros for
+  the gradients of a replica without rows, and leaves a step out whose gradients are not finite,
+  where the strategy's `on_nonfinite` says so.
+* `TFOptimizer._distributed_tf_update_step`: updates the variables on all local devices. The wrapper
+  lets those of a replica rest that takes no step of its own.
 
 Losses and layers:
 
@@ -24,6 +29,10 @@ Losses and layers:
   replica's own gradient, so there both are the identity; nothing has to be multiplied back, and
   clipping sees the right magnitude.
   Fails loudly in `test_identical_data_equals_one_replica`.
+* `keras.src.losses.loss.reduce_values`: leaves the losses of no rows, where it knows that there are
+  none, as a vector. The wrapper lets it reduce them to 0, as where it does not know.
+* `BatchNormalization._moments`: those of no rows are NaN, and would stay in the moving ones. The
+  wrapper takes the moving ones for them.
 * `SeedGenerator.next`: gives every replica the same seed, so that all drop the same units. The
   wrapper mixes in the replica's id.
 
@@ -34,7 +43,8 @@ Training:
   hands it the first local batch.
   Fails loudly in `test_unbuilt_model_trains`.
 * `TensorFlowTrainer._make_function`: compiles the step with XLA where the user asks for it, which
-  has no kernels for TensorFlow's collectives. The wrapper says so and trains without.
+  has no kernels for TensorFlow's collectives. The wrapper says so and trains without, and lets the
+  function raise a FloatingPointError where `on_nonfinite="raise"` has stopped a step.
 * `TFEpochIterator._get_iterator`: every worker shuffles arrays by itself, so that some rows are
   seen twice and some never. The wrapper lets all of them shuffle with worker 0's seed, another one
   in each epoch.
@@ -53,6 +63,7 @@ Training:
 """
 
 import functools
+import typing
 import warnings
 import weakref
 
@@ -60,13 +71,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_adasum import tensorflow_seam
+from tf_adasum import nonfinite, tensorflow_seam
 
 try:
     from keras.src.backend.tensorflow.optimizer import TFOptimizer, filter_empty_gradients
     from keras.src.backend.tensorflow.trainer import TensorFlowTrainer, TFEpochIterator
     from keras.src.losses import loss as loss_module
     from keras.src.optimizers.base_optimizer import BaseOptimizer
+    from keras.src.optimizers.multi_optimizer import MultiOptimizer
     from keras.src.trainers.data_adapters.data_adapter_utils import class_weight_to_sample_weights
     from keras.src.utils.python_utils import pythonify_logs
 except ImportError as error:
@@ -103,13 +115,18 @@ def install():
         )
     _wrap(TFOptimizer, "_all_reduce_sum_gradients", _marking_gradients)
     _wrap(BaseOptimizer, "build", _with_reductions)
+    _wrap(BaseOptimizer, "apply", _beginning_together)
+    _wrap(MultiOptimizer, "apply", _beginning_together)
+    _wrap(TFOptimizer, "_distributed_tf_update_step", _resting_without_rows)
     _wrap(TFOptimizer, "_backend_apply_gradients", _deciding_for_all_replicas)
     _wrap(keras.optimizers.LossScaleOptimizer, "check_finite", _finite_on_all_replicas)
     _wrap(loss_module, "scale_loss_for_distribution", _identity_where_marked)
     _wrap(loss_module, "unscale_loss_for_distribution", _identity_where_marked)
+    _wrap(loss_module, "reduce_values", _scalar_of_no_rows)
+    _wrap(keras.layers.BatchNormalization, "_moments", _moments_of_rows)
     _wrap(keras.random.SeedGenerator, "next", _seed_of_replica)
     _wrap(TensorFlowTrainer, "_maybe_symbolic_build", _building_from_local_batch)
-    _wrap(TensorFlowTrainer, "_make_function", _without_xla)
+    _wrap(TensorFlowTrainer, "_make_function", _making_function)
     _wrap(TFEpochIterator, "_get_iterator", _shuffled_alike)
     _wrap(TFEpochIterator, "__iter__", _exchanging_datasets)
     _wrap(keras.callbacks.ProgbarLogger, "on_train_begin", _expecting_what_fit_was_asked_for)
@@ -149,6 +166,92 @@ def _marker(strategy):
 
 
 # ---- optimizers --------------------------------------------------------------------------------
+
+
+def _beginning_together(original):
+    def apply(self, grads, trainable_variables=None):
+        def step(gradients):
+            original(self, gradients, trainable_variables)
+
+        begin_together(self, grads, trainable_variables, step)
+
+    return apply
+
+
+def begin_together(optimizer, gradients, variables, step):
+    """Takes a step with what a replica has of gradients, if all replicas have finite ones.
+
+    Args:
+        optimizer: the optimizer.
+        gradients: this replica's, or None for one that there is not.
+        variables: as many variables; None for those of the optimizer.
+        step: function of the list of gradients; called now, or as a branch in each replica.
+    """
+    context = _our_replica_context()
+    if not context or is_wrapped(optimizer):
+        return step(gradients)
+    gradients = context.strategy.rows.zero_where_empty(gradients)
+    guard = context.strategy.nonfinite
+    present = [gradient for gradient in gradients if gradient is not None]
+    if guard.leaves_be or not present:
+        return step(gradients)
+
+    if not optimizer.built and variables is not None:  # no variable can be made in a branch
+        with keras.name_scope(optimizer.name):
+            optimizer.build(list(variables))
+        optimizer.built = True
+    every = list(optimizer._trainable_variables if variables is None else variables)
+    pairs = zip(gradients, every, strict=True)
+    paths = [variable.path for gradient, variable in pairs if gradient is not None]
+    are_present = [gradient is not None for gradient in gradients]
+
+    def take(found, *present):
+        del found
+        own = iter(present)
+        with guard.passed():
+            step([next(own) if is_present else None for is_present in are_present])
+
+    found = guard.find(present)
+    is_finite = tf.reduce_all(tf.equal(found, 0))
+    leave_out = lambda found, *present: guard.leave_out(found, paths)  # noqa: E731
+    return cond(context, is_finite, take, leave_out, (found, *present))
+
+
+def _resting_without_rows(original):
+    """`TFOptimizer._distributed_tf_update_step`, for a learning rate that is a `RestingRate`."""
+
+    def update_step(self, distribution, grads_and_vars, learning_rate):
+        if not isinstance(learning_rate, RestingRate):
+            return original(self, distribution, grads_and_vars, learning_rate)
+
+        def update(variable, gradient, rate, rests):
+            def step():
+                if self.weight_decay is not None and self._use_weight_decay(variable):
+                    decay = tf.cast(self.weight_decay, variable.dtype)
+                    variable.assign_sub(variable * decay * tf.cast(rate, variable.dtype))
+                self.update_step(gradient, variable, rate)
+                return tf.constant(0)
+
+            tf.cond(rests, lambda: tf.constant(0), step)
+
+        for gradient, variable in grads_and_vars:
+            distribution.extended.update(
+                variable, update, args=(gradient, *learning_rate), group=False
+            )
+
+    return update_step
+
+
+class RestingRate(typing.NamedTuple):
+    """A learning rate, and who takes no step with it.
+
+    Attributes:
+        rate: the learning rate.
+        rests: boolean scalar tensor: whether this replica does not.
+    """
+
+    rate: object
+    rests: object
 
 
 def _marking_gradients(original):
@@ -333,9 +436,20 @@ class Step:
                 scalars of `measure`.
             variables: as many variables as gradients.
         """
-        values = self.optimizer._clip_gradients(values)
-        self.optimizer._apply_weight_decay(variables)
-        self.optimizer._backend_update_step(values, variables, self.optimizer.learning_rate)
+        values, rate = self.optimizer._clip_gradients(values), self.optimizer.learning_rate
+        rests = self.rests()
+        if rests is None:
+            self.optimizer._apply_weight_decay(variables)
+        else:
+            rate = RestingRate(tf.convert_to_tensor(rate), rests)
+        self.optimizer._backend_update_step(values, variables, rate)
+
+    def rests(self):
+        """Whether this replica takes no step, nor decays weights: boolean scalar; None for never.
+
+        Only for what reduces nothing in its updates.
+        """
+        return None
 
     def average(self):
         """Moves the moving averages of the weights, and from time to time takes them over."""
@@ -507,10 +621,10 @@ def _assign_averages(variables, averages):
 
 def _finite_on_all_replicas(original):
     def check_finite(self, grads):
-        finite = original(self, grads)
         context = _our_replica_context()
         if not context:
-            return finite
+            return original(self, grads)
+        finite = original(self, context.strategy.rows.zero_where_empty(grads))
         overflowed = tf.cast(tf.logical_not(finite), tf.float32)
         return tf.equal(context.all_reduce("SUM", overflowed), 0)
 
@@ -540,6 +654,34 @@ def _identity_where_marked(original):
         return value if _marker(tf.distribute.get_strategy()) else original(value)
 
     return scale_loss
+
+
+def _scalar_of_no_rows(original):
+    def reduce_values(values, sample_weight=None, reduction="sum_over_batch_size"):
+        if tuple(values.shape) == (0,) and _our_replica_context():
+            if sample_weight is not None:
+                sample_weight = tf.reshape(sample_weight, [0, 1])
+            if reduction not in (None, "none"):
+                values = tf.reshape(values, [0, 1])
+        return original(values, sample_weight=sample_weight, reduction=reduction)
+
+    return reduce_values
+
+
+def _moments_of_rows(original):
+    def moments(self, inputs, mask):
+        own = original(self, inputs, mask)
+        context = _our_replica_context()
+        is_empty = context.strategy.rows.is_empty if context else None
+        if is_empty is None or self.synchronized:  # then they are those of all replicas' rows
+            return own
+        moving = (self.moving_mean, self.moving_variance)
+        return tuple(
+            tf.where(is_empty, tf.cast(before, value.dtype), value)
+            for before, value in zip(moving, own, strict=True)
+        )
+
+    return moments
 
 
 def _seed_of_replica(original):
@@ -583,16 +725,21 @@ def _is_all_built(model):
     return all(part is None or part.built for part in [*model._flatten_layers(), *compiled])
 
 
-def _without_xla(original):
+def _making_function(original):
     def make_function(self, step_function):
-        if _is_ours(self._distribute_strategy) and self.jit_compile and not self.run_eagerly:
+        strategy = self._distribute_strategy
+        if not _is_ours(strategy):
+            return original(self, step_function)
+        if self.jit_compile and not self.run_eagerly:
             warnings.warn(
                 "AdasumMirroredStrategy trains this model without XLA: TensorFlow's collectives "
                 "have no XLA kernels. Compile it with jit_compile=False (or 'auto').",
                 stacklevel=2,
             )
             self.jit_compile = False
-        return original(self, step_function)
+        function = original(self, step_function)
+        is_raised = strategy.nonfinite.action == "raise"
+        return nonfinite.raising_plainly(function) if is_raised else function
 
     return make_function
 
@@ -623,6 +770,8 @@ def _averaging_statistics_first(original):
     def on_epoch_end(self, epoch, logs=None):
         if getattr(self, "_model", None) is not None:
             _average_statistics(self._model)
+            if _is_ours(self._model.distribute_strategy):
+                self._model.distribute_strategy.nonfinite.warn_once()
         return original(self, epoch, logs)
 
     return on_epoch_end

@@ -15,6 +15,7 @@ from tf_adasum import (
     batches,
     cluster,
     keras_seam,
+    nonfinite,
     ops,
     rendezvous,
     start_guard,
@@ -27,6 +28,7 @@ from tf_adasum.aggregation import Scheme, rules
 from tf_adasum.cross_device_ops import AdasumCrossDeviceOps
 from tf_adasum.devices import local_devices
 from tf_adasum.reductions import Reductions
+from tf_adasum.rows import Rows
 
 # Set by tf-adasum-launch for its workers.
 LAUNCHER = "TF_ADASUM_LAUNCHER"
@@ -84,6 +86,14 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         wire_dtype: ``"bfloat16"`` or ``"float16"``: gradients travel in half the bytes, rounded;
             inner products and sums stay in full precision. Numbers beyond the range of float16
             (65504) become infinite. Default: their own dtype.
+        on_nonfinite: what becomes of a step of a Keras optimizer in which any replica has a
+            gradient with a NaN or Inf. ``"propagate"`` (default): it reaches the weights.
+            ``"skip"``: the step is left out on all replicas, as if it had not been, and counted in
+            `skipped_steps`. ``"raise"``: an error on all workers names worker, replica and
+            variable: a FloatingPointError in `fit`, a `tf.errors.InvalidArgumentError` of the same
+            text in a custom loop. Both cost a tiny all-reduce per step. Gradients that a loop
+            reduces by itself (`gradient_reduction`) are not looked at. Where a
+            `keras.optimizers.LossScaleOptimizer` leaves a step out, it does not come to that.
 
     Raises:
         ValueError: before any communication, for an unknown rule or one that returns the wrong
@@ -110,8 +120,11 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         radix_plan=None,
         local_reduction=None,
         wire_dtype=None,
+        on_nonfinite="propagate",
     ):
         self._aggregation = rules.get(aggregation)
+        self._on_nonfinite = nonfinite.checked(on_nonfinite)
+        self._rows = Rows()
         self._known_shapes = set()  # of gradients that all workers have agreed on
         self._seeding = self._seeds = None  # see `_next_seed`
         keras_seam.install()
@@ -165,6 +178,7 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
                 self._watch.started(cross_device_ops.marks.read, tensorflow_seam.abort_collectives)
             _leave_progress_bars_to_the_first_worker(tasks)
         self._scheme.probe_values()
+        self._nonfinite = nonfinite.NonFinite(self, self._on_nonfinite)
 
     @contextlib.contextmanager
     def _starting(self, tasks, timeout):
@@ -182,6 +196,7 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
             "communication_options.bytes_per_pack": self._options.bytes_per_pack,
             "communication_options.implementation": self._options.implementation.value,
             "backend of the op (TF_ADASUM_OPS)": ops.backend(),
+            "on_nonfinite": self._on_nonfinite,
         }
 
     def working_together(self):
@@ -203,6 +218,21 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
     def aggregation(self):
         """The `AggregationRule` that combines the gradients."""
         return self._aggregation
+
+    @property
+    def skipped_steps(self):
+        """How many steps ``on_nonfinite="skip"`` has left out so far, as an int."""
+        return self._nonfinite.skipped_steps
+
+    @property
+    def nonfinite(self):
+        """The `nonfinite.NonFinite`: what becomes of gradients that are not finite."""
+        return self._nonfinite
+
+    @property
+    def rows(self):
+        """The `rows.Rows`: which replicas have no rows, within `run`."""
+        return self._rows
 
     @property
     def gradient_reduction(self):
@@ -242,14 +272,10 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
     def _check_equal_cardinality(self, cardinality):
         cardinalities = self._gather_from_workers([cardinality])[:, 0].tolist()
         if len(set(cardinalities)) > 1:
-            counts = ", ".join(
-                f"worker {worker}: {SPECIAL_CARDINALITIES.get(count, count)}"
-                for worker, count in enumerate(cardinalities)
-            )
             raise ValueError(
                 "All workers need a dataset of the same number of batches. Give all of them the "
                 "same dataset, or one of unknown cardinality, or repeat() it and pass "
-                f"steps_per_epoch. Received: {counts}"
+                f"steps_per_epoch. Received: {_batches_of_workers(cardinalities)}"
             )
 
     def check_same_gradients(self, names, shapes):
@@ -358,6 +384,18 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         cross_device_ops = tensorflow_seam.cross_device_ops(self.extended)
         return cross_device_ops.gather_from_workers(np.array(numbers, np.int64), self._options)
 
+    def run(self, fn, args=(), kwargs=None, options=None):
+        """Calls a function in each replica: `tf.distribute.Strategy.run`.
+
+        A replica without rows, after a last batch that did not suffice for all, contributes zeros
+        instead of its gradients. That is one whose first argument with a batch axis of unknown
+        length has no rows.
+        """
+        try:
+            return super().run(self._rows.noting(fn), args, kwargs, options)
+        finally:
+            self._rows.forget()
+
     def experimental_distribute_dataset(self, dataset, options=None):
         """Distributes a dataset: `tf.distribute.Strategy.experimental_distribute_dataset`.
 
@@ -377,6 +415,30 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         if devices >= MANY_DEVICES:
             dataset = tensorflow_seam.without_autotuning(dataset)
         return super().experimental_distribute_dataset(dataset, options)
+
+    def distribute_datasets_from_function(self, dataset_fn, options=None):
+        """Distributes datasets: `tf.distribute.Strategy.distribute_datasets_from_function`.
+
+        The workers' datasets may have different numbers of batches: an epoch ends, on all of them
+        together, with the longest, and replicas whose data has ended go on without rows.
+
+        Raises:
+            ValueError: on all workers, if some datasets are infinite and others end.
+        """
+        distributed = super().distribute_datasets_from_function(dataset_fn, options)
+        if tf.executing_eagerly():
+            own = tensorflow_seam.cardinality(distributed)
+            counts = self._gather_from_workers([own])[:, 0].tolist()
+            infinite = [count == tf.data.INFINITE_CARDINALITY for count in counts]
+            if any(infinite) and not all(infinite):
+                raise ValueError(
+                    "The workers' datasets must all be infinite, or all end: give all of them "
+                    "repeat() and pass steps_per_epoch, or none. "
+                    f"Received: {_batches_of_workers(counts)}"
+                )
+            if len(set(counts)) > 1:  # Keras would take its own worker's number for that of all
+                tensorflow_seam.forget_cardinality(distributed)
+        return distributed
 
     def gather(self, value, axis):
         """Gathers `value` of all replicas: `tf.distribute.Strategy.gather`, of more dtypes.
@@ -404,6 +466,13 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         if axis is not None and getattr(local, "shape", None) is not None and local.shape.rank == 0:
             axis = None
         return super().reduce(reduce_op, value, axis)
+
+
+def _batches_of_workers(cardinalities):
+    return ", ".join(
+        f"worker {worker}: {SPECIAL_CARDINALITIES.get(count, count)}"
+        for worker, count in enumerate(cardinalities)
+    )
 
 
 def _checked_options(options):

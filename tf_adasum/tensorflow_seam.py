@@ -20,6 +20,8 @@ What is hooked, and why there is no public way:
 * `CollectiveAllReduceExtended._create_variable`: new values are broadcast, and may wait.
 * `multi_device_iterator_ops._create_device_dataset`: see `stop_autotuning_device_datasets`.
 * `FuncGraph.capture_call_time_value`: see `let_collectives_run_in_loops`.
+* `DistributedDatasetsFromFunction._cardinality`: what Keras believes the length of an epoch is.
+* `Function._clone`: how TensorFlow itself gives a tf.function of the user's another body.
 
 `tests/unit/test_seam_names.py` fails with the name of what a new TensorFlow has moved.
 """
@@ -37,6 +39,7 @@ from tf_adasum.collective_marks import CollectiveMarks
 
 try:
     from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
+    from tensorflow.python.autograph.impl import api
     from tensorflow.python.data.ops import multi_device_iterator_ops
     from tensorflow.python.distribute import (
         collective_util,
@@ -50,6 +53,7 @@ try:
     from tensorflow.python.distribute.cross_device_ops import CollectiveAllReduce
     from tensorflow.python.distribute.cross_device_utils import CollectiveReplicaLauncher
     from tensorflow.python.eager import context
+    from tensorflow.python.eager.polymorphic_function import polymorphic_function
     from tensorflow.python.framework import func_graph
     from tensorflow.python.ops import control_flow_util
 except ImportError as error:
@@ -499,6 +503,17 @@ def first_replica(extended):
     return extended._get_replica_id_in_sync_group(0)
 
 
+def is_tf_function(function):
+    """Whether it is what `tf.function` returns."""
+    return isinstance(function, polymorphic_function.Function)
+
+
+def of_function(function, python_function):
+    """Returns a `tf.function` of another Python function, with the same arguments of its own."""
+    other = function._clone(python_function=python_function)
+    return api.autograph_artifact(other)  # or `Strategy.run` would wrap it, and not know it again
+
+
 def global_seed():
     """Returns the seed given to `tf.random.set_seed`, or None."""
     return context.global_seed()
@@ -530,6 +545,16 @@ def without_autotuning(dataset):
     options = tf.data.Options()
     options.autotune.enabled = False
     return dataset.with_options(options)
+
+
+def cardinality(distributed):
+    """Returns the number of batches of this worker's part of a distributed dataset, as an int."""
+    return int(distributed.cardinality)
+
+
+def forget_cardinality(distributed):
+    """Lets a distributed dataset go on until all workers' data has ended."""
+    distributed._cardinality = tf.data.UNKNOWN_CARDINALITY
 
 
 def stop_autotuning_device_datasets():

@@ -15,9 +15,10 @@ import tensorflow as tf
 from keras.src.backend.tensorflow import optimizer as keras_optimizer
 from keras.src.backend.tensorflow import trainer as keras_trainer
 from keras.src.losses import loss as keras_loss
-from keras.src.optimizers import base_optimizer
+from keras.src.optimizers import base_optimizer, multi_optimizer
 from keras.src.trainers.data_adapters import data_adapter_utils
 from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
+from tensorflow.python.autograph.impl import api
 from tensorflow.python.data.ops import multi_device_iterator_ops
 from tensorflow.python.distribute import (
     collective_all_reduce_strategy,
@@ -29,6 +30,7 @@ from tensorflow.python.distribute import (
     values,
 )
 from tensorflow.python.eager import context
+from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.framework import func_graph
 from tensorflow.python.ops import control_flow_util
 
@@ -109,9 +111,21 @@ SIGNATURES = [
     (multi_worker_util, "coordination_leader", "cluster_spec"),
     (control_flow_util, "GraphOrParentsInXlaContext", "graph"),
     (base_optimizer.BaseOptimizer, "build", "self variables"),
+    (base_optimizer.BaseOptimizer, "apply", "self grads trainable_variables"),
+    (multi_optimizer.MultiOptimizer, "apply", "self grads trainable_variables"),
+    (
+        keras_optimizer.TFOptimizer,
+        "_distributed_tf_update_step",
+        "self distribution grads_and_vars learning_rate",
+    ),
+    (keras_optimizer.TFOptimizer, "_use_weight_decay", "self variable"),
+    (keras.layers.BatchNormalization, "_moments", "self inputs mask"),
+    (polymorphic_function.Function, "_clone", "self python_function"),
+    (api, "autograph_artifact", "entity"),
     (keras_optimizer.TFOptimizer, "_all_reduce_sum_gradients", "self grads_and_vars"),
     (keras_optimizer, "filter_empty_gradients", "grads_and_vars"),
     (keras_loss, "scale_loss_for_distribution", "value"),
+    (keras_loss, "reduce_values", "values sample_weight reduction"),
     (keras_loss, "unscale_loss_for_distribution", "value"),
     (keras_trainer.TensorFlowTrainer, "_maybe_symbolic_build", "self iterator data_batch"),
     (keras_trainer.TensorFlowTrainer, "_make_function", "self step_function"),
@@ -176,6 +190,7 @@ ATTRIBUTES = {
     "data_adapter": ["_shuffle"],
     "context": ["_seed", "_rng"],
     "strategy": ["_collective_key_base"],
+    "distributed_dataset": ["_cardinality", "cardinality"],
     "optimizer": [
         "_accumulated_gradients",
         "_iterations",
@@ -248,6 +263,9 @@ def test_attribute(one_replica, kind, name):
         "context": seeded_context,
         "callback_list": lambda: keras.callbacks.CallbackList(model=keras.Sequential()),
         "strategy": lambda: one_replica,
+        "distributed_dataset": lambda: one_replica.distribute_datasets_from_function(
+            lambda context: tf.data.Dataset.range(2).batch(1)
+        ),
         "optimizer": built_optimizer,
     }[kind]()
     assert hasattr(instance, name), f"{type(instance).__name__}.{name} has gone"

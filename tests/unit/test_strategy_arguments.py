@@ -43,6 +43,10 @@ def make(**arguments):
 WRONG = {
     "unknown rule": ({"aggregation": "adasun"}, r"one of \['adacons', 'adasum', 'mean', 'sum'\]"),
     "rule class": ({"aggregation": rules.Sum}, r"Pass an instance: Sum\(\)"),
+    "unknown action": (
+        {"on_nonfinite": "ignore"},
+        "`on_nonfinite` must be 'propagate' .* Received: on_nonfinite='ignore'",
+    ),
     "no rule": ({"aggregation": None}, "aggregation=None"),
     "function as rule": ({"aggregation": np.mean}, "instance of tf_adasum.rules.AggregationRule"),
     "options of another type": (
@@ -143,6 +147,7 @@ def test_the_workers_are_asked_for_what_they_have_to_share(two_workers, monkeypa
         "communication_options.bytes_per_pack": 0,
         "communication_options.implementation": "AUTO",
         "backend of the op (TF_ADASUM_OPS)": ops.backend(),
+        "on_nonfinite": "propagate",
     }
     with pytest.raises(Talked):
         make()

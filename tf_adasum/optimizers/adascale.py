@@ -15,6 +15,9 @@ from tf_adasum.schedules import LinearScalingWarmup
 
 VALIDATED = (keras.optimizers.SGD,)
 
+# What a replica without rows says instead of its squared norm; no sum of squares is negative.
+NOT_MEASURED = -math.inf
+
 
 @keras.saving.register_keras_serializable("tf_adasum")
 class AdaScale(WrapperOptimizer):
@@ -41,7 +44,9 @@ class AdaScale(WrapperOptimizer):
     per step is sent, in the same all-reduce. Gradients are measured as they come; the inner
     optimizer's clipping is applied to their mean, the same with accumulation and without. A step
     whose gradients are not all finite, or too large to be squared in float32, is left out of σ², μ²
-    and τ. Where a step has a single gradient nothing is measured, and this is the inner optimizer.
+    and τ. One in which a replica of an `AdasumMirroredStrategy` has no rows says nothing of σ² and
+    μ², and is taken with the r before it. Where a step has a single gradient nothing is measured,
+    and this is the inner optimizer.
     Where σ² is below 1e-6, as with gradients that are nearly zero, it counts as 1e-6: choose the
     loss's scale accordingly.
 
@@ -262,7 +267,11 @@ class AdaScaleStep(keras_seam.StepOfWrapper):
         """Returns N‖g_i/N‖², as Keras has divided g_i by N; its sum over the replicas is a mean."""
         if self.count == 1:
             return []
-        return [tf.cast(self.replicas * gain.squared_norm(gradients), tf.float32)]
+        measured = tf.cast(self.replicas * gain.squared_norm(gradients), tf.float32)
+        rows = getattr(tf.distribute.get_strategy(), "rows", None)
+        if rows is None or rows.is_empty is None:
+            return [measured]
+        return [tf.where(rows.is_empty, NOT_MEASURED, measured)]
 
     def update(self, values, variables):
         """Sums over the replicas, estimates r, and steps with η = r · lr(⌊τ⌋)."""
@@ -284,6 +293,7 @@ class AdaScaleStep(keras_seam.StepOfWrapper):
         scale = tf.convert_to_tensor(self.scale)
         sample = gain.estimates(tf.cast(mean_square, tf.float64), square_of_mean, self.count, scale)
         is_finite = tf.math.is_finite(sample[0] + sample[1])
+        goes_on = is_finite | (tf.math.is_finite(square_of_mean) & (mean_square == NOT_MEASURED))
         smoothing = tf.maximum(1 - scale / 1000, 0) if self.smoothing is None else self.smoothing
         weight, rate = gain.averaging(tf.convert_to_tensor(self.weight), smoothing, self.debias)
 
@@ -294,8 +304,8 @@ class AdaScaleStep(keras_seam.StepOfWrapper):
             assign_if_finite(average, average + rate * (value - average))
         assign_if_finite(self.weight, weight)
         assign_if_finite(self.gain, gain.gain_ratio(self.variance, self.squared_norm, scale))
-        self.skipped.assign_add(tf.where(is_finite, 0.0, 1.0))
-        return tf.where(is_finite, tf.convert_to_tensor(self.gain), 0.0)
+        self.skipped.assign_add(tf.where(goes_on, 0.0, 1.0))
+        return tf.where(goes_on, tf.convert_to_tensor(self.gain), 0.0)
 
 
 @keras.saving.register_keras_serializable("tf_adasum")

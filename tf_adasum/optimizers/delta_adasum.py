@@ -35,6 +35,8 @@ class DeltaAdasum(WrapperOptimizer):
       worker 0.
     * `iterations`, and with it schedules, counts every local step. With k > 1 `use_ema` and
       `ema_overwrite_frequency` count combinations.
+    * A replica without rows takes no local step: neither its weights nor its slots move, unless it
+      ends an accumulation. `iterations` counts it.
     * Clipping and weight decay are part of the local steps. Sparse gradients are for the inner
       optimizer; how far an embedding has come is sent as a whole.
 
@@ -157,6 +159,12 @@ class DeltaStep(keras_seam.StepOfWrapper):
             starts = [tf.identity(variable) for variable in variables]
             super().update(values, variables)
             self._combine(variables, starts)
+
+    def rests(self):
+        """A replica without rows takes no local step, not even one of its momentum."""
+        if self.replicas == 1 or self.optimizer.gradient_accumulation_steps:
+            return None
+        return tf.distribute.get_strategy().rows.is_empty_if_any()
 
     def _update_in_turn(self, values, variables):
         context = tf.distribute.get_replica_context()

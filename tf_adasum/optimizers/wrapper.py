@@ -64,8 +64,12 @@ class WrapperOptimizer(keras.optimizers.Optimizer):
             with keras.name_scope(self.name):
                 self.build(list(trainable_variables))
         self.check()
-        self._step.is_expected = True
-        self.inner_optimizer.apply(grads, trainable_variables)
+
+        def step(gradients):
+            self._step.is_expected = True
+            self.inner_optimizer.apply(gradients, trainable_variables)
+
+        keras_seam.begin_together(self, grads, trainable_variables, step)
 
     def check(self):
         """Raises a ValueError where it cannot train; a model is loaded where it only predicts."""
