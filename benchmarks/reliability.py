@@ -1,0 +1,114 @@
+"""What the other workers say when something happens to one: stock TensorFlow, and this package.
+
+    python benchmarks/reliability.py [--limit SECONDS]
+
+Two workers train; the fault happens to one of them in the middle of the first epoch, or where the
+row says. Stock is `tf.distribute.MultiWorkerMirroredStrategy` with a custom training loop, because
+its `fit` fails on several workers in any case. Everything has its default timeouts. A worker that
+says nothing within the limit is ended by this script.
+
+Writes benchmarks/results/DATE-reliability.md.
+"""
+
+import argparse
+import pathlib
+import sys
+import tempfile
+
+import report
+
+sys.path[:0] = [str(report.ROOT / "tests" / "multi_worker"), str(report.ROOT / "tests")]
+
+import faults  # noqa: E402 - found on the path above
+
+FAULTS = [
+    ("SIGKILL in a step", {"fault": "kill", "moment": "step"}),
+    ("SIGKILL of worker 0 in a step", {"fault": "kill", "moment": "step", "victim": 0}),
+    ("SIGKILL in an exchange", {"fault": "kill", "moment": "exchange"}),
+    (
+        "SIGKILL of worker 0 in a checkpoint",
+        {"fault": "kill", "moment": "checkpoint", "victim": 0},
+    ),
+    ("SIGKILL in TensorFlow's start-up", {"fault": "kill", "moment": "start"}),
+    ("SIGKILL of worker 0 in it", {"fault": "kill", "moment": "start", "victim": 0}),
+    ("SIGTERM in a step", {"fault": "term", "moment": "step"}),
+    ("SIGSTOP in a step", {"fault": "stop", "moment": "step"}),
+    ("a callback raises, the process ends", {"fault": "raise", "moment": "step"}),
+    (
+        "a callback raises, the process stays",
+        {"fault": "raise", "moment": "step", "lingers": True},
+    ),
+    ("a generator raises, the process ends", {"fault": "raise", "moment": "data"}),
+    (
+        "a generator raises, the process stays",
+        {"fault": "raise", "moment": "data", "lingers": True},
+    ),
+    ("Ctrl-C on one worker", {"fault": "interrupt", "moment": "step"}),
+    ("the script ends early", {"fault": "exit", "moment": "epoch"}),
+    (
+        "alive, but does not come, `timeout_seconds=30`",
+        {"fault": "sleep", "moment": "step", "timeout": 30},
+    ),
+    (
+        "alive, does not build the model, `timeout_seconds=30`",
+        {"fault": "sleep", "moment": "build", "timeout": 30},
+    ),
+]
+
+
+def said(outcome, limit):
+    """One cell: what a worker has said, after how many seconds, and the end of its process."""
+    if outcome.seconds_to_end is None and outcome.error is None:
+        return f"**nothing within {limit:.0f} s**"
+    end = (
+        "its process stays"
+        if outcome.seconds_to_end is None
+        else f"ends after {outcome.seconds_to_end:.1f} s"
+    )
+    guard = [line for line in outcome.output.splitlines() if "in TensorFlow's start-up" in line]
+    if guard:
+        return f"{_short(guard[-1].removeprefix('tf_adasum: '))}; {end}"
+    if outcome.error is None:
+        return f"**trains to the end as if nothing had happened**; {end}"
+    return f"{outcome.seconds:.1f} s: `{outcome.error}`: {_short(outcome.message)}; {end}"
+
+
+def _short(message, length=160):
+    lines = [line.strip() for line in message.splitlines()]
+    telling = [
+        line
+        for line in lines
+        if line and not line.startswith(("Graph execution error", "Detected at", "File ", "<stack"))
+    ]
+    text = (telling or ["-"])[0].replace("|", "/").replace("`", "'")
+    return text if len(text) <= length else text[:length] + "…"
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--limit", type=float, default=75.0)
+    limit = parser.parse_args().limit
+    rows = []
+    for name, asked in FAULTS:
+        row = [name]
+        for strategy in ("stock", "adasum"):
+            with tempfile.TemporaryDirectory() as folder:
+                (outcome,) = faults.play(
+                    pathlib.Path(folder), strategy=strategy, limit=limit, **asked
+                ).values()
+            row.append(said(outcome, limit))
+        print(*row, sep="\n  ", flush=True)
+        rows.append(row)
+    header = ["what happens to one worker", "the other under stock TensorFlow", "under tf_adasum"]
+    report.write(
+        "reliability",
+        "What the other worker says",
+        "Two workers of one device; seconds are from the fault to the exception, and to the end of "
+        "the process. Stock is `tf.distribute.MultiWorkerMirroredStrategy` with a training loop of "
+        "its own, because its `fit` fails on several workers in any case. Default timeouts, unless "
+        f"the row says otherwise.\n\n{report.table(header, rows)}",
+    )
+
+
+if __name__ == "__main__":
+    main()
