@@ -18,6 +18,7 @@ from tf_adasum._version import __version__
 _MODULE_OF = {
     "AdasumCrossDeviceOps": "tf_adasum.cross_device_ops",
     "AdasumMirroredStrategy": "tf_adasum.strategy",
+    "ReplicasDiffer": "tf_adasum.replica_check",
     "adasum": "tf_adasum.aggregation",
     "rules": "tf_adasum.aggregation",
 }
@@ -25,6 +26,7 @@ _MODULE_OF = {
 __all__ = [
     "AdasumCrossDeviceOps",
     "AdasumMirroredStrategy",
+    "ReplicasDiffer",
     "__version__",
     "adasum",
     "callbacks",

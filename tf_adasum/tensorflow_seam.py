@@ -10,6 +10,7 @@ What is hooked, and why there is no public way:
 * `CollectiveAllReduceExtended._initialize_local_devices`: knows one CPU per worker only.
 * `CollectiveAllReduceStrategy._collective_key_base`: keeps the strategies of a process apart.
 * `MirroredExtended._batch_reduce_to`: merges options, and would drop the marker.
+* `MirroredExtended._create_variable`: sees every variable of the strategy when it is made.
 * `CollectiveReplicaLauncher._next_instance_key`, `._get_ordering_token`: collectives of one group
   need TensorFlow's own keys, and its ordering token, or several devices in one graph deadlock.
 * `CollectiveKeys._instance_key_table`: groups of some of the replicas need keys that all their
@@ -24,6 +25,7 @@ What is hooked, and why there is no public way:
 import contextlib
 import functools
 import itertools
+import weakref
 
 import numpy as np
 import tensorflow as tf
@@ -370,6 +372,8 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
         self._local_device_names = local_devices
         self._make_cross_device_ops = cross_device_ops
         self._register_timeout = register_timeout
+        self._created = weakref.WeakValueDictionary()
+        self._created_count = 0
         strategy._collective_key_base = next(_key_bases)
         super().__init__(strategy, cluster_resolver, communication_options)
 
@@ -415,6 +419,17 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
                 if job in cluster.jobs
             ],
         )
+
+    def _create_variable(self, next_creator, **kwargs):
+        variable = super()._create_variable(next_creator, **kwargs)
+        # All workers make variables in step: on several workers TensorFlow sends the initial value.
+        self._created[self._created_count] = variable
+        self._created_count += 1
+        return variable
+
+    def created_variables(self):
+        """Returns all variables ever made under this strategy, None for those that are gone."""
+        return [self._created.get(number) for number in range(self._created_count)]
 
     def _batch_reduce_to(self, reduce_op, value_destination_pairs, options):
         if not isinstance(options, GradientReduction):
