@@ -3,10 +3,10 @@
 Every replica has a copy of each variable, and nothing but the same steps keeps the copies equal. A
 worker that starts from other weights, or assigns on its own, trains on without an error.
 
-Each copy is reduced to a digest, CRC-32 of its bytes on the host: exact for -0, NaN and every dtype;
-a difference within 32 bits is always found, any other one but for one case in 2^32. One variable at
-a time is read, and what travels is two numbers of each replica. Where these differ, a second
-collective brings the digests of all variables, to name the first that differs.
+Each copy is reduced to a digest, CRC-32 of its bytes on the host: -0, NaN and every dtype count as
+their bits; a difference within 32 bits is always found, any other one but for one case in 2^32. One
+variable at a time is read, and what travels is two numbers of each replica. Where these differ, a
+second collective brings the digests of all variables, to name the first that differs.
 
 Shape legend: N replicas, V variables.
 """
@@ -34,8 +34,9 @@ def is_shared(variable):
     whether it was made to be trained, whatever `layer.trainable` says later.
 
     Args:
-        variable: a `tf.Variable`, of a strategy or not.
+        variable: a Keras or TensorFlow variable, of a strategy or not.
     """
+    variable = _tf_variable(variable)
     is_counter = variable.aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA
     is_own = variable.synchronization == tf.VariableSynchronization.ON_READ
     return (variable.trainable or is_counter) and not is_own
@@ -51,7 +52,7 @@ def shared_variables(model):
     candidates = list(model.variables) if _is_synchronized(optimizer) else []
     if optimizer is not None:
         candidates += optimizer.variables
-    shared = [variable for variable in candidates if is_shared(_tf_variable(variable))]
+    shared = [variable for variable in candidates if is_shared(variable)]
     reductions = keras_seam.reductions_of(optimizer)
     if reductions is not None and reductions.rule_state:
         shared += reductions.rule_state.of_name.values()
@@ -130,9 +131,9 @@ def _message(variable, replicas, differing, devices):
         for replica in replicas
     ]
     return (
-        f"The replicas hold different values of {_path(variable)!r}{more}: they would train on with "
-        "different weights. Restore the same file on all workers, make the same assignments on all "
-        "of them, and let nothing but the optimizer change weights in a step. "
+        f"The replicas hold different values of {_path(variable)!r}{more} and would train on with "
+        "them. Restore the same file on all workers, make the same assignments on all of them, and "
+        "let nothing but the optimizer change weights in a step. "
         f"Received: other values than on replica 0 on {', '.join(where)}"
     )
 

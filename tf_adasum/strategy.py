@@ -304,7 +304,7 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
             replica_check.check(self, variables, self._gather_from_replicas)
 
     def check_model(self, model):
-        """Checks, as `check_replicas`, the variables that replicas share of a model of this strategy.
+        """Checks, as `check_replicas`, the variables of a model that replicas share.
 
         That is also the aggregation rule's state. Between the local steps of a
         `optimizers.DeltaAdasum` the weights are left out.
@@ -314,8 +314,9 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
     def average_statistics(self, model):
         """Averages over the replicas what each of them has counted on its own rows.
 
-        That is every non-trainable floating-point weight, in particular the moving mean and
-        variance of a BatchNormalization that is not synchronized. `fit` (after each epoch),
+        That is every floating-point weight that was made not to be trained (frozen ones are the
+        same on all replicas), in particular the moving mean and variance of a BatchNormalization
+        that is not synchronized. `fit` (after each epoch),
         `evaluate` and `predict` call it; in a custom training loop call it before saving.
         All workers have to call it.
 
@@ -373,7 +374,7 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         return cross_device_ops.gather_from_workers(np.array(numbers, np.int64), self._options)
 
     def _gather_from_replicas(self, numbers):
-        """The int64 numbers ``[k]`` of every local replica, as an array ``[replicas, k]`` of all."""
+        """The local replicas' int64 numbers ``[k]``, as an array ``[replicas, k]`` of all."""
         cross_device_ops = tensorflow_seam.cross_device_ops(self.extended)
         vectors = [np.array(own, np.int64) for own in numbers]
         return cross_device_ops.gather_from_replicas(vectors, self._options)

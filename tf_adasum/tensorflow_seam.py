@@ -233,13 +233,16 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         if self.all_local:
             return np.stack(vectors)
 
-        tensors = [tf.constant(vector) for vector in vectors]
-        key = (tensors[0].dtype, len(vectors[0]), options.timeout_seconds)
+        # Few lengths, so that there is little to trace.
+        length = len(vectors[0])
+        padding = [0, 2 ** max(2, (length - 1).bit_length()) - length]
+        tensors = [tf.constant(np.pad(vector, padding)) for vector in vectors]
+        key = (tensors[0].dtype, tensors[0].shape[0], options.timeout_seconds)
         if key not in self._gathers:
             self._gathers[key] = tf.function(
                 lambda tensors: _gather_on_each(tensors, self.collectives(options))
             )
-        return self._gathers[key](tensors)[0].numpy()
+        return self._gathers[key](tensors)[0].numpy()[:, :length]
 
     def gather_in_parts(self, numbers, parts):
         """Brings a number of each replica to all in its part; every worker has to call it.

@@ -268,6 +268,8 @@ class AdaScaleStep(keras_seam.StepOfWrapper):
         """Sums over the replicas, estimates r, and steps with η = r · lr(⌊τ⌋)."""
         gradients, measured = values[: len(variables)], values[len(variables) :]
         gradients, measured = _sums_over_replicas(gradients, measured)
+        pairs = zip(gradients, variables, strict=True)
+        gradients = [keras_seam.of_known_shape(*pair) for pair in pairs]
         advance = 1.0
         if measured:
             advance = self.estimate(measured[0], gain.squared_norm(gradients))
