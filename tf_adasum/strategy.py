@@ -194,8 +194,13 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
             variables: list of Keras variables.
 
         Raises:
-            ValueError: if the rule's granularity does not fit the variables' paths.
+            ValueError: if the rule's granularity does not fit the variables' paths; for what is no
+                list of Keras variables.
         """
+        if not all(isinstance(variable, keras.Variable) for variable in variables):
+            raise ValueError(
+                f"`variables` must be a list of Keras variables. Received: variables={variables!r}"
+            )
         if self.gradient_reduction is None:
             return None
         paths = [variable.path for variable in variables]

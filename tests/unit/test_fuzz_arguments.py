@@ -229,6 +229,9 @@ def test_operations(backend, data):
         ops.pairwise_combine(data.draw(ROWS), data.draw(ROWS), segments)
 
 
+COMPILED = {}
+
+
 @cases(80)
 @hypothesis.given(data=st.data())
 def test_segments_that_are_known_at_run_time_only(backend, data):
@@ -236,17 +239,20 @@ def test_segments_that_are_known_at_run_time_only(backend, data):
     offsets = st.one_of(st.integers(-3, 9), st.sampled_from([2**31, 2**62, -(2**63)]))
     segments = tf.constant(data.draw(st.lists(offsets, max_size=5)), tf.int64)
     rows = tf.ones([2, data.draw(st.integers(0, 5))])
-
-    @tf.function
-    def run(segments):
-        segments = tf.identity(segments)
-        gram = ops.segment_gram(rows, segments)
-        return gram, ops.pairwise_combine(rows[0], rows[1], segments)
-
+    run = COMPILED.setdefault(
+        backend,
+        tf.function(
+            lambda rows, segments: (
+                ops.segment_gram(rows, segments),
+                ops.pairwise_combine(rows[0], rows[1], segments),
+            ),
+            input_signature=[tf.TensorSpec([2, None]), tf.TensorSpec([None], tf.int64)],
+        ),
+    )
     is_table = len(segments) > 0 and segments[0] == 0 and segments[-1] == rows.shape[1]
     is_table = is_table and bool(tf.reduce_all(segments[1:] >= segments[:-1]))
     try:
-        gram, _ = run(segments)
+        gram, _ = run(rows, segments)
         assert is_table and gram.shape == [len(segments) - 1, 2, 2]
     except (*REFUSED, tf.errors.InvalidArgumentError):
         assert not is_table

@@ -362,7 +362,7 @@ RULES = st.sampled_from(
         rules.Adasum("model"),
         rules.Sum(),
         rules.Mean(),
-        rules.AdaCons(rescale=True),
+        rules.AdaCons(),
         rules.AdaCons(granularity="variable"),
     ]
 )
@@ -474,7 +474,9 @@ def _check_group(rows, actual, rounding, smallest, largest, scheme, replicas, ba
     if scheme.wire_dtype == tf.float16 and total > 1e4:
         return "not determined"
     flushed = 2.0**-24 * replicas * 4 if scheme.wire_dtype else 0.0
-    allowed = rounding * 1.01 * np.abs(wanted) + relative * total + smallest * 4 * replicas
+    # AdaCons combines unit vectors.
+    length = total + (replicas if isinstance(rule, rules.AdaCons) else 0)
+    allowed = rounding * 1.01 * np.abs(wanted) + relative * length + smallest * 4 * replicas
     if wire and (isinstance(rule, rules.Adasum) or flushed):
         small = [np.sqrt(np.sum(row * row)) for row in rows]
         if min((n for n in small if n > 0), default=1) < 1e-2:  # lost, or nearly, on the wire

@@ -1,8 +1,8 @@
 """AdaScale: the learning rate that fits a larger batch, measured in every step."""
 
 import functools
-import math
 import numbers
+import sys
 import warnings
 
 import keras
@@ -359,7 +359,7 @@ def within(optimizer, asker):
 
 def check_scale(scale):
     """Raises a ValueError for what is no number of small batches."""
-    if not (_is_number(scale) and 1 <= scale < math.inf):
+    if not (_is_number(scale) and 1 <= scale <= sys.float_info.max):
         raise ValueError(
             f"`scale` is how many small batches are in a step, 1 or more. Received: scale={scale!r}"
         )
