@@ -376,3 +376,34 @@ def test_shared_variables_of_anything(data):
         other = value.copy()
         other.flat[-1] = "z" if dtype == "<U3" else not other.flat[-1]
         assert replica_check._digest(other) != digest
+
+
+# ---- what was found ---------------------------------------------------------------------------
+
+TOO_LARGE = 10**400  # for a float
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: schedules.LinearScalingWarmup(0.1, scale=TOO_LARGE, total_steps=9),
+        lambda: optimizers.LAMB(epsilon=TOO_LARGE),
+        lambda: optimizers.AdaScale(keras.optimizers.SGD(0.1), scale=TOO_LARGE),
+        lambda: callbacks.StopAtScaleInvariantStep(TOO_LARGE),
+    ],
+    ids=["LinearScalingWarmup", "LAMB", "AdaScale", "StopAtScaleInvariantStep"],
+)
+def test_numbers_too_large_for_a_float_are_refused(make):
+    with pytest.raises(ValueError, match="Received"):
+        make()
+
+
+def test_a_cluster_nested_too_deeply_is_refused(monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", "[" * 100_000)
+    with pytest.raises(ValueError, match="is not valid JSON"):
+        cluster.resolve()
+
+
+def test_a_reduction_of_what_is_no_variable_is_refused():
+    with pytest.raises(ValueError, match="must be a list of Keras variables"):
+        tf_adasum.AdasumMirroredStrategy(["CPU:0"]).gradient_reduction_of(["kernel"])
