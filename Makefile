@@ -3,6 +3,7 @@
 #   make demo    four workers, mean against Adasum, one picture: demo/digits.png
 #   make test    all tests
 #   make lint    ruff
+#   make sanitize  the tests of the CPU op under AddressSanitizer and UBSan: build/sanitize
 #   make wheel   dist/: a wheel with the op compiled for the TensorFlow of this environment, which
 #                its build number names (221: TensorFlow 2.21); TF_ADASUM_CUDA=1 adds GPU kernels
 
@@ -18,7 +19,7 @@ SOURCES = $(shell find custom_ops -type f -not -name '*.pyc') setup.py pyproject
 # A compiled op fits one minor version of TensorFlow.
 MINOR = import tensorflow as tf; print("".join(tf.version.VERSION.split(".")[:2]))
 
-.PHONY: demo test lint wheel clean
+.PHONY: demo test lint sanitize wheel clean
 
 demo: $(READY)
 	$(BIN)/python examples/train_digits.py $(DEMO) --out demo/one_replica
@@ -44,6 +45,9 @@ test: $(READY)
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+sanitize: $(READY)
+	$(BIN)/python benchmarks/sanitize.py
 
 wheel: $(READY)
 	TF_ADASUM_REQUIRE_OP=1 $(BIN)/python setup.py -q bdist_wheel \

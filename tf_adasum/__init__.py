@@ -19,6 +19,7 @@ _MODULE_OF = {
     "AdasumCrossDeviceOps": "tf_adasum.cross_device_ops",
     "AdasumMirroredStrategy": "tf_adasum.strategy",
     "WorkerLostError": "tf_adasum.errors",
+    "ReplicasDiffer": "tf_adasum.replica_check",
     "adasum": "tf_adasum.aggregation",
     "rules": "tf_adasum.aggregation",
 }
@@ -26,6 +27,7 @@ _MODULE_OF = {
 __all__ = [
     "AdasumCrossDeviceOps",
     "AdasumMirroredStrategy",
+    "ReplicasDiffer",
     "WorkerLostError",
     "__version__",
     "adasum",

@@ -85,8 +85,10 @@ def _check_tf_config(text):
     """Checks the shape of TF_CONFIG, and leaves its contents to `_place_in`."""
     try:
         config = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"TF_CONFIG is not valid JSON ({error}). Received: {text!r}") from error
+    except (ValueError, RecursionError) as error:  # deeply nested JSON exhausts the parser
+        raise ValueError(
+            f"TF_CONFIG is not valid JSON ({error}). Received: {text[:1000]!r}"
+        ) from error
     jobs = config.get("cluster", {}) if isinstance(config, dict) else None
     if not isinstance(jobs, dict) or not all(
         isinstance(addresses, list) and all(isinstance(address, str) for address in addresses)

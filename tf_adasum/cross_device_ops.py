@@ -74,8 +74,16 @@ class AdasumCrossDeviceOps(GradientCrossDeviceOps):
         """Brings a small int64 or float64 array ``[k]`` of each worker to all: ``[workers, k]``."""
         own = np.asarray(vector)
         devices = len(self.local_devices)
-        by_rank = self.gather([own] * devices, options)
-        return by_rank[np.argsort(self._replica_of_rank)][::devices]
+        return self.gather_from_replicas([own] * devices, options)[::devices]
+
+    def gather_from_replicas(self, vectors, options):
+        """Brings a small int64 or float64 array ``[k]`` of each replica to all: ``[replicas, k]``.
+
+        Args:
+            vectors: for each local replica its array.
+            options: `CommunicationOptions`.
+        """
+        return self.gather(vectors, options)[np.argsort(self._replica_of_rank)]
 
     def combine_gradients(self, gradients, options):
         """Combines the gradients of the local replicas with those of all others.

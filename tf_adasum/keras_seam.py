@@ -278,7 +278,7 @@ def combine(optimizer, gradients, variables):
         variables: as many Keras or TensorFlow variables.
     """
     context = tf.distribute.get_replica_context()
-    gradients = [_of_known_shape(*pair) for pair in zip(gradients, variables, strict=True)]
+    gradients = [of_known_shape(*pair) for pair in zip(gradients, variables, strict=True)]
     indices = [index_of(optimizer, variable) for variable in variables]
     reductions = _reductions_of(optimizer, context)
     _check_same_gradients(context, gradients, variables, reductions.groups_of(indices))
@@ -286,8 +286,11 @@ def combine(optimizer, gradients, variables):
     return context.all_reduce("SUM", gradients, options=marker)
 
 
-def _of_known_shape(gradient, variable):
-    """The gradient with the variable's shape: inside a cond, as of accumulation, it is lost."""
+def of_known_shape(gradient, variable):
+    """Returns a gradient with its variable's shape.
+
+    Inside a cond, as of accumulation, it is lost; the rows of a sparse one also in an all-reduce.
+    """
     if not isinstance(gradient, tf.IndexedSlices):
         return tf.ensure_shape(gradient, variable.shape)
     values = tf.ensure_shape(gradient.values, [None, *variable.shape[1:]])

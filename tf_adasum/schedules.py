@@ -1,6 +1,6 @@
 """Learning rate schedules for S times the batch: the baselines of AdaScale."""
 
-import math
+import sys
 
 import keras
 import tensorflow as tf
@@ -126,7 +126,8 @@ class LinearScalingWarmup(keras.optimizers.schedules.LearningRateSchedule):
 
 
 def _is_number(value):
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and abs(value) <= sys.float_info.max  # an int can be too large for a float
 
 
 def _check_count(name, value):

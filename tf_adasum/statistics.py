@@ -10,23 +10,26 @@ import weakref
 
 import tensorflow as tf
 
+from tf_adasum.replica_check import is_shared
+
 # For each model the traced function that averages its variables, and these.
 _averages = weakref.WeakKeyDictionary()
 
 
 def average(strategy, model):
-    """Averages the non-trainable floating-point weights of a model over all replicas.
+    """Averages the floating-point weights of a model that each replica moves on its own.
 
-    In float64, so that weights that are equal already (frozen ones) keep their bits; float64
-    weights may change by one rounding. A replica that had no rows in some step, at the end of an
-    epoch, has NaN for a mean: what is not finite does not count, and stays as it is if it is so on
-    all replicas.
+    Not those that were made to be trained and are frozen: they are the same on all replicas, or
+    something is wrong that should not be smoothed over. In float64, so that weights that are equal
+    already keep their bits; float64 weights may change by one rounding. A replica that had no rows
+    in some step, at the end of an epoch, has NaN for a mean: what is not finite does not count, and
+    stays as it is if it is so on all replicas.
 
     Args:
         strategy: the strategy; all its workers have to call this.
         model: a built `keras.Model`.
     """
-    variables = [v for v in model.non_trainable_variables if _is_floating(v)]
+    variables = [v for v in model.non_trainable_variables if _is_floating(v) and not is_shared(v)]
     if not variables:
         return
     known, averaged = _averages.get(model, (None, None))

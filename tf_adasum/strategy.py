@@ -18,6 +18,7 @@ from tf_adasum import (
     nonfinite,
     ops,
     rendezvous,
+    replica_check,
     start_guard,
     statistics,
     tensorflow_seam,
@@ -257,8 +258,13 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
             variables: list of Keras variables.
 
         Raises:
-            ValueError: if the rule's granularity does not fit the variables' paths.
+            ValueError: if the rule's granularity does not fit the variables' paths; for what is no
+                list of Keras variables.
         """
+        if not all(isinstance(variable, keras.Variable) for variable in variables):
+            raise ValueError(
+                f"`variables` must be a list of Keras variables. Received: variables={variables!r}"
+            )
         if self.gradient_reduction is None:
             return None
         paths = [variable.path for variable in variables]
@@ -323,11 +329,59 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
                 f"{settings}"
             )
 
+    def check_replicas(self, variables=None):
+        """Checks that all replicas on all workers hold the same bits of the variables they share.
+
+        All workers have to call it, outside of `strategy.run` and `tf.function`. `fit` does it once
+        when training starts on several workers; `callbacks.ReplicaCheck` does it every so often.
+
+        Args:
+            variables: list of Keras or TensorFlow variables, in the same order on all workers.
+                Default: those made under this strategy that are alive: weights, frozen ones too,
+                and what optimizers count. Not what each replica counts on its own rows: moving
+                statistics, metrics, and the slots of `optimizers.DeltaAdasum`. Between the local
+                steps of one, call its `synchronize` first.
+
+        Raises:
+            tf_adasum.ReplicasDiffer: on all workers, naming the first variable that differs and
+                the replicas on which it does.
+            ValueError: on all workers, if they pass different numbers of variables; in a function;
+                for what is no variable.
+
+        Example:
+            >>> strategy.check_replicas()
+            >>> strategy.check_replicas(model.trainable_variables)
+        """
+        context = tf.distribute.get_replica_context()
+        if tf.inside_function() or (context and context.strategy is self):
+            raise ValueError(
+                "check_replicas reads the variables of all replicas: call it outside of "
+                "tf.function and strategy.run."
+            )
+        if variables is None:
+            variables = [
+                variable if variable is not None and replica_check.is_shared(variable) else None
+                for variable in self.extended.created_variables()
+            ]
+        else:
+            variables = _checked_variables(variables)
+        if self.num_replicas_in_sync > 1:
+            replica_check.check(self, variables, self._gather_from_replicas)
+
+    def check_model(self, model):
+        """Checks, as `check_replicas`, the variables of a model that replicas share.
+
+        That is also the aggregation rule's state. Between the local steps of a
+        `optimizers.DeltaAdasum` the weights are left out.
+        """
+        self.check_replicas(replica_check.shared_variables(model))
+
     def average_statistics(self, model):
         """Averages over the replicas what each of them has counted on its own rows.
 
-        That is every non-trainable floating-point weight, in particular the moving mean and
-        variance of a BatchNormalization that is not synchronized. `fit` (after each epoch),
+        That is every floating-point weight that was made not to be trained (frozen ones are the
+        same on all replicas), in particular the moving mean and variance of a BatchNormalization
+        that is not synchronized. `fit` (after each epoch),
         `evaluate` and `predict` call it; in a custom training loop call it before saving.
         All workers have to call it.
 
@@ -395,6 +449,12 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
             return super().run(self._rows.noting(fn), args, kwargs, options)
         finally:
             self._rows.forget()
+
+    def _gather_from_replicas(self, numbers):
+        """The local replicas' int64 numbers ``[k]``, as an array ``[replicas, k]`` of all."""
+        cross_device_ops = tensorflow_seam.cross_device_ops(self.extended)
+        vectors = [np.array(own, np.int64) for own in numbers]
+        return cross_device_ops.gather_from_replicas(vectors, self._options)
 
     def experimental_distribute_dataset(self, dataset, options=None):
         """Distributes a dataset: `tf.distribute.Strategy.experimental_distribute_dataset`.
@@ -494,6 +554,16 @@ def _without_timeout(options):
     return tensorflow_seam.CommunicationOptions(
         bytes_per_pack=options.bytes_per_pack, implementation=options.implementation
     )
+
+
+def _checked_variables(variables):
+    is_list = isinstance(variables, (list, tuple))
+    if not is_list or not all(isinstance(v, (keras.Variable, tf.Variable)) for v in variables):
+        raise ValueError(
+            "`variables` must be a list of Keras or TensorFlow variables, or None. "
+            f"Received: variables={variables!r}"
+        )
+    return list(variables)
 
 
 def _averaged(local_reduction, tasks, devices):

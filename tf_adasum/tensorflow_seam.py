@@ -10,6 +10,7 @@ What is hooked, and why there is no public way:
 * `CollectiveAllReduceExtended._initialize_local_devices`: knows one CPU per worker only.
 * `CollectiveAllReduceStrategy._collective_key_base`: keeps the strategies of a process apart.
 * `MirroredExtended._batch_reduce_to`: merges options, and would drop the marker.
+* `MirroredExtended._create_variable`: sees every variable of the strategy when it is made.
 * `CollectiveReplicaLauncher._next_instance_key`, `._get_ordering_token`: collectives of one group
   need TensorFlow's own keys, and its ordering token, or several devices in one graph deadlock.
 * `CollectiveKeys._instance_key_table`: groups of some of the replicas need keys that all their
@@ -31,6 +32,7 @@ import functools
 import itertools
 import signal
 import threading
+import weakref
 
 import numpy as np
 import tensorflow as tf
@@ -243,13 +245,16 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         if self.all_local:
             return np.stack(vectors)
 
-        tensors = [tf.constant(vector) for vector in vectors]
-        key = (tensors[0].dtype, len(vectors[0]), options.timeout_seconds)
+        # Few lengths, so that there is little to trace.
+        length = len(vectors[0])
+        padding = [0, 2 ** max(2, (length - 1).bit_length()) - length]
+        tensors = [tf.constant(np.pad(vector, padding)) for vector in vectors]
+        key = (tensors[0].dtype, tensors[0].shape[0], options.timeout_seconds)
         if key not in self._gathers:
             self._gathers[key] = tf.function(
                 lambda tensors: _gather_on_each(tensors, self.collectives(options))
             )
-        return self.marks.during(lambda: self._gathers[key](tensors)[0].numpy())
+        return self.marks.during(lambda: self._gathers[key](tensors)[0].numpy()[:, :length])
 
     def gather_in_parts(self, numbers, parts):
         """Brings a number of each replica to all in its part; every worker has to call it.
@@ -398,6 +403,8 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
         self._local_device_names = local_devices
         self._make_cross_device_ops = cross_device_ops
         self._register_timeout, self._heartbeat_timeout = register_timeout, heartbeat_timeout
+        self._created = weakref.WeakValueDictionary()
+        self._created_count = 0
         strategy._collective_key_base = next(_key_bases)
         super().__init__(strategy, cluster_resolver, communication_options)
 
@@ -450,8 +457,17 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
         create = super()._create_variable
         marks = self._cross_device_ops.marks
         if marks is None or not tf.executing_eagerly():
-            return create(next_creator, **kwargs)
-        return marks.during(lambda: create(next_creator, **kwargs))
+            variable = create(next_creator, **kwargs)
+        else:
+            variable = marks.during(lambda: create(next_creator, **kwargs))
+        # All workers make variables in step: on several workers TensorFlow sends the initial value.
+        self._created[self._created_count] = variable
+        self._created_count += 1
+        return variable
+
+    def created_variables(self):
+        """Returns all variables ever made under this strategy, None for those that are gone."""
+        return [self._created.get(number) for number in range(self._created_count)]
 
     def _batch_reduce_to(self, reduce_op, value_destination_pairs, options):
         if not isinstance(options, GradientReduction):

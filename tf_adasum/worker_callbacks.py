@@ -10,6 +10,8 @@ to one of our strategies (it has `gradient_reduction`) on more than one worker. 
 * What worker 0's `BackupAndRestore` restores reaches all workers: the epoch, and every variable of
   the model and the optimizer. Otherwise a worker on a machine without the backup would train on
   with other weights and no error. (It does so after all callbacks' `on_train_begin`.)
+* Then all compare their weights, bit for bit: a worker that has restored or assigned others would
+  train on with them, and no error. `strategy.check_model` names the first that differs.
 * When one worker has set `model.stop_training` by the end of an epoch, all stop. A callback that
   sets it *within* an epoch must do so on all workers after the same batch: those that go on wait
   for the others' gradients, which no message at the end of the epoch can repair.
@@ -19,10 +21,13 @@ All other callbacks run on every worker, on the same logs: `EarlyStopping`, `Red
 
 The workers agree in collectives: the `CallbackList` of a custom loop, too, has to be called on all
 of them. Which callbacks a list holds may differ, though: ``callbacks if rank == 0 else []`` works.
-Only those that change the training step, as `OrthogonalityTracker` does, have to be on all.
+Only those that change the training step, as `OrthogonalityTracker` does, have to be on all, and
+those that wait for the other workers: they have an attribute `same_on_all_workers`, a str that says
+what all must have, which is compared when training starts.
 """
 
 import functools
+import zlib
 
 import keras
 import numpy as np
@@ -80,6 +85,11 @@ class FirstCallback(keras.callbacks.Callback):
     def __init__(self, workers, callbacks):
         super().__init__()
         self.workers = workers
+        self.waiting = [
+            callback.same_on_all_workers
+            for callback in callbacks
+            if hasattr(callback, "same_on_all_workers")
+        ]
         self.backups = [
             callback
             for callback in callbacks
@@ -99,7 +109,7 @@ class FirstCallback(keras.callbacks.Callback):
 
 
 class LastCallback(keras.callbacks.Callback):
-    """Runs after all others: shares what was restored, and the decision to stop.
+    """Runs after all others: shares what was restored and the decision to stop; compares weights.
 
     Args:
         workers: the `Workers`.
@@ -111,9 +121,11 @@ class LastCallback(keras.callbacks.Callback):
         self.workers, self.first = workers, first
 
     def on_train_begin(self, logs=None):
-        """Shares the restored state."""
+        """Shares the restored state; checks that all start from the same."""
         if self.first.restores:
             share_state(self.workers, self.model)
+        self.workers.check_same_callbacks(self.first.waiting)
+        self.workers.strategy.check_model(self.model)
 
     def on_epoch_end(self, epoch, logs=None):
         """Stops on all workers what is stopped on one."""
@@ -168,6 +180,22 @@ class Workers:
     def any(self, condition):
         """Whether a condition holds on any worker; all have to call it."""
         return bool(self._sum(np.array([int(condition)])).any())
+
+    def check_same_callbacks(self, names):
+        """Checks that all workers have the same callbacks that wait for each other.
+
+        Args:
+            names: a str for each of this worker's.
+
+        Raises:
+            ValueError: on all workers, if they differ.
+        """
+        own = zlib.crc32(", ".join(names).encode())
+        if self.any(own != int(self.from_worker_0(np.array([own]))[0])):
+            raise ValueError(
+                "Callbacks that wait for the other workers have to be passed on all workers, with "
+                f"the same arguments. Received on this worker: {', '.join(names) or 'none'}"
+            )
 
     def from_worker_0(self, integers):
         """Returns worker 0's integers `[n]`; all have to call it with equally many."""

@@ -1,12 +1,17 @@
 """The rendezvous, with threads as tasks and ports that the system gives."""
 
 import contextlib
+import json
 import socket
 import threading
 import time
 
+import hypothesis
+import hypothesis.strategies as st
 import pytest
+from fuzzing import cases
 
+from tf_adasum import rendezvous
 from tf_adasum.cluster import Cluster
 from tf_adasum.rendezvous import meet
 
@@ -355,3 +360,49 @@ def test_several_silent_callers_at_once():
     with callers_of(clusters, stays_silent, count=4):
         outcomes, _ = run(clusters, delays=[0, 0.2], timeout=5, limit=7)
     assert outcomes == [None] * 2
+
+
+# ---- garbage -------------------------------------------------------------------------------------
+
+GARBAGE = st.one_of(
+    st.binary(max_size=40),
+    st.sampled_from([b"[" * 70_000, b"1" * 70_000, b"\xff\xfe", b"{}", b"null", b"\n", b""]),
+    st.recursive(
+        st.one_of(st.none(), st.booleans(), st.integers(-3, 3), st.floats(), st.text(max_size=5)),
+        lambda inner: st.one_of(
+            st.lists(inner, max_size=3),
+            st.dictionaries(st.sampled_from(["rank", "terms", "rule", ""]), inner, max_size=3),
+        ),
+        max_leaves=8,
+    ).map(lambda message: json.dumps(message).encode()),
+)
+
+
+@cases(200)
+@hypothesis.given(line=GARBAGE, ends=st.booleans())
+def test_garbage_is_no_introduction_or_one_of_json(line, ends):
+    """Whatever a program sends: no other exception than in time, and no rank that is none."""
+    mine, theirs = socket.socketpair()
+    cluster = Cluster(("a:1", "b:2", "c:3"), ("worker 0", "worker 1", "worker 2"), 1)
+    doorstep = object.__new__(rendezvous._Doorstep)  # without its port
+    doorstep._cluster, doorstep._terms_of = cluster, {}
+    doorstep._introduction = {"rank": 1, "terms": TERMS}
+    with mine, theirs:
+        sending = threading.Thread(target=lambda: (theirs.sendall(line), theirs.close()))
+        line = line + b"\n" if ends else line
+        sending.start()
+        mine.settimeout(SOON)
+        introduction = rendezvous._receive(mine)
+        while mine.recv(1 << 16):  # what is behind the longest line, so that all can be sent
+            pass
+        sending.join()
+    assert isinstance(introduction, dict)
+    rank = doorstep._remember(introduction)
+    assert rank in (None, 0, 2)
+    assert doorstep.missing() == [other for other in (0, 2) if other != rank]
+    if rank is None:
+        doorstep.check_terms()
+        return
+    assert isinstance(introduction["terms"], dict)
+    with contextlib.suppress(ValueError):
+        doorstep.check_terms()

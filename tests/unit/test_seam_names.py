@@ -97,6 +97,11 @@ SIGNATURES = [
     ),
     (
         collective_all_reduce_strategy.CollectiveAllReduceExtended,
+        "_create_variable",
+        "self next_creator",
+    ),
+    (
+        collective_all_reduce_strategy.CollectiveAllReduceExtended,
         "_get_replica_id_in_sync_group",
         "self replica_id",
     ),

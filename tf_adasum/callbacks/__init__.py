@@ -3,6 +3,13 @@
 from tf_adasum.callbacks.elastic_scale import ElasticScale
 from tf_adasum.callbacks.gain_tracker import GainTracker
 from tf_adasum.callbacks.orthogonality_tracker import OrthogonalityTracker
+from tf_adasum.callbacks.replica_check import ReplicaCheck
 from tf_adasum.callbacks.stop_at_scale_invariant_step import StopAtScaleInvariantStep
 
-__all__ = ["ElasticScale", "GainTracker", "OrthogonalityTracker", "StopAtScaleInvariantStep"]
+__all__ = [
+    "ElasticScale",
+    "GainTracker",
+    "OrthogonalityTracker",
+    "ReplicaCheck",
+    "StopAtScaleInvariantStep",
+]

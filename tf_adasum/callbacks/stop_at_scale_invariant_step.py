@@ -2,6 +2,7 @@
 
 import math
 import numbers
+import sys
 
 import keras
 
@@ -35,7 +36,7 @@ class StopAtScaleInvariantStep(keras.callbacks.Callback):
     def __init__(self, total):
         super().__init__()
         is_number = isinstance(total, numbers.Real) and not isinstance(total, bool)
-        if not is_number or not 0 < total < math.inf:
+        if not is_number or not 0 < total <= sys.float_info.max:
             raise ValueError(
                 "`total` is a positive number of steps, those that S = 1 takes. "
                 f"Received: total={total!r}"

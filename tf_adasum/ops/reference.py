@@ -4,7 +4,7 @@ They run wherever TensorFlow runs: on a CPU without the compiled op, on GPUs, an
 that are known when the graph is built, under XLA. All sums are formed in float64.
 
 They differ from the compiled op in the last bits only, with one exception: on a CPU, TensorFlow's
-threads read bfloat16 and float32 numbers below 1.18e-38 (the subnormal ones) as zero.
+threads read subnormal numbers as zero: bfloat16 and float32 below 1.18e-38, float64 below 2.2e-308.
 
 Arguments are those of `tf_adasum.ops`, already converted to tensors. The checks here are those that
 only the values at run time can answer.

@@ -1,8 +1,8 @@
 """AdaScale: the learning rate that fits a larger batch, measured in every step."""
 
 import functools
-import math
 import numbers
+import sys
 import warnings
 
 import keras
@@ -277,6 +277,8 @@ class AdaScaleStep(keras_seam.StepOfWrapper):
         """Sums over the replicas, estimates r, and steps with η = r · lr(⌊τ⌋)."""
         gradients, measured = values[: len(variables)], values[len(variables) :]
         gradients, measured = _sums_over_replicas(gradients, measured)
+        pairs = zip(gradients, variables, strict=True)
+        gradients = [keras_seam.of_known_shape(*pair) for pair in pairs]
         advance = 1.0
         if measured:
             advance = self.estimate(measured[0], gain.squared_norm(gradients))
@@ -367,7 +369,7 @@ def within(optimizer, asker):
 
 def check_scale(scale):
     """Raises a ValueError for what is no number of small batches."""
-    if not (_is_number(scale) and 1 <= scale < math.inf):
+    if not (_is_number(scale) and 1 <= scale <= sys.float_info.max):
         raise ValueError(
             f"`scale` is how many small batches are in a step, 1 or more. Received: scale={scale!r}"
         )

@@ -100,11 +100,16 @@ class DeltaAdasum(WrapperOptimizer):
         All workers have to call it, outside of `strategy.run`. With one local step, or if there was
         none since, it does nothing.
         """
-        if not self.built or self.local_steps == 1 or self._step.taken.numpy() == 0:
+        if self.is_synchronized:
             return
         if self._synchronize is None:
             self._synchronize = tf.function(lambda: self._strategy.run(self._step.combine))
         self._synchronize()
+
+    @property
+    def is_synchronized(self):
+        """Whether the replicas' weights are the same: no local step since the last combination."""
+        return not self.built or self.local_steps == 1 or int(self._step.taken.numpy()) == 0
 
     _synchronize = None
 

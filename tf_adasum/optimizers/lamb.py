@@ -2,6 +2,7 @@
 
 import math
 import re
+import sys
 import warnings
 
 import keras
@@ -247,7 +248,7 @@ def _matches(patterns, path):
 
 def _check_number(name, value, below=math.inf):
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not (is_number and 0 <= value < below):
+    if not (is_number and 0 <= value < below and value <= sys.float_info.max):
         expected = "in [0, 1)" if below == 1 else "a finite number, 0 or more"
         raise ValueError(f"`{name}` of LAMB must be {expected}. Received: {name}={value!r}")
 

@@ -1,0 +1,129 @@
+"""Builds the CPU op with AddressSanitizer and UBSan, and runs its tests on that.
+
+    make sanitize
+
+The build is in a folder of its own, build/sanitize; the installed op stays as it is. TensorFlow
+itself is not instrumented: what the sanitizers see is every access of the op's code, and every
+allocation, TensorFlow's included. Two small libraries with an error in them show first that errors
+are found in this way. Writes benchmarks/results/DATE-sanitizers.md; exits with 1 if anything was
+found.
+"""
+
+import ctypes
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import time
+
+import report
+
+FOLDER = report.ROOT / "build" / "sanitize"
+# TensorFlow's headers are no constant expressions with these three, of null pointers, which
+# AddressSanitizer finds anyway.
+FLAGS = (
+    "-fsanitize=address,undefined -fno-sanitize=null,nonnull-attribute,returns-nonnull-attribute "
+    "-fno-sanitize-recover=all -fno-omit-frame-pointer -g1"
+).split()
+TESTS = ["test_kernels.py", "test_ops.py", "test_fuzz_arguments.py", "test_fuzz_gradients.py"]
+CHOSEN = "(cpu or custom) and not tensorflow"
+CONTROLS = {
+    "AddressSanitizer": (
+        'extern "C" int f(int n) { int *p = new int[4]; int v = p[n]; delete[] p; return v; }'
+    ),
+    "runtime error: signed integer overflow": 'extern "C" int f(int n) { return 2147483647 + n; }',
+}
+SECONDS = 1800
+
+
+def compiler():
+    return shlex.split(os.environ.get("CXX") or "g++")
+
+
+def environment():
+    """What a process needs that loads an instrumented library into a Python that is not."""
+    libraries = [
+        subprocess.check_output([*compiler(), f"-print-file-name={name}.so"], text=True).strip()
+        for name in ("libasan", "libubsan")
+    ]
+    return {
+        **os.environ,
+        "LD_PRELOAD": " ".join(libraries),
+        # Python and TensorFlow end without giving everything back.
+        "ASAN_OPTIONS": "detect_leaks=0,detect_odr_violation=0",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+        "TF_ADASUM_OPS": "custom",
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+    }
+
+
+def check_controls():
+    """Whether errors are found at all."""
+    for number, (message, source) in enumerate(CONTROLS.items()):
+        library = FOLDER / f"control{number}.so"
+        command = [*compiler(), *FLAGS, "-fPIC", "-shared", "-x", "c++", "-", "-o", str(library)]
+        subprocess.run(command, input=source, text=True, check=True)
+        call = [sys.executable, __file__, "--call", str(library)]
+        ended = subprocess.run(call, env=environment(), capture_output=True, text=True, timeout=60)
+        if ended.returncode == 0 or message not in ended.stderr:
+            raise SystemExit(f"The sanitizers do not find an error: {message}. {ended.stderr}")
+
+
+def build():
+    """Compiles the package with the instrumented op; returns the folder to import it from."""
+    flags = [*compiler(), "-w", *FLAGS]
+    settings = {"CXX": shlex.join(flags), "TF_ADASUM_CUDA": "0", "TF_ADASUM_REQUIRE_OP": "1"}
+    command = [sys.executable, "-W", "ignore", "setup.py", "-q", "build", "--build-base", FOLDER]
+    subprocess.run(command, cwd=report.ROOT, env=os.environ | settings, check=True, timeout=SECONDS)
+    (folder,) = FOLDER.glob("lib*")
+    return folder
+
+
+def run_tests(folder):
+    """Returns pytest's exit code, its output, and the seconds."""
+    tests = [str(report.ROOT / "tests" / "unit" / name) for name in TESTS]
+    options = ["-q", "-p", "no:cacheprovider", "-k", CHOSEN]
+    start = time.monotonic()
+    ended = subprocess.run(
+        [str(pathlib.Path(sys.executable).with_name("pytest")), *options, *tests],
+        cwd=folder,  # not the source folder, whose op is another one
+        env=environment() | {"PYTHONPATH": str(folder)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=SECONDS,
+    )
+    return ended.returncode, ended.stdout, time.monotonic() - start
+
+
+def main():
+    if sys.argv[1:2] == ["--call"]:
+        ctypes.CDLL(sys.argv[2]).f(4)
+        return 0
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    check_controls()
+    folder = build()
+    code, output, seconds = run_tests(folder)
+    print(output)
+    findings = re.findall(r"ERROR: AddressSanitizer.*|runtime error:.*", output)
+    version = subprocess.check_output([*compiler(), "--version"], text=True).splitlines()[0]
+    symbols = subprocess.check_output(
+        ["nm", "-D", str(folder / "tf_adasum" / "ops" / "_adasum_ops.so")], text=True
+    )
+    checks = len(set(re.findall(r"__(?:asan|ubsan)\w+", symbols)))
+    body = (
+        f"Compiler: {version}. Flags: `{' '.join(FLAGS)}`. The op refers to {checks} functions of "
+        "the sanitizers; a read behind an array and an overflow of an int, in libraries of their "
+        "own, are found.\n\n"
+        f"Tests: `{' '.join(TESTS)}`, of them `{CHOSEN}`: "
+        f"{output.strip().splitlines()[-1].strip('= ')}; {seconds:.0f} s in all.\n\n"
+        f"Found: {len(findings)}." + "".join(f"\n* `{finding}`" for finding in findings)
+    )
+    report.write("sanitizers", "The CPU op under AddressSanitizer and UBSan", body)
+    return 1 if findings or code else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,227 @@
+"""Trains for thousands of steps and looks for memory that is not given back.
+
+    python benchmarks/soak.py
+
+Two workers run `fit` for many epochs, with validation and callbacks, and then a custom training
+loop; each process notes its resident memory after every tenth step. The slope of a line through
+what comes after the warm-up, by least squares, is the memory that a step keeps.
+
+TensorFlow itself keeps some memory of every collective (the keys of all that ever ran), so the
+baselines are measured in the same way: the custom loop under TensorFlow's own
+MultiWorkerMirroredStrategy, whose `fit` does not work on several workers, and `fit` in one process
+without a strategy. Ours is to stay below 1 KiB per step beyond what the stock loop keeps of each
+collective, times the collectives of a step, and beyond what `fit` keeps without a strategy.
+
+At the end all replicas must hold the same bits (`strategy.check_replicas`). Writes
+benchmarks/results/DATE-soak.md.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import tempfile
+
+import numpy as np
+import report
+
+WORKERS = 2
+EPOCH = 100  # steps
+BATCH = 32  # of all workers
+SAMPLED = 10  # steps between two samples
+WARM_UP = 0.4  # of all steps: until the allocators have what they need
+LIMIT = 1024  # bytes per step
+KINDS = {
+    "fit": "`fit`",
+    "loop": "custom loop",
+    "stock": "custom loop, stock strategy",
+    "alone": "`fit`, one process, no strategy",
+}
+
+
+def resident_bytes():
+    """The memory of this process that is not swapped out."""
+    pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def train(kind, steps, out):
+    """Runs on every worker: returns the samples, [workers, samples]."""
+    import keras
+    import tensorflow as tf
+
+    import tf_adasum
+
+    strategy = tf.distribute.get_strategy()
+    if kind == "stock":
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    elif kind != "alone":
+        strategy = tf_adasum.AdasumMirroredStrategy()
+    count = count_collectives()
+    keras.utils.set_random_seed(0)
+    random = np.random.default_rng(0)
+    x = random.standard_normal([EPOCH * BATCH, 16]).astype("float32")
+    y = random.standard_normal([EPOCH * BATCH, 1]).astype("float32")
+    with strategy.scope():
+        layers = [
+            keras.layers.Input([16]),
+            keras.layers.Dense(32, activation="relu"),
+            keras.layers.BatchNormalization(),
+            keras.layers.Dense(1),
+        ]
+        model = keras.Sequential(layers)
+        model.compile(keras.optimizers.Adam(1e-3), "mse", metrics=["mae"])
+
+    samples, counts = [], []
+
+    def sample(step):
+        if step % SAMPLED == 0:
+            samples.append(resident_bytes())
+            counts.append(count[0])
+
+    if kind in ("loop", "stock"):
+        custom_loop(strategy, model, x, y, steps, sample)
+    else:
+        fit(model, x, y, steps, sample, keras, tf_adasum)
+    collectives = (counts[-1] - counts[0]) / (SAMPLED * (len(counts) - 1))
+    if kind == "alone":
+        pathlib.Path(out).write_text(json.dumps([0.0, [samples]]))
+        return
+    if kind != "stock":
+        strategy.check_replicas()
+        strategy.check_model(model)
+    own = strategy.experimental_distribute_values_from_function(
+        lambda context: tf.constant([samples], tf.float64)
+    )
+    gather = tf.function(lambda own: strategy.gather(own, axis=0))
+    report.save(strategy, [collectives, gather(own).numpy().tolist()], out)
+
+
+def count_collectives():
+    """Returns a list that holds how many keys of collectives have been asked for since."""
+    from tensorflow.python.distribute.cross_device_utils import CollectiveKeys
+
+    count, original = [0], CollectiveKeys.get_instance_key
+
+    def get_instance_key(*arguments):
+        count[0] += 1
+        return original(*arguments)
+
+    CollectiveKeys.get_instance_key = get_instance_key
+    return count
+
+
+def fit(model, x, y, steps, sample, keras, tf_adasum):
+    """Many epochs with validation and callbacks."""
+    steps_seen = iter(range(1, steps + 1))
+    with tempfile.TemporaryDirectory() as folder:
+        model.fit(
+            x,
+            y,
+            batch_size=BATCH,
+            epochs=steps // EPOCH,
+            validation_data=(x[: 4 * BATCH], y[: 4 * BATCH]),
+            verbose=0,
+            callbacks=[
+                keras.callbacks.LambdaCallback(
+                    on_train_batch_end=lambda batch, logs: sample(next(steps_seen))
+                ),
+                tf_adasum.callbacks.ReplicaCheck("epoch"),
+                tf_adasum.callbacks.ReplicaCheck(7),
+                keras.callbacks.CSVLogger(pathlib.Path(folder, "log.csv")),
+                keras.callbacks.ModelCheckpoint(
+                    pathlib.Path(folder, "model.weights.h5"), save_weights_only=True
+                ),
+                keras.callbacks.ReduceLROnPlateau("loss", patience=3),
+                keras.callbacks.EarlyStopping("loss", patience=10**6),
+            ],
+        )
+
+
+def custom_loop(strategy, model, x, y, steps, sample):
+    """The loop of the README, with a check after every hundredth step."""
+    import tensorflow as tf
+
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH).repeat()
+    batches = strategy.experimental_distribute_dataset(dataset)
+
+    @tf.function
+    def train_step(batch):
+        def replica_step(x, y):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(model(x, training=True) - y))
+            gradients = tape.gradient(loss, model.trainable_variables)
+            model.optimizer.apply(gradients, model.trainable_variables)
+            return loss
+
+        losses = strategy.run(replica_step, args=batch)
+        return strategy.reduce("MEAN", losses, axis=None)
+
+    for step, batch in zip(range(1, steps + 1), batches, strict=False):
+        train_step(batch)
+        sample(step)
+        if step % EPOCH == 0 and hasattr(strategy, "check_model"):
+            strategy.check_model(model)
+
+
+def slope(samples):
+    """Bytes per step of a line through the samples after the warm-up, and its standard error."""
+    first = int(WARM_UP * len(samples))
+    y = np.array(samples[first:], np.float64)
+    x = SAMPLED * np.arange(len(y))
+    (gradient, _), covariance = np.polyfit(x, y, 1, cov=True)
+    return gradient, np.sqrt(covariance[0, 0])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--worker", choices=KINDS, help=argparse.SUPPRESS)
+    parser.add_argument("--out", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.worker:
+        train(arguments.worker, arguments.steps, arguments.out)
+        return
+    rows, slopes, collectives = [], {}, {}
+    for kind, name in KINDS.items():
+        collectives[kind], measured = report.on_workers(
+            1 if kind == "alone" else WORKERS,
+            __file__,
+            *("--worker", kind, "--steps", str(arguments.steps)),
+        )
+        slopes[kind] = [slope(samples) for samples in measured]
+        for worker, samples in enumerate(measured):
+            first = int(WARM_UP * len(samples))
+            bytes_per_step, error = slopes[kind][worker]
+            rows.append(
+                [
+                    name,
+                    worker,
+                    *(f"{samples[place] / 2**20:.1f}" for place in (0, first, -1)),
+                    f"{collectives[kind]:.2f}",
+                    f"{bytes_per_step / 1024:.3f} ± {error / 1024:.3f}",
+                ]
+            )
+    of_collective = np.mean([value for value, _ in slopes["stock"]]) / collectives["stock"]
+    alone = slopes["alone"][0][0]
+    verdicts = []
+    for kind, others in ("fit", alone), ("loop", 0.0):
+        steepest = max(value for value, _ in slopes[kind])
+        beyond = steepest - collectives[kind] * of_collective - others
+        verdict = "kept" if beyond < LIMIT else "NOT kept"
+        verdicts.append(f"{KINDS[kind]} {beyond / 1024:.3f} KiB per step ({verdict})")
+    header = ["training", "worker", "first, MiB", "after warm-up", "last", "collectives per step"]
+    body = (
+        f"{WORKERS} workers, {arguments.steps} steps each in epochs of {EPOCH}; resident memory "
+        f"after every {SAMPLED}th step; a line through all but the first {WARM_UP:.0%}, ± its "
+        "standard error. At the end the replicas held the same bits.\n\n"
+        + report.table([*header, "slope, KiB/step"], rows)
+        + f"\n\nUnder TensorFlow's own strategy a collective keeps {of_collective / 1024:.3f} KiB. "
+        f"Beyond that, and beyond `fit` without a strategy, ours keep: {'; '.join(verdicts)}; the "
+        f"limit is {LIMIT / 1024:.0f} KiB."
+    )
+    report.write("soak", "Memory over thousands of steps", body)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,26 @@
+"""How many random cases, and which: by default a fifth of them, the same ones on every run.
+
+TF_ADASUM_FUZZ=1 takes all, some 2,300, and other ones for each `--hypothesis-seed`; 10 ten times
+as many.
+"""
+
+import os
+
+import hypothesis
+
+TIMES = int(os.environ.get("TF_ADASUM_FUZZ", "0"))
+
+
+def cases(count):
+    """Settings of a test that takes so many random cases."""
+    return hypothesis.settings(
+        max_examples=count * TIMES or max(5, count // 5),
+        derandomize=not TIMES,
+        database=None,
+        deadline=None,  # TensorFlow traces, and the machine may be busy
+        print_blob=True,
+        suppress_health_check=[
+            hypothesis.HealthCheck.too_slow,
+            hypothesis.HealthCheck.function_scoped_fixture,  # they are the same for all cases
+        ],
+    )

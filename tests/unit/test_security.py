@@ -1,0 +1,70 @@
+"""Nothing that comes from another process or a file is run: no pickle, eval or the like."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import tf_adasum
+
+PACKAGE = Path(tf_adasum.__file__).parent
+MODULES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
+FUNCTIONS = {
+    "eval",
+    "exec",
+    "compile",
+    "__import__",
+    "unsafe_load",
+    "enable_unsafe_deserialization",
+}
+
+
+def findings(source):
+    """What a source has that would run or unpack what it is given, with the lines."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name.split(".")[0] for alias in node.names]
+            found += [(node.lineno, name) for name in names if name in MODULES]
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in MODULES:
+            found.append((node.lineno, node.module))
+        elif isinstance(node, ast.Call):
+            function = node.func
+            # model.compile and re.compile are methods: of functions only the bare name.
+            name = function.id if isinstance(function, ast.Name) else None
+            if isinstance(function, ast.Attribute) and function.attr not in ("compile", "eval"):
+                name = function.attr
+            if name in FUNCTIONS:
+                found.append((node.lineno, name))
+            unsafe = {"allow_pickle": True, "safe_mode": False, "shell": True}
+            for keyword in node.keywords:
+                value = getattr(keyword.value, "value", None)
+                if keyword.arg in unsafe and value is not (not unsafe[keyword.arg]):
+                    found.append((node.lineno, keyword.arg))
+    return found
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: path.name)
+def test_nothing_that_is_read_is_run(path):
+    assert findings(path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle",
+        "from marshal import loads",
+        "eval('1')",
+        "np.load(file, allow_pickle=True)",
+        "keras.models.load_model(path, safe_mode=False)",
+        "subprocess.run(line, shell=True)",
+        "torch.unsafe_load(x)",
+    ],
+)
+def test_the_scan_finds(source):
+    assert len(findings(source)) == 1
+
+
+@pytest.mark.parametrize("source", ["re.compile('a')", "model.compile('sgd')", "np.load(file)"])
+def test_the_scan_leaves_alone(source):
+    assert findings(source) == []
