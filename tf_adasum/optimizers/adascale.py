@@ -1,6 +1,7 @@
 """AdaScale: the learning rate that fits a larger batch, measured in every step."""
 
 import functools
+import math
 import numbers
 import sys
 import warnings
