@@ -135,7 +135,7 @@ def test_the_workers_are_asked_for_what_they_have_to_share(two_workers, monkeypa
     options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=7.0)
     with pytest.raises(Talked):
         make(aggregation="sum", communication_options=options)
-    ((tasks, terms, timeout),) = met
+    ((tasks, terms, timeout, _),) = met
     assert tasks.addresses == ("127.0.0.1:1", "127.0.0.1:2") and timeout == 7.0
     assert terms == {
         "rule": "Sum()",
