@@ -31,15 +31,16 @@ Training:
 
 * `TensorFlowTrainer._maybe_symbolic_build`: averages the first *data batch* over the workers, with
   a collective that breaks under multi-worker strategies, only to learn its shapes. The wrapper
-  hands it the first local batch.
+  hands it the first local batch. `fit` hands it the iterator of its epochs, which is kept in mind.
   Fails loudly in `test_unbuilt_model_trains`.
 * `TensorFlowTrainer._make_function`: compiles the step with XLA where the user asks for it, which
   has no kernels for TensorFlow's collectives. The wrapper says so and trains without.
 * `TFEpochIterator._get_iterator`: every worker shuffles arrays by itself, so that some rows are
   seen twice and some never. The wrapper lets all of them shuffle with worker 0's seed, another one
-  in each epoch.
-* `TFEpochIterator.__iter__`: has one dataset for all epochs. The wrapper lets a dataset that is
-  `exchangeable` be followed by another one.
+  in each epoch; or with that of a `DataOrder`, where there is one.
+* `TFEpochIterator.__iter__`: has one dataset for all epochs, and begins every epoch with its first
+  batch. The wrapper lets a dataset that is `exchangeable` be followed by another one, and leaves
+  out the batches that are done by the `DataOrder`.
 * `TensorFlowTrainer.evaluate`, `.predict`, `CallbackList.on_epoch_end`: the statistics of a
   BatchNormalization differ between replicas. The wrappers average them first.
 * `ProgbarLogger.on_train_begin`, `.on_epoch_begin`, `.on_epoch_end`: expect what `fit` was asked
@@ -106,7 +107,7 @@ def install():
     _wrap(TensorFlowTrainer, "_maybe_symbolic_build", _building_from_local_batch)
     _wrap(TensorFlowTrainer, "_make_function", _without_xla)
     _wrap(TFEpochIterator, "_get_iterator", _shuffled_alike)
-    _wrap(TFEpochIterator, "__iter__", _exchanging_datasets)
+    _wrap(TFEpochIterator, "__iter__", _beginning_epochs)
     _wrap(keras.callbacks.ProgbarLogger, "on_train_begin", _expecting_what_fit_was_asked_for)
     for name in ("on_epoch_begin", "on_epoch_end"):
         _wrap(keras.callbacks.ProgbarLogger, name, _expecting_steps)
@@ -554,6 +555,8 @@ def _seed_of_replica(original):
 
 def _building_from_local_batch(original):
     def maybe_symbolic_build(self, iterator=None, data_batch=None):
+        if iterator is not None:
+            _last_iterator[self] = weakref.ref(iterator)
         strategy = self._distribute_strategy
         if not _is_ours(strategy):
             return original(self, iterator=iterator, data_batch=data_batch)
@@ -593,8 +596,9 @@ def _without_xla(original):
 def _shuffled_alike(original):
     def get_iterator(self):
         strategy = self._distribute_strategy
-        if _is_ours(strategy) and getattr(self.data_adapter, "_shuffle", False):
-            seed = strategy.common_seed()
+        order = getattr(self, "data_order", None)
+        if (order or _is_ours(strategy)) and getattr(self.data_adapter, "_shuffle", False):
+            seed = order.seed_of_pass(self._steps_seen > 0) if order else strategy.common_seed()
             if seed is not None:
                 with tensorflow_seam.seeded(seed):
                     dataset = self.data_adapter.get_tf_dataset()
@@ -678,7 +682,7 @@ def exchangeable(dataset, following):
     return dataset
 
 
-def _exchanging_datasets(original):
+def _beginning_epochs(original):
     def iterate(self):
         following = getattr(self.data_adapter.get_tf_dataset(), "following", lambda: None)()
         if following is not None:
@@ -687,9 +691,66 @@ def _exchanging_datasets(original):
             cardinality = int(following.cardinality())
             self._num_batches = cardinality if cardinality >= 0 else None
             self._current_iterator = None
-        return original(self)
+        order = getattr(self, "data_order", None)
+        batch, position = order.take_start() if order else (0, 0)
+        if position > batch:
+            self._current_iterator = iter(self._get_iterator())
+            _leave_out(self._current_iterator, position - batch)
+            self._steps_seen = position - batch
+        begun = original(self)
+        _leave_out_steps(self, batch)
+        return begun
 
     return iterate
+
+
+def _leave_out_steps(epoch_iterator, batches):
+    """Leaves out the first batches of an epoch that has begun, and the steps made of them."""
+    together, done = epoch_iterator.steps_per_execution, 0
+    while done < batches:
+        _, _, iterator = next(epoch_iterator._epoch_iterator)
+        _leave_out(iterator, min(together, batches - done))
+        done += together
+
+
+def _leave_out(iterator, batches):
+    for _ in range(batches):
+        next(iterator)
+
+
+# For each model the `TFEpochIterator` that it was given last, and the one of the training with
+# backups; an iterator does not know its model.
+_last_iterator, _iterator_of_training = weakref.WeakKeyDictionary(), weakref.WeakKeyDictionary()
+
+
+def set_data_order(model, order):
+    """Lets the `fit` that is about to begin take its data in an order.
+
+    Args:
+        model: the model; in a custom loop nothing happens.
+        order: a `DataOrder`; None when the training has ended.
+    """
+    if order is not None and model in _last_iterator:
+        _iterator_of_training[model] = _last_iterator[model]
+    iterator = _iterator_of_training.get(model, lambda: None)()
+    if iterator is not None:
+        iterator.data_order = order
+    if order is None:
+        _iterator_of_training.pop(model, None)
+
+
+def position_in_data(model, batch):
+    """Returns how many batches of the current pass through the data are done.
+
+    Args:
+        model: the model.
+        batch: how many batches of the epoch are done. It is also returned for data without a known
+            end, where `steps_per_epoch` makes the epochs, and in a custom loop.
+    """
+    iterator = _iterator_of_training.get(model, lambda: None)()
+    if iterator is None or not iterator.steps_per_epoch or not iterator._num_batches:
+        return batch
+    return max(batch, iterator._steps_seen)
 
 
 # ---- callbacks ---------------------------------------------------------------------------------
@@ -730,6 +791,15 @@ def _expecting_steps(original):
         return original(self, epoch, logs)
 
     return on_epoch_begin_or_end
+
+
+def call_in_order(callback_list):
+    """Lets a `CallbackList` call its callbacks after each batch before the next one begins.
+
+    Without a callback that was given and wants to be called after batches, it does so from another
+    thread, while the training goes on: no place for collectives.
+    """
+    callback_list._async_train = False
 
 
 def initial_epoch(model):
