@@ -220,6 +220,8 @@ class Workers:
 
     def __init__(self, strategy, rank):
         self.strategy, self.rank = strategy, rank
+        devices = len(strategy.extended.worker_devices)
+        self.count = strategy.num_replicas_in_sync // devices
 
     @classmethod
     def of(cls, model):
@@ -258,16 +260,13 @@ class Workers:
 
     def gather(self, integers):
         """Returns the integers ``[k]`` of all workers, ``[workers, k]``."""
-        return self.strategy._gather_from_workers(integers)
+        table = np.zeros([self.count, len(integers)], np.int64)
+        table[self.rank] = integers
+        return self._sum(table.ravel()).reshape(table.shape)
 
     def gather_bytes(self, data):
         """Returns the bytes of all workers, as a list; all have to call it with equally many."""
-        pieces = _pieces(data, PIECE_BYTES // self.strategy.num_replicas_in_sync)
-        gathered = [self.gather(words) for words in pieces]
-        return [
-            b"".join(part.tobytes() for part in of_worker)[: len(data)]
-            for of_worker in zip(*gathered, strict=True)
-        ]
+        return [self._bytes_from(rank, data, len(data)) for rank in range(self.count)]
 
     def _sum(self, integers):
         """Returns the sum of the workers' integers `[n]`, which int64 adds up exactly.

@@ -157,7 +157,7 @@ def go_on(strategy, folder, kind="adam", data="arrays", together=1, epochs=EPOCH
         warnings.simplefilter("always")
         callbacks = [batches, *backup_of(strategy, folder, **options)]
         history = fit(model, callbacks, data, epochs)
-    said = "\n".join(str(each.message) for each in caught)
+    said = "\n".join(str(each.message) for each in caught if each.category is UserWarning)
     return {**results_of(strategy, model, history, batches), "warnings": said}
 
 

@@ -83,7 +83,7 @@ class TestGoingOn:
         options = {"together": 2, "save_freq": 4}
         expected = run(group, "train_unbroken", folder=str(tmp_path / "unbroken"), **options)
         results = run(
-            group, "break_off_and_go_on", folder=str(tmp_path / "broken"), at=[1, 5], **options
+            group, "break_off_and_go_on", folder=str(tmp_path / "broken"), at=[1, 3], **options
         )
         for actual, unbroken in zip(results, expected, strict=True):
             assert_goes_on(actual, unbroken, batches_from(1, 2, together=2))
