@@ -48,24 +48,35 @@ Training:
 * `TensorFlowTrainer.train_on_batch`, `.test_on_batch`, `.predict_on_batch`: hand the whole batch to
   every replica. The wrappers split it.
 
+Files:
+
+* `saving_lib.save_model`, `.save_weights_only`: write to the file's own name, so that a process
+  that is killed leaves part of a file, where there may have been a whole one before. The wrappers
+  write to another name and rename. What `Model.save`, `.save_weights` and ModelCheckpoint call.
+* `saving_lib.load_model`, `.load_weights_only`: do not always say which file is damaged. The
+  wrappers do.
+
 `tests/unit/test_seam_names.py` fails with the name of what a new Keras has moved.
 """
 
 import functools
+import os
 import warnings
 import weakref
+import zipfile
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_adasum import tensorflow_seam
+from tf_adasum import atomic_files, tensorflow_seam
 
 try:
     from keras.src.backend.tensorflow.optimizer import TFOptimizer, filter_empty_gradients
     from keras.src.backend.tensorflow.trainer import TensorFlowTrainer, TFEpochIterator
     from keras.src.losses import loss as loss_module
     from keras.src.optimizers.base_optimizer import BaseOptimizer
+    from keras.src.saving import saving_lib
     from keras.src.trainers.data_adapters.data_adapter_utils import class_weight_to_sample_weights
     from keras.src.utils.python_utils import pythonify_logs
 except ImportError as error:
@@ -116,6 +127,10 @@ def install():
     _wrap(keras.callbacks.CallbackList, "on_epoch_end", _averaging_statistics_first)
     for name in ("train_on_batch", "test_on_batch", "predict_on_batch"):
         _wrap(TensorFlowTrainer, name, _splitting_the_batch)
+    for name in ("save_model", "save_weights_only"):
+        _wrap(saving_lib, name, _saving_at_once)
+    for name in ("load_model", "load_weights_only"):
+        _wrap(saving_lib, name, _naming_the_file)
 
 
 def _wrap(owner, name, wrapper):
@@ -751,6 +766,44 @@ def position_in_data(model, batch):
     if iterator is None or not iterator.steps_per_epoch or not iterator._num_batches:
         return batch
     return max(batch, iterator._steps_seen)
+
+
+# ---- files -------------------------------------------------------------------------------------
+
+
+def _saving_at_once(original):
+    def save(model, filepath, *args, **kwargs):
+        is_path = isinstance(filepath, str | os.PathLike)
+        in_parts = any(args) or kwargs.get("max_shard_size") is not None
+        if (
+            not _is_ours(getattr(model, "distribute_strategy", None))
+            or not is_path
+            or in_parts
+            or not atomic_files.is_local(filepath)
+            or not os.fspath(filepath).endswith((".keras", ".weights.h5"))
+        ):
+            return original(model, filepath, *args, **kwargs)
+        with atomic_files.replacing(filepath) as unfinished:
+            return original(model, unfinished, *args, **kwargs)
+
+    return save
+
+
+def _naming_the_file(original):
+    of_model = original.__name__ == "load_weights_only"
+
+    def load(*args, **kwargs):
+        try:
+            return original(*args, **kwargs)
+        except (OSError, zipfile.BadZipFile) as error:
+            strategy = args[0].distribute_strategy if of_model else tf.distribute.get_strategy()
+            path = str(args[1 if of_model else 0])
+            is_missing = getattr(error, "errno", None)
+            if not _is_ours(strategy) or is_missing or path in str(error):
+                raise
+            raise OSError(f"{path} cannot be read, it is cut off or damaged: {error}") from error
+
+    return load
 
 
 # ---- callbacks ---------------------------------------------------------------------------------
