@@ -22,7 +22,7 @@ import numpy as np
 import report
 
 WORKERS = 2
-BATCHES, EPOCHS, BATCH = 20, 4, 24
+BATCHES, EPOCHS, BATCH = 12, 4, 24
 SECONDS_PER_STEP = 0.05  # at least, so that there are moments to be killed in
 SECONDS = 900  # after which a run counts as hanging
 
@@ -54,7 +54,8 @@ def train(folder, save_freq):
     y = np.sin(x.sum(axis=1, keepdims=True))
 
     def take_time(batch, logs):
-        (folder / f"trains-{restart}").touch()
+        if not (folder / f"trains-{restart}").exists():
+            (folder / f"trains-{restart}").touch()
         time.sleep(SECONDS_PER_STEP)
 
     backup = tf_adasum.callbacks.BackupAndRestore(folder / "backup", save_freq=save_freq)
@@ -66,11 +67,12 @@ def train(folder, save_freq):
     np.savez(folder / f"end-{rank}.npz", **state, **last)
 
 
-def run(folder, save_freq, kills, seed):
-    """Trains once, with so many kills.
+def run(folder, save_freq, kills=0, seed=0, training=0.0):
+    """Trains once, with so many kills, each within `training` seconds of training.
 
     Returns:
-        dict: "seconds"; "moments", what was killed when; "end", each worker's state at the end.
+        dict: "seconds", and "training", those from the first batch of the last start on;
+        "moments", what was killed when; "end", each worker's state at the end.
     """
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True)
@@ -83,7 +85,7 @@ def run(folder, save_freq, kills, seed):
         process = subprocess.Popen(launcher, cwd=report.ROOT, stdout=log, stderr=log)
         try:
             for restart in range(kills):
-                moments += kill_one(folder, process, restart, chance)
+                moments += kill_one(folder, process, restart, chance, training)
             process.wait(SECONDS)
         finally:
             if process.poll() is None:
@@ -92,14 +94,20 @@ def run(folder, save_freq, kills, seed):
     if process.returncode:
         raise RuntimeError((folder / "log").read_text(errors="replace")[-4000:])
     end = [dict(np.load(folder / f"end-{rank}.npz")) for rank in range(WORKERS)]
-    return {"seconds": time.monotonic() - began, "moments": moments, "end": end}
+    first_batch = (folder / f"trains-{len(moments)}").stat().st_mtime
+    return {
+        "seconds": time.monotonic() - began,
+        "training": (folder / "end-0.npz").stat().st_mtime - first_batch,
+        "moments": moments,
+        "end": end,
+    }
 
 
-def kill_one(folder, launcher, restart, chance):
+def kill_one(folder, launcher, restart, chance, training):
     """Kills a worker of a start at a random moment; returns when it was, or [] if it came late."""
     starts = chance.random() < 0.25
     worker = chance.randrange(WORKERS)
-    delay = chance.uniform(0, 2 if starts else 0.8 * BATCHES * EPOCHS * SECONDS_PER_STEP)
+    delay = chance.uniform(0, 2 if starts else training)
     signs = [folder / f"pid-{restart}-{rank}" for rank in range(WORKERS)]
     signs += [] if starts else [folder / f"trains-{restart}"]
     while not all(sign.exists() and (sign.stat().st_size or sign is signs[-1]) for sign in signs):
@@ -123,6 +131,20 @@ def same(ends, expected):
     )
 
 
+def write_report(rows, kills, seed):
+    report.write(
+        "restarts",
+        "Workers killed at random moments: the same end as unbroken",
+        f"{WORKERS} workers started by `tf-adasum-launch --max-restarts`, DeltaAdasum(Adam) with 3 "
+        "local steps, dropout, BatchNormalization, shuffled arrays, validation; "
+        f"{EPOCHS} epochs of {BATCHES} batches of at least {SECONDS_PER_STEP} s. {kills} times a "
+        f"random worker got SIGKILL at a random moment, seed {seed}: after so many "
+        "seconds of training, or of starting, since the start before. In brackets also the newest "
+        "backup there was. Equal: weights, slots and last logs of both workers, bit for bit.\n\n"
+        + report.table(["save_freq", "kills", "killed worker", "equal", "seconds"], rows),
+    )
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--moments", type=int, default=20, help="how many kills altogether")
@@ -142,26 +164,17 @@ def main():
             number = len(rows)
             freq = ["epoch", 7][number % 2]
             if freq not in unbroken:
-                unbroken[freq] = run(f"{folder}/unbroken-{freq}", freq, 0, 0)
+                unbroken[freq] = run(f"{folder}/unbroken-{freq}", freq)
             wanted = min(arguments.kills_per_run, arguments.moments - kills)
-            broken = run(f"{folder}/{number}", freq, wanted, arguments.seed + number)
+            training = unbroken[freq]["training"]
+            broken = run(f"{folder}/{number}", freq, wanted, arguments.seed + number, training)
             kills += len(broken["moments"])
             equal = same(broken["end"], unbroken[freq]["end"])
             print(freq, broken["moments"], equal, f"{broken['seconds']:.0f} s", flush=True)
             when = "; ".join(f"{w} ({p} + {d:.1f} s, {b})" for w, p, d, b in broken["moments"])
             seconds = f"{broken['seconds']:.0f} ({unbroken[freq]['seconds']:.0f} unbroken)"
             rows.append([freq, len(broken["moments"]), when, "yes" if equal else "NO", seconds])
-    report.write(
-        "restarts",
-        "Workers killed at random moments: the same end as unbroken",
-        f"{WORKERS} workers started by `tf-adasum-launch --max-restarts`, DeltaAdasum(Adam) with 3 "
-        "local steps, dropout, BatchNormalization, shuffled arrays, validation; "
-        f"{EPOCHS} epochs of {BATCHES} batches of at least {SECONDS_PER_STEP} s. {kills} times a "
-        f"random worker got SIGKILL at a random moment, seed {arguments.seed}: after so many "
-        "seconds of training, or of starting, since the start before. In brackets also the newest "
-        "backup there was. Equal: weights, slots and last logs of both workers, bit for bit.\n\n"
-        + report.table(["save_freq", "kills", "killed worker", "equal", "seconds"], rows),
-    )
+            write_report(rows, kills, arguments.seed)
     if any(row[3] != "yes" for row in rows):
         sys.exit("not the same")
 
