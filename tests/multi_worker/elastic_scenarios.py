@@ -57,9 +57,7 @@ def restore(strategy, kind, folder, form):
     folder = pathlib.Path(folder)
     model = compiled_model(strategy, kind, seed=9)
     if form == "backup":
-        return model, [
-            BackupAndRestore(folder / "backup", delete_checkpoint=False, save_freq=False)
-        ]
+        return model, [BackupAndRestore(folder / "backup", False, delete_checkpoint=False)]
     if form == "checkpoint":
         checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
         checkpoint.read(str(folder / "checkpoint")).assert_consumed()
@@ -74,7 +72,11 @@ def restore(strategy, kind, folder, form):
 class AtBegin(keras.callbacks.Callback):
     """The weights and the number of updates with which training begins."""
 
+    weights = None
+
     def on_epoch_begin(self, epoch, logs=None):
+        if self.weights is not None:
+            return
         self.weights = np.concatenate([w.ravel() for w in self.model.get_weights()])
         self.iterations = int(self.model.optimizer.iterations.numpy())
 

@@ -44,58 +44,105 @@ def backups_in(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
+def goes_on_as_unbroken(group, tmp_path, at, batches, plain=False, only_worker_0=False, **options):
+    """Breaks off after the batch `at`, and expects these batches from the restart on."""
+    expected = run(group, "train_unbroken", folder=str(tmp_path / "unbroken"), **options)
+    callbacks = {"plain": plain, "only_worker_0": only_worker_0}
+    folder = str(tmp_path / ("{rank}" if only_worker_0 else "broken"))
+    results = run(group, "break_off_and_go_on", folder=folder, at=at, **callbacks, **options)
+    for actual, unbroken in zip(results, expected, strict=True):
+        assert_goes_on(actual, unbroken, batches)
+        assert actual["warnings"] == ""
+    assert backups_in(tmp_path) == []  # the training has ended
+
+
 @pytest.mark.feature(FEATURE)
-@on("1x2", "2x1", "2x2")
 class TestGoingOn:
-    @pytest.mark.parametrize("kind", backup_scenarios.TRAININGS)
+    @pytest.mark.parametrize(
+        ("group", "kind"),
+        [("1x2", "delta"), ("2x2", "delta")]
+        + [("2x1", kind) for kind in ("adam", "adacons", "delta", "loss_scale")],
+        indirect=["group"],
+    )
     def test_within_an_epoch(self, group, kind, tmp_path):
-        if group.replicas == 4 and kind not in ("adam", "delta"):
-            pytest.skip("these two have all that differs between replicas")
-        options = {"kind": kind, "save_freq": 5}
-        expected = run(group, "train_unbroken", folder=str(tmp_path / "unbroken"), **options)
-        # Backups after batches 5 and 10; broken off after the 12th.
-        results = run(
-            group, "break_off_and_go_on", folder=str(tmp_path / "broken"), at=[1, 5], **options
-        )
-        for actual, unbroken in zip(results, expected, strict=True):
-            assert_goes_on(actual, unbroken, batches_from(1, 4))
-            assert actual["warnings"] == ""
-        assert backups_in(tmp_path) == []
+        # Backups after batches 5 and 10; broken off after the 11th.
+        goes_on_as_unbroken(group, tmp_path, [1, 4], batches_from(1, 4), kind=kind, save_freq=5)
 
     @pytest.mark.parametrize(
-        "data, per_epoch", [("shuffled", 6), ("unknown", 6), ("steps", 4), ("shuffled steps", 2)]
+        ("group", "data", "per_epoch"),
+        [
+            ("1x2", "unknown", 6),
+            ("1x2", "steps", 4),
+            ("1x2", "shuffled steps", 2),
+            ("2x1", "shuffled", 6),
+        ],
+        indirect=["group"],
     )
     def test_with_other_data(self, group, data, per_epoch, tmp_path):
-        if group.replicas == 4:
-            pytest.skip("the data come as on two workers")
-        options = {"data": data, "save_freq": per_epoch + 1}
-        expected = run(group, "train_unbroken", folder=str(tmp_path / "unbroken"), **options)
-        at = [2, 0] if per_epoch == 2 else [1, 1]  # a backup at [1, 0], and the next one later
-        results = run(
-            group, "break_off_and_go_on", folder=str(tmp_path / "broken"), at=at, **options
+        # A backup after the first batch of the second epoch.
+        goes_on_as_unbroken(
+            group,
+            tmp_path,
+            [1, 1],
+            batches_from(1, 1, per_epoch),
+            data=data,
+            save_freq=per_epoch + 1,
         )
-        for actual, unbroken in zip(results, expected, strict=True):
-            assert_goes_on(actual, unbroken, batches_from(1, 1, per_epoch))
 
+    @on("2x1")
     def test_several_steps_in_one_execution(self, group, tmp_path):
-        if group.replicas == 4:
-            pytest.skip("as on two workers")
-        options = {"together": 2, "save_freq": 4}
-        expected = run(group, "train_unbroken", folder=str(tmp_path / "unbroken"), **options)
-        results = run(
-            group, "break_off_and_go_on", folder=str(tmp_path / "broken"), at=[1, 3], **options
-        )
-        for actual, unbroken in zip(results, expected, strict=True):
-            assert_goes_on(actual, unbroken, batches_from(1, 2, together=2))
+        batches = batches_from(1, 2, together=2)
+        goes_on_as_unbroken(group, tmp_path, [1, 3], batches, together=2, save_freq=4)
 
-    @pytest.mark.parametrize("data", ["shuffled", "shuffled steps"])
-    def test_after_an_epoch(self, group, data, tmp_path):
-        if group.replicas == 4:
-            pytest.skip("as on two workers")
-        expected = run(group, "train_unbroken", folder=str(tmp_path / "unbroken"), data=data)
-        results = run(
-            group, "break_off_and_go_on", folder=str(tmp_path / "broken"), at=[2, 1], data=data
+    @on("1x2")
+    def test_after_an_epoch(self, group, tmp_path):
+        goes_on_as_unbroken(group, tmp_path, [2, 1], batches_from(2, 0, 2), data="shuffled steps")
+
+    @on("2x1")
+    def test_a_callback_of_keras_on_worker_0_only(self, group, tmp_path):
+        goes_on_as_unbroken(
+            group, tmp_path, [1, 4], batches_from(1, 4), plain=True, only_worker_0=True, save_freq=5
         )
-        per_epoch = 6 if data == "shuffled" else 2
-        for actual, unbroken in zip(results, expected, strict=True):
-            assert_goes_on(actual, unbroken, batches_from(2, 0, per_epoch))
+
+
+@on("2x1")
+class TestFiles:
+    @pytest.mark.feature(
+        "`callbacks.BackupAndRestore`: a damaged file, one on another worker, none"
+    )
+    def test_whose_backup_it_is_and_how_good(self, group, tmp_path):
+        run(group, "break_off", folder=str(tmp_path / "0"), at=[2, 1])
+        names = ["epoch-1-batch-0.backup", "epoch-2-batch-0.backup"]
+        assert backups_in(tmp_path / "0") == names
+        newest = tmp_path / "0" / names[1]
+        newest.write_bytes(newest.read_bytes()[:-1])
+        # Worker 1 becomes the one with the backups.
+        (tmp_path / "0").rename(tmp_path / "1")
+        options = {"folder": str(tmp_path / "{rank}"), "epochs": 2, "delete_checkpoint": False}
+        own, other = run(group, "go_on", **options)
+        assert_same(other, own)
+        assert own["epochs"].tolist() == other["epochs"].tolist() == [1]
+        assert own["warnings"] == "" and "epoch-2-batch-0.backup is cut off" in str(
+            other["warnings"]
+        )
+
+    def test_if_none_is_good_all_are_told(self, group, tmp_path):
+        (tmp_path / "1").mkdir()
+        (tmp_path / "1" / "epoch-1-batch-0.backup").write_bytes(b"")
+        own, other = run(group, "message_of_going_on", folder=str(tmp_path / "{rank}"))
+        assert str(own["message"]).startswith("DamagedBackup: No backup can be read")
+        assert "1/epoch-1-batch-0.backup is cut off" in str(other["message"])
+
+    def test_another_model_is_refused_on_all(self, group, tmp_path):
+        run(group, "break_off", folder=str(tmp_path / "of adam"), at=[1, 1])
+        options = {"folder": str(tmp_path / "of adam"), "kind": "adacons"}
+        for each in run(group, "message_of_going_on", **options):
+            assert "epoch-1-batch-0.backup is the backup of another optimizer" in str(
+                each["message"]
+            )
+
+    def test_a_second_training_starts_at_the_beginning(self, group, tmp_path):
+        options = {"folder": str(tmp_path / "backup")}
+        for each in run(group, "second_fit_starts_at_the_beginning", **options):
+            assert each["0"].tolist() == each["1"].tolist() == [0, 1]
+            assert not each["left"]
