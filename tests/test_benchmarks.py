@@ -227,3 +227,14 @@ def test_rounding_is_that_of_the_dtype_on_the_wire(benchmarks):
         assert 2.0 ** -(bits + 3) < errors[kind][0] < 2.0**-bits
     assert errors["bfloat16"][1] == pytest.approx(errors["bfloat16"][0], rel=0.1)
     assert errors["float16"][1] > 10 * errors["float16"][0], "1e-6 is below its normal numbers"
+
+
+def test_workers_killed_at_random_moments_end_as_if_they_were_not(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import restarts
+
+    unbroken = restarts.run(tmp_path / "unbroken", 7)
+    broken = restarts.run(tmp_path / "broken", 7, 1, seed=1, training=unbroken["training"])
+    assert restarts.same(broken["end"], unbroken["end"])
+    changed = [{**each, "0": each["0"] + 1} for each in unbroken["end"]]
+    assert not restarts.same(changed, unbroken["end"])

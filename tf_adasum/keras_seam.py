@@ -40,16 +40,17 @@ Training:
 
 * `TensorFlowTrainer._maybe_symbolic_build`: averages the first *data batch* over the workers, with
   a collective that breaks under multi-worker strategies, only to learn its shapes. The wrapper
-  hands it the first local batch.
+  hands it the first local batch. `fit` hands it the iterator of its epochs, which is kept in mind.
   Fails loudly in `test_unbuilt_model_trains`.
 * `TensorFlowTrainer._make_function`: compiles the step with XLA where the user asks for it, which
   has no kernels for TensorFlow's collectives. The wrapper says so and trains without, and lets the
   function raise a FloatingPointError where `on_nonfinite="raise"` has stopped a step.
 * `TFEpochIterator._get_iterator`: every worker shuffles arrays by itself, so that some rows are
   seen twice and some never. The wrapper lets all of them shuffle with worker 0's seed, another one
-  in each epoch.
-* `TFEpochIterator.__iter__`: has one dataset for all epochs. The wrapper lets a dataset that is
-  `exchangeable` be followed by another one.
+  in each epoch; or with that of a `DataOrder`, where there is one.
+* `TFEpochIterator.__iter__`: has one dataset for all epochs, and begins every epoch with its first
+  batch. The wrapper lets a dataset that is `exchangeable` be followed by another one, and leaves
+  out the batches that are done by the `DataOrder`.
 * `TensorFlowTrainer.evaluate`, `.predict`, `CallbackList.on_epoch_end`: the statistics of a
   BatchNormalization differ between replicas. The wrappers average them first.
 * `ProgbarLogger.on_train_begin`, `.on_epoch_begin`, `.on_epoch_end`: expect what `fit` was asked
@@ -59,19 +60,29 @@ Training:
 * These three, `fit`, `evaluate` and `predict`: leave the other workers waiting where one raises.
   The wrappers tell them.
 
+Files:
+
+* `saving_lib.save_model`, `.save_weights_only`: write to the file's own name, so that a process
+  that is killed leaves part of a file, where there may have been a whole one before. The wrappers
+  write to another name and rename. What `Model.save`, `.save_weights` and ModelCheckpoint call.
+* `saving_lib.load_model`, `.load_weights_only`: do not always say which file is damaged. The
+  wrappers do.
+
 `tests/unit/test_seam_names.py` fails with the name of what a new Keras has moved.
 """
 
 import functools
+import os
 import typing
 import warnings
 import weakref
+import zipfile
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_adasum import nonfinite, tensorflow_seam
+from tf_adasum import atomic_files, nonfinite, tensorflow_seam
 
 try:
     from keras.src.backend.tensorflow.optimizer import TFOptimizer, filter_empty_gradients
@@ -79,6 +90,7 @@ try:
     from keras.src.losses import loss as loss_module
     from keras.src.optimizers.base_optimizer import BaseOptimizer
     from keras.src.optimizers.multi_optimizer import MultiOptimizer
+    from keras.src.saving import saving_lib
     from keras.src.trainers.data_adapters.data_adapter_utils import class_weight_to_sample_weights
     from keras.src.utils.python_utils import pythonify_logs
 except ImportError as error:
@@ -128,7 +140,7 @@ def install():
     _wrap(TensorFlowTrainer, "_maybe_symbolic_build", _building_from_local_batch)
     _wrap(TensorFlowTrainer, "_make_function", _making_function)
     _wrap(TFEpochIterator, "_get_iterator", _shuffled_alike)
-    _wrap(TFEpochIterator, "__iter__", _exchanging_datasets)
+    _wrap(TFEpochIterator, "__iter__", _beginning_epochs)
     _wrap(keras.callbacks.ProgbarLogger, "on_train_begin", _expecting_what_fit_was_asked_for)
     for name in ("on_epoch_begin", "on_epoch_end"):
         _wrap(keras.callbacks.ProgbarLogger, name, _expecting_steps)
@@ -139,6 +151,10 @@ def install():
         _wrap(TensorFlowTrainer, name, _splitting_the_batch)
     for name in TOGETHER:
         _wrap(TensorFlowTrainer, name, _working_together, mark="works_together")
+    for name in ("save_model", "save_weights_only"):
+        _wrap(saving_lib, name, _saving_at_once)
+    for name in ("load_model", "load_weights_only"):
+        _wrap(saving_lib, name, _naming_the_file)
 
 
 def _wrap(owner, name, wrapper, mark="wrapped_by_tf_adasum"):
@@ -706,6 +722,8 @@ def _seed_of_replica(original):
 
 def _building_from_local_batch(original):
     def maybe_symbolic_build(self, iterator=None, data_batch=None):
+        if iterator is not None:
+            _last_iterator[self] = weakref.ref(iterator)
         strategy = self._distribute_strategy
         if not _is_ours(strategy):
             return original(self, iterator=iterator, data_batch=data_batch)
@@ -750,8 +768,9 @@ def _making_function(original):
 def _shuffled_alike(original):
     def get_iterator(self):
         strategy = self._distribute_strategy
-        if _is_ours(strategy) and getattr(self.data_adapter, "_shuffle", False):
-            seed = strategy.common_seed()
+        order = getattr(self, "data_order", None)
+        if (order or _is_ours(strategy)) and getattr(self.data_adapter, "_shuffle", False):
+            seed = order.seed_of_pass(self._steps_seen > 0) if order else strategy.common_seed()
             if seed is not None:
                 with tensorflow_seam.seeded(seed):
                     dataset = self.data_adapter.get_tf_dataset()
@@ -848,7 +867,7 @@ def exchangeable(dataset, following):
     return dataset
 
 
-def _exchanging_datasets(original):
+def _beginning_epochs(original):
     def iterate(self):
         following = getattr(self.data_adapter.get_tf_dataset(), "following", lambda: None)()
         if following is not None:
@@ -857,9 +876,104 @@ def _exchanging_datasets(original):
             cardinality = int(following.cardinality())
             self._num_batches = cardinality if cardinality >= 0 else None
             self._current_iterator = None
-        return original(self)
+        order = getattr(self, "data_order", None)
+        batch, position = order.take_start() if order else (0, 0)
+        if position > batch:
+            self._current_iterator = iter(self._get_iterator())
+            _leave_out(self._current_iterator, position - batch)
+            self._steps_seen = position - batch
+        begun = original(self)
+        _leave_out_steps(self, batch)
+        return begun
 
     return iterate
+
+
+def _leave_out_steps(epoch_iterator, batches):
+    """Leaves out the first batches of an epoch that has begun, and the steps made of them."""
+    together, done = epoch_iterator.steps_per_execution, 0
+    while done < batches:
+        _, _, iterator = next(epoch_iterator._epoch_iterator)
+        _leave_out(iterator, min(together, batches - done))
+        done += together
+
+
+def _leave_out(iterator, batches):
+    for _ in range(batches):
+        next(iterator)
+
+
+# For each model the `TFEpochIterator` that it was given last, and the one of the training with
+# backups; an iterator does not know its model.
+_last_iterator, _iterator_of_training = weakref.WeakKeyDictionary(), weakref.WeakKeyDictionary()
+
+
+def set_data_order(model, order):
+    """Lets the `fit` that is about to begin take its data in an order.
+
+    Args:
+        model: the model; in a custom loop nothing happens.
+        order: a `DataOrder`; None when the training has ended.
+    """
+    if order is not None and model in _last_iterator:
+        _iterator_of_training[model] = _last_iterator[model]
+    iterator = _iterator_of_training.get(model, lambda: None)()
+    if iterator is not None:
+        iterator.data_order = order
+    if order is None:
+        _iterator_of_training.pop(model, None)
+
+
+def position_in_data(model, batch):
+    """Returns how many batches of the current pass through the data are done.
+
+    Args:
+        model: the model.
+        batch: how many batches of the epoch are done. It is also returned for data without a known
+            end, where `steps_per_epoch` makes the epochs, and in a custom loop.
+    """
+    iterator = _iterator_of_training.get(model, lambda: None)()
+    if iterator is None or not iterator.steps_per_epoch or not iterator._num_batches:
+        return batch
+    return max(batch, iterator._steps_seen)
+
+
+# ---- files -------------------------------------------------------------------------------------
+
+
+def _saving_at_once(original):
+    def save(model, filepath, *args, **kwargs):
+        is_path = isinstance(filepath, str | os.PathLike)
+        in_parts = any(args) or kwargs.get("max_shard_size") is not None
+        if (
+            not _is_ours(getattr(model, "distribute_strategy", None))
+            or not is_path
+            or in_parts
+            or not atomic_files.is_local(filepath)
+            or not os.fspath(filepath).endswith((".keras", ".weights.h5"))
+        ):
+            return original(model, filepath, *args, **kwargs)
+        with atomic_files.replacing(filepath) as unfinished:
+            return original(model, unfinished, *args, **kwargs)
+
+    return save
+
+
+def _naming_the_file(original):
+    of_model = original.__name__ == "load_weights_only"
+
+    def load(*args, **kwargs):
+        try:
+            return original(*args, **kwargs)
+        except (OSError, zipfile.BadZipFile) as error:
+            strategy = args[0].distribute_strategy if of_model else tf.distribute.get_strategy()
+            path = str(args[1 if of_model else 0])
+            is_missing = getattr(error, "errno", None)
+            if not _is_ours(strategy) or is_missing or path in str(error):
+                raise
+            raise OSError(f"{path} cannot be read, it is cut off or damaged: {error}") from error
+
+    return load
 
 
 # ---- callbacks ---------------------------------------------------------------------------------
@@ -900,6 +1014,15 @@ def _expecting_steps(original):
         return original(self, epoch, logs)
 
     return on_epoch_begin_or_end
+
+
+def call_in_order(callback_list):
+    """Lets a `CallbackList` call its callbacks after each batch before the next one begins.
+
+    Without a callback that was given and wants to be called after batches, it does so from another
+    thread, while the training goes on: no place for collectives.
+    """
+    callback_list._async_train = False
 
 
 def initial_epoch(model):

@@ -50,7 +50,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"script not found: {target[0]!r} (looked in {os.getcwd()})")
     command = [sys.executable, "-u", *(["-m"] if options.module else []), *target]
     try:
-        return launch(command, options.workers, options.devices_per_worker, options.timeout)
+        return launch(
+            command,
+            options.workers,
+            options.devices_per_worker,
+            options.timeout,
+            max_restarts=options.max_restarts,
+        )
     except ValueError as error:
         parser.error(str(error))
     except KeyboardInterrupt:  # while the last output was written; the workers have ended
@@ -61,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     """Build the parser; everything from the script's name on belongs to the script."""
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
-        usage="%(prog)s -n N [--devices-per-worker K] [--timeout SECONDS] "
+        usage="%(prog)s -n N [--devices-per-worker K] [--timeout SECONDS] [--max-restarts R] "
         "(SCRIPT | -m MODULE) [ARGS ...]",
         description="Start N local workers of a training script and connect them by TF_CONFIG.",
         epilog="example: %(prog)s -n 4 train.py --lr 0.1    starts 4 workers of "
@@ -83,6 +89,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--timeout", type=float, metavar="SECONDS", help="stop all workers after that time"
     )
+    parser.add_argument(
+        "--max-restarts",
+        type=int,
+        default=0,
+        metavar="R",
+        help="when a worker fails, start all of them again, at most R times (default: 0); for "
+        "scripts that go on from a backup or checkpoint",
+    )
     parser.add_argument("-m", dest="module", action="store_true", help="run a module, as python -m")
     # One REMAINDER and no separate `script` positional: argparse would take a "--" out of the
     # script's own arguments.
@@ -97,6 +111,7 @@ def launch(
     timeout: float | None = None,
     *,
     grace: float = GRACE_SECONDS,
+    max_restarts: int = 0,
 ) -> int:
     """Run `num_workers` copies of `command` on this machine until all of them have ended.
 
@@ -108,17 +123,22 @@ def launch(
     at once on SIGINT. The end of a worker is also the end of the processes it left behind in its
     group. If this process is killed, Linux kills the workers (not the processes they started).
 
+    With `max_restarts` the failure of a worker starts all of them again, on new ports, after a
+    second; they see which start it is as ``TF_ADASUM_RESTART_COUNT``, 0 for the first. A signal to
+    this process, the timeout, or a worker's exit code 2 (wrong usage) are final.
+
     Args:
         command: the complete argument vector of a worker, e.g. ``[sys.executable, "train.py"]``.
         num_workers: number of workers, at least 1.
         devices_per_worker: devices each worker shall use, at least 1; see `worker_environments`.
-        timeout: seconds after which the job is stopped; None for no limit.
+        timeout: seconds after which the job is stopped, restarts included; None for no limit.
         grace: seconds between SIGTERM and SIGKILL.
+        max_restarts: how often the workers are started again, all of them, at most.
 
     Returns:
-        0 when every worker ended with 0; the code of the first worker that failed (128 + n when
-        signal n ended it); 128 + n when this process received signal n (SIGPIPE when its output
-        was closed); 124 after `timeout`.
+        Of the last start: 0 when every worker ended with 0; the code of the first worker that
+        failed (128 + n when signal n ended it); 128 + n when this process received signal n
+        (SIGPIPE when its output was closed); 124 after `timeout`.
 
     Raises:
         ValueError: an argument cannot be used, or there are too few GPUs. Nothing was started.
@@ -135,9 +155,17 @@ def launch(
             f"--timeout: expected more than 0 and at most {threading.TIMEOUT_MAX:.0f} seconds. "
             f"Received: timeout={timeout}"
         )
-    with _reserved_addresses(num_workers) as addresses:
-        environments = worker_environments(addresses, devices_per_worker)
-    return run_group(command, environments, timeout, grace)
+    if max_restarts < 0:
+        raise ValueError(
+            f"--max-restarts: expected 0 or more. Received: max_restarts={max_restarts}"
+        )
+
+    def environments_of(restart: int) -> list[dict[str, str]]:
+        with _reserved_addresses(num_workers) as addresses:
+            environments = worker_environments(addresses, devices_per_worker)
+        return [{**each, "TF_ADASUM_RESTART_COUNT": str(restart)} for each in environments]
+
+    return run_group(command, environments_of, timeout, grace, max_restarts)
 
 
 def worker_environments(

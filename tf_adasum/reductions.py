@@ -7,6 +7,8 @@ pure: for every reduction it is lent a `Memory` of tensors.
 Shape legend: V variables, P groups, R replicas.
 """
 
+import base64
+import json
 import warnings
 
 import keras
@@ -20,15 +22,17 @@ from tf_adasum.aggregation.rules import granularity
 class RuleState(keras.layers.Layer):
     """A rule's state, as a Keras layer: what a layer holds is saved with the optimizer it is in.
 
+    A `tf.train.Checkpoint` would refuse variables of another shape, and with them all the rest; it
+    finds a `SavedRuleState` instead.
+
     Args:
         arrays: dict from names to NumPy arrays: the initial state.
     """
 
     def __init__(self, arrays):
         super().__init__(name="rule_state", dtype="float64")
-        self._names = tuple(arrays)
-        for name, array in arrays.items():
-            variable = self.add_weight(
+        of_name = {
+            name: self.add_weight(
                 name=name,
                 shape=array.shape,
                 dtype=array.dtype.name,
@@ -36,13 +40,16 @@ class RuleState(keras.layers.Layer):
                 trainable=False,
                 autocast=False,
             )
-            setattr(self, f"state_{name}", variable)  # tf.train.Checkpoint finds attributes
+            for name, array in arrays.items()
+        }
+        self._of_name = lambda: of_name  # tf.train.Checkpoint finds variables in attributes
+        self.saved = SavedRuleState(self)
         self.built = True
 
     @property
     def of_name(self):
         """dict from names to Keras variables."""
-        return {name: getattr(self, f"state_{name}") for name in self._names}
+        return self._of_name()
 
     def variables_of(self, local):
         """Returns dict from names to the `tf.Variable` on a local replica."""
@@ -59,12 +66,50 @@ class RuleState(keras.layers.Layer):
         if saved == own:
             super().load_own_variables(store)
         else:
-            warnings.warn(
-                "The aggregation rule's state starts anew: the file holds "
-                + (f"one of the shapes {list(saved.values())}" if saved else "none")
-                + f", and this model needs {list(own.values())} (groups of variables, replicas).",
-                stacklevel=2,
-            )
+            _warn_of_other_shapes(saved.values(), own.values())
+
+
+class SavedRuleState(tf.train.experimental.PythonState):
+    """A `RuleState` as a `tf.train.Checkpoint` saves it: JSON, with the numbers' bytes in Base64.
+
+    Args:
+        rule_state: the `RuleState`.
+    """
+
+    def __init__(self, rule_state):
+        super().__init__()
+        self._rule_state = rule_state
+
+    def serialize(self):
+        """Returns the state as a str."""
+        arrays = {name: variable.numpy() for name, variable in self._rule_state.of_name.items()}
+        return json.dumps(
+            {
+                name: [array.dtype.name, array.shape, base64.b64encode(array.tobytes()).decode()]
+                for name, array in arrays.items()
+            }
+        )
+
+    def deserialize(self, string_value):
+        """Takes a saved state, unless it is one of other groups or another number of replicas."""
+        saved = json.loads(string_value)
+        own = self._rule_state.of_name
+        shapes = {name: (dtype, tuple(shape)) for name, (dtype, shape, _) in saved.items()}
+        if shapes != {name: (v.dtype, tuple(v.shape)) for name, v in own.items()}:
+            saved_shapes = [shape for _, shape in shapes.values()]
+            _warn_of_other_shapes(saved_shapes, [tuple(v.shape) for v in own.values()])
+            return
+        for name, (dtype, shape, data) in saved.items():
+            own[name].assign(np.frombuffer(base64.b64decode(data), dtype).reshape(shape))
+
+
+def _warn_of_other_shapes(saved, own):
+    warnings.warn(
+        "The aggregation rule's state starts anew: the file holds "
+        + (f"one of the shapes {list(saved)}" if saved else "none")
+        + f", and this model needs {list(own)} (groups of variables, replicas).",
+        stacklevel=3,
+    )
 
 
 class Reductions:

@@ -25,7 +25,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 PROGRAM = "tf-adasum-launch"  # who speaks in a message that no worker wrote
 EXIT_TIMEOUT = 124  # as coreutils' `timeout`
+EXIT_USAGE = 2  # as argparse and the shells: the same arguments will fail again
 _LAST_WORDS_SECONDS = 0.5  # how long to wait for the output of a worker that ended
+_PAUSE_SECONDS = 1.0  # before a restart, so that what fails at once does not fail in a storm
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
@@ -34,17 +36,23 @@ _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None  # loaded here, n
 
 def run_group(
     command: Sequence[str],
-    environments: list[dict[str, str]],
+    environments_of: Callable[[int], list[dict[str, str]]],
     timeout: float | None,
     grace: float,
+    max_restarts: int = 0,
 ) -> int:
     """Run one worker per environment until all have ended or one reason stops them all.
 
+    A worker that fails may start the whole group again; signals to this process, the timeout and
+    `EXIT_USAGE` end it for good.
+
     Args:
         command: the complete argument vector of a worker.
-        environments: the complete environment of every worker.
-        timeout: seconds after which the group is stopped; None for no limit.
+        environments_of: function from the number of the restart, 0 for the first start, to the
+            complete environment of every worker.
+        timeout: seconds after which the group is stopped, all starts together; None for no limit.
         grace: seconds between SIGTERM and SIGKILL.
+        max_restarts: how often the group is started again at most.
 
     Returns:
         The exit code, as `tf_adasum.launch.launch` describes it.
@@ -52,9 +60,9 @@ def run_group(
     Raises:
         OSError: a worker could not be started. The workers already started have been stopped.
     """
-    job = _Job(command, environments, grace)
+    job = _Job(command, environments_of, grace)
     with _signals_sent_to(job.events):
-        code = job.run(timeout)
+        code = job.run(timeout, max_restarts)
     # Handlers are restored, so an interrupt ends this wait for a reader of our output.
     job.drain()
     return code
@@ -85,38 +93,83 @@ def _signals_sent_to(events: queue.SimpleQueue) -> Iterator[None]:
 class _Job:
     """The workers of one launch, from their start to the end of the last one."""
 
-    def __init__(self, command: Sequence[str], environments: list[dict[str, str]], grace: float):
+    def __init__(
+        self,
+        command: Sequence[str],
+        environments_of: Callable[[int], list[dict[str, str]]],
+        grace: float,
+    ):
         self.events: queue.SimpleQueue[_Worker | signal.Signals] = queue.SimpleQueue()
         self._command = list(command)
-        self._environments = environments
+        self._environments_of = environments_of
         self._grace = grace
         self._console = _Console(self.events)
         self._running: list[_Worker] = []
-        self._readers: list[threading.Thread] = []
+        self._threads: list[threading.Thread] = []
+        self._is_stopped = False  # by a signal or the timeout, which want no restart
 
-    def run(self, timeout: float | None) -> int:
-        """Start the workers, supervise them, stop what is left, and return the exit code."""
+    def run(self, timeout: float | None, max_restarts: int) -> int:
+        """Start the workers, again where one fails, and return the exit code of the last start."""
         deadline = None if timeout is None else time.monotonic() + timeout
+        for restart in range(max_restarts + 1):
+            if restart:
+                self._console.say(f"restart {restart} of {max_restarts}")
+            code = self._run_once(self._environments_of(restart), deadline)
+            if code in (0, EXIT_USAGE) or restart == max_restarts or self._is_stopped:
+                break
+            code = self._pause(deadline) or code
+            if self._is_stopped:
+                break
+        return code
+
+    def drain(self) -> None:
+        """Wait until all output of the ended workers has been written."""
+        for thread in self._threads:
+            thread.join()
+
+    def _run_once(self, environments: list[dict[str, str]], deadline: float | None) -> int:
+        """Start the workers, supervise them, stop what is left, and return the exit code."""
         try:
-            self._start()
+            self._start(environments)
             return self._supervise(deadline)
         finally:
             self._stop()
 
-    def drain(self) -> None:
-        """Wait until all output of the ended workers has been written."""
-        for thread in self._readers:
-            thread.join()
+    def _pause(self, deadline: float | None) -> int | None:
+        """Wait a little, and for the last output, before a restart; return a reason to have none.
 
-    def _start(self) -> None:
+        No thread may be left: see `_start`. A signal ends the wait, also that for a reader of our
+        output who does not read.
+        """
+        until = time.monotonic() + _PAUSE_SECONDS
+        while time.monotonic() < until or any(each.is_alive() for each in self._threads):
+            event = self._next_event(time.monotonic() + 0.05)
+            if isinstance(event, signal.Signals):
+                return self._stopped_by(event)
+            if deadline is not None and time.monotonic() > deadline:
+                return self._timed_out()
+        self._threads.clear()
+        return None
+
+    def _stopped_by(self, number: signal.Signals) -> int:
+        self._is_stopped = True
+        self._console.say(f"{number.name}, stopping all workers")
+        return 128 + number
+
+    def _timed_out(self) -> int:
+        self._is_stopped = True
+        self._console.say("the time given by --timeout is over, stopping all workers")
+        return EXIT_TIMEOUT
+
+    def _start(self, environments: list[dict[str, str]]) -> None:
         # All processes before the first thread: `preexec_fn` runs Python between fork and exec,
         # where a lock held by another thread would never be released.
         streams = {}  # one worker inherits ours
-        if len(self._environments) > 1:
+        if len(environments) > 1:
             pipe = subprocess.PIPE
             streams = {"stdin": subprocess.DEVNULL, "stdout": pipe, "stderr": pipe}
         try:
-            for index, environment in enumerate(self._environments):
+            for index, environment in enumerate(environments):
                 process = subprocess.Popen(
                     self._command,
                     env=environment,
@@ -135,19 +188,16 @@ class _Job:
         for stream, descriptor in ((worker.process.stdout, 1), (worker.process.stderr, 2)):
             if stream is not None:
                 worker.readers.append(_thread(_relay, worker, stream, descriptor, self._console))
-        self._readers += worker.readers
-        _thread(_report_end, worker, self.events)
+        self._threads += [*worker.readers, _thread(_report_end, worker, self.events)]
 
     def _supervise(self, deadline: float | None) -> int:
         """Wait until all workers ended with 0, or for the first reason to stop the job."""
         while self._running:
             event = self._next_event(deadline)
             if event is None:
-                self._console.say("the time given by --timeout is over, stopping all workers")
-                return EXIT_TIMEOUT
+                return self._timed_out()
             if isinstance(event, signal.Signals):
-                self._console.say(f"{event.name}, stopping all workers")
-                return 128 + event
+                return self._stopped_by(event)
             code = self._reap(event)
             if code != 0:
                 cause = f"exit code {code}" if code > 0 else _signal_name(-code)
@@ -164,7 +214,9 @@ class _Job:
             event = self._next_event(deadline)
             if isinstance(event, _Worker):
                 self._reap(event)
-            elif event is None or event is signal.SIGINT:
+                continue
+            self._is_stopped |= event is not None
+            if event is None or event is signal.SIGINT:
                 deadline = None
                 for worker in self._running:
                     worker.signal_group(signal.SIGKILL)

@@ -3,13 +3,16 @@
 `install()` wraps `keras.callbacks.CallbackList.set_model`. It does nothing unless the model belongs
 to one of our strategies (it has `gradient_reduction`) on more than one worker. There:
 
-* `ModelCheckpoint`, `CSVLogger`, `TensorBoard` and `BackupAndRestore`, and their subclasses, stay
-  on worker 0 and are left out of the list on the others: several workers writing to one path
-  destroy or lock each other's files. All replicas hold the same weights and get the same logs, so
-  nothing is lost. (A subclass of these must not run collectives, such as `evaluate`, on its own.)
-* What worker 0's `BackupAndRestore` restores reaches all workers: the epoch, and every variable of
-  the model and the optimizer. Otherwise a worker on a machine without the backup would train on
-  with other weights and no error. (It does so after all callbacks' `on_train_begin`.)
+* `ModelCheckpoint`, `CSVLogger` and `TensorBoard`, and their subclasses, stay on worker 0 and are
+  left out of the list on the others: several workers writing to one path destroy or lock each
+  other's files. All replicas hold the same weights and get the same logs, so nothing is lost. (A
+  subclass of these must not run collectives, such as `evaluate`, on its own.)
+* `BackupAndRestore`, Keras's and ours, becomes a `TrainingBackup`, in which all workers take part,
+  whether they have the callback or not; worker 0's says when. It restores before all other
+  callbacks' `on_train_begin`, and saves after all their `on_train_batch_end` and `on_epoch_end`.
+* Another subclass of Keras's `BackupAndRestore` stays on worker 0. What it restores reaches all
+  workers: the epoch, and every variable of the model and the optimizer. (It does so after all
+  callbacks' `on_train_begin`.)
 * Then all compare their weights, bit for bit: a worker that has restored or assigned others would
   train on with them, and no error. `strategy.check_model` names the first that differs.
 * When one worker has set `model.stop_training` by the end of an epoch, all stop. A callback that
@@ -34,6 +37,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_adasum import cluster, keras_seam
+from tf_adasum.training_backup import TrainingBackup
 
 CALLBACKS_OF_WORKER_0 = (
     keras.callbacks.ModelCheckpoint,
@@ -57,49 +61,73 @@ def install():
     def set_model(self, model):
         workers = Workers.of(model)
         if workers:
-            self.callbacks = for_worker(workers, self.callbacks)
+            self.callbacks = for_worker(workers, self.callbacks, self)
         original(self, model)
 
     set_model.knows_workers = True
     keras.callbacks.CallbackList.set_model = set_model
 
 
-def for_worker(workers, callbacks):
-    """Returns the list that this worker calls instead of `callbacks`."""
+def for_worker(workers, callbacks, calling=None):
+    """Returns the list that this worker calls instead of `callbacks`.
+
+    Args:
+        workers: the `Workers`.
+        callbacks: what the user gave this worker.
+        calling: the `keras.callbacks.CallbackList` that calls them.
+    """
     if any(isinstance(callback, LastCallback) for callback in callbacks):
         return callbacks
+    backups = [callback for callback in callbacks if is_backup(callback)]
+    callbacks = [callback for callback in callbacks if not is_backup(callback)]
     if workers.rank > 0:
         callbacks = [one for one in callbacks if not isinstance(one, CALLBACKS_OF_WORKER_0)]
-    first = FirstCallback(workers, callbacks)
+    first = FirstCallback(workers, callbacks, backups, calling)
     return [first, *callbacks, LastCallback(workers, first)]
 
 
+def is_backup(callback):
+    """Whether a callback backs up and restores, and is not one that a user has changed."""
+    return type(callback) is keras.callbacks.BackupAndRestore or hasattr(callback, "of_workers")
+
+
 class FirstCallback(keras.callbacks.Callback):
-    """Runs before all others: tells all workers whether worker 0 is going to restore a backup.
+    """Runs before all others: restores a backup, or tells whether worker 0 is going to do so.
 
     Args:
         workers: the `Workers`.
         callbacks: those of this worker.
+        backups: those of this worker that become a `TrainingBackup`.
+        calling: the `keras.callbacks.CallbackList`.
+
+    Attributes:
+        backup: the `TrainingBackup`, from the beginning of the training on; None without one.
+        restores: whether worker 0 has a callback in its list that is going to restore.
     """
 
-    def __init__(self, workers, callbacks):
+    def __init__(self, workers, callbacks, backups, calling):
         super().__init__()
-        self.workers = workers
+        self.workers, self._backups, self._calling = workers, backups, calling
         self.waiting = [
             callback.same_on_all_workers
             for callback in callbacks
             if hasattr(callback, "same_on_all_workers")
         ]
-        self.backups = [
+        self._others = [
             callback
             for callback in callbacks
             if isinstance(callback, keras.callbacks.BackupAndRestore)
         ]
-        self.restores = False
+        self.backup, self.restores = None, False
 
     def on_train_begin(self, logs=None):
-        """Asks beforehand: once it is restored, a backup cannot be told from none."""
-        found = any(tf.io.gfile.exists(callback.backup_dir) for callback in self.backups)
+        """Restores; and asks beforehand what, once restored, cannot be told from nothing."""
+        self.backup = self._agreed_backup()
+        if self.backup:
+            self.backup.begin(self.model)
+            if self.backup.saves_within_epochs and self._calling:
+                keras_seam.call_in_order(self._calling)
+        found = any(tf.io.gfile.exists(callback.backup_dir) for callback in self._others)
         self.restores = self.workers.any(found)
         optimizer = self.model.optimizer
         if self.restores and optimizer is not None and not optimizer.built:
@@ -107,9 +135,29 @@ class FirstCallback(keras.callbacks.Callback):
             with self.workers.strategy.scope():
                 optimizer.build(self.model.trainable_variables)
 
+    def _agreed_backup(self):
+        """Returns this worker's part in worker 0's backups; None where that has none."""
+        own = [TrainingBackup.like(callback, self.workers) for callback in self._backups]
+        frequency = {"epoch": 0, False: -1}.get(own[0].save_freq, own[0].save_freq) if own else 0
+        count, frequency = self.workers.from_worker_0(np.array([len(own), frequency])).tolist()
+        if count > 1:
+            raise ValueError(
+                f"`callbacks` may have one BackupAndRestore. Received: {count} of them on worker 0"
+            )
+        if count == 0:
+            return None
+        backup = own[0] if own else TrainingBackup(None, None, 1, True, self.workers)
+        backup.save_freq = {0: "epoch", -1: False}.get(frequency, frequency)
+        return backup
+
+    def on_epoch_begin(self, epoch, logs=None):
+        """Restores the metrics of an epoch that was interrupted."""
+        if self.backup:
+            self.backup.begin_epoch(self.model, epoch)
+
 
 class LastCallback(keras.callbacks.Callback):
-    """Runs after all others: shares what was restored and the decision to stop; compares weights.
+    """Runs after all others: shares what was restored and the decision to stop; compares, saves.
 
     Args:
         workers: the `Workers`.
@@ -127,9 +175,26 @@ class LastCallback(keras.callbacks.Callback):
         self.workers.check_same_callbacks(self.first.waiting)
         self.workers.strategy.check_model(self.model)
 
+    def on_epoch_begin(self, epoch, logs=None):
+        """Restores what the others have changed in an epoch that was interrupted."""
+        if self.first.backup:
+            self.first.backup.begin_batches(self.model)
+
+    def on_train_batch_end(self, batch, logs=None):
+        """Saves."""
+        if self.first.backup:
+            self.first.backup.end_batch(self.model, batch)
+
     def on_epoch_end(self, epoch, logs=None):
-        """Stops on all workers what is stopped on one."""
+        """Stops on all workers what is stopped on one; saves."""
         self.model.stop_training = self.workers.any(self.model.stop_training)
+        if self.first.backup:
+            self.first.backup.end_epoch(self.model, epoch)
+
+    def on_train_end(self, logs=None):
+        """Removes the backups."""
+        if self.first.backup:
+            self.first.backup.end(self.model)
 
 
 def share_state(workers, model):
@@ -167,6 +232,8 @@ class Workers:
 
     def __init__(self, strategy, rank):
         self.strategy, self.rank = strategy, rank
+        devices = len(strategy.extended.worker_devices)
+        self.count = strategy.num_replicas_in_sync // devices
 
     @classmethod
     def of(cls, model):
@@ -197,20 +264,37 @@ class Workers:
                 f"the same arguments. Received on this worker: {', '.join(names) or 'none'}"
             )
 
+    def share_state(self, model):
+        """Gives every worker worker 0's epoch and variables: `share_state`."""
+        share_state(self, model)
+
     def from_worker_0(self, integers):
         """Returns worker 0's integers `[n]`; all have to call it with equally many."""
         return self._sum(integers if self.rank == 0 else np.zeros_like(integers))
 
     def bytes_from_worker_0(self, data):
         """Returns worker 0's bytes; all have to call it with equally many."""
-        padded = data.ljust(-(-len(data) // 8) * 8, b"\0")
-        words = np.frombuffer(padded, np.int64)
-        piece = PIECE_BYTES // words.itemsize
-        received = [
-            self.from_worker_0(words[start : start + piece])
-            for start in range(0, len(words), piece)
-        ]
-        return b"".join(part.tobytes() for part in received)
+        return self._bytes_from(0, data, len(data))
+
+    def bytes_from(self, rank, data):
+        """Returns the bytes of the worker of that rank; the others' do not matter."""
+        return self._bytes_from(rank, data, int(self.gather([len(data)])[rank, 0]))
+
+    def _bytes_from(self, rank, data, size):
+        if self.rank != rank:
+            data = bytes(size)
+        received = [self._sum(words) for words in _pieces(data, PIECE_BYTES)]
+        return b"".join(part.tobytes() for part in received)[:size]
+
+    def gather(self, integers):
+        """Returns the integers ``[k]`` of all workers, ``[workers, k]``."""
+        table = np.zeros([self.count, len(integers)], np.int64)
+        table[self.rank] = integers
+        return self._sum(table.ravel()).reshape(table.shape)
+
+    def gather_bytes(self, data):
+        """Returns the bytes of all workers, as a list; all have to call it with equally many."""
+        return [self._bytes_from(rank, data, len(data)) for rank in range(self.count)]
 
     def _sum(self, integers):
         """Returns the sum of the workers' integers `[n]`, which int64 adds up exactly.
@@ -226,3 +310,11 @@ class Workers:
             lambda context: tf.constant(next(per_replica))
         )
         return self.strategy.reduce("SUM", values, axis=None).numpy()
+
+
+def _pieces(data, piece_bytes):
+    """Yields bytes as arrays of int64, padded with zeros, a piece at a time."""
+    words = max(1, piece_bytes // 8)
+    for start in range(0, len(data), 8 * words):
+        piece = data[start : start + 8 * words]
+        yield np.frombuffer(piece.ljust(-(-len(piece) // 8) * 8, b"\0"), np.int64)

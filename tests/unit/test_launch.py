@@ -550,3 +550,94 @@ def test_help_shows_an_example(capsys):
 def test_the_launcher_does_not_import_tensorflow():
     code = "import sys, tf_adasum.launch; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=LIMIT).returncode == 0
+
+
+# Restarts
+
+
+# Each start leaves a line with its ports; the worker that SIGKILLs itself is the last one.
+FAIL_UNTIL = (
+    "restart = int(os.environ['TF_ADASUM_RESTART_COUNT'])\n"
+    "config = json.loads(os.environ['TF_CONFIG'])\n"
+    "index = config['task']['index']\n"
+    "if index == 0:\n"
+    "    with open(os.path.join(sys.argv[1], 'starts'), 'a') as file:\n"
+    "        print(restart, *config['cluster']['worker'], file=file)\n"
+    "    open(os.path.join(sys.argv[1], f'ready{restart}'), 'w').close()\n"
+)
+WAIT_FOR_WORKER_0 = (
+    "while not os.path.exists(os.path.join(sys.argv[1], f'ready{restart}')): time.sleep(0.01)\n"
+)
+
+
+def starts_in(directory):
+    """Return the ports of each start, by its number."""
+    lines = [line.split() for line in (directory / "starts").read_text().splitlines()]
+    assert [int(line[0]) for line in lines] == list(range(len(lines)))
+    return [frozenset(line[1:]) for line in lines]
+
+
+def test_a_failed_worker_starts_all_again_on_new_ports(script, tmp_path):
+    path = script(
+        FAIL_UNTIL
+        + "if restart < 2 and index == 1:\n    "
+        + WAIT_FOR_WORKER_0
+        + "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        + "if restart < 2: time.sleep(300)\n"
+        + "print('done', restart)\n"
+    )
+    result = run("-n", 2, "--max-restarts", 3, path, tmp_path)
+    assert result.returncode == 0, result.stderr
+    failed = "tf-adasum-launch: worker 1 ended with SIGKILL, stopping the others"
+    lines = [failed, "tf-adasum-launch: restart 1 of 3", failed, "tf-adasum-launch: restart 2 of 3"]
+    assert result.stderr.splitlines() == lines
+    assert sorted(result.stdout.splitlines()) == ["[worker 0] done 2", "[worker 1] done 2"]
+    assert len(set(starts_in(tmp_path))) == 3
+
+
+def test_restarts_are_counted_together_and_end_with_the_last_code(script, tmp_path):
+    path = script(FAIL_UNTIL + WAIT_FOR_WORKER_0 + "if index == restart % 2: sys.exit(5 + restart)")
+    result = run("-n", 2, "--max-restarts", 2, path, tmp_path)
+    assert result.returncode == 7
+    assert len(starts_in(tmp_path)) == 3
+    assert result.stderr.splitlines()[-1].endswith("exit code 7, stopping the others")
+
+
+def test_without_the_option_there_is_one_start(script, tmp_path):
+    result = run("-n", 2, script(FAIL_UNTIL + "sys.exit(5)"), tmp_path)
+    assert result.returncode == 5 and "restart" not in result.stderr
+
+
+def test_wrong_usage_is_not_tried_again(script, tmp_path):
+    path = script(FAIL_UNTIL + WAIT_FOR_WORKER_0 + "sys.exit(2)")
+    result = run("-n", 2, "--max-restarts", 3, path, tmp_path)
+    assert result.returncode == 2 and len(starts_in(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["while it runs", "before a restart"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_the_launcher_is_final(script, tmp_path, number, fails):
+    path = script(FAIL_UNTIL + WAIT_FOR_WORKER_0 + ("sys.exit(5)" if fails else "time.sleep(300)"))
+    arguments = ["-n", 2, "--max-restarts", 9, path, tmp_path]
+    with running(*arguments, stderr=subprocess.PIPE, text=True) as process:
+        eventually(lambda: (tmp_path / "ready0").exists())
+        if fails:
+            assert "exit code 5" in process.stderr.readline()
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=LIMIT)
+    # One that comes while the others are being stopped does not hide why they were.
+    assert process.returncode in ({128 + number, 5} if fails else {128 + number})
+    assert "restart" not in errors and len(starts_in(tmp_path)) == 1
+
+
+def test_the_timeout_is_for_all_starts_together(script, tmp_path):
+    path = script(FAIL_UNTIL + WAIT_FOR_WORKER_0 + "sys.exit(5)")
+    result = run("-n", 2, "--max-restarts", 1000, "--timeout", 2.5, path, tmp_path)
+    assert result.returncode == 124
+    assert 1 <= len(starts_in(tmp_path)) <= 3
+
+
+def test_a_negative_number_of_restarts_is_wrong_usage(script):
+    result = run("-n", 1, "--max-restarts", -1, script("print('started')"))
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "max_restarts=-1" in result.stderr

@@ -16,6 +16,7 @@ from keras.src.backend.tensorflow import optimizer as keras_optimizer
 from keras.src.backend.tensorflow import trainer as keras_trainer
 from keras.src.losses import loss as keras_loss
 from keras.src.optimizers import base_optimizer, multi_optimizer
+from keras.src.saving import saving_lib
 from keras.src.trainers.data_adapters import data_adapter_utils
 from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
 from tensorflow.python.autograph.impl import api
@@ -137,6 +138,10 @@ SIGNATURES = [
     (keras_trainer.TFEpochIterator, "_get_iterator", "self"),
     (keras_trainer.TensorFlowTrainer, "_get_metrics_result_or_logs", "self logs"),
     (keras_trainer.TensorFlowTrainer, "_flatten_metrics_in_order", "self logs"),
+    (saving_lib, "save_model", "model filepath weights_format zipped"),
+    (saving_lib, "save_weights_only", "model filepath max_shard_size objects_to_skip"),
+    (saving_lib, "load_model", "filepath custom_objects compile safe_mode"),
+    (saving_lib, "load_weights_only", "model filepath skip_mismatch objects_to_skip"),
     (
         data_adapter_utils,
         "class_weight_to_sample_weights",
@@ -190,8 +195,18 @@ ATTRIBUTES = {
         "_flatten_layers",
         "_initial_epoch",
     ],
-    "callback_list": ["_model"],
-    "epoch_iterator": ["_distribute_strategy", "_distributed_dataset", "data_adapter"],
+    "callback_list": ["_async_train", "_model"],
+    "epoch_iterator": [
+        "_current_iterator",
+        "_distribute_strategy",
+        "_distributed_dataset",
+        "_epoch_iterator",
+        "_num_batches",
+        "_steps_seen",
+        "data_adapter",
+        "steps_per_epoch",
+        "steps_per_execution",
+    ],
     "data_adapter": ["_shuffle"],
     "context": ["_seed", "_rng"],
     "strategy": ["_collective_key_base"],

@@ -1,5 +1,6 @@
 """Keras callbacks that look at how gradients are combined, and train by what they see."""
 
+from tf_adasum.callbacks.backup_and_restore import BackupAndRestore
 from tf_adasum.callbacks.elastic_scale import ElasticScale
 from tf_adasum.callbacks.gain_tracker import GainTracker
 from tf_adasum.callbacks.orthogonality_tracker import OrthogonalityTracker
@@ -7,6 +8,7 @@ from tf_adasum.callbacks.replica_check import ReplicaCheck
 from tf_adasum.callbacks.stop_at_scale_invariant_step import StopAtScaleInvariantStep
 
 __all__ = [
+    "BackupAndRestore",
     "ElasticScale",
     "GainTracker",
     "OrthogonalityTracker",

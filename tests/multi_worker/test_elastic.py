@@ -1,0 +1,25 @@
+"""A training that is saved on some replicas goes on with on fewer or more, from every form."""
+
+import pytest
+
+FORMS = ["model", "weights", "backup", "checkpoint"]
+
+
+@pytest.mark.feature("saved on N replicas, gone on with on other ones, from every form")
+@pytest.mark.parametrize("group", ["1x4"], indirect=True, scope="module")
+@pytest.mark.parametrize(
+    ("kind", "saved_on", "restored_on"),
+    [("adacons", 2, 1), ("adacons", 2, 3), ("adascale", 2, 4), ("delta", 3, 2), ("delta", 1, 2)],
+)
+def test_goes_on(group, kind, saved_on, restored_on, tmp_path):
+    options = {"saved_on": saved_on, "restored_on": restored_on, "forms": FORMS}
+    (actual,) = group.run(
+        "elastic_scenarios.change_replicas", kind=kind, folder=str(tmp_path), **options
+    )
+    for form in FORMS:
+        assert actual[f"{form} same"], form
+        assert actual[f"{form} iterations"] == 2, form
+        assert actual[f"{form} finite"], form
+        assert actual[f"{form} anew"] == (kind == "adacons" and actual[f"{form} state"]), form
+        if kind == "adascale":
+            assert actual[f"{form} scale"] == restored_on, form
