@@ -50,6 +50,11 @@ class CollectiveMarks:
                 self._eager[1] += 1
 
     def read(self):
-        """Returns how many collectives have been entered, and how many left."""
+        """Returns what this process has entered, what it has left, and where Python waits.
+
+        The third is the number of a collective that Python waits for, 0 where it waits for none.
+        """
         entered, left = self._counts.numpy().tolist()
-        return entered + self._eager[0], left + self._eager[1]
+        of_python, left_by_python = self._eager
+        waits_for = of_python if of_python > left_by_python else 0
+        return entered + of_python, left + left_by_python, waits_for

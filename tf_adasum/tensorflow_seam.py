@@ -12,7 +12,8 @@ What is hooked, and why there is no public way:
 * `MirroredExtended._batch_reduce_to`: merges options, and would drop the marker.
 * `MirroredExtended._create_variable`: sees every variable of the strategy when it is made.
 * `CollectiveReplicaLauncher._next_instance_key`, `._get_ordering_token`: collectives of one group
-  need TensorFlow's own keys, and its ordering token, or several devices in one graph deadlock.
+  need common keys, and one ordering token, or several devices in one graph deadlock.
+* `CollectiveReplicaLauncher.all_reduce`, `._all_gather`: see `ReusingLauncher`.
 * `CollectiveKeys._instance_key_table`: groups of some of the replicas need keys that all their
   members know; `get_group_key` counts on each worker by itself.
 * `Context.configure_coordination_service`: the time a worker waits for the others to register, and
@@ -27,12 +28,14 @@ What is hooked, and why there is no public way:
 `tests/unit/test_seam_names.py` fails with the name of what a new TensorFlow has moved.
 """
 
+import collections
 import contextlib
 import functools
 import itertools
 import signal
 import threading
 import weakref
+import zlib
 
 import numpy as np
 import tensorflow as tf
@@ -73,6 +76,10 @@ NO_XLA = (
 )
 
 
+# The keys that `ReusingLauncher` gives away, far above those that TensorFlow counts up from 100.
+FIRST_KEY_BY_TURNS = 2**24
+KEYS_BY_TURNS = 8
+
 # Up to so many bytes from all replicas together, a sum is gathered.
 GATHERED_SUM_BYTES = 2**20
 
@@ -108,6 +115,62 @@ class GradientReduction(CommunicationOptions):
         return self.with_options(super().merge(options))
 
 
+class ReusingLauncher(CollectiveReplicaLauncher):
+    """TensorFlow's launcher of a replica's collectives, with keys that are used again.
+
+    TensorFlow takes a new instance key for every collective, and never forgets one: 1.6 kB of every
+    worker's memory each (seen with TensorFlow 2.21). A device's collectives run one after the
+    other, and none ends before all have taken what it sent. So those of one kind, dtype and shape
+    take the same few keys by turns; all workers count them alike, however often each of them traces
+    a function. Where a shape is not known beforehand, and in eager code, the keys are TensorFlow's.
+    """
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self._signature = None
+        self._made = collections.Counter()
+
+    @contextlib.contextmanager
+    def of(self, kind, value):
+        """Around what makes one collective.
+
+        Args:
+            kind: name of the operation.
+            value: tensor that it sends.
+        """
+        is_known = value.shape.is_fully_defined() and not tf.executing_eagerly()
+        self._signature = (kind, value.dtype.name, *value.shape) if is_known else None
+        try:
+            yield
+        finally:
+            self._signature = None
+
+    def all_reduce(self, input_tensor, *args, **kwargs):
+        """As TensorFlow's."""
+        with self.of("reduce", input_tensor):
+            return super().all_reduce(input_tensor, *args, **kwargs)
+
+    def _all_gather(self, input_tensor, options):
+        with self.of("gather", input_tensor):
+            return super()._all_gather(input_tensor, options)
+
+    def _next_instance_key(self):
+        if self._signature is None:
+            return super()._next_instance_key()
+        return self._key_of(self._signature)
+
+    def _key_of(self, signature):
+        if not tf.executing_eagerly():  # asked again when the function is called
+            graph = tf.compat.v1.get_default_graph()
+            ask = functools.partial(self._key_of, signature)
+            return graph.capture_call_time_value(ask, tf.TensorSpec([], tf.int32))
+        turn = self._made[signature] % KEYS_BY_TURNS
+        self._made[signature] += 1
+        place = zlib.crc32(repr(signature).encode()) % 2**27
+        with tf.device("CPU:0"):
+            return tf.constant(FIRST_KEY_BY_TURNS + KEYS_BY_TURNS * place + turn, tf.int32)
+
+
 class ReplicaCollectives:
     """The three collectives of one replica, over all replicas of the strategy.
 
@@ -127,7 +190,7 @@ class ReplicaCollectives:
 
     def all_to_all(self, shards):
         """Sends row i of ``[R, W]`` to rank i; returns ``[R, W]``, row i from rank i."""
-        return tf.raw_ops.CollectiveAllToAllV2(input=shards, **self._arguments())
+        return tf.raw_ops.CollectiveAllToAllV2(input=shards, **self._arguments("to all", shards))
 
     def all_reduce(self, value):
         """Returns the sum of `value` over all replicas, the same bits on each.
@@ -140,7 +203,7 @@ class ReplicaCollectives:
         if elements is not None and replicas * elements * value.dtype.size <= GATHERED_SUM_BYTES:
             return tf.reduce_sum(self.all_gather(value[None]), axis=0)
         return tf.raw_ops.CollectiveReduceV2(
-            input=value, merge_op="Add", final_op="Id", **self._arguments()
+            input=value, merge_op="Add", final_op="Id", **self._arguments("reduce", value)
         )
 
     def all_gather(self, value):
@@ -148,16 +211,19 @@ class ReplicaCollectives:
         dtype = value.dtype
         if dtype == tf.bfloat16:  # the one dtype CollectiveGatherV2 lacks; only bits travel
             value = tf.bitcast(value, tf.float16)
-        gathered = tf.raw_ops.CollectiveGatherV2(input=value, **self._arguments())
+        arguments = self._arguments("gather", value)
+        gathered = tf.raw_ops.CollectiveGatherV2(input=value, **arguments)
         return tf.bitcast(gathered, dtype) if dtype == tf.bfloat16 else gathered
 
-    def _arguments(self):
+    def _arguments(self, kind, value):
         launcher = self._launcher
         token = launcher._get_ordering_token()
+        with launcher.of(kind, value):
+            instance_key = launcher._next_instance_key()
         return {
             "group_size": launcher._group_size,
             "group_key": launcher._group_key,
-            "instance_key": launcher._next_instance_key(),
+            "instance_key": instance_key,
             "ordering_token": [] if token is None else [token],
             "communication_hint": self._options.implementation.value,
             "timeout_seconds": float(self._options.timeout_seconds or 0),
@@ -177,6 +243,12 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         self._graphs = {}
         self._gathers = {}
         self._parts = {}
+        self._launchers = [
+            ReusingLauncher(
+                one._group_key, one._group_size, self._collective_keys, one._device, one._options
+            )
+            for one in self._launchers
+        ]
         self.marks = None if self.all_local else CollectiveMarks()
 
     def combine_gradients(self, gradients, options):
@@ -224,9 +296,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
             group_key = launcher._group_key + FIRST_PART + key
             keys = self._collective_keys
             keys._instance_key_table.setdefault(group_key, {})[launcher._device] = 0
-            part = CollectiveReplicaLauncher(
-                group_key, size, keys, launcher._device, launcher._options
-            )
+            part = ReusingLauncher(group_key, size, keys, launcher._device, launcher._options)
             # One order for all collectives of a device, whatever their group.
             part._ordering_token = launcher._ordering_token
             self._parts[local, key] = part

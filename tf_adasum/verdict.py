@@ -6,6 +6,10 @@ never comes.
 
 import dataclasses
 
+# Seconds for which all workers have to be in collectives that do not end, until they are taken for
+# different ones. They may be a single one of many gigabytes.
+ALL_WAIT = 120.0
+
 # Seconds after which a worker that waits for one that has ended or failed gives up: the other may
 # have taken part in the collective before it ended.
 GRACE = 2.0
@@ -24,7 +28,8 @@ class Status:
         state: "starting", "running", "failed" (an exception left `fit`), "ended" or "lost".
         why: of the last three states: one line.
         call: number of its last call of `fit`, `evaluate`, …
-        entered: how many collectives it has entered.
+        entered: how many collectives it has entered, while it waits in one.
+        of_python: number of the collective that Python waits for, 0 for one in a compiled function.
         waits: for how many seconds it has been in one; 0 if it is in none.
         at: the line of the program it is at.
     """
@@ -33,6 +38,7 @@ class Status:
     why: str = ""
     call: int = 0
     entered: int = 0
+    of_python: int = 0
     waits: float = 0.0
     at: str = ""
 
@@ -73,6 +79,16 @@ def failure(cluster, statuses, patience):
                     f"{cluster.names[cluster.rank]} waits for it. All workers have to make the "
                     f"same calls. {WHAT_TO_DO}"
                 )
+    of_all = statuses.values()
+    if len(statuses) == len(cluster.names) and all(status.waits >= GRACE for status in of_all):
+        differ = len({status.of_python for status in of_all}) > 1
+        if differ or own.waits >= min(patience, ALL_WAIT):
+            places = [f"{cluster.names[r]} is at {statuses[r].at}" for r in sorted(statuses)]
+            return (
+                "The workers wait for each other, because they have not made the same calls: "
+                f"{', '.join(places)}. All workers have to run the same program, with the same "
+                "callbacks and settings. Restart all of them."
+            )
     if own.waits >= patience:
         return (
             f"{cluster.names[cluster.rank]} has waited {own.waits:.0f} s for "
@@ -97,7 +113,7 @@ def _who_is_awaited(cluster, statuses):
         if rank != cluster.rank and (not status.waits or status.entered < own.entered)
     ]
     if not awaited:
-        return "the others, which wait, too: for something else"
+        return "the others, which wait, too"
     return ", ".join(
         cluster.named([rank]) + (f", which is at {at}" if (at := statuses[rank].at) else "")
         for rank in awaited

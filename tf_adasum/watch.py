@@ -77,7 +77,7 @@ class Watch:
 
         Args:
             counters: function that returns how many of the strategy's collectives this worker has
-                entered, and how many it has left.
+                entered, how many it has left, and the number of the one that Python waits for.
             abort: function of a message that ends all collectives with it.
 
         Raises:
@@ -199,14 +199,15 @@ class Watch:
             self._signature, self._still_since = signature, now
         progress = None
         if now - self._still_since >= _STILL and self._counters:
-            entered, left = zip(*(read() for read in self._counters), strict=True)
-            progress = (sum(entered), sum(left))
+            entered, left, of_python = zip(*(read() for read in self._counters), strict=True)
+            progress = (sum(entered), sum(left), max(of_python))
         if progress != self._progress:
             self._progress, self._waits_since = progress, now
         waits = progress is not None and progress[0] > progress[1]
         self._own = dataclasses.replace(
             self._own,
             entered=progress[0] if waits else 0,
+            of_python=progress[2] if waits else 0,
             waits=now - self._waits_since if waits else 0.0,
             at=at,
         )

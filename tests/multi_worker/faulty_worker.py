@@ -38,6 +38,10 @@ def happen():
         sys.exit(0)
     elif fault == "sleep":
         time.sleep(10_000)
+    elif fault == "differ":  # a collective of its own
+        import tensorflow as tf
+
+        tf.distribute.get_strategy().common_seed()
 
 
 def at_start():
@@ -91,9 +95,10 @@ def main():
 
     class Faulty(keras.callbacks.Callback):
         def on_train_batch_begin(self, batch, logs=None):
-            if IS_VICTIM and batch == 5 and self.params.get("epoch", 0) == 0:
+            if IS_VICTIM and batch == 5:
                 if ASKED["moment"] == "step":
-                    happen()
+                    with strategy.scope():
+                        happen()
                 elif ASKED["moment"] == "exchange":
                     threading.Timer(0.2, happen).start()
 

@@ -77,6 +77,13 @@ def test_a_worker_that_is_alive_and_does_not_come(tmp_path):
     assert_ends(outcome, "worker 1 (", place, within=TIMEOUT + AT_ONCE)
 
 
+@faults_are_named
+def test_workers_that_make_different_calls(tmp_path):
+    outcome = only(faults.play(tmp_path, fault="differ", moment="step"))
+    place = "worker 1 is at faulty_worker.py:"
+    assert_ends(outcome, "not made the same calls", place, within=AT_ONCE + 4)
+
+
 @pytest.mark.slow
 def test_a_worker_that_does_not_build_the_model(tmp_path):
     outcome = only(faults.play(tmp_path, fault="sleep", moment="build", timeout=TIMEOUT))

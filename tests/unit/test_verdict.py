@@ -56,7 +56,17 @@ def test_patience_ends():
     assert "worker 1" not in cause
     earlier = dataclasses.replace(patient, entered=6, waits=5.0)
     assert "for worker 1 (c:3)" in judged(patient, _2=earlier), "waits in an earlier collective"
-    assert "the others, which wait, too" in judged(patient, _0=patient, _2=patient)
+
+
+def test_all_wait_for_each_other():
+    in_python = dataclasses.replace(WAITING, of_python=4, at="callback.py:3 (on_epoch_end)")
+    assert judged(WAITING, _0=WAITING, _2=WAITING) is None
+    cause = judged(WAITING, _0=in_python, _2=WAITING)
+    assert "chief 0 is at callback.py:3 (on_epoch_end), worker 0 is at" in cause
+    assert judged(WAITING, _0=in_python, _2=Status("running")) is None, "may still come"
+    assert judged(WAITING, _0=in_python) is None, "nothing is known of worker 1"
+    long = dataclasses.replace(WAITING, waits=PATIENCE)
+    assert "have not made the same calls" in judged(long, _0=long, _2=long)
 
 
 def test_the_notice_names_who_is_awaited():

@@ -47,7 +47,7 @@ def workers():
         yield start
 
 
-def up(watches, counters=lambda: (0, 0)):
+def up(watches, counters=lambda: (0, 0, 0)):
     for one in watches:
         one.started(counters, one.aborted.append)
 
@@ -130,7 +130,7 @@ def test_the_exception_of_another_worker_ends_the_wait(workers, monkeypatch):
     monkeypatch.setattr("tf_adasum.verdict.GRACE", 0.2)
     watches = workers(2)
     up(watches[1:])
-    up(watches[:1], counters=lambda: (1, 0))  # in a collective
+    up(watches[:1], counters=lambda: (1, 0, 0))  # in a collective
     monkeypatch.setattr(whereabouts, "of_main_thread", lambda: (1, "train.py:4 (main)"))
     with pytest.raises(WorkerLostError, match=r"worker 1 .* failed: ValueError: no rows"):
         with watches[0].call(lambda error: True):
@@ -152,7 +152,7 @@ def test_an_exception_on_all_workers_is_just_that(workers):
 def test_who_does_not_come_is_named(workers, monkeypatch):
     watches = workers(2, timeout=2.0)
     up(watches[1:])
-    up(watches[:1], counters=lambda: (1, 0))
+    up(watches[:1], counters=lambda: (1, 0, 0))
     monkeypatch.setattr(whereabouts, "of_main_thread", lambda: (1, "train.py:4 (main)"))
     eventually(lambda: watches[0].aborted)
     assert re.search(r"waited \d+ s for worker 1 .*at train.py:4 \(main\)", watches[0].cause)
@@ -161,7 +161,7 @@ def test_who_does_not_come_is_named(workers, monkeypatch):
 def test_progress_is_no_wait(workers, monkeypatch):
     watches = workers(2, timeout=2.0)
     counts = iter(range(1, 10**6))
-    up(watches, counters=lambda: (next(counts), 0))  # in one collective after the other
+    up(watches, counters=lambda: (next(counts), 0, 0))  # in one collective after the other
     monkeypatch.setattr(whereabouts, "of_main_thread", lambda: (1, ""))
     time.sleep(3)
     assert [one.cause for one in watches] == [None, None]
