@@ -25,8 +25,9 @@ class Status:
     """What a worker says of itself, or what is said of one that does not speak any more.
 
     Attributes:
-        state: "starting", "running", "failed" (an exception left `fit`), "ended" or "lost".
-        why: of the last three states: one line.
+        state: "starting", "running", "failed" (an exception left `fit`), "ended", "lost", or "gave
+            up" (it cannot go on).
+        why: of the last four states: one line.
         call: number of its last call of `fit`, `evaluate`, …
         entered: how many collectives it has entered, while it waits in one.
         of_python: number of the collective that Python waits for, 0 for one in a compiled function.
@@ -69,6 +70,8 @@ def failure(cluster, statuses, patience):
     for rank, status in others.items():
         if status.state == "lost":
             return f"{cluster.named([rank])} was lost: {status.why}. {WHAT_TO_DO}"
+        if status.state == "gave up":
+            return status.why
     if own.waits >= GRACE:
         for rank, status in others.items():
             if status.state == "failed" and status.call == own.call:

@@ -35,6 +35,9 @@ _STILL = 2.0
 
 _LONGEST_REASON = 300
 
+# States after which nothing else is to be heard.
+_GONE = ("lost", "ended", "gave up")
+
 
 class Watch:
     """This worker's part of the watch.
@@ -100,7 +103,7 @@ class Watch:
         Raises:
             WorkerLostError: instead of an exception that comes from others.
         """
-        if self._depth == 0:
+        if self._depth == 0 and not self.cause:
             self._calls += 1
             self._own = dataclasses.replace(self._own, state="running", why="", call=self._calls)
         self._depth += 1
@@ -112,7 +115,7 @@ class Watch:
             if comes_from_others(error):
                 if self._cause_if_known_soon():
                     raise WorkerLostError(self.cause) from None
-            if self._depth == 1:
+            if self._depth == 1 and not self.cause:
                 self._own = dataclasses.replace(self._own, state="failed", why=_one_line(error))
             raise
         finally:
@@ -124,7 +127,8 @@ class Watch:
             return
         error = getattr(sys, "last_value", None)  # of the exception that ended the script
         why = self._own.why or (_one_line(error) if error is not None else "")
-        self._own = dataclasses.replace(self._own, state="ended", why=why)
+        if not self.cause:
+            self._own = dataclasses.replace(self._own, state="ended", why=why)
         self._ending = True
         self._thread.join(5 * SECONDS_BETWEEN_MESSAGES)
 
@@ -166,14 +170,14 @@ class Watch:
 
     def _hear(self, rank, fields):
         status = Status.of(fields)
-        gone = self._statuses.get(rank, Status()).state in ("lost", "ended")
+        gone = self._statuses.get(rank, Status()).state in _GONE
         if status is not None and not gone and rank < len(self._cluster.names):
             self._statuses[rank] = status
 
     def _look_at(self, rank, line):
         """Notices that a worker does not speak any more."""
         status = self._statuses.get(rank, Status())
-        if status.state in ("ended", "lost"):
+        if status.state in _GONE:
             return
         if not line.is_open:
             why = "its process has ended without a word: killed, crashed or out of memory"
@@ -234,6 +238,8 @@ class Watch:
             with self._change:
                 self.cause = cause
                 self._change.notify_all()
+            self._own = dataclasses.replace(self._own, state="gave up", why=cause)
+            self._speak()
             if self._abort:
                 self._abort(cause)
         elif self._own.waits >= self._told + SECONDS_BETWEEN_NOTICES:

@@ -31,6 +31,10 @@ def test_a_lost_worker_ends_everything_at_once():
     assert cause.startswith("worker 1 (c:3) was lost: it is silent. Restart all workers")
 
 
+def test_all_give_up_for_the_same_reason():
+    assert judged(_2=Status("gave up", "worker 0 was lost")) == "worker 0 was lost"
+
+
 def test_a_failure_matters_to_those_who_wait_in_the_same_call():
     failed = Status("failed", "ValueError: no", call=3)
     assert judged(WAITING, _0=failed).startswith("chief 0 (a:1) failed: ValueError: no.")
