@@ -185,9 +185,14 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
     def _starting(self, tasks, timeout):
         if tasks is None:
             yield
-        else:
+            return
+        try:
             with start_guard.bounded(tasks, timeout), self.working_together():
                 yield
+        except BaseException:
+            if self._watch.is_starting:
+                self._watch.stop()
+            raise
 
     def _terms(self, devices):
         """What all workers have to have in common."""

@@ -86,11 +86,17 @@ class Watch:
         Raises:
             WorkerLostError: if this worker cannot go on already.
         """
+        _watches[self._cluster] = self
         self._counters.append(counters)
         self._abort = abort
         self._own = dataclasses.replace(self._own, state="running")
         if self.cause:
             raise WorkerLostError(self.cause)
+
+    @property
+    def is_starting(self):
+        """Whether no strategy has started yet."""
+        return self._own.state == "starting"
 
     @contextlib.contextmanager
     def call(self, comes_from_others):
@@ -103,7 +109,7 @@ class Watch:
         Raises:
             WorkerLostError: instead of an exception that comes from others.
         """
-        if self._depth == 0 and not self.cause:
+        if self._depth == 0 and self._own.state in ("running", "failed"):
             self._calls += 1
             self._own = dataclasses.replace(self._own, state="running", why="", call=self._calls)
         self._depth += 1
@@ -261,7 +267,7 @@ def begin(cluster, terms, timeout):
         timeout: `communication_options.timeout_seconds`, or None.
 
     Returns:
-        The `Watch`; that of the process's first strategy, if this is another one.
+        The `Watch`; that of the process's first strategy, if one has started already.
 
     Raises:
         OSError, TimeoutError, ValueError: as `rendezvous.meet`.
@@ -279,7 +285,6 @@ def begin(cluster, terms, timeout):
         raise
     watch = Watch(cluster, hub or _member(host, offers[0], cluster), timeout)
     watch.start()
-    _watches[cluster] = watch
     return watch
 
 

@@ -10,8 +10,8 @@ import warnings
 import keras
 import numpy as np
 import pytest
-import restarts
 import tensorflow as tf
+import ways_to_restart
 
 import tf_adasum
 from tf_adasum import optimizers
@@ -646,7 +646,7 @@ SCHEDULE = keras.optimizers.schedules.ExponentialDecay(0.1, 5, 0.5)
 
 
 @pytest.mark.parametrize("rate", [0.05, SCHEDULE], ids=["float", "schedule"])
-@pytest.mark.parametrize("restart", restarts.WAYS)
+@pytest.mark.parametrize("restart", ways_to_restart.WAYS)
 def test_continues_as_if_it_had_not_stopped(restart, rate, tmp_path):
     def make():
         inner = accumulating(3, rate, momentum=0.9)

@@ -6,8 +6,8 @@ Its combination is tested on several replicas, in tests/multi_worker/test_delta_
 import keras
 import numpy as np
 import pytest
-import restarts
 import tensorflow as tf
+import ways_to_restart
 
 import tf_adasum
 from tf_adasum import optimizers, rules
@@ -335,7 +335,7 @@ def test_configuration(options):
         assert again.name == options.get("name", "delta_adasum") and again.clipnorm == 1.0
 
 
-@pytest.mark.parametrize("restart", restarts.WAYS)
+@pytest.mark.parametrize("restart", ways_to_restart.WAYS)
 def test_continues_as_if_it_had_not_stopped(strategy, restart, tmp_path):
     def make():
         return model_of(strategy, lambda: DeltaAdasum(Adam(0.05), local_steps=3), run_eagerly=True)

@@ -546,7 +546,7 @@ def test_collective_pipeline(backend):
             counted.add(outcome)
 
     run()
-    counted.check(0.2)
+    counted.check(0.1)
 
 
 @pytest.fixture(autouse=True)

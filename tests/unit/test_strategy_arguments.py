@@ -150,7 +150,7 @@ def test_the_workers_are_asked_for_what_they_have_to_share(two_workers, monkeypa
         "on_nonfinite": "propagate",
     }
     with pytest.raises(Talked):
-        make()
+        make()  # once more, as nothing has started
     assert met[1][2] == rendezvous.DEFAULT_TIMEOUT
 
 
