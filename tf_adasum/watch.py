@@ -121,7 +121,7 @@ class Watch:
             if comes_from_others(error):
                 if self._cause_if_known_soon():
                     raise WorkerLostError(self.cause) from None
-            if self._depth == 1 and not self.cause:
+            if self._depth == 1 and self._own.state == "running":
                 self._own = dataclasses.replace(self._own, state="failed", why=_one_line(error))
             raise
         finally:
