@@ -1,4 +1,4 @@
-"""Keras callbacks that look at how gradients are combined, and train by what they see."""
+"""Keras callbacks: what gradients have in common, training by it, backups, equal replicas."""
 
 from tf_adasum.callbacks.backup_and_restore import BackupAndRestore
 from tf_adasum.callbacks.elastic_scale import ElasticScale
