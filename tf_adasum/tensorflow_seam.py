@@ -60,7 +60,7 @@ try:
     from tensorflow.python.eager import context
     from tensorflow.python.eager.polymorphic_function import polymorphic_function
     from tensorflow.python.framework import func_graph
-    from tensorflow.python.ops import control_flow_util
+    from tensorflow.python.ops import control_flow_util, resource_variable_ops
 except ImportError as error:
     raise ImportError(
         f"tf_adasum works with TensorFlow 2.21; TensorFlow {tf.__version__} has moved something it "
@@ -79,6 +79,8 @@ NO_XLA = (
 # The keys that `ReusingLauncher` gives away, far above those that TensorFlow counts up from 100.
 FIRST_KEY_BY_TURNS = 2**24
 KEYS_BY_TURNS = 8
+FIRST_COUNTED_KEY, COUNTED_KEYS = 2**30 + 2**25, 2**30 - 2**26
+_COUNTED = object()
 
 # Up to so many bytes from all replicas together, a sum is gathered.
 GATHERED_SUM_BYTES = 2**20
@@ -122,13 +124,17 @@ class ReusingLauncher(CollectiveReplicaLauncher):
     worker's memory each (seen with TensorFlow 2.21). A device's collectives run one after the
     other, and none ends before all have taken what it sent. So those of one kind, dtype and shape
     take the same few keys by turns; all workers count them alike, however often each of them traces
-    a function. Where a shape is not known beforehand, and in eager code, the keys are TensorFlow's.
+    a function. Where a shape is not known beforehand, as of sparse gradients, keys are counted when
+    the function runs: a key cannot change its shape, so every iteration of a loop needs its own. In
+    eager code they are TensorFlow's.
     """
 
     def __init__(self, *args):
         super().__init__(*args)
         self._signature = None
         self._made = collections.Counter()
+        with tf.init_scope(), tf.device("CPU:0"):
+            self._counted = resource_variable_ops.ResourceVariable(0, dtype=tf.int32)
 
     @contextlib.contextmanager
     def of(self, kind, value):
@@ -138,8 +144,9 @@ class ReusingLauncher(CollectiveReplicaLauncher):
             kind: name of the operation.
             value: tensor that it sends.
         """
-        is_known = value.shape.is_fully_defined() and not tf.executing_eagerly()
-        self._signature = (kind, value.dtype.name, *value.shape) if is_known else None
+        if not tf.executing_eagerly():
+            is_known = value.shape.is_fully_defined()
+            self._signature = (kind, value.dtype.name, *value.shape) if is_known else _COUNTED
         try:
             yield
         finally:
@@ -157,6 +164,9 @@ class ReusingLauncher(CollectiveReplicaLauncher):
     def _next_instance_key(self):
         if self._signature is None:
             return super()._next_instance_key()
+        if self._signature is _COUNTED:
+            with tf.device("CPU:0"):
+                return FIRST_COUNTED_KEY + self._counted.assign_add(1) % COUNTED_KEYS
         return self._key_of(self._signature)
 
     def _key_of(self, signature):

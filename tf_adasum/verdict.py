@@ -29,6 +29,7 @@ class Status:
             up" (it cannot go on).
         why: of the last four states: one line.
         call: number of its last call of `fit`, `evaluate`, …
+        inside: 1 while it is in that call, 0 after it.
         entered: how many collectives it has entered, while it waits in one.
         of_python: number of the collective that Python waits for, 0 for one in a compiled function.
         waits: for how many seconds it has been in one; 0 if it is in none.
@@ -38,6 +39,7 @@ class Status:
     state: str = "starting"
     why: str = ""
     call: int = 0
+    inside: int = 0
     entered: int = 0
     of_python: int = 0
     waits: float = 0.0
@@ -74,7 +76,7 @@ def failure(cluster, statuses, patience):
             return status.why
     if own.waits >= GRACE:
         for rank, status in others.items():
-            if status.state == "failed" and status.call == own.call:
+            if status.state == "failed" and own.inside and status.call == own.call:
                 return f"{cluster.named([rank])} failed: {status.why}. {WHAT_TO_DO}"
             if status.state == "ended":
                 return (

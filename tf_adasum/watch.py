@@ -56,7 +56,7 @@ class Watch:
         self._cluster, self._ends = cluster, ends
         self._silence = timeout / 2 if timeout else SILENCE
         self._patience = timeout or PATIENCE
-        self._own = Status()
+        self._own, self._lock = Status(), threading.Lock()
         self._statuses = {}
         self._calls, self._depth = 0, 0
         self._counters, self._abort = [], None
@@ -89,7 +89,7 @@ class Watch:
         _watches[self._cluster] = self
         self._counters.append(counters)
         self._abort = abort
-        self._own = dataclasses.replace(self._own, state="running")
+        self._say(state="running")
         if self.cause:
             raise WorkerLostError(self.cause)
 
@@ -111,7 +111,7 @@ class Watch:
         """
         if self._depth == 0 and self._own.state in ("running", "failed"):
             self._calls += 1
-            self._own = dataclasses.replace(self._own, state="running", why="", call=self._calls)
+            self._say(state="running", why="", call=self._calls, inside=1)
         self._depth += 1
         try:
             yield
@@ -122,10 +122,12 @@ class Watch:
                 if self._cause_if_known_soon():
                     raise WorkerLostError(self.cause) from None
             if self._depth == 1 and self._own.state == "running":
-                self._own = dataclasses.replace(self._own, state="failed", why=_one_line(error))
+                self._say(state="failed", why=_one_line(error))
             raise
         finally:
             self._depth -= 1
+            if self._depth == 0:
+                self._say(inside=0)
 
     def stop(self):
         """Says good-bye; called at the end of the process."""
@@ -134,7 +136,7 @@ class Watch:
         error = getattr(sys, "last_value", None)  # of the exception that ended the script
         why = self._own.why or (_one_line(error) if error is not None else "")
         if not self.cause:
-            self._own = dataclasses.replace(self._own, state="ended", why=why)
+            self._say(state="ended", why=why)
         self._ending = True
         self._thread.join(5 * SECONDS_BETWEEN_MESSAGES)
 
@@ -142,6 +144,10 @@ class Watch:
         """Waits for the cause of what TensorFlow has raised, which may have been faster."""
         with self._change:
             return self._change.wait_for(lambda: self.cause, 4 * SECONDS_BETWEEN_MESSAGES)
+
+    def _say(self, **fields):
+        with self._lock:
+            self._own = dataclasses.replace(self._own, **fields)
 
     # ---- the thread ----------------------------------------------------------------------------
 
@@ -214,8 +220,7 @@ class Watch:
         if progress != self._progress:
             self._progress, self._waits_since = progress, now
         waits = progress is not None and progress[0] > progress[1]
-        self._own = dataclasses.replace(
-            self._own,
+        self._say(
             entered=progress[0] if waits else 0,
             of_python=progress[2] if waits else 0,
             waits=now - self._waits_since if waits else 0.0,
@@ -244,7 +249,7 @@ class Watch:
             with self._change:
                 self.cause = cause
                 self._change.notify_all()
-            self._own = dataclasses.replace(self._own, state="gave up", why=cause)
+            self._say(state="gave up", why=cause)
             self._speak()
             if self._abort:
                 self._abort(cause)

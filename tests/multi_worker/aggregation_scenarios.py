@@ -110,7 +110,7 @@ def build_text_model(one_hot=False):
     return keras.Model(words, keras.layers.Dense(1, name="head")(averaged))
 
 
-def train_text_model(strategy, rule, optimizer="sgd", one_hot=False, epochs=2):
+def train_text_model(strategy, rule, optimizer="sgd", one_hot=False, epochs=2, together=1):
     """`fit` of a model with an Embedding; returns weights, losses and the state of the rule."""
     if strategy:
         use_rule(strategy, RULES[rule]())
@@ -123,8 +123,8 @@ def train_text_model(strategy, rule, optimizer="sgd", one_hot=False, epochs=2):
         table = generator.standard_normal([50, 4])
         model.get_layer("table").set_weights([table])
         model.get_layer("head").set_weights([np.ones([4, 1]), np.zeros([1])])
-        model.compile(optimizer=keras.optimizers.get(optimizer), loss="mse")
-    history = model.fit(x, y, batch_size=32, epochs=epochs, shuffle=False, verbose=0).history
+        model.compile(keras.optimizers.get(optimizer), "mse", steps_per_execution=together)
+    history = model.fit(x, y, batch_size=16, epochs=epochs, shuffle=False, verbose=0).history
     return {"loss": history["loss"], **weights_of(model), **rule_state(model)}
 
 

@@ -115,6 +115,8 @@ class WorkerGroup:
             error = json.loads(line)["error"]
             if error:
                 failures.append(f"worker {index}:\n{error}")
+        if any("Collective ops is aborted" in each or "WorkerLost" in each for each in failures):
+            self._end_with("\n".join(failures))  # no collective works any more
         if failures:
             raise WorkerFailed("\n".join(failures))
 

@@ -236,6 +236,18 @@ def test_an_embedding_trains_as_its_dense_twin(group, rule):
     assert np.isfinite(sparse[0]["loss"]).all()
 
 
+@pytest.mark.feature("`Embedding` with `steps_per_execution`")
+@pytest.mark.parametrize("group", ["2x1", "2x2"], indirect=True, scope="module")
+def test_an_embedding_in_a_loop_on_the_device(group):
+    """Each iteration sends another number of rows."""
+    one_by_one, together = (
+        group.run("aggregation_scenarios.train_text_model", rule="adasum", together=number)
+        for number in (1, 3)
+    )
+    for name in one_by_one[0]:
+        np.testing.assert_array_equal(together[1][name], one_by_one[0][name], err_msg=name)
+
+
 def test_workers_share_a_host_if_their_addresses_do(tmp_path):
     options = {"local_reduction": "mean", "radix_plan": [2]}
     hosts = ["127.0.0.1", "127.0.0.2"]

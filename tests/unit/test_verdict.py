@@ -18,7 +18,7 @@ def judged(own=None, **others):
     return failure(CLUSTER, statuses, PATIENCE)
 
 
-WAITING = Status("running", call=3, entered=7, waits=GRACE)
+WAITING = Status("running", call=3, inside=1, entered=7, waits=GRACE)
 
 
 @pytest.mark.parametrize("own", [Status(), Status("running"), WAITING])
@@ -40,6 +40,8 @@ def test_a_failure_matters_to_those_who_wait_in_the_same_call():
     assert judged(WAITING, _0=failed).startswith("chief 0 (a:1) failed: ValueError: no.")
     assert judged(dataclasses.replace(WAITING, waits=GRACE / 2), _0=failed) is None
     assert judged(dataclasses.replace(WAITING, call=4), _0=failed) is None, "they go on together"
+    outside = dataclasses.replace(WAITING, state="failed", inside=0)
+    assert judged(outside, _0=failed) is None, "it failed on both, and both go on"
 
 
 def test_an_end_matters_to_those_who_wait():
