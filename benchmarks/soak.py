@@ -16,6 +16,7 @@ benchmarks/results/DATE-soak.md.
 """
 
 import argparse
+import contextlib
 import os
 import pathlib
 import tempfile
@@ -140,12 +141,14 @@ def custom_loop(strategy, model, x, y, steps, sample, in_epochs):
         return strategy.reduce("MEAN", losses, axis=None)
 
     iterator = iter(batches)
-    for step in range(1, steps + 1):
-        train_step(next(iterator))
-        sample(step)
-        if in_epochs and step % EPOCH == 0:
-            next(iter(strategy.experimental_distribute_dataset(dataset.take(4))))
-            iterator = iter(batches)
+    is_ours = hasattr(strategy, "working_together")
+    with strategy.working_together() if is_ours else contextlib.nullcontext():
+        for step in range(1, steps + 1):
+            train_step(next(iterator))
+            sample(step)
+            if in_epochs and step % EPOCH == 0:
+                next(iter(strategy.experimental_distribute_dataset(dataset.take(4))))
+                iterator = iter(batches)
         if step % EPOCH == 0 and hasattr(strategy, "check_model"):
             strategy.check_model(model)
 

@@ -46,7 +46,8 @@ def remove_unfinished(folder):
     """Removes what killed processes have left in a directory that nobody else writes to."""
     for name in os.listdir(folder):
         if name.startswith(UNFINISHED):
-            os.remove(os.path.join(folder, name))
+            with contextlib.suppress(OSError):  # not ours: a directory
+                os.remove(os.path.join(folder, name))
 
 
 def _to_the_disk(path):

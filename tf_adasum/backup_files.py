@@ -12,6 +12,7 @@ import hashlib
 import json
 import math
 import pathlib
+import re
 import warnings
 
 import numpy as np
@@ -151,10 +152,10 @@ class BackupFiles:
         """
         refused = []
         for path in self._paths():
-            data = path.read_bytes()
             try:
+                data = path.read_bytes()
                 backup = Backup.decoded(data, path)
-            except DamagedBackup as error:
+            except (DamagedBackup, OSError) as error:
                 refused.append(str(error))
                 continue
             if refused:
@@ -168,11 +169,12 @@ class BackupFiles:
     def _paths(self):
         """Those of all backups, the one that is furthest in its training first."""
 
-        def progress(path):
-            _, epoch, _, batch = path.stem.split("-")
-            return int(epoch), int(batch)
-
-        return sorted(self.folder.glob(f"epoch-*-batch-*{SUFFIX}"), key=progress, reverse=True)
+        found = []
+        for path in self.folder.glob(f"*{SUFFIX}"):
+            name = re.fullmatch(r"epoch-(\d+)-batch-(\d+)", path.stem)
+            if name and path.is_file():
+                found.append((int(name[1]), int(name[2]), path))
+        return [path for *_, path in sorted(found, reverse=True)]
 
     def remove(self):
         """Removes all backups, and the directory if it is empty then."""

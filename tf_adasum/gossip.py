@@ -26,14 +26,14 @@ class Line:
     """One connection, over which lines of JSON go; nothing here blocks.
 
     Attributes:
-        heard: when something arrived last, in seconds of `time.monotonic`.
+        begun, heard: when it began, and when something arrived last, by `time.monotonic`.
         is_open: False after the other side has ended.
     """
 
     def __init__(self, connection):
         connection.setblocking(False)
         self.connection = connection
-        self.heard = time.monotonic()
+        self.begun = self.heard = time.monotonic()
         self.is_open = True
         self._incoming, self._outgoing = b"", b""
 
@@ -120,7 +120,7 @@ class Hub:
                     continue
                 self.lines[rank] = line
                 messages += [(rank, message) for message in others]
-            elif not line.is_open or time.monotonic() > line.heard + _SECONDS_TO_CONNECT:
+            elif not line.is_open or time.monotonic() > line.begun + _SECONDS_TO_CONNECT:
                 self._strangers.remove(line)
                 line.close()
         for rank, line in self.lines.items():
@@ -130,9 +130,8 @@ class Hub:
 
     def _introduced(self, message):
         rank, token = message.get("rank"), message.get("token")
-        is_member = isinstance(token, str) and hmac.compare_digest(
-            token.encode(), self._token.encode()
-        )
+        is_text = isinstance(token, str) and token.isascii()
+        is_member = is_text and hmac.compare_digest(token, self._token)
         return rank if is_member and type(rank) is int and rank not in self.lines else None
 
     def send(self, message):

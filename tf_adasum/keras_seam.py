@@ -849,7 +849,8 @@ def _working_together(original):
         strategy = self._distribute_strategy
         if not _is_ours(strategy):
             return original(self, *args, **kwargs)
-        with strategy.working_together():
+        is_a_step = original.__name__.endswith("on_batch")
+        with strategy.watching() if is_a_step else strategy.working_together():
             return original(self, *args, **kwargs)
 
     return call

@@ -187,7 +187,7 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
             yield
             return
         try:
-            with start_guard.bounded(tasks, timeout), self.working_together():
+            with start_guard.bounded(tasks, timeout), self.watching():
                 yield
         except BaseException:
             if self._watch.is_starting:
@@ -205,11 +205,13 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
             "on_nonfinite": self._on_nonfinite,
         }
 
+    @contextlib.contextmanager
     def working_together(self):
         """Returns a context manager for what all workers do together, such as a training loop.
 
-        `fit`, `evaluate`, `predict` and their like are in one already. An exception that leaves it
-        is told to the other workers, which would wait for this one:
+        `fit`, `evaluate` and `predict` are in one already. An exception that leaves it is told to
+        the other workers, which would wait for this one. And keys of collectives are used again,
+        of which TensorFlow keeps 1.6 kB each; do not catch errors of collectives inside of it.
 
         >>> with strategy.working_together():
         ...     for batch in batches:
@@ -218,6 +220,16 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         Raises:
             WorkerLostError: where TensorFlow has raised because of another worker.
         """
+        cross_device_ops = tensorflow_seam.cross_device_ops(self.extended)
+        with self.watching():
+            if cross_device_ops.all_local:
+                yield
+                return
+            with cross_device_ops.key_turns.within(lambda *own: self._gather_from_workers(own)):
+                yield
+
+    def watching(self):
+        """As `working_together`, but for a single step: keys of collectives are TensorFlow's."""
         return self._watch.call(tensorflow_seam.may_come_from_another_worker)
 
     @property

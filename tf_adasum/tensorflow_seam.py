@@ -117,6 +117,45 @@ class GradientReduction(CommunicationOptions):
         return self.with_options(super().merge(options))
 
 
+class KeyTurns:
+    """When keys of collectives are used again: in calls that all workers make together.
+
+    An error can cut a collective off, and TensorFlow does not forget what it had of it: that key
+    must not come again. So the workers agree, when such a call begins, on a new generation of keys
+    if an error has left one before.
+
+    Attributes:
+        are_on: whether keys are used again.
+        generation: how many times an error has left such a call.
+        is_broken_off: whether one has, on this worker, since they last agreed.
+    """
+
+    def __init__(self):
+        self.are_on, self.generation, self.is_broken_off = False, 0, False
+
+    @contextlib.contextmanager
+    def within(self, agree):
+        """Around such a call.
+
+        Args:
+            agree: function of this worker's generation and `is_broken_off` that returns those of
+                all workers, ``[workers, 2]``.
+        """
+        if self.are_on:
+            yield
+            return
+        of_all = agree(self.generation, self.is_broken_off)
+        self.generation = int(of_all[:, 0].max() + of_all[:, 1].max())
+        self.are_on, self.is_broken_off = True, False
+        try:
+            yield
+        except BaseException:
+            self.is_broken_off = True
+            raise
+        finally:
+            self.are_on = False
+
+
 class ReusingLauncher(CollectiveReplicaLauncher):
     """TensorFlow's launcher of a replica's collectives, with keys that are used again.
 
@@ -126,11 +165,16 @@ class ReusingLauncher(CollectiveReplicaLauncher):
     take the same few keys by turns; all workers count them alike, however often each of them traces
     a function. Where a shape is not known beforehand, as of sparse gradients, keys are counted when
     the function runs: a key cannot change its shape, so every iteration of a loop needs its own. In
-    eager code they are TensorFlow's.
+    eager code, and where it is not the turn of `KeyTurns`, they are TensorFlow's.
+
+    Args:
+        turns: the `KeyTurns`.
+        args: TensorFlow's.
     """
 
-    def __init__(self, *args):
+    def __init__(self, turns, *args):
         super().__init__(*args)
+        self._turns = turns
         self._signature = None
         self._made = collections.Counter()
         with tf.init_scope(), tf.device("CPU:0"):
@@ -174,6 +218,9 @@ class ReusingLauncher(CollectiveReplicaLauncher):
             graph = tf.compat.v1.get_default_graph()
             ask = functools.partial(self._key_of, signature)
             return graph.capture_call_time_value(ask, tf.TensorSpec([], tf.int32))
+        if not self._turns.are_on:
+            return super()._next_instance_key()
+        signature = (self._turns.generation, *signature)
         turn = self._made[signature] % KEYS_BY_TURNS
         self._made[signature] += 1
         place = zlib.crc32(repr(signature).encode()) % 2**27
@@ -253,9 +300,11 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         self._graphs = {}
         self._gathers = {}
         self._parts = {}
+        self.key_turns = KeyTurns()
+        keys = self._collective_keys
         self._launchers = [
             ReusingLauncher(
-                one._group_key, one._group_size, self._collective_keys, one._device, one._options
+                self.key_turns, one._group_key, one._group_size, keys, one._device, one._options
             )
             for one in self._launchers
         ]

@@ -14,6 +14,9 @@ ALL_WAIT = 120.0
 # have taken part in the collective before it ended.
 GRACE = 2.0
 
+# The same where all wait: what they say of themselves is not of the same moment.
+LONG = 10.0
+
 WHAT_TO_DO = (
     "Restart all workers; with callbacks.BackupAndRestore they go on where the last backup was made"
     " (tf-adasum-launch --max-restarts does it by itself)."
@@ -69,7 +72,8 @@ def failure(cluster, statuses, patience):
     """
     own = statuses[cluster.rank]
     others = {rank: status for rank, status in statuses.items() if rank != cluster.rank}
-    for rank, status in others.items():
+    needs_others = own.inside or own.waits or own.state == "starting"
+    for rank, status in others.items() if needs_others else ():
         if status.state == "lost":
             return f"{cluster.named([rank])} was lost: {status.why}. {WHAT_TO_DO}"
         if status.state == "gave up":
@@ -78,14 +82,15 @@ def failure(cluster, statuses, patience):
         for rank, status in others.items():
             if status.state == "failed" and own.inside and status.call == own.call:
                 return f"{cluster.named([rank])} failed: {status.why}. {WHAT_TO_DO}"
+            if status.state == "ended" and status.why:
+                return f"{cluster.named([rank])} has ended: {status.why}. {WHAT_TO_DO}"
             if status.state == "ended":
                 return (
-                    f"{cluster.named([rank])} has ended{status.why and f': {status.why}'}, and "
-                    f"{cluster.names[cluster.rank]} waits for it. All workers have to make the "
-                    f"same calls. {WHAT_TO_DO}"
+                    f"{cluster.named([rank])} has ended, and {cluster.names[cluster.rank]} waits "
+                    f"for it. All workers have to make the same calls. {WHAT_TO_DO}"
                 )
     of_all = statuses.values()
-    if len(statuses) == len(cluster.names) and all(status.waits >= GRACE for status in of_all):
+    if len(statuses) == len(cluster.names) and all(status.waits >= LONG for status in of_all):
         differ = len({status.of_python for status in of_all}) > 1
         if differ or own.waits >= min(patience, ALL_WAIT):
             places = [f"{cluster.names[r]} is at {statuses[r].at}" for r in sorted(statuses)]

@@ -16,6 +16,7 @@ import re
 import sys
 import threading
 import time
+import traceback
 
 from tf_adasum import gossip, rendezvous, whereabouts
 from tf_adasum.errors import WorkerLostError
@@ -27,6 +28,9 @@ SECONDS_BETWEEN_MESSAGES = 1.0
 # lost (half of the minute within which everybody is to know), and how long to wait for a worker
 # that is alive, which may be writing a large checkpoint.
 SILENCE, PATIENCE = 30.0, 600.0
+
+# A process may hold Python's global lock for some seconds.
+SHORTEST_SILENCE = 10.0
 
 SECONDS_BETWEEN_NOTICES = 30.0
 
@@ -54,14 +58,15 @@ class Watch:
     def __init__(self, cluster, ends, timeout=None):
         self.cause = None
         self._cluster, self._ends = cluster, ends
-        self._silence = timeout / 2 if timeout else SILENCE
+        self._silence = max(timeout / 2, SHORTEST_SILENCE) if timeout else SILENCE
         self._patience = timeout or PATIENCE
         self._own, self._lock = Status(), threading.Lock()
-        self._statuses = {}
+        self._statuses, self._heard = {}, {}
         self._calls, self._depth = 0, 0
         self._counters, self._abort = [], None
         self._progress, self._waits_since, self._told = None, 0.0, 0.0
         self._signature, self._still_since = None, time.monotonic()
+        self._observed, self._dangling = None, 0
         self._last_round = time.monotonic()
         self._change = threading.Condition()
         self._ending = False
@@ -111,6 +116,10 @@ class Watch:
         """
         if self._depth == 0 and self._own.state in ("running", "failed"):
             self._calls += 1
+            self._observed = threading.get_ident()
+            if self._own.state == "failed":  # it may have left collectives in the middle
+                entered, left, _ = self._read_counters()
+                self._dangling = entered - left
             self._say(state="running", why="", call=self._calls, inside=1)
         self._depth += 1
         try:
@@ -153,7 +162,11 @@ class Watch:
 
     def _run(self):
         while not self._ending:
-            self._round()
+            try:
+                self._round()
+            except Exception:  # a watch that has ended would be taken for a worker that has
+                traceback.print_exc()
+                time.sleep(SECONDS_BETWEEN_MESSAGES)
         self._speak()
         self._ends.close()
 
@@ -185,6 +198,7 @@ class Watch:
         gone = self._statuses.get(rank, Status()).state in _GONE
         if status is not None and not gone and rank < len(self._cluster.names):
             self._statuses[rank] = status
+            self._heard[rank] = time.monotonic()
 
     def _look_at(self, rank, line):
         """Notices that a worker does not speak any more."""
@@ -210,22 +224,27 @@ class Watch:
             for line in self._ends.lines.values():
                 line.heard = now
         self._last_round = now
-        signature, at = whereabouts.of_main_thread()
+        signature, at = whereabouts.of_thread(self._observed)
         if signature != self._signature:
             self._signature, self._still_since = signature, now
         progress = None
-        if now - self._still_since >= _STILL and self._counters:
-            entered, left, of_python = zip(*(read() for read in self._counters), strict=True)
-            progress = (sum(entered), sum(left), max(of_python))
+        if signature and now - self._still_since >= _STILL and self._counters:
+            progress = self._read_counters()
         if progress != self._progress:
             self._progress, self._waits_since = progress, now
-        waits = progress is not None and progress[0] > progress[1]
+        waits = progress is not None and progress[0] - progress[1] > self._dangling
         self._say(
             entered=progress[0] if waits else 0,
             of_python=progress[2] if waits else 0,
             waits=now - self._waits_since if waits else 0.0,
             at=at,
         )
+
+    def _read_counters(self):
+        if not self._counters:
+            return 0, 0, 0
+        entered, left, of_python = zip(*(read() for read in self._counters), strict=True)
+        return sum(entered), sum(left), max(of_python)
 
     def _speak(self):
         own = dataclasses.asdict(self._own)
@@ -236,13 +255,19 @@ class Watch:
         somebody_waits = any(status.waits for status in [*self._statuses.values(), self._own])
         for rank, status in self._statuses.items():
             if somebody_waits or status.state not in ("starting", "running"):
-                notable[rank] = dataclasses.asdict(status)
+                notable[rank] = dataclasses.asdict(self._as_of_now(rank, status))
         self._ends.send({"statuses": notable})
+
+    def _as_of_now(self, rank, status):
+        """A status that is not fresh says nothing of whether its worker still waits."""
+        is_fresh = time.monotonic() - self._heard.get(rank, 0.0) < 3 * SECONDS_BETWEEN_MESSAGES
+        return status if is_fresh else dataclasses.replace(status, waits=0.0)
 
     def _judge(self):
         if self.cause is not None:
             return
-        statuses = {**self._statuses, self._cluster.rank: self._own}
+        statuses = {rank: self._as_of_now(rank, one) for rank, one in self._statuses.items()}
+        statuses[self._cluster.rank] = self._own
         cause = failure(self._cluster, statuses, self._patience)
         if cause is not None:
             print(f"tf_adasum: {cause}", file=sys.stderr, flush=True)

@@ -8,18 +8,24 @@ import threading
 _PACKAGES = ("tensorflow", "keras", "tf_adasum", "wrapt", "numpy")
 
 
-def of_main_thread():
-    """Returns where the main thread is.
+def of_thread(identity):
+    """Returns where a thread is.
+
+    Args:
+        identity: its `ident`; None for the main thread.
 
     Returns:
         A value that is the same for a thread that has not moved (and may be for one that is back at
         the same place), and "train.py:41 (main)": the innermost line that belongs neither to this
-        package nor to TensorFlow or Keras; "" if there is none.
+        package nor to TensorFlow or Keras; "" if there is none. The value is None for a thread
+        that is not in a call of TensorFlow's.
     """
-    frame = sys._current_frames().get(threading.main_thread().ident)
+    frame = sys._current_frames().get(identity or threading.main_thread().ident)
     if frame is None:
         return None, ""
-    signature = (id(frame), frame.f_lasti)
+    signature = None
+    if "tensorflow" in frame.f_code.co_filename.split(os.sep):
+        signature = (id(frame), frame.f_lasti)
     while frame is not None and _is_of_a_package(frame.f_code.co_filename):
         frame = frame.f_back
     if frame is None:

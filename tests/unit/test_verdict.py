@@ -6,7 +6,7 @@ import json
 import pytest
 
 from tf_adasum.cluster import Cluster
-from tf_adasum.verdict import GRACE, Status, failure, notice
+from tf_adasum.verdict import GRACE, LONG, Status, failure, notice
 
 CLUSTER = Cluster(("a:1", "b:2", "c:3"), ("chief 0", "worker 0", "worker 1"), 1)
 PATIENCE = 100.0
@@ -18,6 +18,7 @@ def judged(own=None, **others):
     return failure(CLUSTER, statuses, PATIENCE)
 
 
+INSIDE = Status("running", call=3, inside=1)
 WAITING = Status("running", call=3, inside=1, entered=7, waits=GRACE)
 
 
@@ -27,12 +28,13 @@ def test_nobody_is_to_blame_while_all_run(own):
 
 
 def test_a_lost_worker_ends_everything_at_once():
-    cause = judged(_0=Status("running"), _2=Status("lost", "it is silent"))
+    assert judged(Status("running"), _2=Status("lost")) is None, "not where it is not needed"
+    cause = judged(INSIDE, _0=Status("running"), _2=Status("lost", "it is silent"))
     assert cause.startswith("worker 1 (c:3) was lost: it is silent. Restart all workers")
 
 
 def test_all_give_up_for_the_same_reason():
-    assert judged(_2=Status("gave up", "worker 0 was lost")) == "worker 0 was lost"
+    assert judged(INSIDE, _2=Status("gave up", "worker 0 was lost")) == "worker 0 was lost"
 
 
 def test_a_failure_matters_to_those_who_wait_in_the_same_call():
@@ -50,7 +52,7 @@ def test_an_end_matters_to_those_who_wait():
     cause = judged(WAITING, _2=ended)
     assert cause.startswith("worker 1 (c:3) has ended, and worker 0 waits for it.")
     cause = judged(WAITING, _2=Status("ended", "KeyError: 1"))
-    assert cause.startswith("worker 1 (c:3) has ended: KeyError: 1, and worker 0 waits")
+    assert cause.startswith("worker 1 (c:3) has ended: KeyError: 1. Restart")
 
 
 def test_patience_ends():
@@ -65,12 +67,14 @@ def test_patience_ends():
 
 
 def test_all_wait_for_each_other():
-    in_python = dataclasses.replace(WAITING, of_python=4, at="callback.py:3 (on_epoch_end)")
-    assert judged(WAITING, _0=WAITING, _2=WAITING) is None
-    cause = judged(WAITING, _0=in_python, _2=WAITING)
+    waiting = dataclasses.replace(WAITING, waits=LONG)
+    in_python = dataclasses.replace(waiting, of_python=4, at="callback.py:3 (on_epoch_end)")
+    assert judged(waiting, _0=waiting, _2=waiting) is None
+    cause = judged(waiting, _0=in_python, _2=waiting)
     assert "chief 0 is at callback.py:3 (on_epoch_end), worker 0 is at" in cause
-    assert judged(WAITING, _0=in_python, _2=Status("running")) is None, "may still come"
-    assert judged(WAITING, _0=in_python) is None, "nothing is known of worker 1"
+    assert judged(waiting, _0=in_python, _2=Status("running")) is None, "may still come"
+    assert judged(waiting, _0=in_python) is None, "nothing is known of worker 1"
+    assert judged(waiting, _0=dataclasses.replace(in_python, waits=GRACE), _2=waiting) is None
     long = dataclasses.replace(WAITING, waits=PATIENCE)
     assert "have not made the same calls" in judged(long, _0=long, _2=long)
 

@@ -23,6 +23,7 @@ SOON = 20.0  # seconds, on a busy machine
 def fast(monkeypatch):
     monkeypatch.setattr(watch, "SECONDS_BETWEEN_MESSAGES", 0.05)
     monkeypatch.setattr(watch, "_STILL", 0.1)
+    monkeypatch.setattr(watch, "SHORTEST_SILENCE", 0.5)
 
 
 @pytest.fixture
@@ -76,8 +77,11 @@ def test_a_process_that_has_ended_is_lost_to_all(workers, lost, capfd):
     up(watches)
     eventually(lambda: len(watches[0]._statuses) == 2)
     cut(watches[lost])
+    time.sleep(0.5)
+    assert not any(one.cause for one in watches), "nobody needs it"
     for rank, one in enumerate(watches):
         if rank != lost:
+            one._say(inside=1)
             eventually(lambda one=one: one.aborted)
             assert f"worker {lost} (127.0.0.1:{lost + 1}) was lost" in one.cause
             assert one.aborted == [one.cause], "once"
@@ -98,6 +102,7 @@ def test_a_silent_worker_is_lost(workers, monkeypatch):
     up(watches)
     eventually(lambda: state_of_1(watches[0]) == "running")
     monkeypatch.setattr(watches[1], "_speak", lambda: None)
+    watches[0]._say(inside=1)
     eventually(lambda: watches[0].cause)
     assert re.search("worker 1 .* was lost: it has been silent for", watches[0].cause)
 
@@ -132,7 +137,7 @@ def test_the_exception_of_another_worker_ends_the_wait(workers, monkeypatch):
     watches = workers(2)
     up(watches[1:])
     up(watches[:1], counters=lambda: (1, 0, 0))  # in a collective
-    monkeypatch.setattr(whereabouts, "of_main_thread", lambda: (1, "train.py:4 (main)"))
+    monkeypatch.setattr(whereabouts, "of_thread", lambda _: (1, "train.py:4 (main)"))
     with pytest.raises(WorkerLostError, match=r"worker 1 .* failed: ValueError: no rows"):
         with watches[0].call(lambda error: True):
             raising(watches[1], ValueError("no rows"))
@@ -154,7 +159,7 @@ def test_who_does_not_come_is_named(workers, monkeypatch):
     watches = workers(2, timeout=2.0)
     up(watches[1:])
     up(watches[:1], counters=lambda: (1, 0, 0))
-    monkeypatch.setattr(whereabouts, "of_main_thread", lambda: (1, "train.py:4 (main)"))
+    monkeypatch.setattr(whereabouts, "of_thread", lambda _: (1, "train.py:4 (main)"))
     eventually(lambda: watches[0].aborted)
     assert re.search(r"waited \d+ s for worker 1 .*at train.py:4 \(main\)", watches[0].cause)
 
@@ -163,7 +168,7 @@ def test_progress_is_no_wait(workers, monkeypatch):
     watches = workers(2, timeout=2.0)
     counts = iter(range(1, 10**6))
     up(watches, counters=lambda: (next(counts), 0, 0))  # in one collective after the other
-    monkeypatch.setattr(whereabouts, "of_main_thread", lambda: (1, ""))
+    monkeypatch.setattr(whereabouts, "of_thread", lambda _: (1, ""))
     time.sleep(3)
     assert [one.cause for one in watches] == [None, None]
 
@@ -178,7 +183,15 @@ def test_a_start_that_comes_too_late(workers):
 
 @pytest.mark.parametrize(
     "line",
-    [b"", b"\x00\xff\n", b"[]\n", b'{"rank": 1}\n', b'{"rank": 1, "token": "x"}\n', b"[" * 99999],
+    [
+        b"",
+        b"\x00\xff\n",
+        b"[]\n",
+        b'{"rank": 1}\n',
+        b'{"rank": 1, "token": "x"}\n',
+        b'{"rank": 1, "token": "\\ud800"}\n',
+        b"[" * 99999,
+    ],
 )
 def test_strangers_are_left_outside(workers, line):
     watches = workers(2)
@@ -202,7 +215,7 @@ def test_nonsense_from_a_worker_is_ignored(workers, message):
 
 
 def test_where_the_main_thread_is():
-    assert re.fullmatch(r"\w+\.py:\d+ \(.*\)", whereabouts.of_main_thread()[1])
+    assert re.fullmatch(r"\w+\.py:\d+ \(.*\)", whereabouts.of_thread(None)[1])
 
 
 def test_one_line_of_an_exception():
