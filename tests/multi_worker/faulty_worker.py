@@ -170,6 +170,7 @@ def report(error):
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
     try:
         main()
     except BaseException as error:
