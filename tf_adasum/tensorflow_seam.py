@@ -355,7 +355,9 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
             group_key = launcher._group_key + FIRST_PART + key
             keys = self._collective_keys
             keys._instance_key_table.setdefault(group_key, {})[launcher._device] = 0
-            part = ReusingLauncher(group_key, size, keys, launcher._device, launcher._options)
+            part = ReusingLauncher(
+                self.key_turns, group_key, size, keys, launcher._device, launcher._options
+            )
             # One order for all collectives of a device, whatever their group.
             part._ordering_token = launcher._ordering_token
             self._parts[local, key] = part
