@@ -74,6 +74,9 @@ class TrainingBackup:
         backup = self._newest()
         if backup is not None:
             self._restore(model, backup)
+            epoch, batch = backup.progress
+            if self._is_writer():  # Keras says "Epoch 1/4" either way
+                print(f"tf_adasum: going on at epoch {epoch + 1}, batch {batch + 1}", flush=True)
         elif self._any(self._is_of_keras()):
             self._restore_as_keras(model)
         if self._order is None:

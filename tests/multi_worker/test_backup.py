@@ -60,8 +60,14 @@ def goes_on_as_unbroken(group, tmp_path, at, batches, plain=False, only_worker_0
 class TestGoingOn:
     @pytest.mark.parametrize(
         ("group", "kind"),
-        [("1x2", "delta"), ("2x2", "delta")]
-        + [("2x1", kind) for kind in ("adam", "adacons", "delta", "loss_scale")],
+        [
+            ("1x2", "delta"),
+            ("2x1", "adam"),
+            ("2x1", "delta"),
+            pytest.param("2x1", "adacons", marks=pytest.mark.slow),
+            pytest.param("2x1", "loss_scale", marks=pytest.mark.slow),
+            pytest.param("2x2", "delta", marks=pytest.mark.slow),
+        ],
         indirect=["group"],
     )
     def test_within_an_epoch(self, group, kind, tmp_path):
