@@ -341,10 +341,11 @@ def test_command_line_of_the_launcher(words):
     hypothesis.assume(all(word.isprintable() for word in words))
     started = []
 
-    def run_group(command, environments, timeout, grace):
+    def run_group(command, environments_of, timeout, grace, max_restarts):
         assert len(command) > 2 and all(isinstance(word, str) for word in command)
         assert timeout is None or timeout > 0
-        started.append(environments)
+        assert max_restarts >= 0
+        started.append(environments_of(0))
         return 0
 
     original, launch.run_group = launch.run_group, run_group
