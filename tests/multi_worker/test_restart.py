@@ -123,11 +123,11 @@ class TestBackup:
             assert_same_state(actual, "final", expected, "final")
         assert results[0]["saved gain"] > 1.05
 
-    def test_local_slots_are_those_of_worker_0(self, group, tmp_path):
+    def test_local_slots_are_each_worker_s_own(self, group, tmp_path):
         results = run(group, "interrupted_with_backup", name="delta_local", folder=str(tmp_path))
         assert differ(results[0], results[1], "saved slot")
         for actual in results:
-            assert_same_state(actual, "begin", results[0], "saved")
+            assert_same_state(actual, "begin", actual, "saved")
         own, other = (part_of(actual, "final weight") for actual in results)
         assert_same(own, other)
 

@@ -427,6 +427,8 @@ def assert_pipeline(result, gradients, scheme, backend):
             groups.append((stack, own.astype(np.float64).ravel(), *numbers))
     for stack, own, rounding, smallest, largest in groups:
         assert own.shape == stack[0].shape
+        if scheme.wire_dtype:
+            largest = min(largest, float(scheme.wire_dtype.max))
         yield _check_group(stack, own, rounding, smallest, largest, scheme, replicas, backend)
 
 
