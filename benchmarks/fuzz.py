@@ -1,4 +1,4 @@
-"""Runs the fuzz tests with all their random cases, and counts these.
+"""Runs the fuzz tests with all their random cases, and counts those that hypothesis counts.
 
     python benchmarks/fuzz.py [--times N] [--seed S]
 
