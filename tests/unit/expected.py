@@ -14,7 +14,14 @@ DTYPES = [tf.float16, tf.bfloat16, tf.float32, tf.float64]
 # Half a unit in the last place, for the one rounding of a result, and 1 % more because stock
 # TensorFlow casts float64 to the 16-bit types through float32. For float64: a few units.
 ROUNDING = {tf.float16: 2.0**-11, tf.bfloat16: 2.0**-8, tf.float32: 2.0**-24, tf.float64: 2.0**-50}
-SMALLEST = {tf.float16: 2.0**-24, tf.bfloat16: 2.0**-126, tf.float32: 2.0**-126, tf.float64: 0.0}
+# Below its smallest normal number a dtype rounds absolutely, and TensorFlow's threads flush to zero
+# (float16 is computed in float32, which nothing flushes).
+SMALLEST = {
+    tf.float16: 2.0**-24,
+    tf.bfloat16: 2.0**-126,
+    tf.float32: 2.0**-126,
+    tf.float64: 2.0**-1022,
+}
 # Of the float64 coefficients, as a part of Σ‖g_i‖: inner products carry 1e-16·√n, the tree
 # amplifies that where gradients nearly cancel; the seeds give nothing closer than a hundredth.
 COEFFICIENT_TOLERANCE = 1e-11
