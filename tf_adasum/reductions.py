@@ -15,6 +15,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tf_adasum import keras_seam
 from tf_adasum.aggregation import Memory
 from tf_adasum.aggregation.rules import granularity
 
@@ -38,7 +39,7 @@ class RuleState(keras.layers.Layer):
                 dtype=array.dtype.name,
                 initializer=lambda shape, dtype, array=array: tf.constant(array, dtype),
                 trainable=False,
-                autocast=False,
+                **keras_seam.WITHOUT_AUTOCAST,
             )
             for name, array in arrays.items()
         }
@@ -55,7 +56,9 @@ class RuleState(keras.layers.Layer):
         """Returns dict from names to the `tf.Variable` on a local replica."""
         strategy = tf.distribute.get_strategy()
         return {
-            name: strategy.experimental_local_results(variable.value)[local]
+            name: strategy.experimental_local_results(keras_seam.tensorflow_variable(variable))[
+                local
+            ]
             for name, variable in self.of_name.items()
         }
 

@@ -13,7 +13,6 @@ Shape legend: N replicas, V variables.
 
 import zlib
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -143,4 +142,4 @@ def _path(variable):
 
 
 def _tf_variable(variable):
-    return variable.value if isinstance(variable, keras.Variable) else variable
+    return keras_seam.tensorflow_variable(variable)

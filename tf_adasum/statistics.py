@@ -45,7 +45,7 @@ def _is_floating(variable):
 
 def _averaging(strategy, variables):
     def in_replica():
-        own = tf.concat([tf.reshape(tf.cast(v.value, tf.float64), [-1]) for v in variables], axis=0)
+        own = tf.concat([tf.reshape(tf.cast(v, tf.float64), [-1]) for v in variables], axis=0)
         is_finite = tf.math.is_finite(own)
         counted = tf.stack([tf.where(is_finite, own, 0), tf.cast(is_finite, tf.float64)])
         total, count = tf.unstack(tf.distribute.get_replica_context().all_reduce("SUM", counted))

@@ -278,13 +278,13 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
             ValueError: if the rule's granularity does not fit the variables' paths; for what is no
                 list of Keras variables.
         """
-        if not all(isinstance(variable, keras.Variable) for variable in variables):
+        if not all(isinstance(variable, keras_seam.VARIABLE_TYPES) for variable in variables):
             raise ValueError(
                 f"`variables` must be a list of Keras variables. Received: variables={variables!r}"
             )
         if self.gradient_reduction is None:
             return None
-        paths = [variable.path for variable in variables]
+        paths = [keras_seam.path_of(variable) for variable in variables]
         return self.gradient_reduction.of(self.reductions(paths), range(len(paths)))
 
     def reductions(self, paths):
@@ -575,7 +575,7 @@ def _without_timeout(options):
 
 def _checked_variables(variables):
     is_list = isinstance(variables, (list, tuple))
-    if not is_list or not all(isinstance(v, (keras.Variable, tf.Variable)) for v in variables):
+    if not is_list or not all(isinstance(v, keras_seam.VARIABLE_TYPES) for v in variables):
         raise ValueError(
             "`variables` must be a list of Keras or TensorFlow variables, or None. "
             f"Received: variables={variables!r}"
@@ -597,4 +597,4 @@ def _averaged(local_reduction, tasks, devices):
 
 def _leave_progress_bars_to_the_first_worker(tasks):
     if tasks.rank > 0 and os.environ.get(LAUNCHER):
-        keras.config.disable_interactive_logging()
+        keras.utils.disable_interactive_logging()

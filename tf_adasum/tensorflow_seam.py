@@ -43,7 +43,10 @@ import tensorflow as tf
 from tf_adasum.collective_marks import CollectiveMarks
 
 try:
-    from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
+    try:
+        from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
+    except ImportError:  # in TensorFlow 2.15
+        from tensorflow.tsl.protobuf import coordination_config_pb2
     from tensorflow.python.autograph.impl import api
     from tensorflow.python.data.ops import multi_device_iterator_ops
     from tensorflow.python.distribute import (

@@ -67,7 +67,9 @@ class TrainingBackup:
                 "BackupAndRestore needs a model that is built before `fit`: give it an Input, or "
                 f"call it on a batch. Received: {model.name!r}, which is not built"
             )
-        if model.optimizer is not None and not model.optimizer.built:  # in a custom loop
+        if model.optimizer is not None and not keras_seam.is_built(
+            model.optimizer
+        ):  # in a custom loop
             with model.distribute_strategy.scope():
                 model.optimizer.build(model.trainable_variables)
         self._batches_since, self._resumed = 0, None

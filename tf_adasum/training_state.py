@@ -50,7 +50,7 @@ def collect(model, workers, sections):
         zip(np.flatnonzero(differ), _of_all_workers(workers, local, differ), strict=True)
     )
     return [
-        Array(name, variable.path, copies_of.get(index, local[index][:1]))
+        Array(name, keras_seam.path_of(variable), copies_of.get(index, local[index][:1]))
         for index, (name, variable) in enumerate(variables)
     ]
 
@@ -147,7 +147,9 @@ def _variables(model):
 
 def _local_copies(model, variable):
     """The `tf.Variable` of each local replica."""
-    return model.distribute_strategy.experimental_local_results(variable.value)
+    return model.distribute_strategy.experimental_local_results(
+        keras_seam.tensorflow_variable(variable)
+    )
 
 
 def _kind(value):

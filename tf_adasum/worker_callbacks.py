@@ -39,13 +39,6 @@ import tensorflow as tf
 from tf_adasum import cluster, keras_seam
 from tf_adasum.training_backup import TrainingBackup
 
-CALLBACKS_OF_WORKER_0 = (
-    keras.callbacks.ModelCheckpoint,
-    keras.callbacks.CSVLogger,
-    keras.callbacks.TensorBoard,
-    keras.callbacks.BackupAndRestore,
-)
-
 # A state travels in pieces of so many bytes, because every device holds a piece and a copy of it.
 PIECE_BYTES = 64 * 2**20
 
@@ -81,7 +74,9 @@ def for_worker(workers, callbacks, calling=None):
     backups = [callback for callback in callbacks if is_backup(callback)]
     callbacks = [callback for callback in callbacks if not is_backup(callback)]
     if workers.rank > 0:
-        callbacks = [one for one in callbacks if not isinstance(one, CALLBACKS_OF_WORKER_0)]
+        callbacks = [
+            one for one in callbacks if not isinstance(one, keras_seam.CALLBACKS_OF_WORKER_0)
+        ]
     first = FirstCallback(workers, callbacks, backups, calling)
     return [first, *callbacks, LastCallback(workers, first)]
 
@@ -130,10 +125,10 @@ class FirstCallback(keras.callbacks.Callback):
         found = any(tf.io.gfile.exists(callback.backup_dir) for callback in self._others)
         self.restores = self.workers.any(found)
         optimizer = self.model.optimizer
-        if self.restores and optimizer is not None and not optimizer.built:
+        if self.restores and optimizer is not None and not keras_seam.is_built(optimizer):
             # `fit` has built it; in a custom loop BackupAndRestore would, on worker 0 alone.
             with self.workers.strategy.scope():
-                optimizer.build(self.model.trainable_variables)
+                keras_seam.build(optimizer, self.model.trainable_variables)
 
     def _agreed_backup(self):
         """Returns this worker's part in worker 0's backups; None where that has none."""
@@ -205,12 +200,17 @@ def share_state(workers, model):
     """
     (epoch,) = workers.from_worker_0(np.array([keras_seam.initial_epoch(model)]))
     keras_seam.set_initial_epoch(model, int(epoch))
-    variables = [*model.variables, *(model.optimizer.variables if model.optimizer else [])]
+    variables = [
+        *model.variables,
+        *(keras_seam.all_variables(model.optimizer) if model.optimizer else []),
+    ]
     reductions = keras_seam.reductions_of(model.optimizer)
     if reductions is not None and reductions.rule_state:
         variables += reductions.rule_state.of_name.values()
     values = [
-        workers.strategy.experimental_local_results(variable.value)[0].numpy()
+        workers.strategy.experimental_local_results(keras_seam.tensorflow_variable(variable))[
+            0
+        ].numpy()
         for variable in variables
     ]
     # Bytes, not numbers: lossless for every dtype, bool and bfloat16 included, and for -0 and NaN.

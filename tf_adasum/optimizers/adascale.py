@@ -191,7 +191,7 @@ class AdaScale(WrapperOptimizer):
     def learning_rate(self):
         """lr(⌊τ⌋), the learning rate of S = 1 at this point; can be set if it is no schedule."""
         base = self._step.base_learning_rate
-        if isinstance(base, keras.Variable):
+        if isinstance(base, keras_seam.VARIABLE_TYPES):
             return base
         if isinstance(base, keras.optimizers.schedules.LearningRateSchedule):
             return base(tf.cast(tf.floor(self.scale_invariant_steps), tf.int64))
@@ -200,9 +200,9 @@ class AdaScale(WrapperOptimizer):
     @learning_rate.setter
     def learning_rate(self, learning_rate):
         base = self._step.base_learning_rate
-        if callable(learning_rate) and not isinstance(learning_rate, keras.Variable):
+        if callable(learning_rate) and not isinstance(learning_rate, keras_seam.VARIABLE_TYPES):
             self._step.base_learning_rate = learning_rate
-        elif isinstance(base, keras.Variable):
+        elif isinstance(base, keras_seam.VARIABLE_TYPES):
             base.assign(learning_rate)
         else:
             raise TypeError(

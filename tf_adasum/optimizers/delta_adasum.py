@@ -180,12 +180,12 @@ class DeltaStep(keras_seam.StepOfWrapper):
 
     def _remember(self):
         for start, variable in zip(self.starts, self.variables, strict=True):
-            start.assign(variable.value)
+            start.assign(variable)
 
     def combine(self):
         """Combines the local steps taken since the last time; called in each replica."""
         if self.replicas > 1:
-            self._combine(self.variables, [start.value for start in self.starts])
+            self._combine(self.variables, self.starts)
         self.taken.assign(0)
         if self.optimizer.use_ema:
             keras_seam.average_weights(self.optimizer, self.combinations)

@@ -170,7 +170,7 @@ class LAMB(keras_seam.SelfDecayingOptimizer):
 
     def _add_moment(self, variable, name):
         """Zeros beside a variable; in 16 bits β2 v + (1 - β2) g² would soon stay at v."""
-        beside = variable.value if isinstance(variable, keras.Variable) else variable
+        beside = keras_seam.tensorflow_variable(variable)
         with tf.distribute.get_strategy().extended.colocate_vars_with(beside):
             return self.add_variable(
                 shape=variable.shape,

@@ -12,7 +12,8 @@ def _of_inner_optimizer(name):
     """A property that is the inner optimizer's."""
 
     def read(self):
-        return getattr(self.inner_optimizer, name) if "inner_optimizer" in vars(self) else None
+        inner = vars(self).get("inner_optimizer")
+        return getattr(inner, name, None)
 
     def write(self, value):
         if "inner_optimizer" in vars(self):  # Keras's constructor sets its own defaults before
@@ -21,7 +22,7 @@ def _of_inner_optimizer(name):
     return property(read, write)
 
 
-class WrapperOptimizer(keras.optimizers.Optimizer):
+class WrapperOptimizer(keras_seam.WrapperBase):
     """An optimizer that does the updates of another one in its own way.
 
     The inner optimizer keeps everything else: its slots, `iterations`, accumulation, clipping,
@@ -34,7 +35,7 @@ class WrapperOptimizer(keras.optimizers.Optimizer):
 
     def __init__(self, optimizer, name):
         keras_seam.install()
-        super().__init__(learning_rate=lambda: self.learning_rate, name=name)
+        super().__init__(name)
         self.inner_optimizer = optimizer
 
     clipnorm = _of_inner_optimizer("clipnorm")
@@ -46,28 +47,24 @@ class WrapperOptimizer(keras.optimizers.Optimizer):
     ema_overwrite_frequency = _of_inner_optimizer("ema_overwrite_frequency")
     gradient_accumulation_steps = _of_inner_optimizer("gradient_accumulation_steps")
     loss_scale_factor = _of_inner_optimizer("loss_scale_factor")
-    for _name in keras_seam.OF_SWAP_EMA_WEIGHTS:
-        locals()[_name] = _of_inner_optimizer(_name)
-    del _name
+    locals().update({name: _of_inner_optimizer(name) for name in keras_seam.OF_SWAP_EMA_WEIGHTS})
 
     def build(self, variables):
         """Builds the inner optimizer for a list of Keras variables."""
         self._strategy = tf.distribute.get_strategy()
         self.check_same_settings()  # before variables are made, which workers do in step
-        if not self.inner_optimizer.built:
-            self.inner_optimizer.build(variables)
+        keras_seam.build(self.inner_optimizer, variables)
         self.built = True
 
     def apply(self, grads, trainable_variables=None):
         """Takes this replica's gradients, as `keras.optimizers.Optimizer.apply`."""
-        if not self.built and trainable_variables is not None:
-            with keras.name_scope(self.name):
-                self.build(list(trainable_variables))
+        if trainable_variables is not None:
+            keras_seam.build(self, trainable_variables)
         self.check()
 
         def step(gradients):
             self._step.is_expected = True
-            self.inner_optimizer.apply(gradients, trainable_variables)
+            keras_seam.apply(self.inner_optimizer, gradients, trainable_variables)
 
         keras_seam.begin_together(self, grads, trainable_variables, step)
 
@@ -86,19 +83,9 @@ class WrapperOptimizer(keras.optimizers.Optimizer):
         """What all workers have to have in common, as a str."""
         raise NotImplementedError
 
-    def apply_gradients(self, grads_and_vars):
-        """Takes pairs of gradients and variables; returns `iterations`."""
-        super().apply_gradients(grads_and_vars)
-        return self.iterations
-
     def exclude_from_weight_decay(self, var_list=None, var_names=None):
         """Excludes variables, as `keras.optimizers.Optimizer.exclude_from_weight_decay`."""
         self.inner_optimizer.exclude_from_weight_decay(var_list, var_names)
-
-    @property
-    def variables(self):
-        """This optimizer's own variables and those of the inner one."""
-        return keras_seam.own_variables(self) + self.inner_optimizer.variables
 
     def save_own_variables(self, store):
         """Saves its own variables; Keras comes to the inner optimizer by itself."""
@@ -129,7 +116,8 @@ class WrapperOptimizer(keras.optimizers.Optimizer):
 
     def finalize_variable_values(self, var_list):
         """Gives the variables the values they have after training: `use_ema`."""
-        self.inner_optimizer.finalize_variable_values(var_list)
+        if hasattr(self.inner_optimizer, "finalize_variable_values"):
+            self.inner_optimizer.finalize_variable_values(var_list)
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
@@ -151,12 +139,12 @@ def checked(wrapper, optimizer):
     Raises:
         ValueError: if it is no Keras optimizer, or a wrapper, or has one already.
     """
-    if not isinstance(optimizer, keras.optimizers.Optimizer):
+    if not isinstance(optimizer, keras_seam.OPTIMIZERS):
         raise ValueError(
             f"{wrapper} wraps a Keras optimizer, such as keras.optimizers.SGD(0.1). "
             f"Received: optimizer={optimizer!r}"
         )
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+    if isinstance(optimizer, keras_seam.LOSS_SCALE_OPTIMIZERS):
         raise ValueError(
             f"Wrap the other way round, LossScaleOptimizer({wrapper}(optimizer)). "
             "Received: optimizer=LossScaleOptimizer(…)"

@@ -71,18 +71,35 @@ Files:
 `tests/unit/test_seam_names.py` fails with the name of what a new Keras has moved.
 """
 
-import functools
-import os
 import typing
 import warnings
 import weakref
-import zipfile
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_adasum import atomic_files, nonfinite, tensorflow_seam
+from tf_adasum import nonfinite, tensorflow_seam
+from tf_adasum.keras_seam.shared import (
+    TOGETHER,
+    CalledByWrapper,
+    Optimizers,
+    averaging_statistics_first,
+    cond,
+    expected,
+    expecting_what_fit_was_asked_for,
+    identity_where_marked,
+    is_ours,
+    marker_of,
+    naming_the_file,
+    our_replica_context,
+    saving_at_once,
+    step_of_wrapper,
+    synchronize,
+    with_averaged_statistics,
+    working_together,
+    wrap,
+)
 
 try:
     from keras.src.backend.tensorflow.optimizer import TFOptimizer, filter_empty_gradients
@@ -100,14 +117,31 @@ except ImportError as error:
     ) from error
 
 
-# What all workers call.
-TOGETHER = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
-
 # Odd, so that no two replicas get the same key; large, so that their keys look unrelated.
 SEED_STRIDE = 0x9E3779B1
 
 # The attribute with the moving averages of the weights, where an optimizer has `use_ema`.
 MOVING_AVERAGES = "_model_variables_moving_average"
+
+# The module with the class `LAMB`.
+LAMB_MODULE = "tf_adasum.optimizers.lamb"
+
+# Their variables.
+VARIABLE_TYPES = (keras.Variable, tf.Variable)
+
+# For `add_weight`: the variable keeps its dtype.
+WITHOUT_AUTOCAST = {"autocast": False}
+
+OPTIMIZERS = (keras.optimizers.Optimizer,)
+LOSS_SCALE_OPTIMIZERS = (keras.optimizers.LossScaleOptimizer,)
+
+# What writes to a path: one worker is enough.
+CALLBACKS_OF_WORKER_0 = (
+    keras.callbacks.ModelCheckpoint,
+    keras.callbacks.CSVLogger,
+    keras.callbacks.TensorBoard,
+    keras.callbacks.BackupAndRestore,
+)
 
 # What `keras.callbacks.SwapEMAWeights` looks for in an optimizer.
 OF_SWAP_EMA_WEIGHTS = (MOVING_AVERAGES, "_trainable_variables")
@@ -125,63 +159,66 @@ def install():
             "KERAS_BACKEND=tensorflow before Keras is imported. "
             f"Received: backend {keras.backend.backend()!r}"
         )
-    _wrap(TFOptimizer, "_all_reduce_sum_gradients", _marking_gradients)
-    _wrap(BaseOptimizer, "build", _with_reductions)
-    _wrap(BaseOptimizer, "apply", _beginning_together)
-    _wrap(MultiOptimizer, "apply", _beginning_together)
-    _wrap(TFOptimizer, "_distributed_tf_update_step", _resting_without_rows)
-    _wrap(TFOptimizer, "_backend_apply_gradients", _deciding_for_all_replicas)
-    _wrap(keras.optimizers.LossScaleOptimizer, "check_finite", _finite_on_all_replicas)
-    _wrap(loss_module, "scale_loss_for_distribution", _identity_where_marked)
-    _wrap(loss_module, "unscale_loss_for_distribution", _identity_where_marked)
-    _wrap(loss_module, "reduce_values", _scalar_of_no_rows)
-    _wrap(keras.layers.BatchNormalization, "_moments", _moments_of_rows)
-    _wrap(keras.random.SeedGenerator, "next", _seed_of_replica)
-    _wrap(TensorFlowTrainer, "_maybe_symbolic_build", _building_from_local_batch)
-    _wrap(TensorFlowTrainer, "_make_function", _making_function)
-    _wrap(TFEpochIterator, "_get_iterator", _shuffled_alike)
-    _wrap(TFEpochIterator, "__iter__", _beginning_epochs)
-    _wrap(keras.callbacks.ProgbarLogger, "on_train_begin", _expecting_what_fit_was_asked_for)
+    wrap(TFOptimizer, "_all_reduce_sum_gradients", _marking_gradients)
+    wrap(BaseOptimizer, "build", _with_reductions)
+    wrap(BaseOptimizer, "apply", _beginning_together)
+    wrap(MultiOptimizer, "apply", _beginning_together)
+    wrap(TFOptimizer, "_distributed_tf_update_step", _resting_without_rows)
+    wrap(TFOptimizer, "_backend_apply_gradients", _deciding_for_all_replicas)
+    wrap(keras.optimizers.LossScaleOptimizer, "check_finite", _finite_on_all_replicas)
+    wrap(loss_module, "scale_loss_for_distribution", identity_where_marked)
+    wrap(loss_module, "unscale_loss_for_distribution", identity_where_marked)
+    wrap(loss_module, "reduce_values", _scalar_of_no_rows)
+    wrap(keras.layers.BatchNormalization, "_moments", _moments_of_rows)
+    wrap(keras.random.SeedGenerator, "next", _seed_of_replica)
+    wrap(TensorFlowTrainer, "_maybe_symbolic_build", _building_from_local_batch)
+    wrap(TensorFlowTrainer, "_make_function", _making_function)
+    wrap(TFEpochIterator, "_get_iterator", _shuffled_alike)
+    wrap(TFEpochIterator, "__iter__", _beginning_epochs)
+    wrap(keras.callbacks.ProgbarLogger, "on_train_begin", expecting_what_fit_was_asked_for)
     for name in ("on_epoch_begin", "on_epoch_end"):
-        _wrap(keras.callbacks.ProgbarLogger, name, _expecting_steps)
+        wrap(keras.callbacks.ProgbarLogger, name, _expecting_steps)
     for name in ("evaluate", "predict"):
-        _wrap(TensorFlowTrainer, name, _with_averaged_statistics)
-    _wrap(keras.callbacks.CallbackList, "on_epoch_end", _averaging_statistics_first)
+        wrap(TensorFlowTrainer, name, with_averaged_statistics)
+    wrap(keras.callbacks.CallbackList, "on_epoch_end", averaging_statistics_first)
     for name in ("train_on_batch", "test_on_batch", "predict_on_batch"):
-        _wrap(TensorFlowTrainer, name, _splitting_the_batch)
+        wrap(TensorFlowTrainer, name, _splitting_the_batch)
     for name in TOGETHER:
-        _wrap(TensorFlowTrainer, name, _working_together, mark="works_together")
+        wrap(TensorFlowTrainer, name, working_together, mark="works_together")
     for name in ("save_model", "save_weights_only"):
-        _wrap(saving_lib, name, _saving_at_once)
+        wrap(saving_lib, name, saving_at_once)
     for name in ("load_model", "load_weights_only"):
-        _wrap(saving_lib, name, _naming_the_file)
-
-
-def _wrap(owner, name, wrapper, mark="wrapped_by_tf_adasum"):
-    original = getattr(owner, name)
-    if getattr(original, mark, False):
-        return
-    wrapped = functools.wraps(original)(wrapper(original))
-    setattr(wrapped, mark, True)
-    setattr(owner, name, wrapped)
-
-
-def _is_ours(strategy):
-    return hasattr(strategy, "gradient_reduction")
-
-
-def _our_replica_context():
-    """The current replica context, if it belongs to one of our strategies."""
-    context = tf.distribute.get_replica_context()
-    return context if context and _is_ours(context.strategy) else None
-
-
-def _marker(strategy):
-    """The strategy's `gradient_reduction`; None where Keras and TensorFlow go their own way."""
-    return getattr(strategy, "gradient_reduction", None)
+        wrap(saving_lib, name, naming_the_file)
 
 
 # ---- optimizers --------------------------------------------------------------------------------
+
+
+class OptimizersOfKeras3(Optimizers):
+    """The optimizers of Keras 3, which are built for a list of variables."""
+
+    def variables_of(self, optimizer):
+        """Returns the list of variables that a built optimizer was built for."""
+        return list(optimizer._trainable_variables)
+
+    def index_of(self, optimizer, variable):
+        """Returns the number of a variable, Keras's or TensorFlow's, among these."""
+        return optimizer._get_variable_index(variable)
+
+    def build(self, optimizer, variables):
+        """Makes an optimizer's own variables, if it has none yet."""
+        if not optimizer.built:
+            with keras.name_scope(optimizer.name):
+                optimizer.build(list(variables))
+            optimizer.built = True
+
+
+_optimizers = OptimizersOfKeras3()
+begin_together, combine, index_of = (
+    _optimizers.begin_together,
+    _optimizers.combine,
+    _optimizers.index_of,
+)
 
 
 def _beginning_together(original):
@@ -192,45 +229,6 @@ def _beginning_together(original):
         begin_together(self, grads, trainable_variables, step)
 
     return apply
-
-
-def begin_together(optimizer, gradients, variables, step):
-    """Takes a step with what a replica has of gradients, if all replicas have finite ones.
-
-    Args:
-        optimizer: the optimizer.
-        gradients: this replica's, or None for one that there is not.
-        variables: as many variables; None for those of the optimizer.
-        step: function of the list of gradients; called now, or as a branch in each replica.
-    """
-    context = _our_replica_context()
-    if not context or is_wrapped(optimizer):
-        return step(gradients)
-    gradients = context.strategy.rows.zero_where_empty(gradients)
-    guard = context.strategy.nonfinite
-    present = [gradient for gradient in gradients if gradient is not None]
-    if guard.leaves_be or not present:
-        return step(gradients)
-
-    if not optimizer.built and variables is not None:  # no variable can be made in a branch
-        with keras.name_scope(optimizer.name):
-            optimizer.build(list(variables))
-        optimizer.built = True
-    every = list(optimizer._trainable_variables if variables is None else variables)
-    pairs = zip(gradients, every, strict=True)
-    paths = [variable.path for gradient, variable in pairs if gradient is not None]
-    are_present = [gradient is not None for gradient in gradients]
-
-    def take(found, *present):
-        del found
-        own = iter(present)
-        with guard.passed():
-            step([next(own) if is_present else None for is_present in are_present])
-
-    found = guard.find(present)
-    is_finite = tf.reduce_all(tf.equal(found, 0))
-    leave_out = lambda found, *present: guard.leave_out(found, paths)  # noqa: E731
-    return cond(context, is_finite, take, leave_out, (found, *present))
 
 
 def _resting_without_rows(original):
@@ -272,10 +270,10 @@ class RestingRate(typing.NamedTuple):
 
 def _marking_gradients(original):
     def all_reduce_sum_gradients(self, grads_and_vars):
-        if _step_of_wrapper(self):  # has reduced them
+        if step_of_wrapper(self):  # has reduced them
             return list(grads_and_vars)
         replica_context = tf.distribute.get_replica_context()
-        if not replica_context or not _marker(replica_context.strategy):
+        if not replica_context or not marker_of(replica_context.strategy):
             return original(self, grads_and_vars)
         grads_and_vars = list(grads_and_vars)
         present = filter_empty_gradients(grads_and_vars)
@@ -283,55 +281,6 @@ def _marking_gradients(original):
         return [(None if g is None else next(combined), v) for g, v in grads_and_vars]
 
     return all_reduce_sum_gradients
-
-
-def combine(optimizer, gradients, variables):
-    """Combines what the replicas have for some variables by the strategy's rule.
-
-    Args:
-        optimizer: the one that was built for these variables.
-        gradients: this replica's; none is None. Called in a replica of a strategy with a marker.
-        variables: as many Keras or TensorFlow variables.
-    """
-    context = tf.distribute.get_replica_context()
-    gradients = [of_known_shape(*pair) for pair in zip(gradients, variables, strict=True)]
-    indices = [index_of(optimizer, variable) for variable in variables]
-    reductions = _reductions_of(optimizer, context)
-    _check_same_gradients(context, gradients, variables, reductions.groups_of(indices))
-    marker = _marker(context.strategy).of(reductions, indices)
-    return context.all_reduce("SUM", gradients, options=marker)
-
-
-def of_known_shape(gradient, variable):
-    """Returns a gradient with its variable's shape.
-
-    Inside a cond, as of accumulation, it is lost; the rows of a sparse one also in an all-reduce.
-    """
-    if not isinstance(gradient, tf.IndexedSlices):
-        return tf.ensure_shape(gradient, variable.shape)
-    values = tf.ensure_shape(gradient.values, [None, *variable.shape[1:]])
-    return tf.IndexedSlices(
-        values, gradient.indices, tf.constant(variable.shape.as_list(), tf.int64)
-    )
-
-
-def _check_same_gradients(replica_context, gradients, variables, groups):
-    # Names are for the message only: workers may have numbered their layers differently.
-    names = ", ".join(
-        f"{variable.name} in group {group}" if len(set(groups)) < len(groups) else variable.name
-        for variable, group in zip(variables, groups, strict=True)
-    )
-    shapes = ", ".join(
-        f"{'sparse ' if isinstance(gradient, tf.IndexedSlices) else ''}"
-        f"{tf.as_dtype(variable.dtype).name}{tuple(variable.shape)} in {group}"
-        for gradient, variable, group in zip(gradients, variables, groups, strict=True)
-    )
-
-    def across_replicas(strategy, names, shapes):
-        local = strategy.experimental_local_results
-        strategy.check_same_gradients(local(names), local(shapes))
-
-    replica_context.merge_call(across_replicas, args=(names, shapes))
 
 
 def _with_reductions(original):
@@ -342,42 +291,10 @@ def _with_reductions(original):
         strategy = self._distribution_strategy
         if hasattr(self, "inner_optimizer"):  # a wrapper: the inner one reduces
             return
-        if _marker(strategy) and not _our_replica_context():
-            _set_reductions(self, strategy)
+        if marker_of(strategy) and not our_replica_context():
+            _optimizers.set_reductions(self, strategy)
 
     return build
-
-
-def _reductions_of(optimizer, replica_context):
-    """The optimizer's `Reductions`, made now if it was built in a replica."""
-
-    def across_replicas(strategy):
-        if reductions_of(optimizer) is None:
-            with tf.init_scope():
-                _set_reductions(optimizer, strategy)
-
-    replica_context.merge_call(across_replicas)
-    return reductions_of(optimizer)
-
-
-def _set_reductions(optimizer, strategy):
-    paths = [variable.path for variable in optimizer._trainable_variables]
-    optimizer.gradient_reductions = strategy.reductions(paths)
-    rule_state = optimizer.gradient_reductions.rule_state
-    if rule_state:
-        optimizer.rule_state = rule_state  # what Keras finds here it saves with the optimizer
-
-
-def reductions_of(optimizer):
-    """Returns the `Reductions` of an optimizer; None where it is not built under our strategy."""
-    return getattr(innermost(optimizer), "gradient_reductions", None)
-
-
-def innermost(optimizer):
-    """Returns the optimizer within all wrappers, as `LossScaleOptimizer` is one."""
-    while hasattr(optimizer, "inner_optimizer"):
-        optimizer = optimizer.inner_optimizer
-    return optimizer
 
 
 def _deciding_for_all_replicas(original):
@@ -385,10 +302,10 @@ def _deciding_for_all_replicas(original):
 
     def apply_gradients(self, grads, trainable_variables):
         steps = self.gradient_accumulation_steps
-        decides = _our_replica_context() and (
+        decides = our_replica_context() and (
             steps or (self.use_ema and self.ema_overwrite_frequency)
         )
-        step = _step_of_wrapper(self) or (Step(self) if decides else None)
+        step = step_of_wrapper(self) or (Step(self) if decides else None)
         if not step:
             return original(self, grads, trainable_variables)
         step.start()
@@ -484,47 +401,8 @@ class Step:
             )
 
 
-def check_same_settings(strategy, settings):
-    """Lets the workers of a strategy, where it is one of ours, compare an optimizer's settings."""
-    if _our_replica_context():
-        tf.distribute.get_replica_context().merge_call(
-            lambda strategy: strategy.check_same_settings(settings)
-        )
-    elif _is_ours(strategy):
-        strategy.check_same_settings(settings)
-
-
-class StepOfWrapper(Step):
-    """A step that a wrapper does; the optimizer in it is not to be used by itself.
-
-    Attributes:
-        is_expected: whether the wrapper is about to let the optimizer step.
-    """
-
-    is_expected = False
-
-    def start(self):
-        """Raises a ValueError if it was not the wrapper that called the optimizer."""
-        if not self.is_expected:
-            raise ValueError(
-                f"This {type(self.optimizer).__name__} is inside of another optimizer, which does "
-                "its steps: compile the model with that one, or make a new optimizer."
-            )
-        self.is_expected = False
-
-
-def take_over(optimizer, step):
-    """Lets a `Step` of a wrapper do the updates of an optimizer, reductions included."""
-    optimizer.step_of_wrapper = step
-
-
-def _step_of_wrapper(optimizer):
-    return getattr(optimizer, "step_of_wrapper", None)
-
-
-def is_wrapped(optimizer):
-    """Whether a wrapper does the updates of this optimizer."""
-    return _step_of_wrapper(optimizer) is not None
+class StepOfWrapper(CalledByWrapper, Step):
+    """A step that a wrapper does."""
 
 
 def add_accumulator(optimizer):
@@ -560,36 +438,29 @@ def floating(learning_rate):
     return tf.cast(learning_rate, keras.config.floatx())
 
 
+def build(optimizer, variables):
+    """Makes an optimizer's own variables, if it has none yet."""
+    _optimizers.build(optimizer, variables)
+
+
+def apply(optimizer, gradients, variables):
+    """Lets an optimizer take a step with this replica's gradients."""
+    optimizer.apply(gradients, variables)
+
+
+def is_built(optimizer):
+    """Whether an optimizer has its variables."""
+    return optimizer.built
+
+
+def all_variables(optimizer):
+    """Returns all variables of an optimizer, as a list."""
+    return list(optimizer.variables)
+
+
 def own_variables(optimizer):
     """Returns the variables that the optimizer itself has made, not those of an inner one."""
     return optimizer._variables[:]
-
-
-def cond(context, predicate, then, otherwise, arguments=()):
-    """Calls one of two functions in each replica; unlike in a `tf.cond`, they may reduce.
-
-    Args:
-        context: the replica context.
-        predicate: boolean tensor, the same on all replicas.
-        then: function of this replica's `arguments`.
-        otherwise: the same.
-        arguments: tensors of this replica.
-    """
-
-    def across_replicas(strategy, predicate, *arguments):
-        def in_each_replica(function):
-            strategy.extended.call_for_each_replica(
-                lambda *own: (function(*own), tf.constant(0))[1], args=arguments
-            )
-            return tf.constant(0)
-
-        tf.cond(
-            strategy.experimental_local_results(predicate)[0],
-            lambda: in_each_replica(then),
-            lambda: in_each_replica(otherwise),
-        )
-
-    context.merge_call(across_replicas, args=(predicate, *arguments))
 
 
 def average_weights(optimizer, count):
@@ -614,24 +485,6 @@ def average_weights(optimizer, count):
         )
 
 
-def assign(variables, values):
-    """Assigns each replica's own values to variables; called in each replica.
-
-    Args:
-        variables: Keras or TensorFlow variables.
-        values: a tensor for each.
-    """
-
-    def across_replicas(strategy, values):
-        for variable, value in zip(variables, values, strict=True):
-            variable = variable.value if isinstance(variable, keras.Variable) else variable
-            strategy.extended.update(
-                variable, lambda own, value: own.assign(value), args=(value,), group=False
-            )
-
-    tf.distribute.get_replica_context().merge_call(across_replicas, args=(values,))
-
-
 def _assign_averages(variables, averages):
     for variable, average in zip(variables, averages, strict=True):
         if average is not None:
@@ -640,7 +493,7 @@ def _assign_averages(variables, averages):
 
 def _finite_on_all_replicas(original):
     def check_finite(self, grads):
-        context = _our_replica_context()
+        context = our_replica_context()
         if not context:
             return original(self, grads)
         finite = original(self, context.strategy.rows.zero_where_empty(grads))
@@ -650,9 +503,28 @@ def _finite_on_all_replicas(original):
     return check_finite
 
 
-def index_of(optimizer, variable):
-    """Returns the number of a variable, Keras's or TensorFlow's, among those of an optimizer."""
-    return optimizer._get_variable_index(variable)
+class WrapperBase(keras.optimizers.Optimizer):
+    """What Keras asks of an optimizer that has another one in it.
+
+    Subclasses have `inner_optimizer`, `learning_rate`, `build` and
+    ``apply(gradients, variables)``, which takes a step.
+
+    Args:
+        name: name of the optimizer.
+    """
+
+    def __init__(self, name):
+        super().__init__(learning_rate=lambda: self.learning_rate, name=name)
+
+    def apply_gradients(self, grads_and_vars):
+        """Takes pairs of gradients and variables; returns `iterations`."""
+        super().apply_gradients(grads_and_vars)
+        return self.iterations
+
+    @property
+    def variables(self):
+        """This optimizer's own variables and those of the inner one."""
+        return own_variables(self) + self.inner_optimizer.variables
 
 
 class SelfDecayingOptimizer(keras.optimizers.Optimizer):
@@ -668,16 +540,9 @@ class SelfDecayingOptimizer(keras.optimizers.Optimizer):
 # ---- losses and layers -------------------------------------------------------------------------
 
 
-def _identity_where_marked(original):
-    def scale_loss(value):
-        return value if _marker(tf.distribute.get_strategy()) else original(value)
-
-    return scale_loss
-
-
 def _scalar_of_no_rows(original):
     def reduce_values(values, sample_weight=None, reduction="sum_over_batch_size"):
-        if tuple(values.shape) == (0,) and _our_replica_context():
+        if tuple(values.shape) == (0,) and our_replica_context():
             if sample_weight is not None:
                 sample_weight = tf.reshape(sample_weight, [0, 1])
             if reduction not in (None, "none"):
@@ -690,7 +555,7 @@ def _scalar_of_no_rows(original):
 def _moments_of_rows(original):
     def moments(self, inputs, mask):
         own = original(self, inputs, mask)
-        context = _our_replica_context()
+        context = our_replica_context()
         is_empty = context.strategy.rows.is_empty if context else None
         if is_empty is None or self.synchronized:  # then they are those of all replicas' rows
             return own
@@ -706,7 +571,7 @@ def _moments_of_rows(original):
 def _seed_of_replica(original):
     def next_seed(self, ordered=True):
         seed = original(self, ordered)
-        context = _our_replica_context()
+        context = our_replica_context()
         if not context or context.num_replicas_in_sync == 1:
             return seed
         # A seed is a key and a counter: other keys, other numbers. Replica 0 keeps its own.
@@ -725,7 +590,7 @@ def _building_from_local_batch(original):
         if iterator is not None:
             _last_iterator[self] = weakref.ref(iterator)
         strategy = self._distribute_strategy
-        if not _is_ours(strategy):
+        if not is_ours(strategy):
             return original(self, iterator=iterator, data_batch=data_batch)
         if _is_all_built(self):  # and no iterator is begun, to be thrown away at once
             return None
@@ -749,7 +614,7 @@ def _is_all_built(model):
 def _making_function(original):
     def make_function(self, step_function):
         strategy = self._distribute_strategy
-        if not _is_ours(strategy):
+        if not is_ours(strategy):
             return original(self, step_function)
         if self.jit_compile and not self.run_eagerly:
             warnings.warn(
@@ -769,7 +634,7 @@ def _shuffled_alike(original):
     def get_iterator(self):
         strategy = self._distribute_strategy
         order = getattr(self, "data_order", None)
-        if (order or _is_ours(strategy)) and getattr(self.data_adapter, "_shuffle", False):
+        if (order or is_ours(strategy)) and getattr(self.data_adapter, "_shuffle", False):
             seed = order.seed_of_pass(self._steps_seen > 0) if order else strategy.common_seed()
             if seed is not None:
                 with tensorflow_seam.seeded(seed):
@@ -780,47 +645,13 @@ def _shuffled_alike(original):
     return get_iterator
 
 
-def _with_averaged_statistics(original):
-    def evaluate_or_predict(self, *args, **kwargs):
-        _average_statistics(self)
-        return original(self, *args, **kwargs)
-
-    return evaluate_or_predict
-
-
-def _averaging_statistics_first(original):
-    def on_epoch_end(self, epoch, logs=None):
-        if getattr(self, "_model", None) is not None:
-            _average_statistics(self._model)
-            if _is_ours(self._model.distribute_strategy):
-                self._model.distribute_strategy.nonfinite.warn_once()
-        return original(self, epoch, logs)
-
-    return on_epoch_end
-
-
-def _average_statistics(model):
-    strategy = model.distribute_strategy
-    if _is_ours(strategy) and model.built:
-        _synchronize(getattr(model, "optimizer", None))
-        strategy.average_statistics(model)
-
-
-def _synchronize(optimizer):
-    """Ends local steps ahead of time: the replicas' weights have to be the same."""
-    while optimizer is not None:
-        if hasattr(optimizer, "synchronize"):
-            optimizer.synchronize()
-        optimizer = getattr(optimizer, "inner_optimizer", None)
-
-
 def _splitting_the_batch(original):
     def on_batch(self, x, y=None, sample_weight=None, class_weight=None, **kwargs):
         strategy = self._distribute_strategy
         given = {"y": y, "sample_weight": sample_weight, "class_weight": class_weight}
         kwargs |= {name: value for name, value in given.items() if value is not None}
         refused = class_weight is not None and sample_weight is not None  # by Keras
-        if not _is_ours(strategy) or strategy.num_replicas_in_sync == 1 or refused:
+        if not is_ours(strategy) or strategy.num_replicas_in_sync == 1 or refused:
             return original(self, x, **kwargs)
         if sample_weight is not None and tf.nest.is_nested(sample_weight):
             if all(np.isscalar(weight) for weight in tf.nest.flatten(sample_weight)):
@@ -830,7 +661,7 @@ def _splitting_the_batch(original):
             kwargs["sample_weight"] = weights
         names = [name for name in ("y", "sample_weight") if name in kwargs]
         if original.__name__ != "train_on_batch":
-            _synchronize(getattr(self, "optimizer", None))
+            synchronize(getattr(self, "optimizer", None))
         x, *others = strategy.split_batch([x, *(kwargs[name] for name in names)])
         kwargs |= dict(zip(names, others, strict=True))
         if original.__name__ == "predict_on_batch":
@@ -842,30 +673,6 @@ def _splitting_the_batch(original):
         return logs if wants_dict else self._flatten_metrics_in_order(logs)
 
     return on_batch
-
-
-def _working_together(original):
-    def call(self, *args, **kwargs):
-        strategy = self._distribute_strategy
-        if not _is_ours(strategy):
-            return original(self, *args, **kwargs)
-        is_a_step = original.__name__.endswith("on_batch")
-        with strategy.watching() if is_a_step else strategy.working_together():
-            return original(self, *args, **kwargs)
-
-    return call
-
-
-def exchangeable(dataset, following):
-    """Returns a `tf.data.Dataset` that another one may follow when an epoch begins.
-
-    Args:
-        dataset: the first one.
-        following: function that returns the dataset from this epoch on, or None for the same.
-    """
-    dataset = dataset.with_options(tf.data.Options())  # another object: the user may have others
-    dataset.following = following
-    return dataset
 
 
 def _beginning_epochs(original):
@@ -942,74 +749,14 @@ def position_in_data(model, batch):
 # ---- files -------------------------------------------------------------------------------------
 
 
-def _saving_at_once(original):
-    def save(model, filepath, *args, **kwargs):
-        is_path = isinstance(filepath, str | os.PathLike)
-        in_parts = any(args) or kwargs.get("max_shard_size") is not None
-        if (
-            not _is_ours(getattr(model, "distribute_strategy", None))
-            or not is_path
-            or in_parts
-            or not atomic_files.is_local(filepath)
-            or not os.fspath(filepath).endswith((".keras", ".weights.h5"))
-        ):
-            return original(model, filepath, *args, **kwargs)
-        with atomic_files.replacing(filepath) as unfinished:
-            return original(model, unfinished, *args, **kwargs)
-
-    return save
-
-
-def _naming_the_file(original):
-    of_model = original.__name__ == "load_weights_only"
-
-    def load(*args, **kwargs):
-        try:
-            return original(*args, **kwargs)
-        except (OSError, zipfile.BadZipFile) as error:
-            strategy = args[0].distribute_strategy if of_model else tf.distribute.get_strategy()
-            path = str(args[1 if of_model else 0])
-            is_missing = getattr(error, "errno", None)
-            if not _is_ours(strategy) or is_missing or path in str(error):
-                raise
-            raise OSError(f"{path} cannot be read, it is cut off or damaged: {error}") from error
-
-    return load
-
-
 # ---- callbacks ---------------------------------------------------------------------------------
-
-
-# For each model what its progress bar expects: "epochs", and "steps" per epoch.
-_expected = weakref.WeakKeyDictionary()
-
-
-def expect(model, **numbers):
-    """Tells a model's progress bar what to expect from the next epoch on.
-
-    Args:
-        model: the model.
-        numbers: `epochs` and `steps` (per epoch); none for what `fit` was asked for.
-    """
-    if numbers:
-        _expected.setdefault(model, {}).update(numbers)
-    else:
-        _expected.pop(model, None)
-
-
-def _expecting_what_fit_was_asked_for(original):
-    def on_train_begin(self, logs=None):
-        expect(self.model)  # forgets what a training has left that failed
-        return original(self, logs)
-
-    return on_train_begin
 
 
 def _expecting_steps(original):
     def on_epoch_begin_or_end(self, epoch, logs=None):
-        if self.model in _expected:
-            self.epochs = _expected[self.model].get("epochs", self.epochs)
-            self.target = _expected[self.model].get("steps", self.target)
+        if self.model in expected:
+            self.epochs = expected[self.model].get("epochs", self.epochs)
+            self.target = expected[self.model].get("steps", self.target)
             if original.__name__ == "on_epoch_end":  # as many as there were
                 self.target = self.progbar.target = self.seen
         return original(self, epoch, logs)

@@ -1,0 +1,520 @@
+"""The seam to Keras 2.15, which is tf.keras of TensorFlow 2.15.
+
+Its `fit` works under multi-worker strategies by itself, so there is less to do than with Keras 3.
+What `install()` wraps, none of which does anything unless the strategy is one of ours:
+
+Optimizers, new-style ones (`Optimizer`) and `tf.keras.optimizers.legacy` (`OptimizerV2`), whose
+subclasses TensorFlow Addons' optimizers are:
+
+* `Optimizer.aggregate_gradients`, `OptimizerV2._aggregate_gradients`: the places where gradients
+  are reduced. The wrappers mark the reduction, and give each gradient its variable's static shape.
+* `.apply_gradients`: where a step begins. The wrappers take zeros for the gradients of a replica
+  without rows, leave a step out whose gradients are not finite where `on_nonfinite` says so, and
+  let a wrapper, as `AdaScale`, do the update.
+* `Optimizer._update_step`, `._use_weight_decay`, `OptimizerV2._resource_apply`…: see `Step.rests`.
+
+Losses:
+
+* `losses_utils.scale_loss_for_distribution`: divides mean-type losses by the number of replicas. A
+  rule wants each replica's own gradient.
+
+Training:
+
+* `TensorLikeDataAdapter.__init__`: every worker shuffles arrays by itself, so that some rows are
+  seen twice and some never. The wrapper lets all of them shuffle with worker 0's seed.
+* `DataHandler.enumerate_epochs`: has one dataset for all epochs. The wrapper lets one that is
+  `exchangeable` be followed by another one.
+* `Model.make_train_function`: compiles the step with XLA where the user asks for it, which has no
+  kernels for TensorFlow's collectives; and says what an error of `on_nonfinite="raise"` means.
+* `Model.evaluate`, `.predict`, `CallbackList.on_epoch_end`: average the statistics that replicas
+  have counted on their own rows.
+* `Model._maybe_load_initial_counters_from_ckpt`: which epoch `fit` begins with.
+* `ProgbarLogger.on_train_begin`, `.on_epoch_begin`, `.on_epoch_end`: let callbacks say how long
+  the training is.
+* What all workers call (`TOGETHER`): leave the other workers waiting where one raises.
+
+Files: as with Keras 3.
+
+`tests/unit/test_seam_names_keras2.py` fails with the name of what a patch release has moved.
+"""
+
+import warnings
+import weakref
+
+import keras
+import tensorflow as tf
+
+from tf_adasum import nonfinite, tensorflow_seam
+from tf_adasum.keras_seam.shared import (
+    TOGETHER,
+    CalledByWrapper,
+    Optimizers,
+    averaging_statistics_first,
+    expected,
+    expecting_what_fit_was_asked_for,
+    identity_where_marked,
+    is_ours,
+    marker_of,
+    naming_the_file,
+    saving_at_once,
+    step_of_wrapper,
+    with_averaged_statistics,
+    working_together,
+    wrap,
+)
+
+try:
+    from keras.src.engine.data_adapter import DataHandler, TensorLikeDataAdapter
+    from keras.src.mixed_precision.loss_scale_optimizer import BaseLossScaleOptimizer
+    from keras.src.optimizers import utils as optimizer_utils
+    from keras.src.optimizers.legacy.optimizer_v2 import OptimizerV2
+    from keras.src.optimizers.optimizer import CallableList, Optimizer
+    from keras.src.saving import saving_lib
+    from keras.src.utils import losses_utils
+except ImportError as error:
+    raise ImportError(
+        f"tf_adasum works with Keras 2.15 on TensorFlow 2.15; Keras {keras.__version__} has moved "
+        f"something it builds on: {error}. Install a supported one: pip install 'tf-adasum[addons]'"
+    ) from error
+
+# The module with the class `LAMB`.
+LAMB_MODULE = "tf_adasum.optimizers.addons_lamb"
+
+# Their variables.
+VARIABLE_TYPES = (tf.Variable,)
+
+# For `add_weight`: the variable keeps its dtype.
+WITHOUT_AUTOCAST = {"experimental_autocast": False}
+
+OPTIMIZERS = (Optimizer, OptimizerV2)
+LOSS_SCALE_OPTIMIZERS = (BaseLossScaleOptimizer,)
+
+# Keras 2 writes with all workers, those but the first to a temporary file: reading the statistics
+# of replicas takes all of them.
+CALLBACKS_OF_WORKER_0 = (keras.callbacks.CSVLogger, keras.callbacks.TensorBoard)
+
+# There is no `SwapEMAWeights`.
+OF_SWAP_EMA_WEIGHTS = ()
+
+
+def install():
+    """Wraps the functions above; again is harmless."""
+    wrap(Optimizer, "aggregate_gradients", _marking_gradients)
+    wrap(OptimizerV2, "_aggregate_gradients", _marking_gradients)
+    wrap(Optimizer, "apply_gradients", _beginning_together)
+    wrap(OptimizerV2, "apply_gradients", _beginning_together)
+    wrap(losses_utils, "scale_loss_for_distribution", identity_where_marked)
+    wrap(TensorLikeDataAdapter, "__init__", _shuffled_alike)
+    wrap(DataHandler, "enumerate_epochs", _exchanging_datasets)
+    wrap(keras.Model, "make_train_function", _making_function)
+    wrap(keras.Model, "_maybe_load_initial_counters_from_ckpt", _beginning_with_epoch)
+    wrap(keras.callbacks.ProgbarLogger, "on_train_begin", expecting_what_fit_was_asked_for)
+    for name in ("on_epoch_begin", "on_epoch_end"):
+        wrap(keras.callbacks.ProgbarLogger, name, _expecting_steps)
+    for name in ("evaluate", "predict"):
+        wrap(keras.Model, name, with_averaged_statistics)
+    wrap(keras.callbacks.CallbackList, "on_epoch_end", averaging_statistics_first)
+    for name in TOGETHER:
+        wrap(keras.Model, name, working_together, mark="works_together")
+    for name in ("save_model", "save_weights_only"):
+        wrap(saving_lib, name, saving_at_once)
+    for name in ("load_model", "load_weights_only"):
+        wrap(saving_lib, name, naming_the_file)
+
+
+# ---- optimizers --------------------------------------------------------------------------------
+
+
+class OptimizersOfKeras2(Optimizers):
+    """New-style optimizers, built for a list of variables, and legacy ones, which are not."""
+
+    def variables_of(self, optimizer):
+        """Returns the list of variables that an optimizer has met first, all of a model as a rule.
+
+        Neither kind of optimizer keeps them.
+        """
+        return list(optimizer.first_variables)
+
+    def index_of(self, optimizer, variable):
+        """Returns the number of a variable among these."""
+        key = _key_of(variable)
+        for index, own in enumerate(optimizer.first_variables):
+            if _key_of(own) == key:
+                return index
+        raise ValueError(
+            "An optimizer of tf.keras reduces the gradients of the variables that it met in its "
+            "first step. Use another one for others, or build it for all of them. "
+            f"Received: {variable.name}"
+        )
+
+    def build(self, optimizer, variables):
+        """Makes an optimizer's own variables, if it has none yet; keeps which they belong to."""
+        if not hasattr(optimizer, "first_variables"):
+            optimizer.first_variables = tuple(map(_distributed, variables))
+        if isinstance(optimizer, Optimizer) and not is_built(optimizer):
+            with tf.name_scope(optimizer.name), tf.init_scope():
+                optimizer.build(optimizer.first_variables)
+
+
+def _distributed(variable):
+    """The variable of all replicas that one of a replica belongs to."""
+    container = getattr(variable, "_distributed_container", None)
+    return container() if container else variable
+
+
+def _key_of(variable):
+    return _distributed(variable)._unique_id
+
+
+_optimizers = OptimizersOfKeras2()
+begin_together, combine, index_of = (
+    _optimizers.begin_together,
+    _optimizers.combine,
+    _optimizers.index_of,
+)
+
+
+def _marking_gradients(original):
+    def aggregate_gradients(self, grads_and_vars):
+        context = tf.distribute.get_replica_context()
+        is_users_own = getattr(self, "gradient_aggregator", None) not in (
+            None,
+            optimizer_utils.all_reduce_sum_gradients,
+        )
+        if not context or not marker_of(context.strategy) or is_users_own:
+            return original(self, grads_and_vars)
+        grads_and_vars = list(grads_and_vars)
+        present = optimizer_utils.filter_empty_gradients(grads_and_vars)
+        if not present:
+            return grads_and_vars
+        gradients, variables = zip(*present, strict=True)
+        _optimizers.build(self, [variable for _, variable in grads_and_vars])
+        combined = iter(combine(self, context.strategy.rows.zero_where_empty(gradients), variables))
+        return [(None if g is None else next(combined), v) for g, v in grads_and_vars]
+
+    return aggregate_gradients
+
+
+def _beginning_together(original):
+    def apply_gradients(self, grads_and_vars, name=None, *args, **kwargs):
+        grads_and_vars = list(grads_and_vars)
+        step = step_of_wrapper(self)
+        if step is not None and grads_and_vars:
+            _optimizers.build(self, [variable for _, variable in grads_and_vars])
+            gradients, variables = zip(
+                *optimizer_utils.filter_empty_gradients(grads_and_vars), strict=True
+            )
+            step.start()
+            step.update([*gradients, *step.measure(gradients)], variables)
+            return self.iterations
+        is_reduced = args or kwargs.get("skip_gradients_aggregation")
+        is_reduced = is_reduced or not kwargs.get("experimental_aggregate_gradients", True)
+        if not grads_and_vars or is_reduced:
+            return original(self, grads_and_vars, name, *args, **kwargs)
+        gradients, variables = zip(*grads_and_vars, strict=True)
+
+        def take(gradients):
+            original(self, zip(gradients, variables, strict=True), name, **kwargs)
+
+        begin_together(self, gradients, variables, take)
+        return self.iterations
+
+    return apply_gradients
+
+
+class Step:
+    """What a wrapper does with the gradients of one update; this one does what Keras does.
+
+    Every method is called in each replica.
+
+    Args:
+        optimizer: the optimizer.
+    """
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+
+    def measure(self, gradients):
+        """Returns scalars that come to `update` after the gradients.
+
+        Args:
+            gradients: of this call, neither clipped nor reduced.
+        """
+        del gradients
+        return []
+
+    def update(self, values, variables):
+        """Clips, decays, updates, and moves the moving averages of the weights.
+
+        Args:
+            values: the gradients.
+            variables: as many variables.
+        """
+        pairs = list(zip(values, variables, strict=True))
+        is_legacy = isinstance(self.optimizer, OptimizerV2)
+        if is_legacy:
+            own, reduced = OptimizerV2, {"experimental_aggregate_gradients": False}
+        else:
+            own, reduced = Optimizer, {"skip_gradients_aggregation": True}
+        own.apply_gradients.__wrapped__(self.optimizer, pairs, **reduced)
+
+    def rests(self):
+        """Whether this replica takes no step: boolean scalar; None for never."""
+        return None
+
+    def average(self):
+        """Does nothing: Keras 2 moves the averages where it updates."""
+
+
+class StepOfWrapper(CalledByWrapper, Step):
+    """A step that a wrapper does."""
+
+
+class WrapperBase(Optimizer):
+    """What Keras asks of an optimizer that has another one in it.
+
+    Subclasses have `inner_optimizer`, `learning_rate`, `build` and
+    ``apply(gradients, variables)``, which takes a step.
+
+    Args:
+        name: name of the optimizer.
+    """
+
+    def __init__(self, name):
+        super().__init__(name=name)
+        self.built = False
+
+    def aggregate_gradients(self, grads_and_vars):
+        """Leaves gradients to the step; where one replica's are not finite, all get NaN.
+
+        `tf.keras.mixed_precision.LossScaleOptimizer` looks at them after this.
+        """
+        grads_and_vars = list(grads_and_vars)
+        present = [g for g, _ in grads_and_vars if g is not None]
+        flags = [tf.reduce_all(tf.math.is_finite(_values(gradient))) for gradient in present]
+        bad = tf.cast(tf.logical_not(tf.reduce_all(flags)), tf.float32)
+        bad = tf.distribute.get_replica_context().all_reduce("SUM", bad) > 0
+
+        def spread(gradient):
+            if gradient is None:
+                return None
+            values = _values(gradient)
+            values = tf.where(bad, tf.constant(float("nan"), values.dtype), values)
+            if not isinstance(gradient, tf.IndexedSlices):
+                return values
+            return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+
+        return [(spread(gradient), variable) for gradient, variable in grads_and_vars]
+
+    def apply_gradients(
+        self, grads_and_vars, name=None, skip_gradients_aggregation=False, **kwargs
+    ):
+        """Takes pairs of gradients and variables; returns `iterations`."""
+        del name, skip_gradients_aggregation, kwargs
+        gradients, variables = zip(*grads_and_vars, strict=True)
+        self.apply(gradients, variables)
+        return self.iterations
+
+    def add_variable(self, shape, initializer="zeros", dtype=None, aggregation=None, name=None):
+        """Makes a variable of its own.
+
+        Args: as of Keras 3; `aggregation` is ``"only_first_replica"`` or None.
+        """
+        aggregations = {
+            None: tf.VariableAggregation.NONE,
+            "only_first_replica": tf.VariableAggregation.ONLY_FIRST_REPLICA,
+        }
+        variable = tf.Variable(
+            keras.initializers.get(initializer)(shape, dtype),
+            trainable=False,
+            name=name,
+            aggregation=aggregations[aggregation],
+        )
+        self._variables.append(variable)
+        return variable
+
+    def add_optimizer_variables(self, variables, name):
+        """Makes a variable of its own, of zeros, beside each of a list of variables."""
+        return [self.add_variable_from_reference(variable, name) for variable in variables]
+
+    @property
+    def variables(self):
+        """This optimizer's own variables and those of the inner one."""
+        inner = self.inner_optimizer.variables
+        return CallableList(own_variables(self) + list(inner() if callable(inner) else inner))
+
+
+def _values(gradient):
+    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+
+
+def build(optimizer, variables):
+    """Makes an optimizer's own variables, if it has none yet."""
+    _optimizers.build(optimizer, variables)
+
+
+def apply(optimizer, gradients, variables):
+    """Lets an optimizer take a step with this replica's gradients."""
+    optimizer.apply_gradients(zip(gradients, variables, strict=True))
+
+
+def is_built(optimizer):
+    """Whether an optimizer has its variables."""
+    if isinstance(optimizer, WrapperBase):
+        return optimizer.built
+    return bool(getattr(optimizer, "_built", False))
+
+
+def add_accumulator(optimizer):
+    """Does nothing: Keras 2 has no `gradient_accumulation_steps`."""
+
+
+def exchange_learning_rate(optimizer, learning_rate):
+    """Gives an optimizer another learning rate; returns what it had.
+
+    Args:
+        optimizer: the optimizer.
+        learning_rate: a variable, a number or a schedule.
+    """
+    if isinstance(optimizer, OptimizerV2):
+        had = optimizer._hyper["learning_rate"]
+        optimizer._hyper["learning_rate"] = learning_rate
+        return had
+    had, optimizer._learning_rate = optimizer._learning_rate, learning_rate
+    is_schedule = isinstance(learning_rate, keras.optimizers.schedules.LearningRateSchedule)
+    if is_schedule and not hasattr(optimizer, "_current_learning_rate"):
+        optimizer._current_learning_rate = tf.Variable(
+            floating(had(0) if callable(had) and not isinstance(had, tf.Variable) else had),
+            trainable=False,
+            name="current_learning_rate",
+        )
+    return had
+
+
+def floating(learning_rate):
+    """Returns a learning rate as a tensor that has fractions: a schedule may return an int."""
+    learning_rate = tf.convert_to_tensor(learning_rate)
+    if learning_rate.dtype.is_floating:
+        return learning_rate
+    return tf.cast(learning_rate, keras.backend.floatx())
+
+
+def own_variables(optimizer):
+    """Returns the variables that the optimizer itself has made, not those of an inner one."""
+    return [variable for variable in optimizer._variables if variable is not optimizer._iterations]
+
+
+def all_variables(optimizer):
+    """Returns all variables of an optimizer, as a list."""
+    variables = optimizer.variables
+    return list(variables() if callable(variables) else variables)
+
+
+def average_weights(optimizer, count):
+    """Does nothing: Keras 2 has moved the averages with each step."""
+
+
+# ---- training ----------------------------------------------------------------------------------
+
+
+def _shuffled_alike(original):
+    def initialize(self, *args, **kwargs):
+        strategy = tf.distribute.get_strategy()
+        if kwargs.get("shuffle") and is_ours(strategy):
+            seed = strategy.common_seed()
+            if seed is not None:
+                with tensorflow_seam.seeded(seed):
+                    return original(self, *args, **kwargs)
+        return original(self, *args, **kwargs)
+
+    return initialize
+
+
+def _making_function(original):
+    def make_train_function(self, force=False):
+        strategy = self.distribute_strategy
+        if not is_ours(strategy):
+            return original(self, force)
+        if self.jit_compile and not self.run_eagerly:
+            warnings.warn(
+                "AdasumMirroredStrategy trains this model without XLA: TensorFlow's collectives "
+                "have no XLA kernels. Compile it with jit_compile=False.",
+                stacklevel=2,
+            )
+            self.jit_compile = False
+        is_new = self.train_function is None or force
+        function = original(self, force)
+        if is_new and strategy.nonfinite.action == "raise":
+            self.train_function = function = nonfinite.raising_plainly(function)
+        return function
+
+    return make_train_function
+
+
+# For each model the epoch with which its next `fit` begins.
+_initial_epochs = weakref.WeakKeyDictionary()
+
+
+def _beginning_with_epoch(original):
+    def maybe_load_initial_counters(self, steps_per_epoch, initial_epoch):
+        epoch, step = original(self, steps_per_epoch, initial_epoch)
+        return _initial_epochs.pop(self, None) or epoch, step
+
+    return maybe_load_initial_counters
+
+
+def initial_epoch(model):
+    """Returns the epoch in which `fit` starts, if that has been set; or else 0."""
+    return _initial_epochs.get(model, 0)
+
+
+def set_initial_epoch(model, epoch):
+    """Sets the epoch in which `fit` starts; 0 leaves it to the argument of `fit`."""
+    _initial_epochs[model] = epoch
+
+
+def _expecting_steps(original):
+    def on_epoch_begin_or_end(self, epoch, logs=None):
+        if self.model in expected:
+            self.epochs = expected[self.model].get("epochs", self.epochs)
+            self.target = expected[self.model].get("steps", self.target)
+            if original.__name__ == "on_epoch_end" and self.progbar is not None:
+                self.target = self.progbar.target = self.seen
+        return original(self, epoch, logs)
+
+    return on_epoch_begin_or_end
+
+
+def _exchanging_datasets(original):
+    def enumerate_epochs(self):
+        following = getattr(self._adapter.get_dataset(), "following", None)
+        if following is None:
+            yield from original(self)
+            return
+        for epoch in range(self._initial_epoch, self._epochs):
+            if self._insufficient_data:
+                break
+            dataset = following()
+            if dataset is not None:
+                self._dataset = self._model.distribute_strategy.experimental_distribute_dataset(
+                    dataset
+                )
+                cardinality = int(dataset.cardinality())
+                self._inferred_steps = cardinality if cardinality >= 0 else None
+            yield epoch, iter(self._dataset)
+            self._adapter.on_epoch_end()
+
+    return enumerate_epochs
+
+
+def set_data_order(model, order):
+    """Does nothing: backups are of whole epochs."""
+
+
+def position_in_data(model, batch):
+    """Returns `batch`."""
+    return batch
+
+
+def call_in_order(callback_list):
+    """Does nothing: Keras 2 calls callbacks in order."""
