@@ -1,6 +1,7 @@
 """Settings that every test shares; this file also puts tests/, and so `oracle`, on the path."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,28 @@ def pytest_addoption(parser):
     parser.addoption("--slow", action="store_true", help="run the tests marked as slow, too")
 
 
+def pytest_ignore_collect(collection_path):
+    import lanes  # TensorFlow, only when tests are read
+
+    name = collection_path.relative_to(Path(__file__).parent).as_posix()
+    return True if lanes.IS_KERAS_2 and name in lanes.FILES_OF_KERAS_3 else None
+
+
+def pytest_report_header():
+    import lanes
+
+    if lanes.IS_KERAS_2:
+        return [f"not in this lane: {name}: {why}" for name, why in lanes.FILES_OF_KERAS_3.items()]
+    return []
+
+
 def pytest_collection_modifyitems(config, items):
+    import lanes
+
+    for item in items:
+        reason = lanes.reason_to_skip(item.nodeid)
+        if reason:
+            item.add_marker(pytest.mark.skip(reason=reason))
     if config.getoption("--slow"):
         return
     for item in items:
