@@ -2,6 +2,7 @@
 #
 #   make demo    four workers, mean against Adasum, one picture: demo/digits.png
 #   make test    all tests
+#   make test-addons  the tests in the lane of TensorFlow 2.15, Keras 2 and TensorFlow Addons
 #   make lint    ruff
 #   make sanitize  the tests of the CPU op under AddressSanitizer and UBSan: build/sanitize
 #   make wheel   dist/: a wheel with the op compiled for the TensorFlow of this environment, which
@@ -13,13 +14,14 @@ VENV ?= .venv
 EXTRA ?= cpu
 TENSORFLOW_cpu = tensorflow-cpu>=2.21,<2.22
 TENSORFLOW_cuda = tensorflow[and-cuda]>=2.21,<2.22
+TENSORFLOW_addons = tensorflow==2.15.*
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 SOURCES = $(shell find custom_ops -type f -not -name '*.pyc') setup.py pyproject.toml
 # A compiled op fits one minor version of TensorFlow.
 MINOR = import tensorflow as tf; print("".join(tf.version.VERSION.split(".")[:2]))
 
-.PHONY: demo test lint sanitize wheel clean
+.PHONY: demo test test-addons lint sanitize wheel clean
 
 demo: $(READY)
 	$(BIN)/python examples/train_digits.py $(DEMO) --out demo/one_replica
@@ -41,6 +43,13 @@ test: $(READY)
 	$(BIN)/python -m pytest tests/multi_worker --compatibility build/compatibility.md; \
 	groups=$$?; \
 	wait $$rest; rest=$$?; cat build/tests.log; exit $$((groups + rest))
+
+# A compiled op fits one TensorFlow, so the lane has an environment and a copy of the sources.
+LANE = build/addons
+test-addons:
+	@mkdir -p $(LANE)
+	git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -u -t $(LANE)
+	$(MAKE) -C $(LANE) PYTHON=python3.11 EXTRA=addons test
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -18,7 +18,7 @@ else:
 
 # Files under tests/ that are not even read.
 FILES_OF_KERAS_3 = {
-    "unit/test_seam_names.py": "the private names of Keras 3; test_seam_names_keras2.py has the others",
+    "unit/test_seam_names.py": "private names of Keras 3; see test_seam_names_keras2.py",
     "unit/test_seam_behaviour.py": "what Keras 3 does that the seam mends",
     "unit/test_lamb.py": "LAMB of our own; there it is TensorFlow Addons', see test_addons.py",
 }

@@ -27,9 +27,12 @@ from tf_adasum.launch import visible_gpus
 OK, NOTE, WARN, FAIL = "ok", "note", "warn", "FAIL"
 
 _PYTHON_VERSIONS = ((3, 11), (3, 12), (3, 13))
-_TENSORFLOW_SERIES = "2.21"
-_KERAS_SERIES = "3.15"
-_INSTALL = "pip install 'tf-adasum[cpu]' or 'tf-adasum[cuda]'; in a checkout: -e '.[cpu]'"
+# The lanes: the series of Keras that goes with a series of TensorFlow.
+_LANES = {"2.21": "3.15", "2.15": "2.15"}
+_INSTALL = (
+    "pip install 'tf-adasum[cpu]' or 'tf-adasum[cuda]', or for TensorFlow 2.15 "
+    "'tf-adasum[addons]'; in a checkout: -e '.[cpu]'"
+)
 _BUILD = (
     "in the source folder, with a C++ compiler: "
     "pip install --no-build-isolation --no-deps --force-reinstall -e ."
@@ -138,7 +141,7 @@ def check_distributions(
         text = "neither tensorflow nor tensorflow-cpu is installed as a package"
         return [Finding(WARN, "tensorflow", text, _INSTALL)]
     (version,) = found.values()
-    return [_series_finding("tensorflow", text, version, _TENSORFLOW_SERIES)]
+    return [_series_finding("tensorflow", text, version, *_LANES)]
 
 
 def check_tensorflow_import() -> list[Finding]:
@@ -149,19 +152,20 @@ def check_tensorflow_import() -> list[Finding]:
     except Exception as error:  # a broken installation raises more than ImportError
         fix = f"pip uninstall -y tensorflow tensorflow-cpu, then {_INSTALL}"
         return [Finding(FAIL, "import", f"TensorFlow: {_describe(error)}", fix)]
-    return [_series_finding("import", f"TensorFlow {version}", version, _TENSORFLOW_SERIES)]
+    return [_series_finding("import", f"TensorFlow {version}", version, *_LANES)]
 
 
 def check_keras() -> list[Finding]:
     """Compare Keras and the backend it was told to use."""
+    series = _keras_series(importlib.import_module("tensorflow").__version__)
     fix = 'set KERAS_BACKEND=tensorflow, or "backend": "tensorflow" in ~/.keras/keras.json'
     try:
         keras = importlib.import_module("keras")
-        version, backend = keras.__version__, keras.config.backend()
+        version, backend = keras.__version__, keras.backend.backend()
     except Exception as error:  # Keras imports its backend, which may not be installed
-        fix = f"{fix}; if it is: pip install --force-reinstall 'keras=={_KERAS_SERIES}.*'"
+        fix = f"{fix}; if it is: pip install --force-reinstall 'keras=={series}.*'"
         return [Finding(FAIL, "keras", _describe(error), fix)]
-    findings = [_series_finding("keras", version, version, _KERAS_SERIES)]
+    findings = [_series_finding("keras", version, version, series)]
     if backend == "tensorflow":
         return [*findings, Finding(OK, "keras", "backend tensorflow")]
     return [*findings, Finding(FAIL, "keras", f"backend {backend}, not tensorflow", fix)]
@@ -276,11 +280,18 @@ def _port_finding(port: int) -> Finding:
     return Finding(OK, "TF_CONFIG", f"port {port} is free")
 
 
-def _series_finding(subject: str, text: str, version: str, series: str) -> Finding:
-    """Compare a version with the one series that is supported."""
-    if version.startswith(f"{series}."):
+def _series_finding(subject: str, text: str, version: str, *series: str) -> Finding:
+    """Compare a version with the series that are supported."""
+    if any(version.startswith(f"{each}.") for each in series):
         return Finding(OK, subject, text)
-    return Finding(FAIL, subject, f"{text} is not supported", f"{series}.x: {_INSTALL}")
+    supported = " or ".join(f"{each}.x" for each in series)
+    return Finding(FAIL, subject, f"{text} is not supported", f"{supported}: {_INSTALL}")
+
+
+def _keras_series(tensorflow_version: str) -> str:
+    """Return the series of Keras of a TensorFlow's lane; of the main lane for an unknown one."""
+    series = ".".join(tensorflow_version.split(".")[:2])
+    return _LANES.get(series, next(iter(_LANES.values())))
 
 
 def _installed_version(name: str) -> str | None:

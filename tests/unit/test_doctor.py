@@ -54,7 +54,7 @@ def stub(monkeypatch):
         modules = {
             "tensorflow": types.SimpleNamespace(__version__=version, config=config),
             "keras": types.SimpleNamespace(
-                __version__=keras, config=types.SimpleNamespace(backend=lambda: backend)
+                __version__=keras, backend=types.SimpleNamespace(backend=lambda: backend)
             ),
             "tf_adasum.ops": types.SimpleNamespace(
                 backend=lambda: "custom" if status.loaded else "tensorflow",
