@@ -7,6 +7,8 @@ name, with the reason why its tests are skipped there.
 import keras
 import tensorflow as tf
 
+from tf_adasum import keras_seam
+
 IS_KERAS_2 = keras.__version__.startswith("2.")
 
 if IS_KERAS_2:
@@ -35,3 +37,8 @@ def reason_to_skip(node_id):
         if node_id.endswith(name) or node_id.partition("[")[0].endswith(name):
             return f"Keras 2: {reason}"
     return None
+
+
+def copies_of(strategy, variable):
+    """Returns the variables on the local replicas that a Keras variable stands for."""
+    return strategy.experimental_local_results(keras_seam.tensorflow_variable(variable))

@@ -50,9 +50,8 @@ def __getattr__(name):
         if error.name != "tensorflow":
             raise
         raise ImportError(
-            "tf_adasum needs TensorFlow 2.21 (or 2.15, with Keras 2), of which there are two packages: "
-            "install one with "
-            "pip install 'tensorflow-cpu>=2.21,<2.22', or with GPUs "
+            "tf_adasum needs TensorFlow 2.21 (or 2.15, with Keras 2), of which there are two "
+            "packages: install one with pip install 'tensorflow-cpu>=2.21,<2.22', or with GPUs "
             "pip install 'tensorflow[and-cuda]>=2.21,<2.22'."
         ) from error
 

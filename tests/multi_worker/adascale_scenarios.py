@@ -5,8 +5,10 @@ import contextlib
 import keras
 import numpy as np
 import tensorflow as tf
+from lanes import Variable
 from scenarios import use_rule
 
+from tf_adasum import keras_seam
 from tf_adasum.optimizers import AdaScale
 
 SHAPES = [(7, 3), (5,)]
@@ -58,7 +60,7 @@ def steps(strategy, count, kind="own", steps=STEPS, momentum=0.9, schedule=False
             [20, 60], [0.1, 0.05, 0.01]
         )
     with strategy.scope() if strategy else contextlib.nullcontext():
-        variables = [keras.Variable(value, name="v") for value in initial_values()]
+        variables = [Variable(value, name="v") for value in initial_values()]
         inner = keras.optimizers.SGD(
             learning_rate,
             momentum=momentum,
@@ -73,7 +75,9 @@ def steps(strategy, count, kind="own", steps=STEPS, momentum=0.9, schedule=False
             replica = tf.distribute.get_replica_context().replica_id_in_sync_group
             own = tf.cast(replica, tf.int32) * accumulation + micro_step
             # As Keras's losses: divided by the number of replicas, which are summed.
-            optimizer.apply([gradient[number][own] / replicas for gradient in gradients], variables)
+            keras_seam.apply(
+                optimizer, [gradient[number][own] / replicas for gradient in gradients], variables
+            )
 
         strategy.run(in_replica) if strategy else in_replica()
 
@@ -90,7 +94,9 @@ def steps(strategy, count, kind="own", steps=STEPS, momentum=0.9, schedule=False
             ]
         )
     local = strategy.experimental_local_results if strategy else lambda value: (value,)
-    copies = zip(*(local(variable.value) for variable in variables), strict=True)
+    copies = zip(
+        *(local(keras_seam.tensorflow_variable(variable)) for variable in variables), strict=True
+    )
     return {
         "estimates": np.array(estimates),
         "weights": [np.concatenate([v.numpy().ravel() for v in copy]) for copy in copies],
@@ -104,13 +110,15 @@ def collectives(strategy):
 
     def measure(wrap):
         with strategy.scope():
-            variables = [keras.Variable(value, name="v") for value in initial_values()]
+            variables = [Variable(value, name="v") for value in initial_values()]
             optimizer = wrap(keras.optimizers.SGD(0.05))
             optimizer.build(variables)
 
         @tf.function
         def step():
-            strategy.run(lambda: optimizer.apply([tf.ones(shape) for shape in SHAPES], variables))
+            strategy.run(
+                lambda: keras_seam.apply(optimizer, [tf.ones(shape) for shape in SHAPES], variables)
+            )
 
         graph = step.get_concrete_function().graph
         found = [node for node in graph.get_operations() if node.type.startswith("Collective")]

@@ -10,7 +10,7 @@ import oracle
 import tensorflow as tf
 from scenarios import known_gradients, random_data, scope, use_rule, weights_of
 
-from tf_adasum import callbacks, cross_device_ops, rules, tensorflow_seam
+from tf_adasum import callbacks, cross_device_ops, keras_seam, rules, tensorflow_seam
 
 RULES = {
     "adasum": lambda: rules.Adasum(),
@@ -313,7 +313,7 @@ def custom_loop(strategy, built):
             with tf.GradientTape() as tape:
                 loss = tf.reduce_mean(tf.square(model(tf.constant(x)[own]) - tf.constant(y)[own]))
             gradients = tape.gradient(loss, model.trainable_variables)
-            optimizer.apply(gradients, model.trainable_variables)
+            keras_seam.apply(optimizer, gradients, model.trainable_variables)
 
         strategy.run(replica_step)
 

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from callback_scenarios import Interrupted, rank_of
+from lanes import LossScaleOptimizer, copies_of
 from scenarios import random_data, use_rule
 
 from tf_adasum import keras_seam
@@ -32,7 +33,7 @@ TRAININGS = {
     ),
     "loss_scale": (
         "adasum",
-        lambda: keras.optimizers.LossScaleOptimizer(
+        lambda: LossScaleOptimizer(
             keras.optimizers.Adam(0.01), initial_scale=8.0, dynamic_growth_steps=4
         ),
     ),
@@ -121,7 +122,7 @@ def state_of(strategy, model):
     return {
         f"variable {index}.{local}": copy.numpy()
         for index, variable in enumerate(variables)
-        for local, copy in enumerate(strategy.experimental_local_results(variable.value))
+        for local, copy in enumerate(copies_of(strategy, variable))
     }
 
 

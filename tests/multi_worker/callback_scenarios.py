@@ -7,6 +7,7 @@ import types
 import keras
 import numpy as np
 import tensorflow as tf
+from lanes import Variable, copies_of
 from scenarios import random_data
 
 from tf_adasum import keras_seam, worker_callbacks
@@ -204,7 +205,7 @@ def share_state(strategy, piece_bytes):
     rank = rank_of(strategy)
     with strategy.scope():
         variables = [
-            keras.Variable(np.zeros_like(value), dtype=tf.as_dtype(value.dtype).name)
+            Variable(np.zeros_like(value), dtype=tf.as_dtype(value.dtype).name)
             for value in values_of(0)
         ]
     for variable, value in zip(variables, values_of(rank), strict=True):
@@ -223,6 +224,6 @@ def share_state(strategy, piece_bytes):
     held = {
         f"{number}.{local}": np.frombuffer(copy.numpy().tobytes(), "uint8")
         for number, variable in enumerate(variables)
-        for local, copy in enumerate(strategy.experimental_local_results(variable.value))
+        for local, copy in enumerate(copies_of(strategy, variable))
     }
     return {"epoch": keras_seam.initial_epoch(model), **held}

@@ -4,9 +4,10 @@ import keras
 import numpy as np
 import oracle
 import tensorflow as tf
+from lanes import Variable, copies_of
 from scenarios import use_rule
 
-from tf_adasum import optimizers, tensorflow_seam
+from tf_adasum import keras_seam, optimizers, tensorflow_seam
 
 SHAPES = [(4, 3), (5,)]
 STEPS = 8
@@ -74,7 +75,7 @@ def steps(strategy, name, wrapped=True, steps=STEPS, local_steps=1, end=False, o
     use_rule(strategy, "adasum")
     gradients = [tf.constant(g) for g in gradients_of(strategy.num_replicas_in_sync, steps)]
     with strategy.scope():
-        variables = [keras.Variable(value, name="v") for value in initial_values()]
+        variables = [Variable(value, name="v") for value in initial_values()]
         inner = optimizer = OPTIMIZERS[name](**(options or {}))
         if wrapped:
             optimizer = optimizers.DeltaAdasum(inner, local_steps=local_steps)
@@ -84,7 +85,9 @@ def steps(strategy, name, wrapped=True, steps=STEPS, local_steps=1, end=False, o
     def step(number):
         def in_replica():
             replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-            optimizer.apply([gradient[number][replica] for gradient in gradients], variables)
+            keras_seam.apply(
+                optimizer, [gradient[number][replica] for gradient in gradients], variables
+            )
 
         strategy.run(in_replica)
 
@@ -95,7 +98,9 @@ def steps(strategy, name, wrapped=True, steps=STEPS, local_steps=1, end=False, o
     if end:
         optimizer.synchronize()
     restore()
-    slots = [v for v in inner.variables if len(v.shape) and "accumulator" not in v.path]
+    slots = [
+        v for v in inner.variables if len(v.shape) and "accumulator" not in keras_seam.path_of(v)
+    ]
     return {
         "reductions": len(counts),
         "iterations": optimizer.iterations.numpy(),
@@ -103,7 +108,7 @@ def steps(strategy, name, wrapped=True, steps=STEPS, local_steps=1, end=False, o
             f"{kind}{index}.{local}": copy.numpy()
             for kind, kept in (("weight", variables), ("slot", slots))
             for index, variable in enumerate(kept)
-            for local, copy in enumerate(strategy.experimental_local_results(variable.value))
+            for local, copy in enumerate(copies_of(strategy, variable))
         },
     }
 
@@ -116,14 +121,14 @@ def reference(replicas, name, local_steps=1, steps=STEPS, options=None, end=Fals
     """
     gradients = gradients_of(replicas, steps)
     start = initial_values()
-    weights = [[keras.Variable(value, name="v") for value in start] for _ in range(replicas)]
+    weights = [[Variable(value, name="v") for value in start] for _ in range(replicas)]
     each = [OPTIMIZERS[name](**(options or {})) for _ in range(replicas)]
     accumulation = (options or {}).get("gradient_accumulation_steps", 1)
     for optimizer, own in zip(each, weights, strict=True):
         optimizer.build(own)
     for number in range(steps):
         for replica, (optimizer, own) in enumerate(zip(each, weights, strict=True)):
-            optimizer.apply([tf.constant(g[number, replica]) for g in gradients], own)
+            keras_seam.apply(optimizer, [tf.constant(g[number, replica]) for g in gradients], own)
         is_last = end and number == steps - 1
         if (number + 1) % (local_steps * accumulation) == 0 or is_last:
             for index, value in enumerate(start):
@@ -132,7 +137,11 @@ def reference(replicas, name, local_steps=1, steps=STEPS, options=None, end=Fals
                 for own in weights:
                     own[index].assign(start[index])
     slots = [
-        [v.numpy() for v in optimizer.variables if len(v.shape) and "accumulator" not in v.path]
+        [
+            v.numpy()
+            for v in optimizer.variables
+            if len(v.shape) and "accumulator" not in keras_seam.path_of(v)
+        ]
         for optimizer in each
     ]
     return [[v.numpy() for v in own] for own in weights], slots
@@ -146,7 +155,7 @@ def different_settings(strategy, wrapper):
         {"smoothing": 0.5 + 0.1 * worker} if wrapper == "AdaScale" else {"local_steps": 1 + worker}
     )
     with strategy.scope():
-        variable = keras.Variable(np.zeros(3, "float32"), name="v")
+        variable = Variable(np.zeros(3, "float32"), name="v")
         optimizer = getattr(optimizers, wrapper)(keras.optimizers.SGD(0.1), **option)
         try:
             optimizer.build([variable])
@@ -159,7 +168,7 @@ def different_scales(strategy):
     """Every worker sets another scale; returns the message with which each of them refuses."""
     use_rule(strategy, "mean")
     with strategy.scope():
-        variable = keras.Variable(np.zeros(3, "float32"), name="v")
+        variable = Variable(np.zeros(3, "float32"), name="v")
         optimizer = optimizers.AdaScale(keras.optimizers.SGD(0.1))
         optimizer.build([variable])
     optimizer.set_scale(3)

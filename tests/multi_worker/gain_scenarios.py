@@ -6,6 +6,7 @@ import tensorflow as tf
 from keras_scenarios import Recorder, SeenRows
 from scenarios import build_mlp, random_data, scope, use_rule
 
+from tf_adasum import keras_seam
 from tf_adasum.callbacks import ElasticScale, GainTracker, StopAtScaleInvariantStep
 from tf_adasum.optimizers import AdaScale
 
@@ -34,7 +35,7 @@ def weights_on_replicas(strategy, model):
     return {
         f"weight {index}.{replica}": copy.numpy()
         for index, variable in enumerate(model.variables)
-        for replica, copy in enumerate(local(variable.value))
+        for replica, copy in enumerate(local(keras_seam.tensorflow_variable(variable)))
     }
 
 

@@ -3,7 +3,10 @@
 import keras
 import numpy as np
 import tensorflow as tf
+from lanes import LossScaleOptimizer, Variable, copies_of
 from scenarios import build_mlp, random_data, scope, use_rule, weights_of
+
+from tf_adasum import keras_seam
 
 
 def worker_of(strategy):
@@ -34,9 +37,7 @@ def overflow_on_one_replica(strategy, poisoned_replica):
         with scope(strategy):
             model = keras.Sequential([keras.layers.Input([6]), keras.layers.Dense(1)])
             # A scale of which only the poisoned rows make too much.
-            optimizer = keras.optimizers.LossScaleOptimizer(
-                keras.optimizers.SGD(0.01), initial_scale=64.0
-            )
+            optimizer = LossScaleOptimizer(keras.optimizers.SGD(0.01), initial_scale=64.0)
             model.compile(optimizer=optimizer, loss="mse")
 
         def read():
@@ -127,9 +128,7 @@ def local_batch_normalization(strategy):
     copies = {
         f"{name}.{local}": copy.numpy()
         for name in ("moving_mean", "moving_variance")
-        for local, copy in enumerate(
-            strategy.experimental_local_results(getattr(normalization, name).value)
-        )
+        for local, copy in enumerate(copies_of(strategy, getattr(normalization, name)))
     }
     alone = keras.Sequential(
         [
@@ -262,7 +261,7 @@ def sparse_gradients(strategy):
     use_rule(strategy, "adasum")
     slices = known_slices(strategy.num_replicas_in_sync)
     with scope(strategy):
-        table = keras.Variable(np.zeros([6, 2], "float32"), name="table")
+        table = Variable(np.zeros([6, 2], "float32"), name="table")
         optimizer = keras.optimizers.SGD(1.0)
         optimizer.build([table])
 
@@ -273,7 +272,7 @@ def sparse_gradients(strategy):
             indices = tf.gather(tf.ragged.constant([i for i, _ in slices]), replica)
             values = tf.gather(tf.ragged.constant([v for _, v in slices], ragged_rank=1), replica)
             gradient = tf.IndexedSlices(tf.cast(values, tf.float32), indices, tf.constant([6, 2]))
-            optimizer.apply([gradient], [table])
+            keras_seam.apply(optimizer, [gradient], [table])
 
         strategy.run(in_replica)
 
@@ -296,7 +295,7 @@ def gradient_missing_on_one_replica(strategy):
     """Replica 1 has no gradient for the second variable; returns the error's message."""
     use_rule(strategy, "adasum")
     with scope(strategy):
-        variables = [keras.Variable(np.zeros(size, "float32")) for size in (3, 4)]
+        variables = [Variable(np.zeros(size, "float32")) for size in (3, 4)]
         optimizer = keras.optimizers.SGD(1.0)
         optimizer.build(variables)
 
@@ -305,7 +304,7 @@ def gradient_missing_on_one_replica(strategy):
         def in_replica():
             replica = tf.distribute.get_replica_context().replica_id_in_sync_group
             missing = tf.get_static_value(replica) == 1
-            optimizer.apply([tf.ones(3), None if missing else tf.ones(4)], variables)
+            keras_seam.apply(optimizer, [tf.ones(3), None if missing else tf.ones(4)], variables)
 
         strategy.run(in_replica)
 
@@ -344,5 +343,5 @@ def average_known_statistics(strategy):
 
     differ()
     strategy.average_statistics(model)
-    copies = strategy.experimental_local_results(layer.moving.value)
+    copies = copies_of(strategy, layer.moving)
     return {"copies": np.stack([copy.numpy() for copy in copies])}

@@ -6,16 +6,16 @@ Every function takes the strategy first; `None` is one process without any.
 import keras
 import numpy as np
 import tensorflow as tf
-from keras.src.backend.tensorflow.trainer import TFEpochIterator
+from lanes import Variable, copies_of
 from scenarios import build_mlp, random_data, scope, weights_of
 
 
-def copies_of(strategy, model):
+def all_copies(strategy, model):
     """Every local replica's copy of every variable of a trained model and its optimizer."""
     return {
         f"copy {number}.{local}": copy.numpy()
         for number, variable in enumerate(model.variables + model.optimizer.variables)
-        for local, copy in enumerate(strategy.experimental_local_results(variable.value))
+        for local, copy in enumerate(copies_of(strategy, variable))
     }
 
 
@@ -27,14 +27,14 @@ def make_variables(strategy):
     with scope(strategy):
         dense = keras.layers.Dense(2)
         dense.build([4, 2])
-        plain = keras.Variable(np.ones([4, 4]))
-        summed = keras.Variable(np.ones([4, 4]), aggregation="sum")
-        on_read = keras.Variable(np.ones([4, 4]), synchronization="on_read")
+        plain = Variable(np.ones([4, 4]))
+        summed = Variable(np.ones([4, 4]), aggregation="sum")
+        on_read = Variable(np.ones([4, 4]), synchronization="on_read")
         seed = keras.random.SeedGenerator(42)
     states = strategy.experimental_local_results(strategy.run(lambda: seed.state.value))
     return {
         "classes": [type(variable.value).__name__ for variable in dense.variables],
-        "copies": len(strategy.experimental_local_results(dense.kernel.value)),
+        "copies": len(copies_of(strategy, dense.kernel)),
         "aggregations": [variable.value.aggregation.name for variable in (plain, summed)],
         "synchronizations": [variable.value.synchronization.name for variable in (plain, on_read)],
         "seeds": np.stack([state.numpy() for state in states]),
@@ -58,6 +58,8 @@ def call_in_replicas(strategy):
 def iterate_over_epoch(strategy, rows, batch_size):
     """The rows that each local replica gets in each step of one epoch."""
     numbers = np.arange(rows)
+    from keras.src.backend.tensorflow.trainer import TFEpochIterator
+
     iterator = TFEpochIterator(
         x=numbers[:, None],
         y=numbers[:, None],
@@ -97,7 +99,7 @@ def apply_gradients(strategy):
     with scope(strategy):
         options = {"momentum": 0.6, "nesterov": True, "weight_decay": 0.004, "clipnorm": 1.0}
         optimizer = keras.optimizers.SGD(0.5, **options)
-        variables = [keras.Variable(np.ones([10]), name=name) for name in ("decays", "excluded")]
+        variables = [Variable(np.ones([10]), name=name) for name in ("decays", "excluded")]
         optimizer.exclude_from_weight_decay(var_names=["excluded"])
         optimizer.build(variables)
 
@@ -169,7 +171,7 @@ def train_cnn(strategy):
         **history,
         "evaluated accuracy": evaluated["accuracy"],
         "moving variance": model.layers[1].moving_variance.numpy(),
-        **copies_of(strategy, model),
+        **all_copies(strategy, model),
     }
 
 
@@ -191,7 +193,7 @@ def train_transformer(strategy):
         optimizer = keras.optimizers.Adam(0.01)
         model.compile(optimizer=optimizer, loss="binary_crossentropy", metrics=["accuracy"])
     history = model.fit(x, y, batch_size=64, epochs=8, verbose=0).history
-    return {**history, **copies_of(strategy, model)}
+    return {**history, **all_copies(strategy, model)}
 
 
 def train_multi_task(strategy):
@@ -225,7 +227,7 @@ def train_multi_task(strategy):
         verbose=0,
     ).history
     frozen_change = np.abs(frozen.kernel.numpy() - before).max()
-    return {**history, "frozen change": frozen_change, **copies_of(strategy, model)}
+    return {**history, "frozen change": frozen_change, **all_copies(strategy, model)}
 
 
 class CustomStepModel(keras.Model):
@@ -277,7 +279,11 @@ def train_custom_step(strategy):
     before = model.spare.kernel.numpy()
     history = model.fit(*random_data(128), batch_size=32, epochs=10, verbose=0).history
     spare_change = np.abs(model.spare.kernel.numpy() - before).max()
-    return {"loss": history["own_loss"], "spare change": spare_change, **copies_of(strategy, model)}
+    return {
+        "loss": history["own_loss"],
+        "spare change": spare_change,
+        **all_copies(strategy, model),
+    }
 
 
 # ---- inputs of several kinds -------------------------------------------------------------------

@@ -6,6 +6,7 @@ import warnings
 import keras
 import numpy as np
 import tensorflow as tf
+from lanes import LossScaleOptimizer, Variable
 from scenarios import build_mlp, random_data, use_rule
 
 from tf_adasum import keras_seam, nonfinite, optimizers, rules
@@ -65,12 +66,12 @@ class Stepping:
         ]
         with strategy.scope():
             self.variables = [
-                keras.Variable(random.standard_normal(shape).astype("float32"), name=f"v{index}")
+                Variable(random.standard_normal(shape).astype("float32"), name=f"v{index}")
                 for index, shape in enumerate(SHAPES)
             ]
             self.optimizer = optimizer = make()
             if is_scaled:
-                optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=1024.0)
+                optimizer = LossScaleOptimizer(optimizer, initial_scale=1024.0)
                 self.optimizer = optimizer
             optimizer.build(self.variables)
 
@@ -84,7 +85,7 @@ class Stepping:
                 own[0] += tf.concat([[[poison[replica]] * 3], tf.zeros([3, 3])], axis=0)
                 if sparse:
                     own[0] = tf.IndexedSlices(own[0][:2], tf.constant([1, 3]), tf.constant([4, 3]))
-                optimizer.apply(own, self.variables)
+                keras_seam.apply(optimizer, own, self.variables)
 
             strategy.run(in_replica)
 
@@ -105,10 +106,10 @@ class Stepping:
             kept += reductions.rule_state.variables
         local = self.strategy.experimental_local_results
         return {
-            f"{index} {variable.path}.{number}": copy
+            f"{index} {keras_seam.path_of(variable)}.{number}": copy
             for index, variable in enumerate(kept)
-            if not variable.path.endswith(("dynamic_scale", "step_counter"))
-            for number, copy in enumerate(local(variable.value))
+            if not keras_seam.path_of(variable).endswith(("dynamic_scale", "step_counter"))
+            for number, copy in enumerate(local(keras_seam.tensorflow_variable(variable)))
         }
 
     def state(self):

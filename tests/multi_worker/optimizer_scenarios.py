@@ -4,7 +4,10 @@ import keras
 import numpy as np
 import oracle
 import tensorflow as tf
+from lanes import LossScaleOptimizer, Variable, copies_of
 from scenarios import scope, use_rule
+
+from tf_adasum import keras_seam
 
 STEPS = 4
 SHAPES = [(4, 3), (5,)]
@@ -36,7 +39,7 @@ OPTIONS = {
 def make(name, column):
     optimizer = getattr(keras.optimizers, name)(learning_rate=0.1, **OPTIONS[column])
     if column.startswith("mixed_precision"):
-        return keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=SCALE)
+        return LossScaleOptimizer(optimizer, initial_scale=SCALE)
     return optimizer
 
 
@@ -63,7 +66,7 @@ def apply(strategy, name, column):
     use_rule(strategy, "adasum")
     gradients = [tf.constant(g) for g in gradients_of(strategy.num_replicas_in_sync, column)]
     with scope(strategy):
-        variables = [keras.Variable(value, name="v") for value in initial_values()]
+        variables = [Variable(value, name="v") for value in initial_values()]
         optimizer = make(name, column)
         optimizer.build(variables)
 
@@ -71,7 +74,9 @@ def apply(strategy, name, column):
     def step(number):
         def in_replica():
             replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-            optimizer.apply([gradient[number][replica] for gradient in gradients], variables)
+            keras_seam.apply(
+                optimizer, [gradient[number][replica] for gradient in gradients], variables
+            )
 
         strategy.run(in_replica)
 
@@ -80,13 +85,13 @@ def apply(strategy, name, column):
     return {
         f"{index}.{local}": copy.numpy()
         for index, variable in enumerate([*variables, *state(optimizer)])
-        for local, copy in enumerate(strategy.experimental_local_results(variable.value))
+        for local, copy in enumerate(copies_of(strategy, variable))
     }
 
 
 def state(optimizer):
     """What the optimizer keeps; accumulators differ from replica to replica until they are used."""
-    return [v for v in optimizer.variables if "accumulator" not in v.path]
+    return [v for v in optimizer.variables if "accumulator" not in keras_seam.path_of(v)]
 
 
 def reference(replicas, name, column):
@@ -101,7 +106,7 @@ def reference(replicas, name, column):
         norms = np.sqrt(sum(np.sum(g**2, axis=tuple(range(2, g.ndim))) for g in gradients))
         factors = np.minimum(1, options["global_clipnorm"] / norms)
         gradients = [g * factors.reshape(factors.shape + (1,) * (g.ndim - 2)) for g in gradients]
-    variables = [keras.Variable(value, name="v") for value in initial_values()]
+    variables = [Variable(value, name="v") for value in initial_values()]
     optimizer = make(name, column)
     for rule in ("clipnorm", "global_clipnorm", "clipvalue"):
         setattr(optimizer, rule, None)
@@ -111,7 +116,7 @@ def reference(replicas, name, column):
             oracle.adasum([own.ravel() for own in g[number]]).reshape(g.shape[2:])
             for g in gradients
         ]
-        optimizer.apply([tf.constant(g, tf.float32) for g in combined], variables)
+        keras_seam.apply(optimizer, [tf.constant(g, tf.float32) for g in combined], variables)
     return [variable.numpy() for variable in [*variables, *state(optimizer)]]
 
 

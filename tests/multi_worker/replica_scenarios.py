@@ -4,10 +4,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 from callback_scenarios import rank_of
+from lanes import LossScaleOptimizer, copies_of
 from scenarios import random_data, use_rule
 
 import tf_adasum
-from tf_adasum import optimizers
+from tf_adasum import keras_seam, optimizers
 from tf_adasum.callbacks import ReplicaCheck
 
 RULES = {
@@ -27,7 +28,7 @@ OPTIMIZERS = {
         keras.optimizers.Adam(0.01), local_steps=3
     ),
     "adascale": lambda: optimizers.AdaScale(keras.optimizers.SGD(0.01)),
-    "loss scale": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.01)),
+    "loss scale": lambda: LossScaleOptimizer(keras.optimizers.SGD(0.01)),
 }
 DTYPES = ["float16", "bfloat16", "float32", "float64", "int32", "int64", "bool"]
 
@@ -76,7 +77,7 @@ def copy_on(strategy, variable, replica):
     """The local `tf.Variable` of a replica; None where another worker has it."""
     devices = len(strategy.extended.worker_devices)
     worker, local = divmod(replica, devices)
-    copies = strategy.experimental_local_results(variable.value)
+    copies = copies_of(strategy, variable)
     return copies[local] if worker == rank_of(strategy) else None
 
 
@@ -127,7 +128,7 @@ def check_spoiled(strategy, replica):
         others = [v for v in model.trainable_variables if v is not variable]
         take_back = spoil(strategy, variable, replica)
         results |= {
-            f"{name} path": variable.path,
+            f"{name} path": keras_seam.path_of(variable),
             f"{name} all": message_of(strategy.check_replicas),
             f"{name} model": message_of(lambda: strategy.check_model(model)),
             f"{name} list": message_of(

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 from callback_scenarios import Interrupt, Interrupted, rank_of
 from keras_scenarios import Recorder
+from lanes import LossScaleOptimizer, copies_of
 from scenarios import random_data, use_rule
 
 from tf_adasum.optimizers import LAMB, AdaScale, DeltaAdasum
@@ -36,7 +37,7 @@ def compiled_model(strategy, name, seed, layers=(), loss_scale=None):
             model.build([None, 6])
         optimizer = make()
         if loss_scale:
-            optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=loss_scale)
+            optimizer = LossScaleOptimizer(optimizer, initial_scale=loss_scale)
         model.compile(optimizer=optimizer, loss="mse")
     return model
 
@@ -63,7 +64,7 @@ def state_of(strategy, model, prefix=""):
         f"{prefix}{kind} {index}.{local}": copy.numpy()
         for kind, variables in (("weight", model.variables), ("slot", optimizer.variables))
         for index, variable in enumerate(variables)
-        for local, copy in enumerate(strategy.experimental_local_results(variable.value))
+        for local, copy in enumerate(copies_of(strategy, variable))
     }
 
 
@@ -184,7 +185,7 @@ class WeightsOnReplicas(keras.callbacks.Callback):
 
 def flat_weights(strategy, model):
     """The weights of each local replica, [replicas, n]."""
-    copies = (strategy.experimental_local_results(v.value) for v in model.variables)
+    copies = (copies_of(strategy, v) for v in model.variables)
     return np.array(
         [np.concatenate([v.numpy().ravel() for v in own]) for own in zip(*copies, strict=True)]
     )

@@ -2,9 +2,10 @@
 
 import keras
 import tensorflow as tf
+from lanes import LossScaleOptimizer
 from scenarios import random_data, use_rule
 
-from tf_adasum import optimizers
+from tf_adasum import keras_seam, optimizers
 
 
 class OwnStep(keras.Model):
@@ -22,7 +23,7 @@ class OwnStep(keras.Model):
         with tf.GradientTape() as tape:
             loss = self.compute_loss(y=y, y_pred=self(x, training=True))
         gradients = tape.gradient(loss, self.trainable_variables)
-        self.optimizer.apply(gradients, self.trainable_variables)
+        keras_seam.apply(self.optimizer, gradients, self.trainable_variables)
         for metric in self.metrics:
             if metric.name == "loss":
                 metric.update_state(loss, sample_weight=tf.shape(x)[0])
@@ -43,7 +44,7 @@ def build(normalization=True):
 
 OPTIMIZERS = {
     "momentum": lambda: keras.optimizers.SGD(0.05, momentum=0.9),
-    "scaled": lambda: keras.optimizers.LossScaleOptimizer(
+    "scaled": lambda: LossScaleOptimizer(
         keras.optimizers.SGD(0.05, momentum=0.9), initial_scale=64.0
     ),
     "delta": lambda: optimizers.DeltaAdasum(keras.optimizers.Adam(0.01)),
@@ -78,7 +79,11 @@ def fit(strategy, rule, optimizer="momentum", way="fit", epochs=2):
         **{f"log {name}": values for name, values in logs.items()},
         "evaluated": evaluated,
         **{f"weight{index}": value for index, value in enumerate(model.get_weights())},
-        **{f"slot{index}": v.numpy() for index, v in enumerate(own) if "rng" not in v.path},
+        **{
+            f"slot{index}": v.numpy()
+            for index, v in enumerate(own)
+            if "rng" not in keras_seam.path_of(v)
+        },
         "iterations": model.optimizer.iterations.numpy(),
     }
 
@@ -123,7 +128,7 @@ def one_step(strategy, rule, rows, optimizer="momentum", function=False, normali
             loss += sum(model.losses)
             scaled = model_optimizer.scale_loss(loss)
         gradients = tape.gradient(scaled, model.trainable_variables)
-        model_optimizer.apply(gradients, model.trainable_variables)
+        keras_seam.apply(model_optimizer, gradients, model.trainable_variables)
         return loss
 
     if function:
@@ -135,9 +140,9 @@ def one_step(strategy, rule, rows, optimizer="momentum", function=False, normali
 
     def copies(kind, variables):
         return {
-            f"{kind} {index} {variable.path}.{replica}": copy.numpy()
+            f"{kind} {index} {keras_seam.path_of(variable)}.{replica}": copy.numpy()
             for index, variable in enumerate(variables)
-            for replica, copy in enumerate(local(variable.value))
+            for replica, copy in enumerate(local(keras_seam.tensorflow_variable(variable)))
         }
 
     results = {}

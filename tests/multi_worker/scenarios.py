@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import oracle
 import tensorflow as tf
+from lanes import copies_of
 
 from tf_adasum import tensorflow_seam
 from tf_adasum.aggregation import Scheme, rules
@@ -125,7 +126,7 @@ def train_with_adam(strategy, rule, steps=50):
     model.fit(x, y, batch_size=24, epochs=steps // 5, verbose=0)
     copies = {}
     for number, variable in enumerate(model.variables + model.optimizer.variables):
-        for local, copy in enumerate(strategy.experimental_local_results(variable.value)):
+        for local, copy in enumerate(copies_of(strategy, variable)):
             copies[f"{number}.{local}"] = copy.numpy()
     return copies
 

@@ -6,7 +6,9 @@ import pytest
 import restart_scenarios
 import tensorflow as tf
 from group import WorkerGroup
+from lanes import Variable
 
+from tf_adasum import keras_seam
 from tf_adasum.optimizers import AdaScale
 
 on_two_workers = pytest.mark.parametrize("group", ["2x1"], indirect=True, scope="module")
@@ -50,7 +52,7 @@ def differ(one, other, prefix):
 def test_adascale_can_be_checkpointed(tmp_path):
     def built(rate):
         optimizer = AdaScale(keras.optimizers.SGD(rate, momentum=0.9))
-        optimizer.build([keras.Variable(np.zeros(3, "float32"), name="v")])
+        optimizer.build([Variable(np.zeros(3, "float32"), name="v")])
         return optimizer
 
     saved, restored = built(0.1), built(0.2)
@@ -59,7 +61,9 @@ def test_adascale_can_be_checkpointed(tmp_path):
     path = tf.train.Checkpoint(optimizer=saved).write(str(tmp_path / "checkpoint"))
     tf.train.Checkpoint(optimizer=restored).read(path).assert_existing_objects_matched()
     for actual, expected in zip(restored.variables, saved.variables, strict=True):
-        np.testing.assert_array_equal(actual.numpy(), expected.numpy(), err_msg=expected.path)
+        np.testing.assert_array_equal(
+            actual.numpy(), expected.numpy(), err_msg=keras_seam.path_of(expected)
+        )
 
 
 @pytest.fixture(scope="module")
