@@ -13,9 +13,11 @@ IS_KERAS_2 = keras.__version__.startswith("2.")
 
 if IS_KERAS_2:
     Variable = tf.Variable
+    PyDataset = keras.utils.Sequence
     LossScaleOptimizer = keras.mixed_precision.LossScaleOptimizer
 else:
     Variable = keras.Variable
+    PyDataset = keras.utils.PyDataset
     LossScaleOptimizer = keras.optimizers.LossScaleOptimizer
 
 # Files under tests/ that are not even read.
@@ -37,6 +39,11 @@ def reason_to_skip(node_id):
         if node_id.endswith(name) or node_id.partition("[")[0].endswith(name):
             return f"Keras 2: {reason}"
     return None
+
+
+def loss_scale_of(optimizer):
+    """Returns the current scale of a `LossScaleOptimizer`, as a tensor."""
+    return tf.convert_to_tensor(optimizer.loss_scale if IS_KERAS_2 else optimizer.dynamic_scale)
 
 
 def copies_of(strategy, variable):

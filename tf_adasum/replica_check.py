@@ -48,9 +48,10 @@ def shared_variables(model):
     weights are each replica's own, and are left out.
     """
     optimizer = getattr(model, "optimizer", None)
-    candidates = list(model.variables) if _is_synchronized(optimizer) else []
+    # Keras 2 builds in the first step what has no input shape: from what worker 0 sends.
+    candidates = list(model.variables) if model.built and _is_synchronized(optimizer) else []
     if optimizer is not None:
-        candidates += optimizer.variables
+        candidates += keras_seam.all_variables(optimizer)
     shared = [variable for variable in candidates if is_shared(variable)]
     reductions = keras_seam.reductions_of(optimizer)
     if reductions is not None and reductions.rule_state:

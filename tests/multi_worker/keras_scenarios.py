@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import tensorflow as tf
-from lanes import LossScaleOptimizer, Variable, copies_of
+from lanes import LossScaleOptimizer, Variable, copies_of, loss_scale_of
 from scenarios import build_mlp, random_data, scope, use_rule, weights_of
 
 from tf_adasum import keras_seam
@@ -42,7 +42,7 @@ def overflow_on_one_replica(strategy, poisoned_replica):
 
         def read():
             return [
-                optimizer.dynamic_scale.numpy(),
+                loss_scale_of(optimizer).numpy(),
                 optimizer.iterations.numpy(),
                 *(weight.astype("float64").sum() for weight in model.get_weights()),
             ]
@@ -231,12 +231,12 @@ def learning_rates(strategy):
         scheduled.compile(optimizer=keras.optimizers.SGD(schedule), loss="mse")
         still = build_mlp()
         still.compile(optimizer=keras.optimizers.SGD(0.1), loss=lambda y, p: 0 * p)
-    recorder = Recorder(lambda: float(scheduled.optimizer.learning_rate))
+    recorder = Recorder(lambda: keras_seam.floating(scheduled.optimizer.learning_rate).numpy())
     scheduled.fit(x, y, batch_size=16, epochs=2, verbose=0, callbacks=[recorder])
     rates["scheduled"] = recorder.values
     plateau = keras.callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=1)
     history = still.fit(x, y, batch_size=16, epochs=4, verbose=0, callbacks=[plateau]).history
-    rates["plateau"] = history["learning_rate"]
+    rates["plateau"] = history.get("learning_rate") or history["lr"]  # as Keras 2 calls it
     return rates
 
 

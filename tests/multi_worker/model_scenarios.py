@@ -6,7 +6,7 @@ Every function takes the strategy first; `None` is one process without any.
 import keras
 import numpy as np
 import tensorflow as tf
-from lanes import Variable, copies_of
+from lanes import PyDataset, Variable, copies_of
 from scenarios import build_mlp, random_data, scope, weights_of
 
 
@@ -301,7 +301,7 @@ def aligned(array):
     return copy
 
 
-class Batches(keras.utils.PyDataset):
+class Batches(PyDataset):
     """The batches of arrays, as views of them."""
 
     def __init__(self, *arrays):

@@ -6,7 +6,7 @@ import warnings
 import keras
 import numpy as np
 import tensorflow as tf
-from lanes import LossScaleOptimizer, Variable
+from lanes import LossScaleOptimizer, Variable, loss_scale_of
 from scenarios import build_mlp, random_data, use_rule
 
 from tf_adasum import keras_seam, nonfinite, optimizers, rules
@@ -81,7 +81,7 @@ class Stepping:
                 replica = tf.distribute.get_replica_context().replica_id_in_sync_group
                 own = [gradient[number][replica] for gradient in gradients]
                 if is_scaled:
-                    own = [gradient * optimizer.dynamic_scale for gradient in own]
+                    own = [gradient * loss_scale_of(optimizer) for gradient in own]
                 own[0] += tf.concat([[[poison[replica]] * 3], tf.zeros([3, 3])], axis=0)
                 if sparse:
                     own[0] = tf.IndexedSlices(own[0][:2], tf.constant([1, 3]), tf.constant([4, 3]))
@@ -144,7 +144,7 @@ def left_out(strategy, rule, optimizer, guard, poisoned, poison="inf", sparse=Fa
             if run == "without":
                 for name, copy in stepping.copies().items():
                     copy.assign(initially[name])
-        scale = stepping.optimizer.dynamic_scale.numpy() if is_scaled else 512.0
+        scale = loss_scale_of(stepping.optimizer).numpy() if is_scaled else 512.0
         skipped = 1 if is_scaled else strategy.skipped_steps
     return results | {"scale": scale, "skipped": skipped}
 

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 from callback_scenarios import Interrupt, Interrupted, rank_of
 from keras_scenarios import Recorder
-from lanes import LossScaleOptimizer, copies_of
+from lanes import LossScaleOptimizer, copies_of, loss_scale_of
 from scenarios import random_data, use_rule
 
 from tf_adasum.optimizers import LAMB, AdaScale, DeltaAdasum
@@ -239,7 +239,7 @@ def overflow_on_one_replica(strategy, name, poisoned_replica):
         def read(variables):
             return np.concatenate([v.numpy().astype("float64").ravel() for v in variables])
 
-        scales = Recorder(lambda: optimizer.dynamic_scale.numpy())
+        scales = Recorder(lambda: loss_scale_of(optimizer).numpy())
         weights = Recorder(lambda: read(model.variables))
         slots = Recorder(lambda: read(optimizer.inner_optimizer.variables))
         callbacks = [scales, weights, slots]

@@ -13,10 +13,12 @@ subclasses TensorFlow Addons' optimizers are:
   let a wrapper, as `AdaScale`, do the update.
 * `Optimizer._update_step`, `._use_weight_decay`, `OptimizerV2._resource_apply`…: see `Step.rests`.
 
-Losses:
+Losses and layers:
 
 * `losses_utils.scale_loss_for_distribution`: divides mean-type losses by the number of replicas. A
   rule wants each replica's own gradient.
+* `RandomGenerator.make_legacy_seed`: workers with the same global seed drop the same units. The
+  wrapper mixes in which worker it is; the replicas of one worker differ already.
 
 Training:
 
@@ -56,6 +58,7 @@ from tf_adasum.keras_seam.shared import (
     is_ours,
     marker_of,
     naming_the_file,
+    our_replica_context,
     saving_at_once,
     step_of_wrapper,
     with_averaged_statistics,
@@ -64,6 +67,7 @@ from tf_adasum.keras_seam.shared import (
 )
 
 try:
+    from keras.src.backend import RandomGenerator
     from keras.src.engine.data_adapter import DataHandler, TensorLikeDataAdapter
     from keras.src.mixed_precision.loss_scale_optimizer import BaseLossScaleOptimizer
     from keras.src.optimizers import utils as optimizer_utils
@@ -76,6 +80,9 @@ except ImportError as error:
         f"tf_adasum works with Keras 2.15 on TensorFlow 2.15; Keras {keras.__version__} has moved "
         f"something it builds on: {error}. Install a supported one: pip install 'tf-adasum[addons]'"
     ) from error
+
+# Odd and large, so that the workers' seeds look unrelated.
+SEED_STRIDE = 0x9E3779B1
 
 # The module with the class `LAMB`.
 LAMB_MODULE = "tf_adasum.optimizers.addons_lamb"
@@ -104,6 +111,7 @@ def install():
     wrap(Optimizer, "apply_gradients", _beginning_together)
     wrap(OptimizerV2, "apply_gradients", _beginning_together)
     wrap(losses_utils, "scale_loss_for_distribution", identity_where_marked)
+    wrap(RandomGenerator, "make_legacy_seed", _seed_of_worker)
     wrap(TensorLikeDataAdapter, "__init__", _shuffled_alike)
     wrap(DataHandler, "enumerate_epochs", _exchanging_datasets)
     wrap(keras.Model, "make_train_function", _making_function)
@@ -412,6 +420,27 @@ def all_variables(optimizer):
 
 def average_weights(optimizer, count):
     """Does nothing: Keras 2 has moved the averages with each step."""
+
+
+# ---- layers ------------------------------------------------------------------------------------
+
+
+def _seed_of_worker(original):
+    def make_legacy_seed(self):
+        seed = original(self)
+        context = our_replica_context()
+        if not context:
+            return seed
+        first_replica = tensorflow_seam.first_replica(context.strategy.extended)
+        if first_replica == 0:
+            return seed
+        if seed is None:
+            if tensorflow_seam.global_seed() is None:
+                return None
+            _, seed = tf.compat.v1.random.get_seed(None)  # what the operation would take
+        return (seed + first_replica * SEED_STRIDE) % (2**31 - 1)
+
+    return make_legacy_seed
 
 
 # ---- training ----------------------------------------------------------------------------------
