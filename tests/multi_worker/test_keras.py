@@ -49,7 +49,8 @@ class TestKeras:
             steps = actual["steps"]
             before, after = steps[STEP - 1], steps[STEP]
             assert after[SCALE] == before[SCALE] / 2
-            assert after[ITERATIONS] == before[ITERATIONS]
+            # Keras 2 counts steps that are left out.
+            assert after[ITERATIONS] == before[ITERATIONS] + lanes.IS_KERAS_2
             np.testing.assert_array_equal(after[2:], before[2:], "no weight changes")
             assert (steps[STEP + 1] != after)[2:].all(), "and the next step changes all"
             assert np.isfinite(steps).all()
@@ -125,7 +126,9 @@ class TestKeras:
     @pytest.mark.feature("learning-rate schedules, `ReduceLROnPlateau`")
     def test_learning_rates(self, group):
         for actual in group.run("keras_scenarios.learning_rates"):
-            np.testing.assert_allclose(actual["scheduled"], [0.05, 0.025, 0.0125, 0.00625])
+            # After a step Keras 3 shows the rate of the next one, Keras 2 that of this one.
+            first = 0.1 if lanes.IS_KERAS_2 else 0.05
+            np.testing.assert_allclose(actual["scheduled"], first * 0.5 ** np.arange(4), rtol=1e-6)
             np.testing.assert_allclose(actual["plateau"], [0.1, 0.1, 0.05, 0.025])
 
     def test_what_is_not_finite_on_all_replicas_stays(self, group):
