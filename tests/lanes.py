@@ -46,6 +46,14 @@ def loss_scale_of(optimizer):
     return tf.convert_to_tensor(optimizer.loss_scale if IS_KERAS_2 else optimizer.dynamic_scale)
 
 
+def scale_loss(optimizer, loss):
+    """Returns a loss as an optimizer wants it."""
+    if not IS_KERAS_2:
+        return optimizer.scale_loss(loss)
+    is_scaling = isinstance(optimizer, LossScaleOptimizer)
+    return optimizer.get_scaled_loss(loss) if is_scaling else loss
+
+
 def copies_of(strategy, variable):
     """Returns the variables on the local replicas that a Keras variable stands for."""
     return strategy.experimental_local_results(keras_seam.tensorflow_variable(variable))

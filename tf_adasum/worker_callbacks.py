@@ -83,7 +83,8 @@ def for_worker(workers, callbacks, calling=None):
 
 def is_backup(callback):
     """Whether a callback backs up and restores, and is not one that a user has changed."""
-    return type(callback) is keras.callbacks.BackupAndRestore or hasattr(callback, "of_workers")
+    is_keras_own = type(callback) is keras.callbacks.BackupAndRestore
+    return keras_seam.BACKS_UP_ONE_WORKER and (is_keras_own or hasattr(callback, "of_workers"))
 
 
 class FirstCallback(keras.callbacks.Callback):
@@ -112,6 +113,7 @@ class FirstCallback(keras.callbacks.Callback):
             callback
             for callback in callbacks
             if isinstance(callback, keras.callbacks.BackupAndRestore)
+            and keras_seam.BACKS_UP_ONE_WORKER
         ]
         self.backup, self.restores = None, False
 

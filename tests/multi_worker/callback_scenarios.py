@@ -63,10 +63,10 @@ def state_of(model):
 def callbacks_that_write(folder):
     folder = pathlib.Path(folder)
     return [
-        keras.callbacks.ModelCheckpoint(folder / "checkpoint" / "model.keras"),
-        keras.callbacks.CSVLogger(folder / "log.csv", append=True),
-        keras.callbacks.TensorBoard(folder / "board"),
-        keras.callbacks.BackupAndRestore(folder / "backup", delete_checkpoint=False),
+        keras.callbacks.ModelCheckpoint(str(folder / "checkpoint" / "model.keras")),
+        keras.callbacks.CSVLogger(str(folder / "log.csv"), append=True),
+        keras.callbacks.TensorBoard(str(folder / "board")),
+        keras.callbacks.BackupAndRestore(str(folder / "backup"), delete_checkpoint=False),
         keras.callbacks.EarlyStopping(patience=100),
     ]
 

@@ -1,6 +1,7 @@
 """Optimizers under a strategy and alone, on gradients that are given."""
 
 import keras
+import lanes
 import numpy as np
 import oracle
 import tensorflow as tf
@@ -97,19 +98,23 @@ def state(optimizer):
 def reference(replicas, name, column):
     """The same without a strategy, on the Adasum of the replicas' gradients in float64.
 
-    Clipping is each replica's own, before. Where gradients are accumulated, every micro-step gets
+    Clipping is each replica's own, before; with Keras 2 that of what has been combined. Where gradients are accumulated, every micro-step gets
     the mean of its group: accumulating these gives it back.
     """
     options = OPTIONS[column]
-    gradients = [clipped(g.astype(np.float64), options) for g in accumulated(replicas, column)]
-    if "global_clipnorm" in options:
+    gradients = [g.astype(np.float64) for g in accumulated(replicas, column)]
+    clips_each = not lanes.IS_KERAS_2
+    if clips_each:
+        gradients = [clipped(g, options) for g in gradients]
+    if clips_each and "global_clipnorm" in options:
         norms = np.sqrt(sum(np.sum(g**2, axis=tuple(range(2, g.ndim))) for g in gradients))
         factors = np.minimum(1, options["global_clipnorm"] / norms)
         gradients = [g * factors.reshape(factors.shape + (1,) * (g.ndim - 2)) for g in gradients]
     variables = [Variable(value, name="v") for value in initial_values()]
     optimizer = make(name, column)
-    for rule in ("clipnorm", "global_clipnorm", "clipvalue"):
-        setattr(optimizer, rule, None)
+    if clips_each:
+        for rule in ("clipnorm", "global_clipnorm", "clipvalue"):
+            setattr(optimizer, rule, None)
     optimizer.build(variables)
     for number in range(STEPS):
         combined = [

@@ -1,6 +1,7 @@
 """Last batches that leave replicas without rows."""
 
 import keras
+import lanes
 import tensorflow as tf
 from lanes import LossScaleOptimizer
 from scenarios import random_data, use_rule
@@ -126,7 +127,7 @@ def one_step(strategy, rule, rows, optimizer="momentum", function=False, normali
             losses = tf.square(model(x, training=True) - y)
             loss = tf.math.divide_no_nan(tf.reduce_sum(losses), tf.cast(tf.size(losses), "float32"))
             loss += sum(model.losses)
-            scaled = model_optimizer.scale_loss(loss)
+            scaled = lanes.scale_loss(model_optimizer, loss)
         gradients = tape.gradient(scaled, model.trainable_variables)
         keras_seam.apply(model_optimizer, gradients, model.trainable_variables)
         return loss

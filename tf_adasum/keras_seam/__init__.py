@@ -25,6 +25,7 @@ if keras.__version__.startswith("2."):
 else:
     from tf_adasum.keras_seam import keras3 as generation
 
+BACKS_UP_ONE_WORKER = generation.BACKS_UP_ONE_WORKER
 CALLBACKS_OF_WORKER_0 = generation.CALLBACKS_OF_WORKER_0
 LAMB_MODULE = generation.LAMB_MODULE
 LOSS_SCALE_OPTIMIZERS = generation.LOSS_SCALE_OPTIMIZERS
@@ -54,6 +55,7 @@ set_data_order = generation.set_data_order
 set_initial_epoch = generation.set_initial_epoch
 
 __all__ = [
+    "BACKS_UP_ONE_WORKER",
     "CALLBACKS_OF_WORKER_0",
     "LAMB_MODULE",
     "LOSS_SCALE_OPTIMIZERS",

@@ -100,6 +100,9 @@ LOSS_SCALE_OPTIMIZERS = (BaseLossScaleOptimizer,)
 # of replicas takes all of them.
 CALLBACKS_OF_WORKER_0 = (keras.callbacks.CSVLogger, keras.callbacks.TensorBoard)
 
+# Its `BackupAndRestore` backs up what all workers have.
+BACKS_UP_ONE_WORKER = False
+
 # There is no `SwapEMAWeights`.
 OF_SWAP_EMA_WEIGHTS = ()
 

@@ -143,6 +143,9 @@ CALLBACKS_OF_WORKER_0 = (
     keras.callbacks.BackupAndRestore,
 )
 
+# Whether Keras's `BackupAndRestore` knows one worker only.
+BACKS_UP_ONE_WORKER = True
+
 # What `keras.callbacks.SwapEMAWeights` looks for in an optimizer.
 OF_SWAP_EMA_WEIGHTS = (MOVING_AVERAGES, "_trainable_variables")
 
