@@ -182,6 +182,11 @@ def innermost(optimizer):
     return optimizer
 
 
+def accumulation_steps(optimizer):
+    """Returns how many gradients go into an update: `gradient_accumulation_steps`, or else 1."""
+    return getattr(optimizer, "gradient_accumulation_steps", None) or 1
+
+
 def check_same_settings(strategy, settings):
     """Lets the workers of a strategy, where it is one of ours, compare an optimizer's settings."""
     if our_replica_context():

@@ -262,7 +262,7 @@ class AdaScaleStep(keras_seam.StepOfWrapper):
     @property
     def count(self):
         """C: how many gradients are measured in a step."""
-        return self.replicas * (self.optimizer.gradient_accumulation_steps or 1)
+        return self.replicas * keras_seam.accumulation_steps(self.optimizer)
 
     def measure(self, gradients):
         """Returns N‖g_i/N‖², as Keras has divided g_i by N; its sum over the replicas is a mean."""
@@ -307,7 +307,7 @@ class AdaScaleStep(keras_seam.StepOfWrapper):
             assign_if_finite(average, average + rate * (value - average))
         assign_if_finite(self.weight, weight)
         assign_if_finite(self.gain, gain.gain_ratio(self.variance, self.squared_norm, scale))
-        self.skipped.assign_add(tf.where(goes_on, 0.0, 1.0))
+        self.skipped.assign_add(tf.cast(tf.logical_not(goes_on), tf.float64))
         return tf.where(goes_on, tf.convert_to_tensor(self.gain), 0.0)
 
 
