@@ -11,6 +11,8 @@ subclasses TensorFlow Addons' optimizers are:
 * `.apply_gradients`: where a step begins. The wrappers take zeros for the gradients of a replica
   without rows, leave a step out whose gradients are not finite where `on_nonfinite` says so, and
   let a wrapper, as `AdaScale`, do the update.
+* `Optimizer.build`: makes an optimizer's variables. The wrapper makes those of the rule, which have
+  to be there when weights are loaded.
 * `Optimizer._update_step`: where one variable is updated on its device. The wrapper lets a replica
   rest that takes no local step, see `Step.rests`.
 * `Optimizer._distributed_apply_gradients_fn`: moves the moving averages of the weights with each
@@ -38,7 +40,8 @@ Training:
   the training is.
 * What all workers call (`TOGETHER`): leave the other workers waiting where one raises.
 
-Files: as with Keras 3.
+Files: as with Keras 3; and `load_model` of the module that reads what is no zip file, as one that is
+cut off is none.
 
 `tests/unit/test_seam_names_keras2.py` fails with the name of what a patch release has moved.
 """
@@ -66,6 +69,7 @@ from tf_adasum.keras_seam.shared import (
     marker_of,
     naming_the_file,
     our_replica_context,
+    reductions_of,
     saving_at_once,
     step_of_wrapper,
     with_averaged_statistics,
@@ -83,6 +87,7 @@ try:
     from keras.src.optimizers.legacy.optimizer_v2 import OptimizerV2
     from keras.src.optimizers.optimizer import CallableList, Optimizer
     from keras.src.saving import saving_lib
+    from keras.src.saving.legacy import save as legacy_saving
     from keras.src.utils import losses_utils
 except ImportError as error:
     raise ImportError(
@@ -116,6 +121,7 @@ def install():
     wrap(OptimizerV2, "_aggregate_gradients", _marking_gradients)
     wrap(Optimizer, "apply_gradients", _beginning_together)
     wrap(OptimizerV2, "apply_gradients", _beginning_together)
+    wrap(Optimizer, "build", _with_reductions)
     wrap(Optimizer, "_update_step", _resting_without_rows)
     wrap(Optimizer, "_distributed_apply_gradients_fn", _averaging_later)
     wrap(LossScaleOptimizerV3, "apply_gradients", _building_before)
@@ -136,6 +142,7 @@ def install():
         wrap(saving_lib, name, saving_at_once)
     for name in ("load_model", "load_weights_only"):
         wrap(saving_lib, name, naming_the_file)
+    wrap(legacy_saving, "load_model", naming_the_file)
 
 
 # ---- optimizers --------------------------------------------------------------------------------
@@ -187,14 +194,33 @@ class OptimizersOfKeras2(Optimizers):
         with tf.init_scope(), scope(), tf.name_scope(_name_of(optimizer)):
             if isinstance(optimizer, OptimizerV2):
                 optimizer._create_all_weights(optimizer.first_variables)
+                self.set_reductions_of_ours(optimizer)
             else:
                 optimizer.build(optimizer.first_variables)
+
+
+    def set_reductions_of_ours(self, optimizer):
+        """Gives an optimizer its `Reductions` if it is built under one of our strategies."""
+        strategy = tf.distribute.get_strategy()
+        is_outside = tf.distribute.in_cross_replica_context()
+        if marker_of(strategy) and is_outside and reductions_of(optimizer) is None:
+            self.set_reductions(optimizer, strategy)
 
 
 def _distributed(variable):
     """The variable of all replicas that one of a replica belongs to."""
     container = getattr(variable, "_distributed_container", None)
     return container() if container else variable
+
+
+def _with_reductions(original):
+    def build(self, var_list):
+        original(self, var_list)
+        if not hasattr(self, "first_variables"):
+            self.first_variables = tuple(map(_distributed, var_list))
+        _optimizers.set_reductions_of_ours(self)
+
+    return build
 
 
 def _name_of(optimizer):

@@ -88,6 +88,7 @@ class AdaScale(WrapperOptimizer):
         self.smoothing, self.debias = smoothing, bool(debias)
         self._given_scale = scale
         self._step = AdaScaleStep(optimizer, smoothing, self.debias)
+        self._step.replicas = tf.distribute.get_strategy().num_replicas_in_sync
         base = keras_seam.exchange_learning_rate(optimizer, ScaledLearningRate(self))
         if isinstance(base, LinearScalingWarmup):
             keras_seam.exchange_learning_rate(optimizer, base)  # left as it was
@@ -244,7 +245,7 @@ class AdaScaleStep(keras_seam.StepOfWrapper):
 
     Attributes:
         base_learning_rate: lr, as the inner optimizer was given it.
-        replicas: N, known when the optimizer is built; as are the scalar variables
+        replicas: N. Known when the optimizer is built are the scalar variables
         scale: S,
         gain, steps: r and τ,
         variance, squared_norm: the moving averages of σ² and μ²,
