@@ -30,7 +30,8 @@ Training:
 * `TensorLikeDataAdapter.__init__`: every worker shuffles arrays by itself, so that some rows are
   seen twice and some never. The wrapper lets all of them shuffle with worker 0's seed.
 * `DataHandler.enumerate_epochs`: has one dataset for all epochs. The wrapper lets one that is
-  `exchangeable` be followed by another one.
+  `exchangeable` be followed by another one. It makes an epoch's iterator before callbacks hear of
+  the epoch, and so asks for the dataset with the epoch's number.
 * `Model.make_train_function`: compiles the step with XLA where the user asks for it, which has no
   kernels for TensorFlow's collectives; and says what an error of `on_nonfinite="raise"` means.
 * `Model.evaluate`, `.predict`, `CallbackList.on_epoch_end`: average the statistics that replicas
@@ -652,12 +653,16 @@ def _making_function(original):
     return make_train_function
 
 
+# The models whose next `enumerate_epochs` is that of `fit`, not of an evaluation.
+_about_to_train = weakref.WeakSet()
+
 # For each model the epoch with which its next `fit` begins.
 _initial_epochs = weakref.WeakKeyDictionary()
 
 
 def _beginning_with_epoch(original):
     def maybe_load_initial_counters(self, steps_per_epoch, initial_epoch):
+        _about_to_train.add(self)
         epoch, step = original(self, steps_per_epoch, initial_epoch)
         return _initial_epochs.pop(self, None) or epoch, step
 
@@ -689,20 +694,26 @@ def _expecting_steps(original):
 def _exchanging_datasets(original):
     def enumerate_epochs(self):
         following = getattr(self._adapter.get_dataset(), "following", None)
-        if following is None:
+        if following is None or self._model not in _about_to_train:
             yield from original(self)
             return
+        _about_to_train.discard(self._model)
+        iterator = None
         for epoch in range(self._initial_epoch, self._epochs):
             if self._insufficient_data:
                 break
-            dataset = following()
+            dataset = following(epoch)
             if dataset is not None:
                 self._dataset = self._model.distribute_strategy.experimental_distribute_dataset(
                     dataset
                 )
-                cardinality = int(dataset.cardinality())
-                self._inferred_steps = cardinality if cardinality >= 0 else None
-            yield epoch, iter(self._dataset)
+                if self._steps_per_epoch is None:
+                    cardinality = int(dataset.cardinality())
+                    self._inferred_steps = cardinality if cardinality >= 0 else None
+                iterator = None
+            if iterator is None or self._adapter.should_recreate_iterator():
+                iterator = iter(self._dataset)
+            yield epoch, iterator
             self._adapter.on_epoch_end()
 
     return enumerate_epochs

@@ -346,6 +346,7 @@ def exchangeable(dataset, following):
     Args:
         dataset: the first one.
         following: function that returns the dataset from this epoch on, or None for the same.
+            Gets the epoch's number where it has not begun yet, which is with Keras 2.
     """
     dataset = dataset.with_options(tf.data.Options())  # another object: the user may have others
     dataset.following = following
