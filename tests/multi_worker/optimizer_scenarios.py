@@ -98,8 +98,9 @@ def state(optimizer):
 def reference(replicas, name, column):
     """The same without a strategy, on the Adasum of the replicas' gradients in float64.
 
-    Clipping is each replica's own, before; with Keras 2 that of what has been combined. Where gradients are accumulated, every micro-step gets
-    the mean of its group: accumulating these gives it back.
+    Clipping is each replica's own, before; with Keras 2 that of what has been combined. Where
+    gradients are accumulated, every micro-step gets the mean of its group: accumulating these gives
+    it back.
     """
     options = OPTIONS[column]
     gradients = [g.astype(np.float64) for g in accumulated(replicas, column)]

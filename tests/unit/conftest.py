@@ -1,9 +1,12 @@
 """Fixtures of the tests that run on both backends and all dtypes."""
 
+import lanes
 import pytest
 import tensorflow as tf
 
 from tf_adasum.ops import library
+
+lanes.make_devices()
 
 
 @pytest.fixture(params=["custom", "tensorflow"])
@@ -21,3 +24,16 @@ def backend(request, monkeypatch):
 )
 def dtype(request):
     return request.param
+
+
+@pytest.fixture
+def two_gradients():
+    """A step of an optimizer has two gradients: see `lanes.gradients_per_step`."""
+    with lanes.gradients_per_step(2):
+        yield
+
+
+@pytest.fixture
+def four_gradients():
+    with lanes.gradients_per_step(4):
+        yield

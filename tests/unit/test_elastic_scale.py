@@ -4,6 +4,7 @@ import json
 import math
 
 import keras
+import lanes
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -30,9 +31,10 @@ def schedule_of_epoch(epoch):
 
 def compiled(wrap=lambda optimizer: optimizer):
     keras.utils.set_random_seed(0)
-    model = keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])
-    inner = keras.optimizers.SGD(0.01, gradient_accumulation_steps=2)
-    model.compile(wrap(AdaScale(inner)), "mse", run_eagerly=True)
+    with lanes.gradients_per_step(2):
+        model = keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])
+        inner = lanes.accumulating(keras.optimizers.SGD, 0.01, 2)
+        model.compile(wrap(AdaScale(inner)), "mse", run_eagerly=True)
     return model
 
 
@@ -94,7 +96,7 @@ def test_refuses_another_optimizer():
         train(model, callbacks.ElasticScale({0: 1}), make_dataset(2))
 
 
-@pytest.mark.parametrize("wrap", [lambda optimizer: optimizer, keras.optimizers.LossScaleOptimizer])
+@pytest.mark.parametrize("wrap", [lambda optimizer: optimizer, lanes.LossScaleOptimizer])
 def test_the_dataset_changes_with_the_scale(wrap):
     elastic = callbacks.ElasticScale(SCHEDULE, make_dataset)
     recorder = train(compiled(wrap), elastic)

@@ -4,6 +4,7 @@ Shape letters: T steps, C gradients per step, n elements, R runs side by side.
 """
 
 import keras
+import lanes
 import numpy as np
 import optimizer_oracles
 import pytest
@@ -47,13 +48,18 @@ def gain_of(gradients, scale=None):
 def accumulated(steps, gradients, **options):
     """An AdaScale that has taken gradients [T * steps, n] with so many accumulation steps."""
     gradients = np.asarray(gradients, "float32")
-    inner = keras.optimizers.SGD(0.1, gradient_accumulation_steps=steps)
+    inner = lanes.accumulating(keras.optimizers.SGD, 0.1, steps)
     optimizer = AdaScale(inner, **options)
-    variable = keras.Variable(np.zeros(gradients.shape[1], "float32"))
+    variable = lanes.Variable(np.zeros(gradients.shape[1], "float32"))
     optimizer.build([variable])
-    for gradient in gradients:
-        optimizer.apply([tf.constant(gradient)], [variable])
+    apply_each(optimizer, gradients, variable)
     return optimizer
+
+
+def apply_each(optimizer, gradients, variable):
+    calls = [[tf.constant(gradient)] for gradient in gradients]
+    for start in range(0, len(calls), lanes.calls_at_once()):
+        lanes.apply(optimizer, calls[start : start + lanes.calls_at_once()], [variable])
 
 
 # ---- one step ----------------------------------------------------------------------------------
@@ -65,7 +71,7 @@ class TestByHand:
         gradients, expected = CASES[name]
         np.testing.assert_allclose(gain_of(gradients), expected, **BY_HAND)
 
-    def test_through_the_optimizer(self, name):
+    def test_through_the_optimizer(self, name, two_gradients):
         gradients, expected = CASES[name]
         np.testing.assert_allclose(accumulated(2, gradients).gain, expected, **BY_HAND)
 
@@ -106,7 +112,7 @@ def test_all_noise_and_no_noise_in_the_limit():
     assert gain_of(1e-3 * noise + common) < 1.01
 
 
-def test_zeros_are_finite():
+def test_zeros_are_finite(two_gradients):
     assert gain_of(np.zeros((3, 5))) == 3  # nothing is known of μ, and σ² is taken as 1e-6
     optimizer = accumulated(2, np.zeros((6, 3)))
     assert optimizer.gain == 2 and optimizer.skipped_steps == 0
@@ -255,18 +261,18 @@ def test_multiplying_the_average_would_make_it_wrong():
     assert means[140] < 0.85 * SIGMA_SQUARED  # 40 steps later still too small
 
 
-def test_the_optimizer_keeps_the_average_of_the_variance():
+def test_the_optimizer_keeps_the_average_of_the_variance(four_gradients):
     """Many elements instead of many runs; relative error √(2/(n(C-1))) of one step: 0.6 %."""
     random, elements = np.random.default_rng(7), 20_000
     optimizer = accumulated(4, np.zeros((0, elements)), smoothing=0.9)
-    (variable,) = optimizer.inner_optimizer._trainable_variables
+    (variable,) = lanes.first_of(optimizer.inner_optimizer)
     for scale in SCALES:
         before = optimizer.gradient_variance
         optimizer.set_scale(scale)
         assert optimizer.gradient_variance == before
         for _ in range(5):
-            for gradient in gaussian_gradients(random, scale, 1, elements)[0].astype("float32"):
-                optimizer.apply([tf.constant(gradient)], [variable])
+            gradients = gaussian_gradients(random, scale, 1, elements)[0].astype("float32")
+            apply_each(optimizer, gradients, variable)
             np.testing.assert_allclose(optimizer.gradient_variance, SIGMA_SQUARED, rtol=0.03)
             expected = (SIGMA_SQUARED + 1) / (SIGMA_SQUARED / scale + 1)
             np.testing.assert_allclose(optimizer.gain, expected, rtol=0.03)

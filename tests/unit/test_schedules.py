@@ -6,6 +6,7 @@ import math
 from fractions import Fraction
 
 import keras
+import lanes
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -137,7 +138,7 @@ def test_goes_through_the_whole_schedule(inner):
 
 
 @pytest.mark.parametrize(
-    "step", [7, np.int64(7), tf.constant(7), tf.constant(7.0), keras.Variable(7, dtype="int64")]
+    "step", [7, np.int64(7), tf.constant(7), tf.constant(7.0), lanes.Variable(7, dtype="int64")]
 )
 def test_any_kind_of_step(step):
     schedule = LinearScalingWarmup(StepItself(), scale=2, total_steps=20, warmup=0.9)
@@ -150,12 +151,12 @@ def test_an_optimizer_follows_it(jit_compile):
         Schedules.PiecewiseConstantDecay([9], [0.1, 0.01]), scale=2, total_steps=20, warmup=0.5
     )
     optimizer = keras.optimizers.SGD(schedule)
-    variable = keras.Variable(0.0)
+    variable = lanes.Variable(0.0)
     optimizer.build([variable])
 
     @tf.function(jit_compile=jit_compile)
     def step():
-        optimizer.apply([tf.constant(-1.0)], [variable])
+        optimizer.apply_gradients([(tf.constant(-1.0), variable)])
 
     rates = []
     for _ in range(schedule.iterations):

@@ -3,6 +3,7 @@
 import math
 
 import keras
+import lanes
 import numpy as np
 import pytest
 
@@ -15,9 +16,13 @@ STEPS_PER_EPOCH = 6
 
 def compiled(accumulated=2, wrap=lambda optimizer: optimizer):
     keras.utils.set_random_seed(0)
-    model = keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])
-    inner = keras.optimizers.SGD(0.01, gradient_accumulation_steps=accumulated)
-    model.compile(wrap(AdaScale(inner)), "mse", run_eagerly=True)
+    with lanes.gradients_per_step(accumulated or 1):
+        model = keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])
+        if accumulated is None:
+            inner = keras.optimizers.SGD(0.01)
+        else:
+            inner = lanes.accumulating(keras.optimizers.SGD, 0.01, accumulated)
+        model.compile(wrap(AdaScale(inner)), "mse", run_eagerly=True)
     return model
 
 
@@ -54,7 +59,7 @@ def test_a_scale_of_one_takes_as_many_steps(total, steps):
     assert len(history.epoch) == math.ceil(steps / STEPS_PER_EPOCH)
 
 
-@pytest.mark.parametrize("wrap", [lambda optimizer: optimizer, keras.optimizers.LossScaleOptimizer])
+@pytest.mark.parametrize("wrap", [lambda optimizer: optimizer, lanes.LossScaleOptimizer])
 def test_stops_after_the_first_step_that_reaches_the_total(wrap):
     tracker, model = callbacks.GainTracker(), compiled(wrap=wrap)
     train(model, [tracker, callbacks.StopAtScaleInvariantStep(9.5)])
@@ -82,11 +87,12 @@ def test_the_progress_bar_expects_what_is_left(capsys):
 
 
 def test_the_progress_bar_expects_accumulated_steps(capsys):
-    """Nothing is known at first: a gain of 1, two steps for each; later less are expected."""
+    """Nothing is known at first: a gain of 1, two calls for each; later less are expected."""
     train(compiled(), [callbacks.StopAtScaleInvariantStep(20)], verbose=2)
     shown = shown_epochs(capsys)
-    assert shown[0] == (1, 7)
-    assert len(shown) < 7 and shown[-1][0] == shown[-1][1]
+    expected = math.ceil(20 * lanes.calls_per_update(2) / STEPS_PER_EPOCH)
+    assert shown[0] == (1, expected)
+    assert len(shown) < expected and shown[-1][0] == shown[-1][1]
 
 
 def test_the_last_epoch_expects_its_own_steps(capsys):

@@ -44,8 +44,9 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
         delete_checkpoint: whether the backups are removed when `fit` ends.
 
     Raises:
-        ValueError: if `backup_dir` is not local; when training begins, if the model is not built,
-            or the backup is one of another model or optimizer.
+        ValueError: with Keras 2, which does it by itself; if `backup_dir` is not local; when
+            training begins, if the model is not built, or the backup is one of another model or
+            optimizer.
         DamagedBackup: when training begins, if there are backups and none of them can be read.
 
     Example:
@@ -58,6 +59,11 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
     def __init__(
         self, backup_dir, save_freq="epoch", double_checkpoint=True, delete_checkpoint=True
     ):
+        if not keras_seam.BACKS_UP_ONE_WORKER:
+            raise ValueError(
+                "Keras 2 backs up all workers by itself: use keras.callbacks.BackupAndRestore. "
+                f"Received: tf_adasum.callbacks.BackupAndRestore with Keras {keras.__version__}"
+            )
         keras_seam.install()
         super().__init__(backup_dir, save_freq, double_checkpoint, delete_checkpoint)
         if save_freq is True or (save_freq not in ("epoch", False) and save_freq < 1):

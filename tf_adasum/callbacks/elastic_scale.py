@@ -70,7 +70,10 @@ class ElasticScale(keras.callbacks.Callback):
         self._whole_epochs = self.params["steps"] in (None, cardinality)  # else: steps_per_epoch
 
     def on_epoch_begin(self, epoch, logs=None):
-        """Sets the S of this epoch; the epoch then asks for its dataset."""
+        """Sets the S of this epoch; the epoch then asks for its dataset, unless it has before."""
+        self._begin(epoch)
+
+    def _begin(self, epoch):
         scale, self.scale = self.scale, self.scale_of(epoch)
         if self.scale != self._adascale.scale:
             self._adascale.set_scale(self.scale)
@@ -81,8 +84,14 @@ class ElasticScale(keras.callbacks.Callback):
                 self.params["steps"] = steps if steps >= 0 else None  # all callbacks share the dict
                 keras_seam.expect(self.model, steps=self.params["steps"])
 
-    def _take_following(self):
-        """Returns the dataset that follows, once; None while there is none."""
+    def _take_following(self, epoch=None):
+        """Returns the dataset that follows, once; None while there is none.
+
+        Args:
+            epoch: the number of an epoch that has not begun yet.
+        """
+        if epoch is not None:
+            self._begin(epoch)
         following, self._following = self._following, None
         return following
 

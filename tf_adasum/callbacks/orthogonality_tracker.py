@@ -56,6 +56,9 @@ class OrthogonalityTracker(StepTracker):
 
     def on_train_begin(self, logs=None):
         """Lets the training step measure."""
+        if self.model.built:
+            with self.model.distribute_strategy.scope():
+                keras_seam.build(self.model.optimizer, self.model.trainable_variables)
         reductions = keras_seam.reductions_of(self.model.optimizer)
         if reductions is None:
             raise ValueError(

@@ -60,7 +60,7 @@ class StopAtScaleInvariantStep(keras.callbacks.Callback):
         """Tells the progress bar what is to be expected."""
         remaining = self.total - float(self._adascale.scale_invariant_steps)
         updates = max(1, math.ceil(remaining / float(self._adascale.gain)))
-        steps = updates * (self._adascale.gradient_accumulation_steps or 1)
+        steps = updates * keras_seam.accumulation_steps(self._adascale)
         steps_per_epoch = self.params["steps"]
         if steps_per_epoch:
             epochs = min(self.params["epochs"], epoch + math.ceil(steps / steps_per_epoch))

@@ -7,6 +7,7 @@ TensorFlow 2.15. `shared` is what they have in common. Nothing else asks which K
 import keras
 
 from tf_adasum.keras_seam.shared import (
+    accumulation_steps,
     assign,
     check_same_settings,
     cond,
@@ -53,6 +54,7 @@ own_variables = generation.own_variables
 position_in_data = generation.position_in_data
 set_data_order = generation.set_data_order
 set_initial_epoch = generation.set_initial_epoch
+variables_to_save = generation.variables_to_save
 
 __all__ = [
     "BACKS_UP_ONE_WORKER",
@@ -65,6 +67,7 @@ __all__ = [
     "WITHOUT_AUTOCAST",
     "StepOfWrapper",
     "WrapperBase",
+    "accumulation_steps",
     "add_accumulator",
     "all_variables",
     "apply",
@@ -94,4 +97,5 @@ __all__ = [
     "set_initial_epoch",
     "take_over",
     "tensorflow_variable",
+    "variables_to_save",
 ]

@@ -11,7 +11,14 @@ subclasses TensorFlow Addons' optimizers are:
 * `.apply_gradients`: where a step begins. The wrappers take zeros for the gradients of a replica
   without rows, leave a step out whose gradients are not finite where `on_nonfinite` says so, and
   let a wrapper, as `AdaScale`, do the update.
-* `Optimizer._update_step`, `._use_weight_decay`, `OptimizerV2._resource_apply`…: see `Step.rests`.
+* `Optimizer.build`: makes an optimizer's variables. The wrapper makes those of the rule, which have
+  to be there when weights are loaded.
+* `Optimizer._update_step`: where one variable is updated on its device. The wrapper lets a replica
+  rest that takes no local step, see `Step.rests`.
+* `Optimizer._distributed_apply_gradients_fn`: moves the moving averages of the weights with each
+  update. The wrapper leaves that to `Step.average` where a wrapper combines the weights after it.
+* `LossScaleOptimizerV3.apply_gradients`: builds its optimizer where no replica can wait for
+  another. The wrapper builds ours before.
 
 Losses and layers:
 
@@ -25,7 +32,8 @@ Training:
 * `TensorLikeDataAdapter.__init__`: every worker shuffles arrays by itself, so that some rows are
   seen twice and some never. The wrapper lets all of them shuffle with worker 0's seed.
 * `DataHandler.enumerate_epochs`: has one dataset for all epochs. The wrapper lets one that is
-  `exchangeable` be followed by another one.
+  `exchangeable` be followed by another one. It makes an epoch's iterator before callbacks hear of
+  the epoch, and so asks for the dataset with the epoch's number.
 * `Model.make_train_function`: compiles the step with XLA where the user asks for it, which has no
   kernels for TensorFlow's collectives; and says what an error of `on_nonfinite="raise"` means.
 * `Model.evaluate`, `.predict`, `CallbackList.on_epoch_end`: average the statistics that replicas
@@ -35,11 +43,14 @@ Training:
   the training is.
 * What all workers call (`TOGETHER`): leave the other workers waiting where one raises.
 
-Files: as with Keras 3.
+Files: as with Keras 3; and `load_model` of the module that reads what is no zip file, as one that
+is cut off is none.
 
 `tests/unit/test_seam_names_keras2.py` fails with the name of what a patch release has moved.
 """
 
+import contextlib
+import typing
 import warnings
 import weakref
 
@@ -51,7 +62,9 @@ from tf_adasum.keras_seam.shared import (
     TOGETHER,
     CalledByWrapper,
     Optimizers,
+    assign,
     averaging_statistics_first,
+    cond,
     expected,
     expecting_what_fit_was_asked_for,
     identity_where_marked,
@@ -59,6 +72,7 @@ from tf_adasum.keras_seam.shared import (
     marker_of,
     naming_the_file,
     our_replica_context,
+    reductions_of,
     saving_at_once,
     step_of_wrapper,
     with_averaged_statistics,
@@ -69,11 +83,15 @@ from tf_adasum.keras_seam.shared import (
 try:
     from keras.src.backend import RandomGenerator
     from keras.src.engine.data_adapter import DataHandler, TensorLikeDataAdapter
-    from keras.src.mixed_precision.loss_scale_optimizer import BaseLossScaleOptimizer
+    from keras.src.mixed_precision.loss_scale_optimizer import (
+        BaseLossScaleOptimizer,
+        LossScaleOptimizerV3,
+    )
     from keras.src.optimizers import utils as optimizer_utils
     from keras.src.optimizers.legacy.optimizer_v2 import OptimizerV2
     from keras.src.optimizers.optimizer import CallableList, Optimizer
     from keras.src.saving import saving_lib
+    from keras.src.saving.legacy import save as legacy_saving
     from keras.src.utils import losses_utils
 except ImportError as error:
     raise ImportError(
@@ -113,6 +131,10 @@ def install():
     wrap(OptimizerV2, "_aggregate_gradients", _marking_gradients)
     wrap(Optimizer, "apply_gradients", _beginning_together)
     wrap(OptimizerV2, "apply_gradients", _beginning_together)
+    wrap(Optimizer, "build", _with_reductions)
+    wrap(Optimizer, "_update_step", _resting_without_rows)
+    wrap(Optimizer, "_distributed_apply_gradients_fn", _averaging_later)
+    wrap(LossScaleOptimizerV3, "apply_gradients", _building_before)
     wrap(losses_utils, "scale_loss_for_distribution", identity_where_marked)
     wrap(RandomGenerator, "make_legacy_seed", _seed_of_worker)
     wrap(TensorLikeDataAdapter, "__init__", _shuffled_alike)
@@ -131,6 +153,7 @@ def install():
         wrap(saving_lib, name, saving_at_once)
     for name in ("load_model", "load_weights_only"):
         wrap(saving_lib, name, naming_the_file)
+    wrap(legacy_saving, "load_model", naming_the_file)
 
 
 # ---- optimizers --------------------------------------------------------------------------------
@@ -159,18 +182,59 @@ class OptimizersOfKeras2(Optimizers):
         )
 
     def build(self, optimizer, variables):
-        """Makes an optimizer's own variables, if it has none yet; keeps which they belong to."""
+        """Makes an optimizer's own variables, if it has none yet; keeps which they belong to.
+
+        Once for all replicas, outside of them: each would make its own.
+        """
+        if is_built(optimizer) and hasattr(optimizer, "first_variables"):
+            return
+        variables = tuple(map(_distributed, variables))
+        context = tf.distribute.get_replica_context()
+        if context and tf.distribute.has_strategy():
+            context.merge_call(lambda strategy: self._build(optimizer, variables, strategy))
+        else:
+            self._build(optimizer, variables)
+
+    def _build(self, optimizer, variables, strategy=None):
         if not hasattr(optimizer, "first_variables"):
-            optimizer.first_variables = tuple(map(_distributed, variables))
-        if isinstance(optimizer, Optimizer) and not is_built(optimizer):
-            with tf.name_scope(optimizer.name), tf.init_scope():
+            optimizer.first_variables = variables
+        if is_built(optimizer):
+            return
+        # Outside of the function that is being traced, the scope is not entered.
+        scope = strategy.scope if strategy else contextlib.nullcontext
+        with tf.init_scope(), scope(), tf.name_scope(_name_of(optimizer)):
+            if isinstance(optimizer, OptimizerV2):
+                optimizer._create_all_weights(optimizer.first_variables)
+                self.set_reductions_of_ours(optimizer)
+            else:
                 optimizer.build(optimizer.first_variables)
+
+    def set_reductions_of_ours(self, optimizer):
+        """Gives an optimizer its `Reductions` if it is built under one of our strategies."""
+        strategy = tf.distribute.get_strategy()
+        is_outside = tf.distribute.in_cross_replica_context()
+        if marker_of(strategy) and is_outside and reductions_of(optimizer) is None:
+            self.set_reductions(optimizer, strategy)
 
 
 def _distributed(variable):
     """The variable of all replicas that one of a replica belongs to."""
     container = getattr(variable, "_distributed_container", None)
     return container() if container else variable
+
+
+def _with_reductions(original):
+    def build(self, var_list):
+        original(self, var_list)
+        if not hasattr(self, "first_variables"):
+            self.first_variables = tuple(map(_distributed, var_list))
+        _optimizers.set_reductions_of_ours(self)
+
+    return build
+
+
+def _name_of(optimizer):
+    return optimizer._name if isinstance(optimizer, OptimizerV2) else optimizer.name
 
 
 def _key_of(variable):
@@ -217,6 +281,7 @@ def _beginning_together(original):
             )
             step.start()
             step.update([*gradients, *step.measure(gradients)], variables)
+            step.average()
             return self.iterations
         is_reduced = args or kwargs.get("skip_gradients_aggregation")
         is_reduced = is_reduced or not kwargs.get("experimental_aggregate_gradients", True)
@@ -233,8 +298,62 @@ def _beginning_together(original):
     return apply_gradients
 
 
+class Resting(typing.NamedTuple):
+    """A gradient, and who takes no step with it.
+
+    Attributes:
+        gradient: the gradient.
+        rests: boolean scalar tensor: whether this replica does not.
+    """
+
+    gradient: object
+    rests: object
+
+
+def _resting_without_rows(original):
+    """`Optimizer._update_step`, for a gradient that is a `Resting` one: with its weight decay."""
+
+    def update_step(self, gradient, variable):
+        if not isinstance(gradient, Resting):
+            return original(self, gradient, variable)
+
+        def step():
+            if self.weight_decay is not None and self._use_weight_decay(variable):
+                decay = tf.cast(self.weight_decay, variable.dtype)
+                variable.assign_sub(variable * decay * tf.cast(self.learning_rate, variable.dtype))
+            original(self, gradient.gradient, variable)
+            return tf.constant(0)
+
+        tf.cond(gradient.rests, lambda: tf.constant(0), step)
+
+    return update_step
+
+
+def _averaging_later(original):
+    def apply_gradients(self, distribution, grads_and_vars, **kwargs):
+        if step_of_wrapper(self) is None:
+            return original(self, distribution, grads_and_vars, **kwargs)
+        use_ema, self.use_ema = self.use_ema, False
+        try:
+            return original(self, distribution, grads_and_vars, **kwargs)
+        finally:
+            self.use_ema = use_ema
+
+    return apply_gradients
+
+
+def _building_before(original):
+    def apply_gradients(self, grads_and_vars, *args, **kwargs):
+        grads_and_vars = list(grads_and_vars)
+        if isinstance(self.inner_optimizer, WrapperBase) or our_replica_context():
+            build(self.inner_optimizer, [variable for _, variable in grads_and_vars])
+        return original(self, grads_and_vars, *args, **kwargs)
+
+    return apply_gradients
+
+
 class Step:
-    """What a wrapper does with the gradients of one update; this one does what Keras does.
+    """What an optimizer does with the gradients of one update; this one does what Keras does.
 
     Every method is called in each replica.
 
@@ -255,26 +374,60 @@ class Step:
         return []
 
     def update(self, values, variables):
-        """Clips, decays, updates, and moves the moving averages of the weights.
+        """Clips, decays and updates.
 
         Args:
             values: the gradients.
             variables: as many variables.
         """
-        pairs = list(zip(values, variables, strict=True))
         is_legacy = isinstance(self.optimizer, OptimizerV2)
-        if is_legacy:
-            own, reduced = OptimizerV2, {"experimental_aggregate_gradients": False}
-        else:
-            own, reduced = Optimizer, {"skip_gradients_aggregation": True}
-        own.apply_gradients.__wrapped__(self.optimizer, pairs, **reduced)
+        update = self._update_legacy if is_legacy else self._update
+        update(list(values), list(map(_distributed, variables)), self.rests())
+
+    def _update(self, gradients, variables, rests):
+        """What `Optimizer.apply_gradients` does after the reduction."""
+        optimizer = self.optimizer
+        with tf.name_scope(optimizer.name):
+            optimizer._compute_current_learning_rate()
+            gradients = optimizer._clip_gradients(gradients)
+            gradients = optimizer._deduplicate_sparse_grad(gradients)
+            if rests is None:
+                optimizer._apply_weight_decay(variables)
+            else:
+                gradients = [Resting(gradient, rests) for gradient in gradients]
+            optimizer._internal_apply_gradients(list(zip(gradients, variables, strict=True)))
+            for variable in variables:
+                if variable.constraint is not None:
+                    value = variable.constraint(variable)
+                    if rests is not None:
+                        value = tf.where(rests, variable, value)
+                    variable.assign(value)
+
+    def _update_legacy(self, gradients, variables, rests):
+        """A step; a replica that rests takes back what has moved."""
+        optimizer, had = self.optimizer, []
+        if rests is not None:
+            moving = [v for v in optimizer.variables() if v is not optimizer.iterations]
+            had = [(v, tf.identity(v)) for v in [*variables, *moving]]
+        OptimizerV2.apply_gradients.__wrapped__(
+            optimizer,
+            list(zip(gradients, variables, strict=True)),
+            experimental_aggregate_gradients=False,
+        )
+        if had:
+            moved, values = zip(*had, strict=True)
+            assign(moved, [tf.where(rests, *pair) for pair in zip(values, moved, strict=True)])
 
     def rests(self):
-        """Whether this replica takes no step: boolean scalar; None for never."""
+        """Whether this replica takes no step, nor decays weights: boolean scalar; None for never.
+
+        Only for what reduces nothing in its updates.
+        """
         return None
 
     def average(self):
-        """Does nothing: Keras 2 moves the averages where it updates."""
+        """Moves the moving averages of the weights, and from time to time takes them over."""
+        average_weights(self.optimizer, self.optimizer.iterations - 1)
 
 
 class StepOfWrapper(CalledByWrapper, Step):
@@ -322,8 +475,9 @@ class WrapperBase(Optimizer):
     ):
         """Takes pairs of gradients and variables; returns `iterations`."""
         del name, skip_gradients_aggregation, kwargs
-        gradients, variables = zip(*grads_and_vars, strict=True)
-        self.apply(gradients, variables)
+        grads_and_vars = list(grads_and_vars)
+        if grads_and_vars:
+            self.apply(*zip(*grads_and_vars, strict=True))
         return self.iterations
 
     def add_variable(self, shape, initializer="zeros", dtype=None, aggregation=None, name=None):
@@ -373,11 +527,14 @@ def is_built(optimizer):
     """Whether an optimizer has its variables."""
     if isinstance(optimizer, WrapperBase):
         return optimizer.built
+    if isinstance(optimizer, OptimizerV2):
+        return hasattr(optimizer, "first_variables")
     return bool(getattr(optimizer, "_built", False))
 
 
 def add_accumulator(optimizer):
     """Does nothing: Keras 2 has no `gradient_accumulation_steps`."""
+    del optimizer  # a body is what AutoGraph needs
 
 
 def exchange_learning_rate(optimizer, learning_rate):
@@ -388,10 +545,19 @@ def exchange_learning_rate(optimizer, learning_rate):
         learning_rate: a variable, a number or a schedule.
     """
     if isinstance(optimizer, OptimizerV2):
+        if optimizer._initial_decay:
+            raise ValueError(
+                "The argument `decay` counts iterations, and not steps of the small batch: give "
+                "the optimizer a schedule, as tf.keras.optimizers.schedules.InverseTimeDecay. "
+                f"Received: decay={optimizer._initial_decay}"
+            )
+        optimizer._create_hypers()  # a number becomes a variable
         had = optimizer._hyper["learning_rate"]
         optimizer._hyper["learning_rate"] = learning_rate
         return had
     had, optimizer._learning_rate = optimizer._learning_rate, learning_rate
+    if isinstance(had, tf.Variable):
+        optimizer.learning_rate_before = had  # where tf.train.Checkpoint finds it
     is_schedule = isinstance(learning_rate, keras.optimizers.schedules.LearningRateSchedule)
     if is_schedule and not hasattr(optimizer, "_current_learning_rate"):
         optimizer._current_learning_rate = tf.Variable(
@@ -421,8 +587,42 @@ def all_variables(optimizer):
     return list(variables() if callable(variables) else variables)
 
 
+def variables_to_save(optimizer):
+    """Returns the variables of a wrapper that Keras does not save by itself.
+
+    These are its own, and those of a legacy optimizer in it.
+    """
+    inner = optimizer.inner_optimizer
+    of_inner = list(inner.variables()) if isinstance(inner, OptimizerV2) else []
+    return own_variables(optimizer) + of_inner
+
+
 def average_weights(optimizer, count):
-    """Does nothing: Keras 2 has moved the averages with each step."""
+    """Moves the moving averages of the weights as Keras does, for the `count`-th time from 0.
+
+    They start with the weights before the first step.
+
+    Args:
+        optimizer: a built optimizer; called in each replica.
+        count: int64 scalar.
+    """
+    if not getattr(optimizer, "use_ema", False):
+        return
+    variables, frequency = optimizer.first_variables, optimizer.ema_overwrite_frequency
+
+    def across_replicas(strategy):
+        del strategy
+        optimizer._update_model_variables_moving_average(variables)
+
+    def overwrite():
+        for variable in variables:
+            index = optimizer._index_dict[_key_of(variable)]
+            variable.assign(optimizer._model_variables_moving_average[index])
+
+    context = tf.distribute.get_replica_context()
+    context.merge_call(across_replicas)
+    if frequency:
+        cond(context, (count + 1) % frequency == 0, overwrite, lambda: None)
 
 
 # ---- layers ------------------------------------------------------------------------------------
@@ -483,12 +683,16 @@ def _making_function(original):
     return make_train_function
 
 
+# The models whose next `enumerate_epochs` is that of `fit`, not of an evaluation.
+_about_to_train = weakref.WeakSet()
+
 # For each model the epoch with which its next `fit` begins.
 _initial_epochs = weakref.WeakKeyDictionary()
 
 
 def _beginning_with_epoch(original):
     def maybe_load_initial_counters(self, steps_per_epoch, initial_epoch):
+        _about_to_train.add(self)
         epoch, step = original(self, steps_per_epoch, initial_epoch)
         return _initial_epochs.pop(self, None) or epoch, step
 
@@ -520,20 +724,26 @@ def _expecting_steps(original):
 def _exchanging_datasets(original):
     def enumerate_epochs(self):
         following = getattr(self._adapter.get_dataset(), "following", None)
-        if following is None:
+        if following is None or self._model not in _about_to_train:
             yield from original(self)
             return
+        _about_to_train.discard(self._model)
+        iterator = None
         for epoch in range(self._initial_epoch, self._epochs):
             if self._insufficient_data:
                 break
-            dataset = following()
+            dataset = following(epoch)
             if dataset is not None:
                 self._dataset = self._model.distribute_strategy.experimental_distribute_dataset(
                     dataset
                 )
-                cardinality = int(dataset.cardinality())
-                self._inferred_steps = cardinality if cardinality >= 0 else None
-            yield epoch, iter(self._dataset)
+                if self._steps_per_epoch is None:
+                    cardinality = int(dataset.cardinality())
+                    self._inferred_steps = cardinality if cardinality >= 0 else None
+                iterator = None
+            if iterator is None or self._adapter.should_recreate_iterator():
+                iterator = iter(self._dataset)
+            yield epoch, iterator
             self._adapter.on_epoch_end()
 
     return enumerate_epochs

@@ -466,6 +466,11 @@ def own_variables(optimizer):
     return optimizer._variables[:]
 
 
+def variables_to_save(optimizer):
+    """Returns the variables of a wrapper that Keras does not save by itself."""
+    return own_variables(optimizer)
+
+
 def average_weights(optimizer, count):
     """Moves the moving averages of the weights as Keras does, for the `count`-th time from 0.
 

@@ -182,6 +182,11 @@ def innermost(optimizer):
     return optimizer
 
 
+def accumulation_steps(optimizer):
+    """Returns how many gradients go into an update: `gradient_accumulation_steps`, or else 1."""
+    return getattr(optimizer, "gradient_accumulation_steps", None) or 1
+
+
 def check_same_settings(strategy, settings):
     """Lets the workers of a strategy, where it is one of ours, compare an optimizer's settings."""
     if our_replica_context():
@@ -341,6 +346,7 @@ def exchangeable(dataset, following):
     Args:
         dataset: the first one.
         following: function that returns the dataset from this epoch on, or None for the same.
+            Gets the epoch's number where it has not begun yet, which is with Keras 2.
     """
     dataset = dataset.with_options(tf.data.Options())  # another object: the user may have others
     dataset.following = following

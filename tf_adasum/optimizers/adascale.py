@@ -88,6 +88,7 @@ class AdaScale(WrapperOptimizer):
         self.smoothing, self.debias = smoothing, bool(debias)
         self._given_scale = scale
         self._step = AdaScaleStep(optimizer, smoothing, self.debias)
+        self._step.replicas = tf.distribute.get_strategy().num_replicas_in_sync
         base = keras_seam.exchange_learning_rate(optimizer, ScaledLearningRate(self))
         if isinstance(base, LinearScalingWarmup):
             keras_seam.exchange_learning_rate(optimizer, base)  # left as it was
@@ -244,7 +245,7 @@ class AdaScaleStep(keras_seam.StepOfWrapper):
 
     Attributes:
         base_learning_rate: lr, as the inner optimizer was given it.
-        replicas: N, known when the optimizer is built; as are the scalar variables
+        replicas: N. Known when the optimizer is built are the scalar variables
         scale: S,
         gain, steps: r and τ,
         variance, squared_norm: the moving averages of σ² and μ²,
@@ -262,7 +263,7 @@ class AdaScaleStep(keras_seam.StepOfWrapper):
     @property
     def count(self):
         """C: how many gradients are measured in a step."""
-        return self.replicas * (self.optimizer.gradient_accumulation_steps or 1)
+        return self.replicas * keras_seam.accumulation_steps(self.optimizer)
 
     def measure(self, gradients):
         """Returns N‖g_i/N‖², as Keras has divided g_i by N; its sum over the replicas is a mean."""
@@ -307,7 +308,7 @@ class AdaScaleStep(keras_seam.StepOfWrapper):
             assign_if_finite(average, average + rate * (value - average))
         assign_if_finite(self.weight, weight)
         assign_if_finite(self.gain, gain.gain_ratio(self.variance, self.squared_norm, scale))
-        self.skipped.assign_add(tf.where(goes_on, 0.0, 1.0))
+        self.skipped.assign_add(tf.cast(tf.logical_not(goes_on), tf.float64))
         return tf.where(goes_on, tf.convert_to_tensor(self.gain), 0.0)
 
 

@@ -167,7 +167,7 @@ class DeltaStep(keras_seam.StepOfWrapper):
 
     def rests(self):
         """A replica without rows takes no local step, not even one of its momentum."""
-        if self.replicas == 1 or self.optimizer.gradient_accumulation_steps:
+        if self.replicas == 1 or keras_seam.accumulation_steps(self.optimizer) > 1:
             return None
         return tf.distribute.get_strategy().rows.is_empty_if_any()
 
@@ -187,7 +187,7 @@ class DeltaStep(keras_seam.StepOfWrapper):
         if self.replicas > 1:
             self._combine(self.variables, self.starts)
         self.taken.assign(0)
-        if self.optimizer.use_ema:
+        if getattr(self.optimizer, "use_ema", False):
             keras_seam.average_weights(self.optimizer, self.combinations)
         self.combinations.assign_add(1)
 

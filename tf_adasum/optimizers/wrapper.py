@@ -89,12 +89,12 @@ class WrapperOptimizer(keras_seam.WrapperBase):
 
     def save_own_variables(self, store):
         """Saves its own variables; Keras comes to the inner optimizer by itself."""
-        for index, variable in enumerate(keras_seam.own_variables(self)):
+        for index, variable in enumerate(keras_seam.variables_to_save(self)):
             store[str(index)] = variable.numpy()
 
     def load_own_variables(self, store):
         """Loads what `save_own_variables` has saved."""
-        own = keras_seam.own_variables(self)
+        own = keras_seam.variables_to_save(self)
         if len(store.keys()) != len(own):
             warnings.warn(
                 f"The state of {self.name!r} starts anew: the file has {len(store.keys())} "
