@@ -5,6 +5,7 @@ import pathlib
 import types
 
 import keras
+import lanes
 import numpy as np
 import tensorflow as tf
 from lanes import Variable, copies_of
@@ -120,7 +121,7 @@ def train_with_other_callbacks(strategy):
         keras.callbacks.ProgbarLogger(),
     ]
     history = fit(model, callbacks, epochs=3)
-    return {"rate": history.history["learning_rate"], **state_of(model)}
+    return {"rate": history.history[lanes.LEARNING_RATE_IN_LOGS], **state_of(model)}
 
 
 class Interrupted(Exception):
