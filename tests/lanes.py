@@ -105,6 +105,10 @@ def _divided(gradient, count):
     return gradient / count
 
 
+# Few steps: on local replicas each takes half a second eagerly, and else tracing takes as long.
+RUNS_EAGERLY = not IS_KERAS_2
+
+
 def first_of(optimizer):
     """Returns the variables that an optimizer was built for."""
     return optimizer.first_variables if IS_KERAS_2 else optimizer._trainable_variables

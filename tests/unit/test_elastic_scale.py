@@ -34,7 +34,7 @@ def compiled(wrap=lambda optimizer: optimizer):
     with lanes.gradients_per_step(2):
         model = keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])
         inner = lanes.accumulating(keras.optimizers.SGD, 0.01, 2)
-        model.compile(wrap(AdaScale(inner)), "mse", run_eagerly=True)
+        model.compile(wrap(AdaScale(inner)), "mse", run_eagerly=lanes.RUNS_EAGERLY)
     return model
 
 

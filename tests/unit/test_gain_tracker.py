@@ -26,7 +26,7 @@ def compiled(wrap=lambda optimizer: optimizer, learning_rate=0.05):
     with lanes.gradients_per_step(2):
         model = keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])
         optimizer = AdaScale(lanes.accumulating(keras.optimizers.SGD, learning_rate, 2))
-        model.compile(wrap(optimizer), "mse", run_eagerly=True)
+        model.compile(wrap(optimizer), "mse", run_eagerly=lanes.RUNS_EAGERLY)
     return model
 
 

@@ -22,7 +22,7 @@ def compiled(accumulated=2, wrap=lambda optimizer: optimizer):
             inner = keras.optimizers.SGD(0.01)
         else:
             inner = lanes.accumulating(keras.optimizers.SGD, 0.01, accumulated)
-        model.compile(wrap(AdaScale(inner)), "mse", run_eagerly=True)
+        model.compile(wrap(AdaScale(inner)), "mse", run_eagerly=lanes.RUNS_EAGERLY)
     return model
 
 

@@ -138,6 +138,7 @@ def install():
     wrap(losses_utils, "scale_loss_for_distribution", identity_where_marked)
     wrap(RandomGenerator, "make_legacy_seed", _seed_of_worker)
     wrap(TensorLikeDataAdapter, "__init__", _shuffled_alike)
+    wrap(DataHandler, "_configure_dataset_and_inferred_steps", _remembering_class_weight)
     wrap(DataHandler, "enumerate_epochs", _exchanging_datasets)
     wrap(keras.Model, "make_train_function", _making_function)
     wrap(keras.Model, "_maybe_load_initial_counters_from_ckpt", _beginning_with_epoch)
@@ -721,10 +722,20 @@ def _expecting_steps(original):
     return on_epoch_begin_or_end
 
 
+def _remembering_class_weight(original):
+    """What maps class weights onto a dataset, which one that follows would not have."""
+
+    def configure(self, strategy, x, steps_per_epoch, class_weight, distribute):
+        self.has_class_weight = bool(class_weight)
+        original(self, strategy, x, steps_per_epoch, class_weight, distribute)
+
+    return configure
+
+
 def _exchanging_datasets(original):
     def enumerate_epochs(self):
         following = getattr(self._adapter.get_dataset(), "following", None)
-        if following is None or self._model not in _about_to_train:
+        if following is None or self.has_class_weight or self._model not in _about_to_train:
             yield from original(self)
             return
         _about_to_train.discard(self._model)
