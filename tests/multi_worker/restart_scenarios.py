@@ -3,6 +3,7 @@
 import pathlib
 
 import keras
+import lanes
 import numpy as np
 import tensorflow as tf
 from callback_scenarios import Interrupt, Interrupted, rank_of
@@ -241,7 +242,7 @@ def overflow_on_one_replica(strategy, name, poisoned_replica):
 
         scales = Recorder(lambda: loss_scale_of(optimizer).numpy())
         weights = Recorder(lambda: read(model.variables))
-        slots = Recorder(lambda: read(optimizer.inner_optimizer.variables))
+        slots = Recorder(lambda: read(lanes.state_of(optimizer.inner_optimizer)))
         callbacks = [scales, weights, slots]
         model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0, callbacks=callbacks)
     finally:
