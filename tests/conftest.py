@@ -18,15 +18,13 @@ def pytest_ignore_collect(collection_path):
     import lanes  # TensorFlow, only when tests are read
 
     name = collection_path.relative_to(Path(__file__).parent).as_posix()
-    return True if lanes.IS_KERAS_2 and name in lanes.FILES_OF_KERAS_3 else None
+    return True if name in lanes.FILES_OF_THE_OTHER else None
 
 
 def pytest_report_header():
     import lanes
 
-    if lanes.IS_KERAS_2:
-        return [f"not in this lane: {name}: {why}" for name, why in lanes.FILES_OF_KERAS_3.items()]
-    return []
+    return [f"not in this lane: {name}: {why}" for name, why in lanes.FILES_OF_THE_OTHER.items()]
 
 
 def pytest_collection_modifyitems(config, items):

@@ -45,6 +45,9 @@ CASES = {
     "epsilon": {"epsilon": 0.03, "weight_decay": 0.01},
     "learning_rates": {"weight_decay": 0.01},
     "sparse": {"weight_decay": 0.01},
+    "clipnorm": {"clipnorm": 0.5},
+    "clipvalue": {"clipvalue": 0.2},
+    "global_clipnorm": {"global_clipnorm": 0.7, "weight_decay": 0.01},
 }
 LEARNING_RATE = 0.05
 LEARNING_RATES = {"learning_rates": [0.2, 0.1, 0.05, 0.01, 0.3]}

@@ -109,7 +109,7 @@ def golden_gradients(case):
 
 def test_the_golden_values_are_those_of_addons():
     assert GOLDEN["versions"]["tensorflow_addons"] == "0.23.0"
-    assert len(GOLDEN["cases"]) == 9
+    assert len(GOLDEN["cases"]) == 12
     last_steps = [json.dumps(case["steps"][-1]) for case in GOLDEN["cases"].values()]
     assert len(set(last_steps)) == len(last_steps), "every option changes something"
 
