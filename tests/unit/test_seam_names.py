@@ -1,4 +1,4 @@
-"""The private names of TensorFlow and Keras that the two seam modules touch.
+"""The private names of TensorFlow and Keras 3 that the seams touch.
 
 Where a new TensorFlow or Keras has moved something, the failing test's name says what.
 """
@@ -36,7 +36,9 @@ from tensorflow.python.framework import func_graph
 from tensorflow.python.ops import control_flow_util
 
 import tf_adasum
-from tf_adasum import keras_seam, tensorflow_seam
+from tf_adasum import tensorflow_seam
+from tf_adasum.keras_seam import keras3 as keras_seam
+from tf_adasum.keras_seam import shared
 
 PACKAGE = Path(tf_adasum.__file__).parent
 
@@ -321,7 +323,7 @@ def private_names(module):
     return {name for name in private if not name.startswith("__")} - stored - defined
 
 
-@pytest.mark.parametrize("seam", [tensorflow_seam, keras_seam])
+@pytest.mark.parametrize("seam", [tensorflow_seam, keras_seam, shared])
 def test_every_private_name_of_a_seam_is_tested_here(seam):
     tested = {name for _, name, _ in SIGNATURES} | {
         n for names in ATTRIBUTES.values() for n in names
@@ -337,9 +339,9 @@ def test_private_modules_are_imported_by_the_seams_only():
             modules = [alias.name for alias in getattr(node, "names", [])]
             modules.append(getattr(node, "module", None) or "")
             for module in modules:
-                if module.startswith(("tensorflow.python", "tensorflow.compiler", "keras.src")):
+                if module.startswith(("tensorflow.python", "tensorflow.compiler", "tensorflow.tsl", "keras.src")):
                     importing.setdefault(path.name, set()).add(module)
-    assert sorted(importing) == ["keras_seam.py", "tensorflow_seam.py"]
+    assert sorted(importing) == ["keras2.py", "keras3.py", "tensorflow_seam.py"]
 
 
 @pytest.mark.parametrize(
