@@ -339,7 +339,9 @@ def test_private_modules_are_imported_by_the_seams_only():
             modules = [alias.name for alias in getattr(node, "names", [])]
             modules.append(getattr(node, "module", None) or "")
             for module in modules:
-                if module.startswith(("tensorflow.python", "tensorflow.compiler", "tensorflow.tsl", "keras.src")):
+                if module.startswith(
+                    ("tensorflow.python", "tensorflow.compiler", "tensorflow.tsl", "keras.src")
+                ):
                     importing.setdefault(path.name, set()).add(module)
     assert sorted(importing) == ["keras2.py", "keras3.py", "tensorflow_seam.py"]
 
