@@ -10,6 +10,8 @@ import functools
 import keras
 import tensorflow as tf
 
+from tf_adasum import keras_seam
+
 IS_KERAS_2 = keras.__version__.startswith("2.")
 
 # How many gradients a step may have in `gradients_per_step`.
@@ -73,6 +75,16 @@ def calls_at_once():
     return tf.distribute.get_strategy().num_replicas_in_sync if IS_KERAS_2 else 1
 
 
+def build(optimizer, variables):
+    """Builds an optimizer; a legacy one, too, which Keras builds in its first step."""
+    keras_seam.build(optimizer, variables)
+
+
+def loss_scale_of(optimizer):
+    """Returns the scale that a LossScaleOptimizer has come to."""
+    return optimizer.loss_scale if IS_KERAS_2 else optimizer.dynamic_scale
+
+
 def apply(optimizer, calls, variables):
     """Takes a step with the gradients of `calls_at_once` calls, a list of lists."""
     if not IS_KERAS_2:
@@ -91,6 +103,24 @@ def apply(optimizer, calls, variables):
     strategy.run(in_replica)
 
 
+def apply_in(strategy, optimizer, gradients, variables):
+    """Takes a step of the replicas of a strategy with the same gradients on each."""
+
+    def in_replica():
+        if IS_KERAS_2:
+            optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        else:
+            optimizer.apply(gradients, variables)
+
+    strategy.run(in_replica)
+
+
+def legacy_optimizer(name, *args, **options):
+    """Returns an optimizer of Keras 2's older kind; of the only one elsewhere."""
+    module = keras.optimizers.legacy if IS_KERAS_2 else keras.optimizers
+    return getattr(module, name)(*args, **options)
+
+
 def _divided(gradient, count):
     if gradient is None or count == 1:
         return gradient
@@ -98,6 +128,18 @@ def _divided(gradient, count):
         return tf.IndexedSlices(gradient.values / count, gradient.indices, gradient.dense_shape)
     return gradient / count
 
+
+# A caller of a LossScaleOptimizer scales the loss; with Keras 2 it unscales the gradients, too.
+CALLER_UNSCALES = IS_KERAS_2
+
+# Keras 2 halves the scale of the loss to 1, and no further.
+LEAST_LOSS_SCALE = 1 if IS_KERAS_2 else 0
+
+# The averages of `use_ema` start with the weights before the first step, or after it.
+AVERAGES_START_BEFORE = IS_KERAS_2
+
+# A step that a LossScaleOptimizer leaves out is counted in `iterations`.
+COUNTS_STEPS_LEFT_OUT = IS_KERAS_2
 
 # Few steps: on local replicas each takes half a second eagerly, and else tracing takes as long.
 RUNS_EAGERLY = not IS_KERAS_2
@@ -119,6 +161,19 @@ FILES_OF_KERAS_3 = {
 
 # Tests by the end of their id, up to the parameters: "file.py::test" or "file.py::test[a-b]".
 ABSENT_IN_KERAS_2 = {
+    "test_adascale.py::test_loss_scale_factor_is_taken_out_of_the_gradients": (
+        "its optimizers have no loss_scale_factor"
+    ),
+    "test_adascale.py::test_swap_ema_weights": "it has no SwapEMAWeights",
+    "test_adascale.py::test_ways_to_run_a_step[{'jit_compile': True}]": (
+        "XLA compiles for a single device, and several gradients take several"
+    ),
+    "test_adascale.py::test_compiled_from_its_configuration": (
+        "`compile` takes no optimizer's configuration"
+    ),
+    "test_delta_adasum.py::test_swap_ema_weights": "it has no SwapEMAWeights",
+    "test_delta_adasum.py::test_one_replica_is_the_inner_optimizer[1-muon]": "it has no Muon",
+    "test_delta_adasum.py::test_one_replica_is_the_inner_optimizer[4-muon]": "it has no Muon",
     "test_saved_files.py::test_safe_mode_loads_what_we_save[LAMB]": (
         "it writes no state of a legacy optimizer into a .keras file"
     ),
