@@ -47,7 +47,7 @@ def make_devices():
 @functools.cache
 def _strategy_of(replicas):
     return tf.distribute.MirroredStrategy(
-        [f"CPU:{index}" for index in range(replicas)],
+        devices_of(replicas),
         cross_device_ops=tf.distribute.ReductionToOneDevice(),
     )
 
@@ -55,6 +55,11 @@ def _strategy_of(replicas):
 def gradients_per_step(count):
     """The context in which a test makes models and optimizers, and takes steps, with so many."""
     return _strategy_of(count).scope() if IS_KERAS_2 and count > 1 else contextlib.nullcontext()
+
+
+def devices_of(count):
+    """Returns the devices that a step with so many gradients takes."""
+    return [f"CPU:{index}" for index in range(count if IS_KERAS_2 else 1)]
 
 
 def calls_per_update(count):
@@ -137,6 +142,12 @@ LEAST_LOSS_SCALE = 1 if IS_KERAS_2 else 0
 
 # The averages of `use_ema` start with the weights before the first step, or after it.
 AVERAGES_START_BEFORE = IS_KERAS_2
+
+# `learning_rate` of an optimizer with a schedule is that of the last step, and not of the next.
+RATE_IS_OF_LAST_STEP = IS_KERAS_2
+
+# That a variable has no gradient is logged, and no warning.
+MISSING_GRADIENTS_ARE_LOGGED = IS_KERAS_2
 
 # A step that a LossScaleOptimizer leaves out is counted in `iterations`.
 COUNTS_STEPS_LEFT_OUT = IS_KERAS_2

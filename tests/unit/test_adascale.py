@@ -185,11 +185,8 @@ class TestRefuses:
             DeltaAdasum(AdaScale(SGD()))
 
 
-def test_the_mean_of_the_strategy_is_accepted(strategies, trained):
-    strategy = strategies["mean"]
-    if lanes.IS_KERAS_2:
-        devices = ["CPU:0", "CPU:1"]
-        strategy = tf_adasum.AdasumMirroredStrategy(devices=devices, aggregation="mean")
+def test_the_mean_of_the_strategy_is_accepted(trained):
+    strategy = tf_adasum.AdasumMirroredStrategy(devices=lanes.devices_of(2), aggregation="mean")
     with strategy.scope():
         model = model_of(AdaScale(accumulating()))
         fit(model, epochs=2)
@@ -410,7 +407,7 @@ def test_callbacks_set_the_rate_of_one_batch(name, two_gradients):
     }[name]
     np.testing.assert_allclose(rates, expected, rtol=1e-6)
     optimizer = model.optimizer
-    if not lanes.IS_KERAS_2:  # whose optimizers have the rate of their last step
+    if not lanes.RATE_IS_OF_LAST_STEP:
         np.testing.assert_allclose(
             optimizer.inner_optimizer.learning_rate,
             float(optimizer.gain) * optimizer.learning_rate.numpy(),
@@ -485,7 +482,7 @@ def test_variables_without_gradients_are_left_out(two_gradients):
     gradients = gradients_of(STEPS)
     optimizer, alone = (AdaScale(accumulating()) for _ in range(2))
     warns = pytest.warns(UserWarning, match="Gradients do not exist")
-    with contextlib.nullcontext() if lanes.IS_KERAS_2 else warns:  # Keras 2 logs it
+    with contextlib.nullcontext() if lanes.MISSING_GRADIENTS_ARE_LOGGED else warns:
         variables = stepped(optimizer, [[own[0], None] for own in gradients])
     expected = variables_of()[:1]
     alone.build(expected)
@@ -564,7 +561,7 @@ def test_the_schedule_is_evaluated_at_the_whole_scale_invariant_step(two_gradien
     (step,) = schedule.steps
     assert step.dtype == tf.int64 and step == int(taus[-1])
     np.testing.assert_allclose(rate, 0.1 - 0.001 * int(taus[-1]), rtol=1e-6)
-    if not lanes.IS_KERAS_2:  # whose optimizers have the rate of their last step
+    if not lanes.RATE_IS_OF_LAST_STEP:
         assert optimizer.effective_learning_rate == optimizer.inner_optimizer.learning_rate
     with pytest.raises(TypeError, match="not settable"):
         optimizer.learning_rate = 0.1

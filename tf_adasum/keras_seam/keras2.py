@@ -187,9 +187,10 @@ class OptimizersOfKeras2(Optimizers):
             self._build(optimizer, variables)
 
     def _build(self, optimizer, variables, strategy=None):
+        had_variables = is_built(optimizer)
         if not hasattr(optimizer, "first_variables"):
             optimizer.first_variables = variables
-        if is_built(optimizer):
+        if had_variables:
             return
         # Outside of the function that is being traced, the scope is not entered.
         scope = strategy.scope if strategy else contextlib.nullcontext
