@@ -31,8 +31,8 @@ else:
 
 # ---- steps with several gradients, in one process ----------------------------------------------
 #
-# Keras 3 accumulates them, call by call. Keras 2 does not: there each of some local replicas has one,
-# and what would be several calls is one.
+# Keras 3 accumulates them, call by call. Keras 2 does not: there each of some local replicas has
+# one, and what would be several calls is one.
 
 
 def make_devices():
@@ -100,7 +100,8 @@ def apply(optimizer, calls, variables):
     assert len(calls) == strategy.num_replicas_in_sync
 
     def in_replica():
-        index = int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group))
+        context = tf.distribute.get_replica_context()
+        index = int(tf.get_static_value(context.replica_id_in_sync_group))
         # As of a loss that is divided by the number of replicas.
         gradients = [_divided(gradient, len(calls)) for gradient in calls[index]]
         optimizer.apply_gradients(zip(gradients, variables, strict=True))
@@ -165,7 +166,7 @@ def first_of(optimizer):
 
 # Files under tests/ that are not even read.
 FILES_OF_KERAS_3 = {
-    "unit/test_seam_names.py": "the private names of Keras 3; test_seam_names_keras2.py has the others",
+    "unit/test_seam_names.py": "private names of Keras 3; test_seam_names_keras2.py has the others",
     "unit/test_seam_behaviour.py": "what Keras 3 does that the seam mends",
     "unit/test_lamb.py": "LAMB of our own; there it is TensorFlow Addons', see test_addons.py",
 }

@@ -41,8 +41,8 @@ Training:
   the training is.
 * What all workers call (`TOGETHER`): leave the other workers waiting where one raises.
 
-Files: as with Keras 3; and `load_model` of the module that reads what is no zip file, as one that is
-cut off is none.
+Files: as with Keras 3; and `load_model` of the module that reads what is no zip file, as one that
+is cut off.
 
 `tests/unit/test_seam_names_keras2.py` fails with the name of what a patch release has moved.
 """
@@ -200,7 +200,6 @@ class OptimizersOfKeras2(Optimizers):
                 self.set_reductions_of_ours(optimizer)
             else:
                 optimizer.build(optimizer.first_variables)
-
 
     def set_reductions_of_ours(self, optimizer):
         """Gives an optimizer its `Reductions` if it is built under one of our strategies."""
