@@ -9,10 +9,11 @@ import keras
 import tensorflow as tf
 
 from tf_adasum import keras_seam
+from tf_adasum.keras_seam.keras3 import SelfDecayingOptimizer
 
 
 @keras.saving.register_keras_serializable("tf_adasum")
-class LAMB(keras_seam.SelfDecayingOptimizer):
+class LAMB(SelfDecayingOptimizer):
     """Layer-wise adaptive moments, for large batches.
 
     In step t = 1, 2, …, for each variable w with gradient g:
