@@ -49,7 +49,7 @@ def make_devices():
 @functools.cache
 def _strategy_of(replicas):
     return tf.distribute.MirroredStrategy(
-        [f"CPU:{index}" for index in range(replicas)],
+        devices_of(replicas),
         cross_device_ops=tf.distribute.ReductionToOneDevice(),
     )
 
@@ -57,6 +57,11 @@ def _strategy_of(replicas):
 def gradients_per_step(count):
     """The context in which a test makes models and optimizers, and takes steps, with so many."""
     return _strategy_of(count).scope() if IS_KERAS_2 and count > 1 else contextlib.nullcontext()
+
+
+def devices_of(count):
+    """Returns the devices that a step with so many gradients takes."""
+    return [f"CPU:{index}" for index in range(count if IS_KERAS_2 else 1)]
 
 
 def calls_per_update(count):
@@ -77,6 +82,16 @@ def calls_at_once():
     return tf.distribute.get_strategy().num_replicas_in_sync if IS_KERAS_2 else 1
 
 
+def build(optimizer, variables):
+    """Builds an optimizer; a legacy one, too, which Keras builds in its first step."""
+    keras_seam.build(optimizer, variables)
+
+
+def loss_scale_of(optimizer):
+    """Returns the scale that a LossScaleOptimizer has come to."""
+    return optimizer.loss_scale if IS_KERAS_2 else optimizer.dynamic_scale
+
+
 def apply(optimizer, calls, variables):
     """Takes a step with the gradients of `calls_at_once` calls, a list of lists."""
     if not IS_KERAS_2:
@@ -87,14 +102,31 @@ def apply(optimizer, calls, variables):
     assert len(calls) == strategy.num_replicas_in_sync
 
     def in_replica():
-        index = int(
-            tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group)
-        )
+        context = tf.distribute.get_replica_context()
+        index = int(tf.get_static_value(context.replica_id_in_sync_group))
         # As of a loss that is divided by the number of replicas.
         gradients = [_divided(gradient, len(calls)) for gradient in calls[index]]
         optimizer.apply_gradients(zip(gradients, variables, strict=True))
 
     strategy.run(in_replica)
+
+
+def apply_in(strategy, optimizer, gradients, variables):
+    """Takes a step of the replicas of a strategy with the same gradients on each."""
+
+    def in_replica():
+        if IS_KERAS_2:
+            optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        else:
+            optimizer.apply(gradients, variables)
+
+    strategy.run(in_replica)
+
+
+def legacy_optimizer(name, *args, **options):
+    """Returns an optimizer of Keras 2's older kind; of the only one elsewhere."""
+    module = keras.optimizers.legacy if IS_KERAS_2 else keras.optimizers
+    return getattr(module, name)(*args, **options)
 
 
 def _divided(gradient, count):
@@ -104,6 +136,24 @@ def _divided(gradient, count):
         return tf.IndexedSlices(gradient.values / count, gradient.indices, gradient.dense_shape)
     return gradient / count
 
+
+# A caller of a LossScaleOptimizer scales the loss; with Keras 2 it unscales the gradients, too.
+CALLER_UNSCALES = IS_KERAS_2
+
+# Keras 2 halves the scale of the loss to 1, and no further.
+LEAST_LOSS_SCALE = 1 if IS_KERAS_2 else 0
+
+# The averages of `use_ema` start with the weights before the first step, or after it.
+AVERAGES_START_BEFORE = IS_KERAS_2
+
+# `learning_rate` of an optimizer with a schedule is that of the last step, and not of the next.
+RATE_IS_OF_LAST_STEP = IS_KERAS_2
+
+# That a variable has no gradient is logged, and no warning.
+MISSING_GRADIENTS_ARE_LOGGED = IS_KERAS_2
+
+# A step that a LossScaleOptimizer leaves out is counted in `iterations`.
+COUNTS_STEPS_LEFT_OUT = IS_KERAS_2
 
 # Few steps: on local replicas each takes half a second eagerly, and else tracing takes as long.
 RUNS_EAGERLY = not IS_KERAS_2
@@ -151,6 +201,19 @@ ABSENT_IN_KERAS_2 = {
     ),
     "test_aggregation.py::test_a_backup_of_the_state_reaches_all_workers": _BACKUPS,
     "test_restart.py::TestBackup": _BACKUPS,
+    "test_adascale.py::test_loss_scale_factor_is_taken_out_of_the_gradients": (
+        "its optimizers have no loss_scale_factor"
+    ),
+    "test_adascale.py::test_swap_ema_weights": "it has no SwapEMAWeights",
+    "test_adascale.py::test_ways_to_run_a_step[{'jit_compile': True}]": (
+        "XLA compiles for a single device, and several gradients take several"
+    ),
+    "test_adascale.py::test_compiled_from_its_configuration": (
+        "`compile` takes no optimizer's configuration"
+    ),
+    "test_delta_adasum.py::test_swap_ema_weights": "it has no SwapEMAWeights",
+    "test_delta_adasum.py::test_one_replica_is_the_inner_optimizer[1-muon]": "it has no Muon",
+    "test_delta_adasum.py::test_one_replica_is_the_inner_optimizer[4-muon]": "it has no Muon",
     "test_saved_files.py::test_safe_mode_loads_what_we_save[LAMB]": (
         "it writes no state of a legacy optimizer into a .keras file"
     ),

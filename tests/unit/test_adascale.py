@@ -58,7 +58,7 @@ def variables_of(seed=1):
 def stepped(optimizer, gradients, before_update=lambda call: None, after=lambda call: None):
     """Applies gradients call by call to new variables, and returns these."""
     variables = variables_of()
-    optimizer.build(variables)
+    lanes.build(optimizer, variables)
     at_once = lanes.calls_at_once()
     for start in range(0, len(gradients), at_once):
         calls = range(start, start + at_once)
@@ -185,11 +185,8 @@ class TestRefuses:
             DeltaAdasum(AdaScale(SGD()))
 
 
-def test_the_mean_of_the_strategy_is_accepted(strategies, trained):
-    strategy = strategies["mean"]
-    if lanes.IS_KERAS_2:
-        devices = ["CPU:0", "CPU:1"]
-        strategy = tf_adasum.AdasumMirroredStrategy(devices=devices, aggregation="mean")
+def test_the_mean_of_the_strategy_is_accepted(trained):
+    strategy = tf_adasum.AdasumMirroredStrategy(devices=lanes.devices_of(2), aggregation="mean")
     with strategy.scope():
         model = model_of(AdaScale(accumulating()))
         fit(model, epochs=2)
@@ -336,9 +333,12 @@ def test_loss_scale_factor_is_taken_out_of_the_gradients():
 
 @pytest.mark.usefixtures("two_gradients")
 class TestLossScaleOptimizer:
+    def at(self, scale):
+        return 1 if lanes.CALLER_UNSCALES else scale
+
     def test_is_the_optimizer_without_it(self):
         gradients = gradients_of(STEPS)
-        scaled = [[8 * gradient for gradient in own] for own in gradients]
+        scaled = [[self.at(8) * gradient for gradient in own] for own in gradients]
         plain, inner = (AdaScale(accumulating()) for _ in range(2))
         outer = lanes.LossScaleOptimizer(inner, initial_scale=8)
         assert_equal(values(stepped(outer, scaled)), values(stepped(plain, gradients)))
@@ -348,11 +348,14 @@ class TestLossScaleOptimizer:
         gradients = gradients_of(STEPS)
         plain, inner = (AdaScale(accumulating()) for _ in range(2))
         outer = lanes.LossScaleOptimizer(inner, initial_scale=8, dynamic_growth_steps=99)
-        scaled = [[8 * gradient for gradient in own] for own in gradients[:3]]
+        at_once = lanes.calls_at_once()
+        before = 3 if at_once == 1 else 2  # in the middle of an accumulation, where there is one
+        scaled = [[self.at(8) * gradient for gradient in own] for own in gradients[:before]]
+        scaled += [gradients[0]] * (at_once - 1)
         scaled.append([np.full_like(gradients[0][0], np.inf), gradients[0][1]])
-        scaled += [[4 * gradient for gradient in own] for own in gradients[3:]]
+        scaled += [[self.at(4) * gradient for gradient in own] for own in gradients[before:]]
         assert_equal(values(stepped(outer, scaled)), values(stepped(plain, gradients)))
-        assert outer.dynamic_scale.numpy() == 4
+        assert lanes.loss_scale_of(outer).numpy() == 4
         assert inner.skipped_steps == 0 and inner.scale_invariant_steps == (
             plain.scale_invariant_steps
         )
@@ -404,7 +407,7 @@ def test_callbacks_set_the_rate_of_one_batch(name, two_gradients):
     }[name]
     np.testing.assert_allclose(rates, expected, rtol=1e-6)
     optimizer = model.optimizer
-    if not lanes.IS_KERAS_2:  # whose optimizers have the rate of their last step
+    if not lanes.RATE_IS_OF_LAST_STEP:
         np.testing.assert_allclose(
             optimizer.inner_optimizer.learning_rate,
             float(optimizer.gain) * optimizer.learning_rate.numpy(),
@@ -479,7 +482,7 @@ def test_variables_without_gradients_are_left_out(two_gradients):
     gradients = gradients_of(STEPS)
     optimizer, alone = (AdaScale(accumulating()) for _ in range(2))
     warns = pytest.warns(UserWarning, match="Gradients do not exist")
-    with contextlib.nullcontext() if lanes.IS_KERAS_2 else warns:  # Keras 2 logs it
+    with contextlib.nullcontext() if lanes.MISSING_GRADIENTS_ARE_LOGGED else warns:
         variables = stepped(optimizer, [[own[0], None] for own in gradients])
     expected = variables_of()[:1]
     alone.build(expected)
@@ -558,7 +561,7 @@ def test_the_schedule_is_evaluated_at_the_whole_scale_invariant_step(two_gradien
     (step,) = schedule.steps
     assert step.dtype == tf.int64 and step == int(taus[-1])
     np.testing.assert_allclose(rate, 0.1 - 0.001 * int(taus[-1]), rtol=1e-6)
-    if not lanes.IS_KERAS_2:  # whose optimizers have the rate of their last step
+    if not lanes.RATE_IS_OF_LAST_STEP:
         assert optimizer.effective_learning_rate == optimizer.inner_optimizer.learning_rate
     with pytest.raises(TypeError, match="not settable"):
         optimizer.learning_rate = 0.1

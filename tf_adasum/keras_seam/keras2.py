@@ -197,9 +197,10 @@ class OptimizersOfKeras2(Optimizers):
             self._build(optimizer, variables)
 
     def _build(self, optimizer, variables, strategy=None):
+        had_variables = is_built(optimizer)
         if not hasattr(optimizer, "first_variables"):
             optimizer.first_variables = variables
-        if is_built(optimizer):
+        if had_variables:
             return
         # Outside of the function that is being traced, the scope is not entered.
         scope = strategy.scope if strategy else contextlib.nullcontext
@@ -516,7 +517,7 @@ def _values(gradient):
 
 def build(optimizer, variables):
     """Makes an optimizer's own variables, if it has none yet."""
-    _optimizers.build(optimizer, variables)
+    _optimizers.build(_without_loss_scale(optimizer), variables)
 
 
 def apply(optimizer, gradients, variables):
@@ -524,8 +525,14 @@ def apply(optimizer, gradients, variables):
     optimizer.apply_gradients(zip(gradients, variables, strict=True))
 
 
+def _without_loss_scale(optimizer):
+    is_outer = isinstance(optimizer, LOSS_SCALE_OPTIMIZERS)
+    return optimizer.inner_optimizer if is_outer else optimizer
+
+
 def is_built(optimizer):
     """Whether an optimizer has its variables."""
+    optimizer = _without_loss_scale(optimizer)
     if isinstance(optimizer, WrapperBase):
         return optimizer.built
     if isinstance(optimizer, OptimizerV2):
@@ -560,7 +567,8 @@ def exchange_learning_rate(optimizer, learning_rate):
     if isinstance(had, tf.Variable):
         optimizer.learning_rate_before = had  # where tf.train.Checkpoint finds it
     is_schedule = isinstance(learning_rate, keras.optimizers.schedules.LearningRateSchedule)
-    if is_schedule and not hasattr(optimizer, "_current_learning_rate"):
+    current = getattr(optimizer, "_current_learning_rate", None)
+    if is_schedule and (current is None or not current.dtype.is_floating):
         optimizer._current_learning_rate = tf.Variable(
             floating(had(0) if callable(had) and not isinstance(had, tf.Variable) else had),
             trainable=False,
