@@ -87,11 +87,6 @@ def build(optimizer, variables):
     keras_seam.build(optimizer, variables)
 
 
-def loss_scale_of(optimizer):
-    """Returns the scale that a LossScaleOptimizer has come to."""
-    return optimizer.loss_scale if IS_KERAS_2 else optimizer.dynamic_scale
-
-
 def apply(optimizer, calls, variables):
     """Takes a step with the gradients of `calls_at_once` calls, a list of lists."""
     if not IS_KERAS_2:

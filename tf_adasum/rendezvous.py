@@ -23,6 +23,33 @@ _SECONDS_BETWEEN_ROUNDS = 0.1
 _SECONDS_BETWEEN_MESSAGES = 10.0
 _SECONDS_FOR_AN_ANSWER = 2.0
 _LONGEST_LINE = 1 << 16
+_SECONDS_FOR_A_SERVER = 10.0
+# In the frame with which a server begins each HTTP/2 connection: 3 bytes of length, then its type.
+_SETTINGS_TYPE = (3, 0x04)
+
+
+def wait_for_server(address, timeout=_SECONDS_FOR_A_SERVER):
+    """Waits until TensorFlow's server has taken an address over; after the timeout it is silent.
+
+    The other tasks register with worker 0's. Coming while it starts, on the port on which they have
+    just met, TensorFlow 2.15 may wait for an answer that never comes (seen once in three starts of
+    four workers on a busy machine).
+
+    Args:
+        address: "host:port" of worker 0.
+        timeout: seconds.
+    """
+    host, _, port = address.rpartition(":")
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), timeout=1) as connection:
+                begun = connection.recv(_SETTINGS_TYPE[0] + 1, socket.MSG_WAITALL)
+        except OSError:
+            begun = b""
+        if len(begun) > _SETTINGS_TYPE[0] and begun[_SETTINGS_TYPE[0]] == _SETTINGS_TYPE[1]:
+            return
+        time.sleep(_SECONDS_BETWEEN_ROUNDS)
 
 
 def meet(cluster, terms, timeout, offer=None):

@@ -151,6 +151,8 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
             self._watch = watch.begin(tasks, self._terms(len(names)), options.timeout_seconds)
         try:
             with self._starting(tasks, timeout):
+                if tasks and tasks.rank > 0:
+                    rendezvous.wait_for_server(tasks.addresses[0])
                 extended = tensorflow_seam.GradientAggregatingExtended(
                     self,
                     resolver,

@@ -406,3 +406,41 @@ def test_garbage_is_no_introduction_or_one_of_json(line, ends):
     assert isinstance(introduction["terms"], dict)
     with contextlib.suppress(ValueError):
         doorstep.check_terms()
+
+
+# ---- the server that takes a port over ----------------------------------------------------------
+
+# What a gRPC server sends first: the frame of its settings, 24 bytes, for no stream.
+SETTINGS = bytes([0, 0, 24, 4, 0, 0, 0, 0, 0]) + bytes(24)
+
+
+def answering(greetings):
+    """Listens, and greets each that connects with the next of the greetings; None for silence."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    seen = []
+
+    def serve():
+        with listener:
+            for greeting in greetings:
+                connection, _ = listener.accept()
+                with connection:
+                    seen.append(greeting)
+                    if greeting is not None:
+                        connection.sendall(greeting)
+
+    threading.Thread(target=serve, daemon=True).start()
+    return f"127.0.0.1:{listener.getsockname()[1]}", seen
+
+
+def test_waits_for_a_server_and_takes_nothing_else_for_one():
+    greetings = [b"", b"\n", b'{"rank": 0}\n', SETTINGS]
+    address, seen = answering(greetings)
+    rendezvous.wait_for_server(address, timeout=30)
+    assert seen == greetings
+
+
+def test_a_server_that_does_not_come_is_waited_for_so_long():
+    (port,) = free_ports(1)
+    start = time.monotonic()
+    rendezvous.wait_for_server(f"127.0.0.1:{port}", timeout=0.5)
+    assert 0.5 <= time.monotonic() - start < SOON
