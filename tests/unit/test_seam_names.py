@@ -18,6 +18,7 @@ from keras.src.losses import loss as keras_loss
 from keras.src.optimizers import base_optimizer, multi_optimizer
 from keras.src.saving import saving_lib
 from keras.src.trainers.data_adapters import data_adapter_utils
+from seam_names import private_names
 from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
 from tensorflow.python.autograph.impl import api
 from tensorflow.python.data.ops import multi_device_iterator_ops
@@ -301,26 +302,6 @@ def test_coordination_names():
     assert isinstance(values.PerReplica.values, property)
     cluster = multi_worker_util.normalize_cluster_spec({"worker": ["a:1", "b:2"]})
     assert cluster.num_tasks("worker") == 2 and list(cluster.jobs) == ["worker"]
-
-
-def private_names(module):
-    """The attributes with a leading underscore that a module uses and does not define."""
-    tree = ast.parse(Path(module.__file__).read_text())
-    used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    used |= {
-        node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and str(node.value).isidentifier()
-    }
-    stored = {
-        node.attr
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
-    }
-    functions = (ast.FunctionDef, ast.ClassDef)
-    defined = {node.name for node in ast.walk(tree) if isinstance(node, functions)}
-    private = {name for name in used if isinstance(name, str) and name.startswith("_")}
-    return {name for name in private if not name.startswith("__")} - stored - defined
 
 
 @pytest.mark.parametrize("seam", [tensorflow_seam, keras_seam, shared])
