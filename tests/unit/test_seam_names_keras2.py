@@ -88,7 +88,7 @@ def of_keras():
     with strategy.scope():
         distributed = tf.Variable([1.0])
     copy = strategy.experimental_local_results(distributed)[0]
-    return [new, legacy, scheduled, handler, model, variable, copy, strategy.extended]
+    return [new, legacy, scheduled, handler, model, variable, copy.handle, strategy.extended]
 
 
 def test_every_private_name_of_the_seam_is_there(of_keras):

@@ -221,8 +221,11 @@ class OptimizersOfKeras2(Optimizers):
 
 def _distributed(variable):
     """The variable of all replicas that one of a replica belongs to."""
-    container = getattr(variable, "_distributed_container", None)
-    return container() if container else variable
+    for holder in (variable, getattr(variable, "handle", None)):
+        container = getattr(holder, "_distributed_container", None)
+        if container is not None:
+            return container()
+    return variable
 
 
 def _with_reductions(original):
