@@ -1,7 +1,8 @@
 # Everything from a fresh clone: each target sets up what it needs.
 #
 #   make demo    four workers, mean against Adasum, one picture: demo/digits.png
-#   make test    all tests
+#   make test    all tests; those with workers on one topology each
+#   make test-all  every test on all its topologies, slow ones too: over an hour
 #   make test-addons  the tests in the lane of TensorFlow 2.15, Keras 2 and TensorFlow Addons
 #   make lint    ruff
 #   make sanitize  the tests of the CPU op under AddressSanitizer and UBSan: build/sanitize
@@ -18,10 +19,15 @@ TENSORFLOW_addons = tensorflow==2.15.*
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 SOURCES = $(shell find custom_ops -type f -not -name '*.pyc') setup.py pyproject.toml
+# The table of what works is written anew; where it has changed, it belongs into docs/.
+test-all: ALL = --slow
+test-all: TABLE = --compatibility build/compatibility.md
+test-all: test
+
 # A compiled op fits one minor version of TensorFlow.
 MINOR = import tensorflow as tf; print("".join(tf.version.VERSION.split(".")[:2]))
 
-.PHONY: demo test test-addons lint sanitize wheel clean
+.PHONY: demo test test-all test-addons lint sanitize wheel clean
 
 demo: $(READY)
 	$(BIN)/python examples/train_digits.py $(DEMO) --out demo/one_replica
@@ -35,14 +41,18 @@ demo: $(READY)
 # The same seed, learning rate, batch per replica and number of epochs for every run.
 DEMO = --learning-rate 0.05 --batch-per-replica 4 --epochs 6 --seed 0
 
-# Two processes, because one keeps little more than one core busy. The table of what works is written
-# anew; where it has changed, it belongs into docs/.
+# Two processes, because one keeps little more than one core busy.
 test: $(READY)
 	@mkdir -p build
-	$(BIN)/python -m pytest tests --ignore=tests/multi_worker > build/tests.log 2>&1 & rest=$$!; \
-	$(BIN)/python -m pytest tests/multi_worker --compatibility build/compatibility.md; \
+	$(BIN)/python -m pytest tests --ignore=tests/multi_worker $(ALL) > build/tests.log 2>&1 & rest=$$!; \
+	$(BIN)/python -m pytest tests/multi_worker $(ALL) $(TABLE); \
 	groups=$$?; \
 	wait $$rest; rest=$$?; cat build/tests.log; exit $$((groups + rest))
+
+# The table of what works is written anew; where it has changed, it belongs into docs/.
+test-all: ALL = --slow
+test-all: TABLE = --compatibility build/compatibility.md
+test-all: test
 
 # A compiled op fits one TensorFlow, so the lane has an environment and a copy of the sources.
 LANE = build/addons

@@ -1,6 +1,6 @@
 """A plugin that writes docs/compatibility.md from what the tests have shown.
 
-    python -m pytest tests/multi_worker --compatibility docs/compatibility.md
+    python -m pytest tests/multi_worker --slow --compatibility docs/compatibility.md
 
 A test marked with ``@pytest.mark.feature("name")`` fills a cell of the table: its row is the
 feature, its column the topology of the worker group it ran on; without a group it ran here, on one
@@ -19,8 +19,7 @@ Workers × devices of each: one process and device (1×1), several local devices
 workers (N×1), several workers with several devices each (N×K). ✓ stands where every test of that
 row has passed on the topologies in brackets; – where none was run.
 
-Generated from the tests by `python -m pytest tests/multi_worker --compatibility
-docs/compatibility.md`, on CPUs, with Python {python}, TensorFlow {tensorflow} and Keras {keras}.
+Generated from the tests by `make test-all`, on CPUs, with Python {python}, TensorFlow {tensorflow} and Keras {keras}.
 
 | feature | {columns} | tested by |
 | --- | {rules} | --- |

@@ -229,6 +229,7 @@ def test_rounding_is_that_of_the_dtype_on_the_wire(benchmarks):
     assert errors["float16"][1] > 10 * errors["float16"][0], "1e-6 is below its normal numbers"
 
 
+@pytest.mark.slow
 def test_workers_killed_at_random_moments_end_as_if_they_were_not(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(BENCHMARKS)
     import restarts

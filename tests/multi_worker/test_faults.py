@@ -29,7 +29,7 @@ def assert_ends(outcome, *texts, within, error="WorkerLostError"):
 @pytest.mark.parametrize(
     ("fault", "moment", "victim", "workers"),
     [
-        pytest.param("kill", "step", 2, 3, marks=faults_are_named),
+        pytest.param("kill", "step", 1, 2, marks=faults_are_named),
         pytest.param("term", "step", 0, 2, marks=faults_are_named),
         pytest.param("kill", "exchange", 1, 2, marks=pytest.mark.slow),
         pytest.param("kill", "checkpoint", 0, 2, marks=faults_are_named),
