@@ -1,11 +1,12 @@
 """Repeats the demo with several seeds and writes a report.
 
     python benchmarks/digits.py --seeds 0 1 2
+    python benchmarks/digits.py --name digits_addons      with the Python of another lane
 
 Runs examples/train_digits.py with the settings of `make demo`: one replica alone, then four workers
 with two devices each with "mean" and with "adasum", everything else equal. Writes
-benchmarks/results/DATE-digits.md, beside it every run as JSON, and docs/images/digits.png, the
-picture of the first seed.
+benchmarks/results/DATE-NAME.md, beside it every run as JSON, and docs/images/NAME.png, the picture of
+the first seed.
 """
 
 import argparse
@@ -17,7 +18,7 @@ import platform
 import statistics
 import subprocess
 import sys
-from importlib.metadata import version
+from importlib.metadata import distributions, version
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -40,6 +41,13 @@ def measure(name, seed, folder):
     return json.loads(out.with_suffix(".json").read_text())
 
 
+def tensorflow_version():
+    """Returns that of the one package of TensorFlow that is installed."""
+    names = {"tensorflow", "tensorflow-cpu"}
+    found = {one.metadata["Name"]: one.version for one in distributions()}
+    return next(found[name] for name in names if name in found)
+
+
 def table(runs):
     """Returns one Markdown row for each setting: accuracies and losses, median and range."""
     lines = [
@@ -59,7 +67,7 @@ def table(runs):
     return "\n".join(lines)
 
 
-def report(runs, seeds, date):
+def report(runs, seeds, date, name):
     """Returns the report as Markdown."""
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True
@@ -67,10 +75,11 @@ def report(runs, seeds, date):
     commands = "\n".join(f"    python {' '.join(command)}" for command in COMMANDS.values())
     return f"""# Digits: one replica, mean and Adasum at the same learning rate
 
-{date}, commit {commit}. Command: `python benchmarks/digits.py --seeds {" ".join(map(str, seeds))}`.
+{date}, commit {commit}. Command: `python benchmarks/digits.py --seeds
+{" ".join(map(str, seeds))} --name {name}`.
 
 Machine: {os.cpu_count()} CPU cores, {platform.machine()}, no GPU. Python
-{platform.python_version()}, TensorFlow {version("tensorflow-cpu")}, Keras {version("keras")}.
+{platform.python_version()}, TensorFlow {tensorflow_version()}, Keras {version("keras")}.
 
 Plain SGD, learning rate 0.05, 4 rows per replica, 6 epochs, after the last epoch; seeds
 {", ".join(map(str, seeds))}. Validation: 300 rows, so that 0.01 is 3 rows. All workers share the
@@ -87,17 +96,19 @@ For each seed:
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    seeds = parser.parse_args().seeds
+    parser.add_argument("--name", default="digits")
+    arguments = parser.parse_args()
+    seeds, name = arguments.seeds, arguments.name
     date = datetime.date.today().isoformat()
-    folder = RESULTS / f"{date}-digits"
+    folder = RESULTS / f"{date}-{name}"
     folder.mkdir(parents=True, exist_ok=True)
-    runs = {name: [measure(name, seed, folder) for seed in seeds] for name in COMMANDS}
+    runs = {run: [measure(run, seed, folder) for seed in seeds] for run in COMMANDS}
     sys.path.insert(0, str(ROOT / "examples"))
     from train_digits import save_picture  # imports TensorFlow
 
-    save_picture([own[0] for own in runs.values()], ROOT / "docs" / "images" / "digits.png")
-    path = RESULTS / f"{date}-digits.md"
-    path.write_text(report(runs, seeds, date))
+    save_picture([own[0] for own in runs.values()], ROOT / "docs" / "images" / f"{name}.png")
+    path = RESULTS / f"{date}-{name}.md"
+    path.write_text(report(runs, seeds, date, name))
     print(path.read_text())
 
 

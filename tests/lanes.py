@@ -179,6 +179,11 @@ _OPTIONS = "test_optimizers.py::test_every_option_on_several_workers"
 _ACCUMULATION = "it has no gradient_accumulation_steps"
 _BACKUPS = "it backs up all workers by itself"
 ABSENT_IN_KERAS_2 = {
+    "test_adascale.py::test_accumulated_without_a_strategy": _ACCUMULATION,
+    "test_adascale.py::test_options": _ACCUMULATION,
+    "test_adascale.py::TestOnDevices::test_replicas_and_accumulation[own-8": _ACCUMULATION,
+    "test_adascale.py::TestOnDevices::test_replicas_and_accumulation[mirrored-8": _ACCUMULATION,
+    "test_adascale.py::test_two_workers[8": _ACCUMULATION,
     f"{_OPTIONS}[loss_scale_factor": "it has no loss_scale_factor",
     f"{_OPTIONS}[accumulate": _ACCUMULATION,
     f"{_OPTIONS}[accumulate_ema_clip": _ACCUMULATION,

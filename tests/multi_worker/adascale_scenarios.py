@@ -61,11 +61,8 @@ def steps(strategy, count, kind="own", steps=STEPS, momentum=0.9, schedule=False
         )
     with strategy.scope() if strategy else contextlib.nullcontext():
         variables = [Variable(value, name="v") for value in initial_values()]
-        inner = keras.optimizers.SGD(
-            learning_rate,
-            momentum=momentum,
-            gradient_accumulation_steps=accumulation if accumulation > 1 else None,
-        )
+        accumulate = {"gradient_accumulation_steps": accumulation} if accumulation > 1 else {}
+        inner = keras.optimizers.SGD(learning_rate, momentum=momentum, **accumulate)
         optimizer = AdaScale(inner, **options)
         optimizer.build(variables)
 
