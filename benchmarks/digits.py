@@ -5,8 +5,8 @@
 
 Runs examples/train_digits.py with the settings of `make demo`: one replica alone, then four workers
 with two devices each with "mean" and with "adasum", everything else equal. Writes
-benchmarks/results/DATE-NAME.md, beside it every run as JSON, and docs/images/NAME.png, the picture of
-the first seed.
+benchmarks/results/DATE-NAME.md, beside it every run as JSON, and docs/images/NAME.png, the picture
+of the first seed.
 """
 
 import argparse

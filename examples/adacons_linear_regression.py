@@ -24,7 +24,6 @@ import statistics
 import sys
 import time
 
-import keras
 import tensorflow as tf
 
 import tf_adasum
@@ -55,7 +54,7 @@ def train(strategy, *, batch, iterations, step, seed):
     rows = ACCUMULATED * batch // replicas
     with strategy.scope():
         initial = tf.random.stateless_uniform([DIMENSION], [seed, -1], minval=-5, maxval=5)
-        weights = keras.Variable(initial, name="weights")
+        weights = tf.Variable(initial, name="weights")
     reduction = strategy.gradient_reduction_of([weights])  # with AdaCons' momentum, from its start
 
     def replica_step(update):
@@ -63,9 +62,9 @@ def train(strategy, *, batch, iterations, step, seed):
         key = [seed, update * replicas + context.replica_id_in_sync_group]
         x = tf.random.stateless_uniform([rows, DIMENSION], key)
         with tf.GradientTape() as tape:
-            prediction = tf.linalg.matvec(x, weights.value)
+            prediction = tf.linalg.matvec(x, weights)
             loss = tf.reduce_mean(tf.square(prediction)) / 2
-        gradients = tape.gradient(loss, [weights.value])
+        gradients = tape.gradient(loss, [weights])
         [direction] = context.all_reduce("SUM", gradients, options=reduction)
         along = tf.linalg.matvec(x, direction)
         return loss, direction, tf.reduce_sum(prediction * along), tf.reduce_sum(along * along)
@@ -83,7 +82,7 @@ def train(strategy, *, batch, iterations, step, seed):
             if step == "loss":
                 eta = reduce(numerator) / reduce(denominator)
             else:
-                eta = tf.tensordot(direction, weights.value, 1) / tf.reduce_sum(direction**2)
+                eta = tf.tensordot(direction, weights, 1) / tf.reduce_sum(direction**2)
             weights.assign_sub(eta * direction)
         return loss
 
