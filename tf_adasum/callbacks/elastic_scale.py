@@ -1,6 +1,7 @@
 """ElasticScale: a batch size that changes during training, and AdaScale that knows."""
 
 import keras
+import tensorflow as tf
 
 from tf_adasum import keras_seam
 from tf_adasum.optimizers import adascale
@@ -23,7 +24,8 @@ class ElasticScale(keras.callbacks.Callback):
 
     Raises:
         ValueError: if the schedule has no S for epoch 0, or one below 1; when training starts, if
-            the optimizer is no `AdaScale`; if `fit` was given another dataset than `dataset`.
+            the optimizer is no `AdaScale`; if `make_dataset` returns no dataset; if `fit` was given
+            another dataset than `dataset`.
 
     Example:
         >>> rows = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x))
@@ -52,7 +54,16 @@ class ElasticScale(keras.callbacks.Callback):
         self.scale = self.scale_of(0)
         self.dataset = self._following = None
         if make_dataset is not None:
-            self.dataset = keras_seam.exchangeable(make_dataset(self.scale), self._take_following)
+            self.dataset = keras_seam.exchangeable(self._make(), self._take_following)
+
+    def _make(self):
+        dataset = self.make_dataset(self.scale)
+        if not isinstance(dataset, tf.data.Dataset):
+            raise ValueError(
+                "`make_dataset` must be a function of the scale that returns a tf.data.Dataset. "
+                f"Received: make_dataset={self.make_dataset!r}, which returned {dataset!r}"
+            )
+        return dataset
 
     def scale_of(self, epoch):
         """Returns S in an epoch."""
@@ -78,7 +89,7 @@ class ElasticScale(keras.callbacks.Callback):
         if self.scale != self._adascale.scale:
             self._adascale.set_scale(self.scale)
         if self.make_dataset is not None and self.scale != scale:
-            self._following = self.make_dataset(self.scale)
+            self._following = self._make()
             if self._whole_epochs:
                 steps = int(self._following.cardinality())
                 self.params["steps"] = steps if steps >= 0 else None  # all callbacks share the dict

@@ -221,11 +221,10 @@ class OptimizersOfKeras2(Optimizers):
 
 def _distributed(variable):
     """The variable of all replicas that one of a replica belongs to."""
-    for holder in (variable, getattr(variable, "handle", None)):
-        container = getattr(holder, "_distributed_container", None)
-        if container is not None:
-            return container()
-    return variable
+    if isinstance(variable, tf.distribute.DistributedValues):
+        return variable
+    container = getattr(getattr(variable, "handle", None), "_distributed_container", None)
+    return container() if container else variable
 
 
 def _with_reductions(original):
