@@ -64,7 +64,7 @@ def steps(strategy, count, kind="own", steps=STEPS, momentum=0.9, schedule=False
         accumulate = {"gradient_accumulation_steps": accumulation} if accumulation > 1 else {}
         inner = keras.optimizers.SGD(learning_rate, momentum=momentum, **accumulate)
         optimizer = AdaScale(inner, **options)
-        optimizer.build(variables)
+        keras_seam.build(optimizer, variables)
 
     @tf.function
     def step(number, micro_step):
@@ -109,7 +109,7 @@ def collectives(strategy):
         with strategy.scope():
             variables = [Variable(value, name="v") for value in initial_values()]
             optimizer = wrap(keras.optimizers.SGD(0.05))
-            optimizer.build(variables)
+            keras_seam.build(optimizer, variables)
 
         @tf.function
         def step():

@@ -172,7 +172,7 @@ def save_and_go_on(strategy, folder, rule, way):
     def build_with_slots():
         model = build()
         with scope(strategy):
-            model.optimizer.build(model.trainable_variables)
+            keras_seam.build(model.optimizer, model.trainable_variables)
         return model
 
     def train(model, epochs):
@@ -303,7 +303,7 @@ def custom_loop(strategy, built):
         model = keras.Sequential([keras.Input([6]), keras.layers.Dense(1)])
         optimizer = keras.optimizers.SGD(0.1)
         if built:
-            optimizer.build(model.trainable_variables)
+            keras_seam.build(optimizer, model.trainable_variables)
 
     @tf.function
     def step():

@@ -79,7 +79,7 @@ def steps(strategy, name, wrapped=True, steps=STEPS, local_steps=1, end=False, o
         inner = optimizer = OPTIMIZERS[name](**(options or {}))
         if wrapped:
             optimizer = optimizers.DeltaAdasum(inner, local_steps=local_steps)
-        optimizer.build(variables)
+        keras_seam.build(optimizer, variables)
 
     @tf.function
     def step(number):
@@ -99,7 +99,9 @@ def steps(strategy, name, wrapped=True, steps=STEPS, local_steps=1, end=False, o
         optimizer.synchronize()
     restore()
     slots = [
-        v for v in inner.variables if len(v.shape) and "accumulator" not in keras_seam.path_of(v)
+        v
+        for v in keras_seam.all_variables(inner)
+        if len(v.shape) and "accumulator" not in keras_seam.path_of(v)
     ]
     return {
         "reductions": len(counts),
@@ -125,7 +127,7 @@ def reference(replicas, name, local_steps=1, steps=STEPS, options=None, end=Fals
     each = [OPTIMIZERS[name](**(options or {})) for _ in range(replicas)]
     accumulation = (options or {}).get("gradient_accumulation_steps", 1)
     for optimizer, own in zip(each, weights, strict=True):
-        optimizer.build(own)
+        keras_seam.build(optimizer, own)
     for number in range(steps):
         for replica, (optimizer, own) in enumerate(zip(each, weights, strict=True)):
             keras_seam.apply(optimizer, [tf.constant(g[number, replica]) for g in gradients], own)
@@ -139,7 +141,7 @@ def reference(replicas, name, local_steps=1, steps=STEPS, options=None, end=Fals
     slots = [
         [
             v.numpy()
-            for v in optimizer.variables
+            for v in keras_seam.all_variables(optimizer)
             if len(v.shape) and "accumulator" not in keras_seam.path_of(v)
         ]
         for optimizer in each
@@ -158,7 +160,7 @@ def different_settings(strategy, wrapper):
         variable = Variable(np.zeros(3, "float32"), name="v")
         optimizer = getattr(optimizers, wrapper)(keras.optimizers.SGD(0.1), **option)
         try:
-            optimizer.build([variable])
+            keras_seam.build(optimizer, [variable])
         except ValueError as error:
             return {"message": str(error)}
     return {"message": "none"}
@@ -170,7 +172,7 @@ def different_scales(strategy):
     with strategy.scope():
         variable = Variable(np.zeros(3, "float32"), name="v")
         optimizer = optimizers.AdaScale(keras.optimizers.SGD(0.1))
-        optimizer.build([variable])
+        keras_seam.build(optimizer, [variable])
     optimizer.set_scale(3)
     try:
         optimizer.set_scale(3 + strategy.cluster_resolver.task_id)

@@ -263,7 +263,7 @@ def sparse_gradients(strategy):
     with scope(strategy):
         table = Variable(np.zeros([6, 2], "float32"), name="table")
         optimizer = keras.optimizers.SGD(1.0)
-        optimizer.build([table])
+        keras_seam.build(optimizer, [table])
 
     @tf.function
     def step():
@@ -297,7 +297,7 @@ def gradient_missing_on_one_replica(strategy):
     with scope(strategy):
         variables = [Variable(np.zeros(size, "float32")) for size in (3, 4)]
         optimizer = keras.optimizers.SGD(1.0)
-        optimizer.build(variables)
+        keras_seam.build(optimizer, variables)
 
     @tf.function
     def step():

@@ -9,6 +9,8 @@ import tensorflow as tf
 from lanes import PyDataset, Variable, copies_of
 from scenarios import build_mlp, random_data, scope, weights_of
 
+from tf_adasum import keras_seam
+
 
 def all_copies(strategy, model):
     """Every local replica's copy of every variable of a trained model and its optimizer."""
@@ -101,7 +103,7 @@ def apply_gradients(strategy):
         optimizer = keras.optimizers.SGD(0.5, **options)
         variables = [Variable(np.ones([10]), name=name) for name in ("decays", "excluded")]
         optimizer.exclude_from_weight_decay(var_names=["excluded"])
-        optimizer.build(variables)
+        keras_seam.build(optimizer, variables)
 
     def update():
         gradients = [tf.range(0.1, 1.1, 0.1), tf.fill([10], 0.01)]

@@ -69,7 +69,7 @@ def apply(strategy, name, column):
     with scope(strategy):
         variables = [Variable(value, name="v") for value in initial_values()]
         optimizer = make(name, column)
-        optimizer.build(variables)
+        keras_seam.build(optimizer, variables)
 
     @tf.function(autograph=False)
     def step(number):
@@ -92,7 +92,9 @@ def apply(strategy, name, column):
 
 def state(optimizer):
     """What the optimizer keeps; accumulators differ from replica to replica until they are used."""
-    return [v for v in optimizer.variables if "accumulator" not in keras_seam.path_of(v)]
+    return [
+        v for v in keras_seam.all_variables(optimizer) if "accumulator" not in keras_seam.path_of(v)
+    ]
 
 
 def reference(replicas, name, column):
@@ -116,7 +118,7 @@ def reference(replicas, name, column):
     if clips_each:
         for rule in ("clipnorm", "global_clipnorm", "clipvalue"):
             setattr(optimizer, rule, None)
-    optimizer.build(variables)
+    keras_seam.build(optimizer, variables)
     for number in range(STEPS):
         combined = [
             oracle.adasum([own.ravel() for own in g[number]]).reshape(g.shape[2:])

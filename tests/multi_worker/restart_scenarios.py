@@ -11,6 +11,7 @@ from keras_scenarios import Recorder
 from lanes import LossScaleOptimizer, copies_of, loss_scale_of
 from scenarios import random_data, use_rule
 
+from tf_adasum import keras_seam
 from tf_adasum.optimizers import LAMB, AdaScale, DeltaAdasum
 
 BATCH = 16  # of all replicas
@@ -117,7 +118,7 @@ def restore_and_go_on(strategy, name, folder, form, from_worker=None):
         if form == "model.keras":
             model = keras.saving.load_model(path)
         else:
-            model.optimizer.build(model.trainable_variables)
+            keras_seam.build(model.optimizer, model.trainable_variables)
             checkpoint_of(model).read(str(path)).assert_existing_objects_matched()
     restored = state_of(strategy, model, "saved ")
     fit(model, first_step=SAVED_AFTER)
