@@ -4,6 +4,7 @@ import contextlib
 import warnings
 
 import keras
+import lanes
 import numpy as np
 import tensorflow as tf
 from lanes import LossScaleOptimizer, Variable, loss_scale_of
@@ -73,7 +74,7 @@ class Stepping:
             if is_scaled:
                 optimizer = LossScaleOptimizer(optimizer, initial_scale=1024.0)
                 self.optimizer = optimizer
-            optimizer.build(self.variables)
+            keras_seam.build(optimizer, self.variables)
 
         @tf.function(autograph=False)
         def step(number, poison):
@@ -81,7 +82,7 @@ class Stepping:
                 replica = tf.distribute.get_replica_context().replica_id_in_sync_group
                 own = [gradient[number][replica] for gradient in gradients]
                 if is_scaled:
-                    own = [gradient * loss_scale_of(optimizer) for gradient in own]
+                    own = lanes.scaled(optimizer, own)
                 own[0] += tf.concat([[[poison[replica]] * 3], tf.zeros([3, 3])], axis=0)
                 if sparse:
                     own[0] = tf.IndexedSlices(own[0][:2], tf.constant([1, 3]), tf.constant([4, 3]))

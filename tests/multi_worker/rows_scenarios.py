@@ -120,7 +120,7 @@ def one_step(strategy, rule, rows, optimizer="momentum", function=False, normali
     with strategy.scope():
         model = build(normalization)
         model_optimizer = OPTIMIZERS[optimizer]()
-        model_optimizer.build(model.trainable_variables)
+        keras_seam.build(model_optimizer, model.trainable_variables)
 
     def in_replica(x, y):
         with tf.GradientTape() as tape:

@@ -1,6 +1,7 @@
 """A replica without rows contributes nothing, and nothing becomes NaN."""
 
 import keras
+import lanes
 import numpy as np
 import pytest
 import rows_scenarios
@@ -90,7 +91,7 @@ class TestCustomLoop:
         slots, slots_after = weights(results, 0, "slot"), weights(results, 1, "slot")
         gradient = self.gradient_of_first(group, before[0])
         trainable = [name for name in before[0] if "moving" not in name and "seed" not in name]
-        momenta = [name for name in slots[0] if "momentum" in name]
+        momenta = [name for name in slots[0] if lanes.is_slot(name)]
         for replica in range(group.replicas):
             for name, slot, own in zip(trainable, momenta, gradient, strict=True):
                 v = 0.9 * slots[replica][slot] - 0.05 * share * own
@@ -124,7 +125,7 @@ class TestCustomLoop:
     def test_local_optimizers_rest(self, group, optimizer):
         results = self.run(group, rule="adasum", optimizer=optimizer)
         before, after = weights(results, 0, "slot"), weights(results, 1, "slot")
-        moved = [name for name in before[0] if "momentum" in name or "velocity" in name]
+        moved = [name for name in before[0] if lanes.is_slot(name)]
         assert moved
         for name in moved:
             assert (after[0][name] != before[0][name]).any()

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from fuzzing import cases
+from lanes import LossScaleOptimizer, Variable
 
 import tf_adasum
 from tf_adasum import callbacks, cluster, launch, ops, optimizers, replica_check, rules, schedules
@@ -54,15 +55,15 @@ MADE = st.sampled_from(
         lambda: tf.constant([1.0, 2.0]),
         lambda: tf.constant(2),
         lambda: keras.optimizers.SGD(0.1),
-        lambda: keras.optimizers.Adam(1e-3, gradient_accumulation_steps=2),
+        lambda: keras.optimizers.Adam(1e-3, clipnorm=2.0),
         lambda: optimizers.LAMB(),
         lambda: optimizers.AdaScale(keras.optimizers.SGD(0.1)),
-        lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1)),
+        lambda: LossScaleOptimizer(keras.optimizers.SGD(0.1)),
         lambda: keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.5),
         lambda: schedules.LinearScalingWarmup(0.1, scale=2, total_steps=9),
         lambda: rules.Adasum("model"),
         lambda: rules.AdaCons(),
-        lambda: keras.Variable([1.0]),
+        lambda: Variable([1.0]),
         lambda: tf.distribute.experimental.CommunicationOptions(),
         lambda: tf.distribute.cluster_resolver.SimpleClusterResolver(tf.train.ClusterSpec({})),
         lambda: iter([]),

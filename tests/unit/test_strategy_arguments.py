@@ -224,7 +224,7 @@ def test_scalars_are_reduced_over_replicas_whatever_the_axis(axis):
 def test_progress_bars_stay_without_the_launcher(monkeypatch):
     called = []
     monkeypatch.setattr(
-        strategy.keras.config, "disable_interactive_logging", lambda: called.append(1)
+        strategy.keras.utils, "disable_interactive_logging", lambda: called.append(1)
     )
     tasks = [
         strategy.cluster.Cluster(("a:1", "b:2"), ("worker 0", "worker 1"), rank) for rank in (0, 1)
