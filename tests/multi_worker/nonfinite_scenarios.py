@@ -48,6 +48,12 @@ def on_nonfinite(strategy, action):
         strategy._nonfinite = before
 
 
+# The end of the paths of what loss scaling changes, where it leaves a step out.
+OF_LOSS_SCALING = ("dynamic_scale", "step_counter", "current_loss_scale", "good_steps")
+if lanes.IS_KERAS_2:
+    OF_LOSS_SCALING += ("iteration", "iter")
+
+
 class Stepping:
     """An optimizer on gradients that are given; one replica's may be poisoned.
 
@@ -101,7 +107,7 @@ class Stepping:
 
     def copies(self):
         """dict from names to all variables on each local replica, but those of loss scaling."""
-        kept = [*self.variables, *self.optimizer.variables]
+        kept = [*self.variables, *keras_seam.all_variables(self.optimizer)]
         reductions = keras_seam.reductions_of(self.optimizer)
         if reductions is not None and reductions.rule_state:
             kept += reductions.rule_state.variables
@@ -109,7 +115,7 @@ class Stepping:
         return {
             f"{index} {keras_seam.path_of(variable)}.{number}": copy
             for index, variable in enumerate(kept)
-            if not keras_seam.path_of(variable).endswith(("dynamic_scale", "step_counter"))
+            if not keras_seam.path_of(variable).endswith(OF_LOSS_SCALING)
             for number, copy in enumerate(local(keras_seam.tensorflow_variable(variable)))
         }
 
@@ -140,6 +146,8 @@ def left_out(strategy, rule, optimizer, guard, poisoned, poison="inf", sparse=Fa
                     results |= {f"before {n}": v for n, v in stepping.state().items()}
                     stepping.step(number, poisoned, float(poison))
                     results |= {f"after {n}": v for n, v in stepping.state().items()}
+                elif is_scaled and lanes.IS_KERAS_2 and number == BAD_AFTER:
+                    stepping.optimizer.iterations.assign_add(1)  # it counts what it leaves out
                 stepping.step(number)
             results |= {f"{run} {name}": value for name, value in stepping.state().items()}
             if run == "without":

@@ -266,7 +266,7 @@ class DenseTable(keras.layers.Layer):
         self.table = self.add_weight(shape=[ROWS_OF_TABLE, 2], name="table")
 
     def call(self, ids):
-        return keras.ops.matmul(keras.ops.one_hot(ids, ROWS_OF_TABLE), self.table)
+        return tf.matmul(tf.one_hot(ids, ROWS_OF_TABLE), self.table)
 
 
 def fit_embedding(strategy, name, repeated):
