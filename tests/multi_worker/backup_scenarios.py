@@ -117,7 +117,7 @@ def state_of(strategy, model):
     """All variables on each local replica."""
     reductions = keras_seam.reductions_of(model.optimizer)
     rule_state = reductions.rule_state if reductions else None
-    variables = [*model.variables, *model.optimizer.variables]
+    variables = [*model.variables, *keras_seam.all_variables(model.optimizer)]
     variables += rule_state.of_name.values() if rule_state else []
     return {
         f"variable {index}.{local}": copy.numpy()

@@ -57,7 +57,7 @@ def fit(model, callbacks, epochs, validate=False):
 
 
 def state_of(model):
-    variables = [*model.variables, *model.optimizer.variables]
+    variables = [*model.variables, *keras_seam.all_variables(model.optimizer)]
     return {f"variable{number}": variable.numpy() for number, variable in enumerate(variables)}
 
 

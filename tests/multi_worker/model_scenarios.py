@@ -16,7 +16,9 @@ def all_copies(strategy, model):
     """Every local replica's copy of every variable of a trained model and its optimizer."""
     return {
         f"copy {number}.{local}": copy.numpy()
-        for number, variable in enumerate(model.variables + model.optimizer.variables)
+        for number, variable in enumerate(
+            model.variables + keras_seam.all_variables(model.optimizer)
+        )
         for local, copy in enumerate(copies_of(strategy, variable))
     }
 

@@ -153,6 +153,7 @@ def left_out(strategy, rule, optimizer, guard, poisoned, poison="inf", sparse=Fa
             if run == "without":
                 for name, copy in stepping.copies().items():
                     copy.assign(initially[name])
+                stepping.optimizer.iterations.assign(0)
         scale = loss_scale_of(stepping.optimizer).numpy() if is_scaled else 512.0
         skipped = 1 if is_scaled else strategy.skipped_steps
     return results | {"scale": scale, "skipped": skipped}

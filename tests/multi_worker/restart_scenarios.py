@@ -64,7 +64,10 @@ def state_of(strategy, model, prefix=""):
         }
     return {f"{prefix}{name}": value.numpy() for name, value in estimates.items()} | {
         f"{prefix}{kind} {index}.{local}": copy.numpy()
-        for kind, variables in (("weight", model.variables), ("slot", optimizer.variables))
+        for kind, variables in (
+            ("weight", model.variables),
+            ("slot", keras_seam.all_variables(optimizer)),
+        )
         for index, variable in enumerate(variables)
         for local, copy in enumerate(copies_of(strategy, variable))
     }

@@ -75,7 +75,7 @@ def fit(strategy, rule, optimizer="momentum", way="fit", epochs=2):
         )
     logs = model.fit(x, y, batch_size=8 * replicas, epochs=epochs, shuffle=False, verbose=0).history
     evaluated = model.evaluate(x, y, batch_size=8 * replicas, verbose=0)
-    own = model.optimizer.variables
+    own = keras_seam.all_variables(model.optimizer)
     return {
         **{f"log {name}": values for name, values in logs.items()},
         "evaluated": evaluated,

@@ -11,7 +11,7 @@ import oracle
 import tensorflow as tf
 from lanes import copies_of
 
-from tf_adasum import tensorflow_seam
+from tf_adasum import keras_seam, tensorflow_seam
 from tf_adasum.aggregation import Scheme, rules
 
 
@@ -125,7 +125,7 @@ def train_with_adam(strategy, rule, steps=50):
         model.compile(optimizer=keras.optimizers.Adam(0.01), loss="mse")
     model.fit(x, y, batch_size=24, epochs=steps // 5, verbose=0)
     copies = {}
-    for number, variable in enumerate(model.variables + model.optimizer.variables):
+    for number, variable in enumerate(model.variables + keras_seam.all_variables(model.optimizer)):
         for local, copy in enumerate(copies_of(strategy, variable)):
             copies[f"{number}.{local}"] = copy.numpy()
     return copies
