@@ -1,6 +1,7 @@
 """What workers do for test_replica_check.py: make replicas differ, and check them."""
 
 import keras
+import lanes
 import numpy as np
 import tensorflow as tf
 from callback_scenarios import rank_of
@@ -21,7 +22,6 @@ RULES = {
 OPTIMIZERS = {
     "sgd": lambda: keras.optimizers.SGD(0.01, momentum=0.9),
     "adam with EMA": lambda: keras.optimizers.Adam(0.01, use_ema=True, ema_overwrite_frequency=2),
-    "accumulation": lambda: keras.optimizers.Adam(0.01, gradient_accumulation_steps=2),
     "lamb": lambda: optimizers.LAMB(0.01),
     "delta": lambda: optimizers.DeltaAdasum(keras.optimizers.Adam(0.01)),
     "delta, 3 local steps": lambda: optimizers.DeltaAdasum(
@@ -30,6 +30,8 @@ OPTIMIZERS = {
     "adascale": lambda: optimizers.AdaScale(keras.optimizers.SGD(0.01)),
     "loss scale": lambda: LossScaleOptimizer(keras.optimizers.SGD(0.01)),
 }
+if not lanes.IS_KERAS_2:
+    OPTIMIZERS["accumulation"] = lambda: keras.optimizers.Adam(0.01, gradient_accumulation_steps=2)
 DTYPES = ["float16", "bfloat16", "float32", "float64", "int32", "int64", "bool"]
 
 
