@@ -33,7 +33,9 @@ class TestOneReplicaDiffers:
                 assert [*result[f"{name} others"]] == ["", ""]
                 assert name == "iteration" or [*result[f"{name} again"]] == ["", ""]
             if group.workers > 1:  # in one process nothing makes the replicas start differently
-                assert_named(group, result["fit"], result["iteration path"])
+                assert_named(
+                    group, result["fit"], result[f"{[*replica_scenarios.VARIABLES][-1]} path"]
+                )
             else:
                 assert [*result["fit"]] == ["", ""]
 

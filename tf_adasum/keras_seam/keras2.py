@@ -24,8 +24,8 @@ Losses and layers:
 
 * `losses_utils.scale_loss_for_distribution`: divides mean-type losses by the number of replicas. A
   rule wants each replica's own gradient.
-* `RandomGenerator.make_legacy_seed`: workers with the same global seed drop the same units. The
-  wrapper mixes in which worker it is; the replicas of one worker differ already.
+* `RandomGenerator.make_legacy_seed`: workers with the same seed drop the same units. The wrapper
+  mixes in the replica's id.
 
 Training:
 
@@ -99,7 +99,7 @@ except ImportError as error:
         f"something it builds on: {error}. Install a supported one: pip install 'tf-adasum[addons]'"
     ) from error
 
-# Odd and large, so that the workers' seeds look unrelated.
+# Odd and large, so that the replicas' seeds look unrelated.
 SEED_STRIDE = 0x9E3779B1
 
 # The module with the class `LAMB`.
@@ -136,7 +136,7 @@ def install():
     wrap(Optimizer, "_distributed_apply_gradients_fn", _averaging_later)
     wrap(LossScaleOptimizerV3, "apply_gradients", _building_before)
     wrap(losses_utils, "scale_loss_for_distribution", identity_where_marked)
-    wrap(RandomGenerator, "make_legacy_seed", _seed_of_worker)
+    wrap(RandomGenerator, "make_legacy_seed", _seed_of_replica)
     wrap(TensorLikeDataAdapter, "__init__", _shuffled_alike)
     wrap(DataHandler, "_configure_dataset_and_inferred_steps", _remembering_class_weight)
     wrap(DataHandler, "enumerate_epochs", _exchanging_datasets)
@@ -639,20 +639,22 @@ def average_weights(optimizer, count):
 # ---- layers ------------------------------------------------------------------------------------
 
 
-def _seed_of_worker(original):
+def _seed_of_replica(original):
     def make_legacy_seed(self):
         seed = original(self)
         context = our_replica_context()
         if not context:
             return seed
-        first_replica = tensorflow_seam.first_replica(context.strategy.extended)
-        if first_replica == 0:
+        replica = tf.get_static_value(context.replica_id_in_sync_group)
+        if replica is None:  # in a tf.function of its own: those of a worker differ in their layers
+            replica = tensorflow_seam.first_replica(context.strategy.extended)
+        if replica == 0:
             return seed
         if seed is None:
             if tensorflow_seam.global_seed() is None:
                 return None
             _, seed = tf.compat.v1.random.get_seed(None)  # what the operation would take
-        return (seed + first_replica * SEED_STRIDE) % (2**31 - 1)
+        return int((seed + replica * SEED_STRIDE) % (2**31 - 1))
 
     return make_legacy_seed
 
