@@ -25,17 +25,16 @@ def assert_named(group, raised, path):
 @pytest.mark.feature("`check_replicas`, `ReplicaCheck`: replicas with other weights are named")
 class TestOneReplicaDiffers:
     def test_the_variable_and_the_replica_are_named_on_all(self, group):
+        *_, last = replica_scenarios.VARIABLES
         for result in run(group, "check_spoiled", replica=group.replicas - 1):
             assert [*result["before"]] == ["", ""]
             for name in replica_scenarios.VARIABLES:
                 for check in ("all", "model", "list"):
                     assert_named(group, result[f"{name} {check}"], result[f"{name} path"])
                 assert [*result[f"{name} others"]] == ["", ""]
-                assert name == "iteration" or [*result[f"{name} again"]] == ["", ""]
+                assert name == last or [*result[f"{name} again"]] == ["", ""]
             if group.workers > 1:  # in one process nothing makes the replicas start differently
-                assert_named(
-                    group, result["fit"], result[f"{[*replica_scenarios.VARIABLES][-1]} path"]
-                )
+                assert_named(group, result["fit"], result[f"{last} path"])
             else:
                 assert [*result["fit"]] == ["", ""]
 
