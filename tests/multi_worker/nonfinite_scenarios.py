@@ -153,7 +153,8 @@ def left_out(strategy, rule, optimizer, guard, poisoned, poison="inf", sparse=Fa
             if run == "without":
                 for name, copy in stepping.copies().items():
                     copy.assign(initially[name])
-                stepping.optimizer.iterations.assign(0)
+                if lanes.IS_KERAS_2:  # whose path is left out above
+                    stepping.optimizer.iterations.assign(0)
         scale = loss_scale_of(stepping.optimizer).numpy() if is_scaled else 512.0
         skipped = 1 if is_scaled else strategy.skipped_steps
     return results | {"scale": scale, "skipped": skipped}
