@@ -104,7 +104,7 @@ def build_text_model(one_hot=False):
     if one_hot:
         table = keras.layers.Dense(4, use_bias=False, name="table")
         embedded = table(
-            keras.layers.Lambda(lambda words: tf.one_hot(words, 50), output_shape=[10, 50])(words)
+            keras.layers.Lambda(lambda words: tf.one_hot(words, 50), output_shape=(10, 50))(words)
         )
     else:
         embedded = keras.layers.Embedding(50, 4, name="table")(words)
