@@ -304,6 +304,11 @@ def state_of(optimizer):
     return [variable for variable in variables if variable is not optimizer.iterations]
 
 
+def in_model(path):
+    """Returns the path of a variable of a Sequential model; names of Keras 2 lack the model's."""
+    return path if IS_KERAS_2 else f"sequential/{path}"
+
+
 def copies_of(strategy, variable):
     """Returns the variables on the local replicas that a Keras variable stands for."""
     return strategy.experimental_local_results(keras_seam.tensorflow_variable(variable))

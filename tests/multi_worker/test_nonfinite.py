@@ -101,9 +101,7 @@ class TestRaised:
             assert actual["type"] == "FloatingPointError"
             where = f"worker {group.workers - 1}, its replica {group.devices - 1}: "
             assert str(actual["message"]).startswith("Gradients are not finite")
-            # Keras 2 has no paths, but names.
-            path = "dense/kernel" if lanes.IS_KERAS_2 else "sequential/dense/kernel"
-            assert where + path in str(actual["message"])
+            assert where + lanes.in_model("dense/kernel") in str(actual["message"])
             assert actual["finite"] and actual["unchanged"]
 
     @pytest.mark.feature("`on_nonfinite='raise'`: worker, replica, variable")

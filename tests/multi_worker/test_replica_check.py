@@ -1,5 +1,6 @@
 """check_replicas and ReplicaCheck: replicas that differ are found, named, refused everywhere."""
 
+import lanes
 import pytest
 import replica_scenarios
 
@@ -42,7 +43,7 @@ class TestOneReplicaDiffers:
     def test_the_callback_ends_training(self, group, every, step, found):
         options = {"every": every, "name": "frozen", "replica": group.replicas - 1, "step": step}
         for result in run(group, "callback_while_training", **options):
-            assert_named(group, result["raised"], "sequential/frozen/kernel")
+            assert_named(group, result["raised"], lanes.in_model("frozen/kernel"))
             assert result["steps"] == found
 
 
