@@ -143,9 +143,9 @@ def kinds_of_gradients(strategy):
     kinds = []
 
     class Watching(keras.optimizers.SGD):
-        def update_step(self, gradient, variable, learning_rate):
+        def update_step(self, gradient, variable, *learning_rate):
             kinds.append(type(gradient).__name__)
-            super().update_step(gradient, variable, learning_rate)
+            super().update_step(gradient, variable, *learning_rate)
 
     with scope(strategy):
         model = build_text_model()
