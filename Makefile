@@ -19,11 +19,6 @@ TENSORFLOW_addons = tensorflow==2.15.*
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 SOURCES = $(shell find custom_ops -type f -not -name '*.pyc') setup.py pyproject.toml
-# The table of what works is written anew; where it has changed, it belongs into docs/.
-test-all: ALL = --slow
-test-all: TABLE = --compatibility build/compatibility.md
-test-all: test
-
 # A compiled op fits one minor version of TensorFlow.
 MINOR = import tensorflow as tf; print("".join(tf.version.VERSION.split(".")[:2]))
 

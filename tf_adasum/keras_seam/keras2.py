@@ -34,6 +34,8 @@ Training:
 * `DataHandler.enumerate_epochs`: has one dataset for all epochs. The wrapper lets one that is
   `exchangeable` be followed by another one. It makes an epoch's iterator before callbacks hear of
   the epoch, and so asks for the dataset with the epoch's number.
+* `DataHandler._configure_dataset_and_inferred_steps`: maps class weights onto the dataset. The
+  wrapper notes that there are some: a dataset that follows would not have them.
 * `Model.make_train_function`: compiles the step with XLA where the user asks for it, which has no
   kernels for TensorFlow's collectives; and says what an error of `on_nonfinite="raise"` means.
 * `Model.evaluate`, `.predict`, `CallbackList.on_epoch_end`: average the statistics that replicas
