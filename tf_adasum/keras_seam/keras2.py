@@ -62,6 +62,7 @@ import tensorflow as tf
 from tf_adasum import nonfinite, tensorflow_seam
 from tf_adasum.keras_seam.shared import (
     TOGETHER,
+    AnyStep,
     CalledByWrapper,
     Optimizers,
     assign,
@@ -358,26 +359,8 @@ def _building_before(original):
     return apply_gradients
 
 
-class Step:
-    """What an optimizer does with the gradients of one update; this one does what Keras does.
-
-    Every method is called in each replica.
-
-    Args:
-        optimizer: the optimizer.
-    """
-
-    def __init__(self, optimizer):
-        self.optimizer = optimizer
-
-    def measure(self, gradients):
-        """Returns scalars that come to `update` after the gradients.
-
-        Args:
-            gradients: of this call, neither clipped nor reduced.
-        """
-        del gradients
-        return []
+class Step(AnyStep):
+    """What a wrapper does with the gradients of one update: what Keras 2 does."""
 
     def update(self, values, variables):
         """Clips, decays and updates.
@@ -423,13 +406,6 @@ class Step:
         if had:
             moved, values = zip(*had, strict=True)
             assign(moved, [tf.where(rests, *pair) for pair in zip(values, moved, strict=True)])
-
-    def rests(self):
-        """Whether this replica takes no step, nor decays weights: boolean scalar; None for never.
-
-        Only for what reduces nothing in its updates.
-        """
-        return None
 
     def average(self):
         """Moves the moving averages of the weights, and from time to time takes them over."""

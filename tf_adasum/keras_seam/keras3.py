@@ -82,6 +82,7 @@ import tensorflow as tf
 from tf_adasum import nonfinite, tensorflow_seam
 from tf_adasum.keras_seam.shared import (
     TOGETHER,
+    AnyStep,
     CalledByWrapper,
     Optimizers,
     averaging_statistics_first,
@@ -343,29 +344,11 @@ def _accumulate(optimizer, values, variables, step):
     cond(tf.distribute.get_replica_context(), is_update, update, accumulate, values)
 
 
-class Step:
-    """What an optimizer does with the gradients of one update; this one does what Keras does.
-
-    Every method is called in each replica.
-
-    Args:
-        optimizer: the optimizer.
-    """
-
-    def __init__(self, optimizer):
-        self.optimizer = optimizer
+class Step(AnyStep):
+    """What an optimizer does with the gradients of one update: what Keras 3 does."""
 
     def start(self):
         """Called first, with every gradient."""
-
-    def measure(self, gradients):
-        """Returns scalars that are accumulated with the gradients, and come to `update` at the end.
-
-        Args:
-            gradients: of this call, neither clipped nor reduced.
-        """
-        del gradients
-        return []
 
     def update(self, values, variables):
         """Clips, decays, reduces and updates.
@@ -382,13 +365,6 @@ class Step:
         else:
             rate = RestingRate(tf.convert_to_tensor(rate), rests)
         self.optimizer._backend_update_step(values, variables, rate)
-
-    def rests(self):
-        """Whether this replica takes no step, nor decays weights: boolean scalar; None for never.
-
-        Only for what reduces nothing in its updates.
-        """
-        return None
 
     def average(self):
         """Moves the moving averages of the weights, and from time to time takes them over."""

@@ -207,6 +207,35 @@ def step_of_wrapper(optimizer):
     return getattr(optimizer, "step_of_wrapper", None)
 
 
+class AnyStep:
+    """What an optimizer does with the gradients of one update.
+
+    Every method is called in each replica.
+
+    Args:
+        optimizer: the optimizer.
+    """
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+
+    def measure(self, gradients):
+        """Returns scalars that are accumulated with the gradients, and come to `update` at the end.
+
+        Args:
+            gradients: of this call, neither clipped nor reduced.
+        """
+        del gradients
+        return []
+
+    def rests(self):
+        """Whether this replica takes no step, nor decays weights: boolean scalar; None for never.
+
+        Only for what reduces nothing in its updates.
+        """
+        return None
+
+
 class CalledByWrapper:
     """What the steps of wrappers have in common: optimizers in them are not used by themselves.
 
