@@ -2,7 +2,6 @@
 
 import importlib.util
 import pathlib
-import types
 
 import keras
 import lanes
@@ -201,6 +200,15 @@ def values_of(rank):
     ]
 
 
+class Holder:
+    """What of a model `share_state` looks at."""
+
+    optimizer = None
+
+    def __init__(self, variables, strategy):
+        self.variables, self.distribute_strategy = variables, strategy
+
+
 def share_state(strategy, piece_bytes):
     """The bytes that every local replica holds, and the epoch."""
     rank = rank_of(strategy)
@@ -211,12 +219,8 @@ def share_state(strategy, piece_bytes):
         ]
     for variable, value in zip(variables, values_of(rank), strict=True):
         variable.assign(value)
-    model = types.SimpleNamespace(
-        variables=variables,
-        optimizer=None,
-        distribute_strategy=strategy,
-        _initial_epoch=5 if rank == 0 else None,
-    )
+    model = Holder(variables, strategy)
+    keras_seam.set_initial_epoch(model, 5 if rank == 0 else 0)
     usual, worker_callbacks.PIECE_BYTES = worker_callbacks.PIECE_BYTES, piece_bytes
     try:
         worker_callbacks.share_state(worker_callbacks.Workers.of(model), model)
