@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -12,6 +13,9 @@ import pytest
 
 from tf_adasum import doctor
 from tf_adasum.doctor import FAIL, NOTE, OK, WARN
+
+# What TensorFlow's libraries log whatever TF_CPP_MIN_LOG_LEVEL says; what depends on the processor.
+OF_TENSORFLOW = re.compile(r"[IWE]\d{4} \d|WARNING: All log messages before absl::InitializeLog")
 
 LIMIT = 120  # seconds; importing TensorFlow takes several on a busy machine
 
@@ -165,7 +169,7 @@ def test_the_real_installation():
         env={name: value for name, value in os.environ.items() if name != "TF_CONFIG"},
     )
     assert result.returncode == 0, result.stdout + result.stderr
-    assert result.stderr == ""
+    assert [line for line in result.stderr.splitlines() if not OF_TENSORFLOW.match(line)] == []
     assert "ok    self-test     /device:CPU:0" in result.stdout
 
 

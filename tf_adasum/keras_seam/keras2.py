@@ -53,7 +53,6 @@ is cut off is none.
 
 import contextlib
 import typing
-import warnings
 import weakref
 
 import keras
@@ -68,10 +67,11 @@ from tf_adasum.keras_seam.shared import (
     assign,
     averaging_statistics_first,
     cond,
-    expected,
+    expecting_steps,
     expecting_what_fit_was_asked_for,
     identity_where_marked,
     is_ours,
+    leave_xla_out,
     marker_of,
     naming_the_file,
     our_replica_context,
@@ -147,7 +147,7 @@ def install():
     wrap(keras.Model, "_maybe_load_initial_counters_from_ckpt", _beginning_with_epoch)
     wrap(keras.callbacks.ProgbarLogger, "on_train_begin", expecting_what_fit_was_asked_for)
     for name in ("on_epoch_begin", "on_epoch_end"):
-        wrap(keras.callbacks.ProgbarLogger, name, _expecting_steps)
+        wrap(keras.callbacks.ProgbarLogger, name, expecting_steps)
     for name in ("evaluate", "predict"):
         wrap(keras.Model, name, with_averaged_statistics)
     wrap(keras.callbacks.CallbackList, "on_epoch_end", averaging_statistics_first)
@@ -658,13 +658,7 @@ def _making_function(original):
         strategy = self.distribute_strategy
         if not is_ours(strategy):
             return original(self, force)
-        if self.jit_compile and not self.run_eagerly:
-            warnings.warn(
-                "AdasumMirroredStrategy trains this model without XLA: TensorFlow's collectives "
-                "have no XLA kernels. Compile it with jit_compile=False.",
-                stacklevel=2,
-            )
-            self.jit_compile = False
+        leave_xla_out(self)
         is_new = self.train_function is None or force
         function = original(self, force)
         if is_new and strategy.nonfinite.action == "raise":
@@ -698,18 +692,6 @@ def initial_epoch(model):
 def set_initial_epoch(model, epoch):
     """Sets the epoch in which `fit` starts; 0 leaves it to the argument of `fit`."""
     _initial_epochs[model] = epoch
-
-
-def _expecting_steps(original):
-    def on_epoch_begin_or_end(self, epoch, logs=None):
-        if self.model in expected:
-            self.epochs = expected[self.model].get("epochs", self.epochs)
-            self.target = expected[self.model].get("steps", self.target)
-            if original.__name__ == "on_epoch_end" and self.progbar is not None:
-                self.target = self.progbar.target = self.seen
-        return original(self, epoch, logs)
-
-    return on_epoch_begin_or_end
 
 
 def _remembering_class_weight(original):

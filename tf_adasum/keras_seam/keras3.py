@@ -72,7 +72,6 @@ Files:
 """
 
 import typing
-import warnings
 import weakref
 
 import keras
@@ -87,10 +86,11 @@ from tf_adasum.keras_seam.shared import (
     Optimizers,
     averaging_statistics_first,
     cond,
-    expected,
+    expecting_steps,
     expecting_what_fit_was_asked_for,
     identity_where_marked,
     is_ours,
+    leave_xla_out,
     marker_of,
     naming_the_file,
     our_replica_context,
@@ -181,7 +181,7 @@ def install():
     wrap(TFEpochIterator, "__iter__", _beginning_epochs)
     wrap(keras.callbacks.ProgbarLogger, "on_train_begin", expecting_what_fit_was_asked_for)
     for name in ("on_epoch_begin", "on_epoch_end"):
-        wrap(keras.callbacks.ProgbarLogger, name, _expecting_steps)
+        wrap(keras.callbacks.ProgbarLogger, name, expecting_steps)
     for name in ("evaluate", "predict"):
         wrap(TensorFlowTrainer, name, with_averaged_statistics)
     wrap(keras.callbacks.CallbackList, "on_epoch_end", averaging_statistics_first)
@@ -600,13 +600,7 @@ def _making_function(original):
         strategy = self._distribute_strategy
         if not is_ours(strategy):
             return original(self, step_function)
-        if self.jit_compile and not self.run_eagerly:
-            warnings.warn(
-                "AdasumMirroredStrategy trains this model without XLA: TensorFlow's collectives "
-                "have no XLA kernels. Compile it with jit_compile=False (or 'auto').",
-                stacklevel=2,
-            )
-            self.jit_compile = False
+        leave_xla_out(self)
         function = original(self, step_function)
         is_raised = strategy.nonfinite.action == "raise"
         return nonfinite.raising_plainly(function) if is_raised else function
@@ -730,22 +724,7 @@ def position_in_data(model, batch):
     return max(batch, iterator._steps_seen)
 
 
-# ---- files -------------------------------------------------------------------------------------
-
-
 # ---- callbacks ---------------------------------------------------------------------------------
-
-
-def _expecting_steps(original):
-    def on_epoch_begin_or_end(self, epoch, logs=None):
-        if self.model in expected:
-            self.epochs = expected[self.model].get("epochs", self.epochs)
-            self.target = expected[self.model].get("steps", self.target)
-            if original.__name__ == "on_epoch_end":  # as many as there were
-                self.target = self.progbar.target = self.seen
-        return original(self, epoch, logs)
-
-    return on_epoch_begin_or_end
 
 
 def call_in_order(callback_list):

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import warnings
 import weakref
 import zipfile
 
@@ -446,3 +447,28 @@ def expecting_what_fit_was_asked_for(original):
         return original(self, logs)
 
     return on_train_begin
+
+
+def expecting_steps(original):
+    """`ProgbarLogger.on_epoch_begin` and `.on_epoch_end`."""
+
+    def on_epoch_begin_or_end(self, epoch, logs=None):
+        if self.model in expected:
+            self.epochs = expected[self.model].get("epochs", self.epochs)
+            self.target = expected[self.model].get("steps", self.target)
+            if original.__name__ == "on_epoch_end" and self.progbar is not None:
+                self.target = self.progbar.target = self.seen  # as many as there were
+        return original(self, epoch, logs)
+
+    return on_epoch_begin_or_end
+
+
+def leave_xla_out(model):
+    """Lets a model train without XLA, and says so where the user has asked for it."""
+    if model.jit_compile and not model.run_eagerly:
+        warnings.warn(
+            "AdasumMirroredStrategy trains this model without XLA: TensorFlow's collectives have "
+            "no XLA kernels. Compile it with jit_compile=False.",
+            stacklevel=3,
+        )
+        model.jit_compile = False
