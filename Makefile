@@ -1,8 +1,8 @@
 # Everything from a fresh clone: each target sets up what it needs.
 #
 #   make demo    four workers, mean against Adasum, one picture: demo/digits.png
-#   make test    all tests; those with workers on one topology each
-#   make test-all  every test on all its topologies, slow ones too: over an hour
+#   make test    all tests; those with workers with two sets of parameters each (tests/sampling.py)
+#   make test-all  every test with all of its parameters, slow ones too: over an hour
 #   make test-addons  the tests in the lane of TensorFlow 2.15, Keras 2 and TensorFlow Addons
 #   make lint    ruff
 #   make sanitize  the tests of the CPU op under AddressSanitizer and UBSan: build/sanitize
@@ -17,6 +17,7 @@ TENSORFLOW_cpu = tensorflow-cpu>=2.21,<2.22
 TENSORFLOW_cuda = tensorflow[and-cuda]>=2.21,<2.22
 TENSORFLOW_addons = tensorflow==2.15.*
 BIN = $(VENV)/bin
+PYTEST = $(BIN)/python -m pytest $(ALL)
 READY = $(VENV)/.ready
 SOURCES = $(shell find custom_ops -type f -not -name '*.pyc') setup.py pyproject.toml
 # A compiled op fits one minor version of TensorFlow.
@@ -36,16 +37,19 @@ demo: $(READY)
 # The same seed, learning rate, batch per replica and number of epochs for every run.
 DEMO = --learning-rate 0.05 --batch-per-replica 4 --epochs 6 --seed 0
 
-# Two processes, because one keeps little more than one core busy.
+# Two processes, because one keeps little more than one core busy; that of the workers would take
+# longer, so that the other one also gets those of its tests that mostly wait.
+WAITING = $(addprefix tests/multi_worker/,test_faults.py test_start.py)
 test: $(READY)
 	@mkdir -p build
-	$(BIN)/python -m pytest tests --ignore=tests/multi_worker $(ALL) > build/tests.log 2>&1 & rest=$$!; \
-	$(BIN)/python -m pytest tests/multi_worker $(ALL) $(TABLE); \
+	$(PYTEST) tests/unit $(wildcard tests/test_*.py) $(WAITING) > build/tests.log 2>&1 & rest=$$!; \
+	$(PYTEST) tests/multi_worker $(WAITING:%=--ignore=%) $(TABLE); \
 	groups=$$?; \
 	wait $$rest; rest=$$?; cat build/tests.log; exit $$((groups + rest))
 
 # The table of what works is written anew; where it has changed, it belongs into docs/.
 test-all: ALL = --slow
+test-all: WAITING =
 test-all: TABLE = --compatibility build/compatibility.md
 test-all: test
 
@@ -53,7 +57,8 @@ test-all: test
 LANE = build/addons
 test-addons:
 	@mkdir -p $(LANE)
-	git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -u -t $(LANE)
+	find $(LANE) -name .venv -prune -o -name '*.py' -exec rm {} +
+	git ls-files -z --cached --others --exclude-standard | xargs -0 cp -p --parents -t $(LANE)
 	$(MAKE) -C $(LANE) PYTHON=python3.11 EXTRA=addons test
 
 lint: $(READY)

@@ -11,7 +11,9 @@ pytest_plugins = ["compatibility"]
 
 
 def pytest_addoption(parser):
-    parser.addoption("--slow", action="store_true", help="run the tests marked as slow, too")
+    import sampling
+
+    sampling.add_options(parser)
 
 
 def pytest_ignore_collect(collection_path):
@@ -29,13 +31,10 @@ def pytest_report_header():
 
 def pytest_collection_modifyitems(config, items):
     import lanes
+    import sampling
 
     for item in items:
         reason = lanes.reason_to_skip(item.nodeid)
         if reason:
             item.add_marker(pytest.mark.skip(reason=reason))
-    if config.getoption("--slow"):
-        return
-    for item in items:
-        if item.get_closest_marker("slow"):
-            item.add_marker(pytest.mark.skip(reason="slow: needs --slow"))
+    sampling.keep_sample(config, items)

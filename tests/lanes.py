@@ -180,6 +180,7 @@ FILES_OF_KERAS_3 = {
 }
 
 # Tests by the beginning of their id after the folder: "file.py::test" or "file.py::test[a-b".
+_ON_DEVICES = "test_adascale_on_replicas.py::TestOnDevices"
 _OPTIONS = "test_optimizers.py::test_every_option_on_several_workers"
 _ACCUMULATION = "it has no gradient_accumulation_steps"
 _BACKUPS = "it backs up all workers by itself"
@@ -196,11 +197,11 @@ ABSENT_IN_KERAS_2 = {
     "test_fuzz_arguments.py::test_numbers_too_large_for_a_float_are_refused[LAMB": (
         "LAMB is TensorFlow Addons'"
     ),
-    "test_adascale.py::test_accumulated_without_a_strategy": _ACCUMULATION,
-    "test_adascale.py::test_options": _ACCUMULATION,
-    "test_adascale.py::TestOnDevices::test_replicas_and_accumulation[own-8": _ACCUMULATION,
-    "test_adascale.py::TestOnDevices::test_replicas_and_accumulation[mirrored-8": _ACCUMULATION,
-    "test_adascale.py::test_two_workers[8": _ACCUMULATION,
+    "test_adascale_on_replicas.py::test_accumulated_without_a_strategy": _ACCUMULATION,
+    "test_adascale_on_replicas.py::test_options": _ACCUMULATION,
+    f"{_ON_DEVICES}::test_replicas_and_accumulation[own-8": _ACCUMULATION,
+    f"{_ON_DEVICES}::test_replicas_and_accumulation[mirrored-8": _ACCUMULATION,
+    "test_adascale_on_replicas.py::test_two_workers[8": _ACCUMULATION,
     f"{_OPTIONS}[loss_scale_factor": "it has no loss_scale_factor",
     "test_models.py::TestWhatKerasTests::test_variables_are_mirrored": "variables of Keras 3",
     "test_models.py::TestWhatKerasTests::test_an_epoch_gives_every_row_to_one_replica": (

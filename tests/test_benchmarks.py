@@ -191,6 +191,7 @@ def test_estimates_add_up_the_buckets(benchmarks):
     assert "| 2 | 7500.0 | 7500.0 | 7500.0 | `[2]` |" in table
 
 
+@pytest.mark.slow
 def test_exchange_is_measured_on_workers(benchmarks):
     """Few steps of small gradients: the bytes are those of the cost model too."""
     import exchange_worker

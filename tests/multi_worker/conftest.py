@@ -1,12 +1,10 @@
 """Worker groups: one of a topology serves all modules, and only one is there at a time."""
 
-import collections
 import pathlib
 import sys
-import zlib
 
-import lanes
 import pytest
+from sampling import topology_of
 
 HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -14,32 +12,11 @@ sys.path.insert(0, str(HERE))
 from group import WorkerGroup  # noqa: E402 - found on the path above
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config, items):
-    """Runs each test on one of its topologies, or on all of them with --slow.
-
-    Which one is chance that does not change; the lanes take different ones. Those of a topology are
-    brought together, so that its group is started once.
-    """
+def pytest_collection_modifyitems(items):
+    """Brings the tests of a topology together, so that its group is started once."""
     own = [item for item in items if item.path.parent == HERE]
-    others = [item for item in items if item.path.parent != HERE]
-    if not config.getoption("--slow"):
-        by_test = collections.defaultdict(list)
-        for item in own:
-            by_test[item.nodeid.replace(topology_of(item) or "-", "*")].append(item)
-        chosen = [each[number_of(test) % len(each)] for test, each in by_test.items()]
-        left_out = set(own) - set(chosen)
-        config.hook.pytest_deselected(items=list(left_out))
-        own = [item for item in own if item not in left_out]
-    items[:] = others + sorted(own, key=topology_of)
-
-
-def topology_of(item):
-    return str(item.callspec.params.get("group", "")) if hasattr(item, "callspec") else ""
-
-
-def number_of(test):
-    return zlib.crc32(test.encode()) + lanes.IS_KERAS_2
+    items[:] = [item for item in items if item.path.parent != HERE]
+    items += sorted(own, key=topology_of)
 
 
 class Groups:

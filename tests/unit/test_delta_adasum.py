@@ -1,6 +1,6 @@
 """DeltaAdasum on one replica: what it refuses, what it is composed with, how it is saved.
 
-Its combination is tested on several replicas, in tests/multi_worker/test_delta_adasum.py.
+tests/multi_worker/test_delta_adasum_on_replicas.py tests how several replicas combine.
 """
 
 import keras
