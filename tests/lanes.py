@@ -183,6 +183,7 @@ FILES_OF_KERAS_3 = {
 _ON_DEVICES = "test_adascale_on_replicas.py::TestOnDevices"
 _OPTIONS = "test_optimizers.py::test_every_option_on_several_workers"
 _ACCUMULATION = "it has no gradient_accumulation_steps"
+_STEPS = "`fit` demands steps_per_epoch with a distributed dataset"
 _BACKUPS = "it backs up all workers by itself"
 # What stands in a test's parameters.
 OPTIMIZERS_OF_KERAS_3 = {
@@ -223,9 +224,8 @@ ABSENT_IN_KERAS_2 = {
     "test_predict.py::TestOnBatch::test_what_is_no_batch_is_refused_on_all_workers": (
         "it splits the batch of train_on_batch by itself, and has messages of its own"
     ),
-    "test_uneven.py::TestFromFunction::test_the_epoch_ends_with_the_longest": (
-        "`fit` demands steps_per_epoch with a distributed dataset"
-    ),
+    "test_uneven.py::TestFromFunction::test_the_epoch_ends_with_the_longest": _STEPS,
+    "test_models.py::TestInputs::test_equals_arrays_of_full_batches[dataset per worker": _STEPS,
     "test_uneven.py::test_generators_that_end_earlier_on_one_worker": (
         "it ends in an error, on all workers"
     ),

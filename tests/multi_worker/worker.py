@@ -1,5 +1,6 @@
 """One worker process of a `WorkerGroup`: makes a strategy, then runs scenarios one by one."""
 
+import gc
 import importlib
 import json
 import os
@@ -62,6 +63,7 @@ def main():
 
         def run(request=request):
             keras.backend.clear_session()
+            gc.collect()  # models of earlier requests; Keras 3 has done it
             restore()
             scenario = find_scenario(request["scenario"])
             np.savez(request["file"], **scenario(strategies[0], **request["arguments"]))
