@@ -127,14 +127,38 @@ class Reductions:
     """
 
     def __init__(self, scheme, paths):
-        self.paths = list(paths)
         self._scheme = scheme
-        self._groups = granularity.groups(scheme.rule.granularity, self.paths)
+        self._number(paths)
         count = max(self._groups, default=-1) + 1
         arrays = scheme.whole_rule.initial_state(count, scheme.replicas)
         self.rule_state = RuleState(arrays) if arrays else None
         self._orthogonality = None
         self.version = 0  # of what a traced function contains
+
+    def _number(self, paths):
+        self.paths = list(paths)
+        self._groups = granularity.groups(self._scheme.rule.granularity, self.paths)
+
+    def extend(self, paths):
+        """Takes in further variables, which get the next numbers.
+
+        Args:
+            paths: their paths.
+
+        Raises:
+            ValueError: if the rule has a state, which is that of the variables so far.
+        """
+        paths = list(paths)
+        if paths and self.rule_state:
+            raise ValueError(
+                "The aggregation rule's state belongs to the variables that the optimizer met in "
+                "its first step. Use another optimizer for others, or a rule without a state. "
+                f"Received: {', '.join(paths)}"
+            )
+        self._number([*self.paths, *paths])
+        if paths and self.measures_orthogonality:
+            self.stop_measuring_orthogonality()
+            self.measure_orthogonality()
 
     def measure_orthogonality(self):
         """Makes a variable for the orthogonality; functions traced from now on fill it."""

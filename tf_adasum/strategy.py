@@ -25,6 +25,7 @@ from tf_adasum import (
     watch,
     worker_callbacks,
 )
+from tf_adasum._version import __version__
 from tf_adasum.aggregation import Scheme, rules
 from tf_adasum.cross_device_ops import AdasumCrossDeviceOps
 from tf_adasum.devices import local_devices
@@ -199,6 +200,9 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
     def _terms(self, devices):
         """What all workers have to have in common."""
         return {
+            "tf_adasum": __version__,
+            "TensorFlow": _release(tf.__version__),
+            "Keras": _release(keras.__version__),
             **self._scheme.terms(),
             "devices per worker": devices,
             "communication_options.bytes_per_pack": self._options.bytes_per_pack,
@@ -600,3 +604,8 @@ def _averaged(local_reduction, tasks, devices):
 def _leave_progress_bars_to_the_first_worker(tasks):
     if tasks.rank > 0 and os.environ.get(LAUNCHER):
         keras.utils.disable_interactive_logging()
+
+
+def _release(version):
+    """The release that a version belongs to: "2.15" of "2.15.1"."""
+    return ".".join(version.split(".")[:2])

@@ -448,9 +448,10 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         """Reduces what is no gradient, as TensorFlow does it.
 
         Among logical CPUs of one process: as `MirroredStrategy`, on one device. A collective among
-        them takes threads by the hundred for 32 devices, and gains nothing.
+        them takes threads by the hundred for 32 devices, and gains nothing. And while one worker
+        reads alone, see `reading_alone`.
         """
-        if self.all_local and "CPU" in self._devices[0]:
+        if (self.all_local and "CPU" in self._devices[0]) or _reads_alone:
             reduction = tf.distribute.ReductionToOneDevice(reduce_to_device=self._devices[0])
             return [
                 reduction.reduce(reduce_op, value, destinations=value)
@@ -628,6 +629,24 @@ def _handlers_kept(number):
 def cross_device_ops(extended):
     """Returns the strategy's `GradientCrossDeviceOps`."""
     return extended._cross_device_ops
+
+
+_reads_alone = False  # while a `reading_alone` lasts
+
+
+@contextlib.contextmanager
+def reading_alone():
+    """Returns a context manager in which no other worker is asked for what its replicas have.
+
+    A variable that each replica moves on its own is read as the mean, or the sum, of the replicas'
+    values; in here of those of this worker.
+    """
+    global _reads_alone
+    had, _reads_alone = _reads_alone, True
+    try:
+        yield
+    finally:
+        _reads_alone = had
 
 
 def abort_collectives(message):

@@ -3,6 +3,7 @@
 import pathlib
 import sys
 
+import lane_scenarios
 import numpy as np
 import pytest
 
@@ -28,6 +29,21 @@ def test_combined_gradients_are_those_of_the_other_lane(group, rule):
             largest = np.abs(gradient).max()
             assert largest > 1e-3
             np.testing.assert_allclose(actual[name], gradient, rtol=0, atol=1e-5 * largest)
+
+
+@pytest.mark.parametrize("group", ["2x1", "2x2"], indirect=True, scope="module")
+@pytest.mark.feature("worker 0 alone saves: `.keras`, `.h5`, weights, `tf.train.Checkpoint`")
+def test_worker_0_alone_saves(group, tmp_path):
+    """A model with BatchNormalization and metrics; the others go on, and all train again."""
+    first, *others = group.run("lane_scenarios.save_alone", folder=str(tmp_path))
+    for kind in (".keras", ".h5", ".weights.h5", "checkpoint"):
+        for index in range(lane_scenarios.WEIGHTS):
+            value, expected = first[f"{kind} {index}"], first[f"weights {index}"]
+            np.testing.assert_array_equal(value, expected, err_msg=f"{kind} {index}")
+    for other in others:
+        assert len(other) == lane_scenarios.WEIGHTS
+        for name, value in other.items():
+            np.testing.assert_array_equal(value, first[name], err_msg=name)
 
 
 def main():

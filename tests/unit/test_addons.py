@@ -12,6 +12,7 @@ import tensorflow as tf
 import tensorflow_addons as tfa
 
 import tf_adasum
+from tf_adasum import keras_seam, optimizers
 from tf_adasum.optimizers import LAMB
 
 GOLDEN = json.loads((pathlib.Path(__file__).parents[1] / "golden/lamb_addons.json").read_text())
@@ -67,6 +68,62 @@ def test_the_configuration_has_everything():
         again = LAMB.from_config(optimizer.get_config())
     assert again.get_config() == optimizer.get_config()
     assert again.exclude_from_layer_adaptation == ["gamma"] and again.clipnorm == 0.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"learning_rate": -1.0}, ValueError, "learning_rate"),
+        ({"learning_rate": None}, ValueError, "learning_rate"),
+        ({"learning_rate": float("nan")}, ValueError, "learning_rate"),
+        ({"learning_rate": "a"}, ValueError, "learning_rate"),
+        ({"beta_1": 2.0}, ValueError, "beta_1=2.0"),
+        ({"epsilon": 0}, ValueError, "epsilon=0"),
+        ({"weight_decay": -1.0}, ValueError, "weight_decay=-1.0"),
+        ({"exclude_from_weight_decay": ["("]}, ValueError, "exclude_from_weight_decay"),
+        ({"exclude_from_layer_adaptation": [3]}, ValueError, "exclude_from_layer_adaptation"),
+        ({"gradient_accumulation_steps": 2}, TypeError, "gradient_accumulation_steps"),
+    ],
+)
+def test_lamb_refuses_what_is_none_of_its_arguments(arguments, error, message):
+    with pytest.raises(error, match=message):
+        LAMB(**arguments)
+
+
+@pytest.mark.parametrize(
+    "rate",
+    [np.float32(0.1), tf.constant(0.1), keras.optimizers.schedules.ExponentialDecay(0.1, 1, 1.0)],
+    ids=["NumPy", "tensor", "schedule"],
+)
+def test_lamb_takes_learning_rates_of_all_kinds(rate):
+    variable, expected = tf.Variable([3.0, 4.0]), tf.Variable([3.0, 4.0])
+    for optimizer, own in [(LAMB(rate), variable), (LAMB(0.1), expected)]:
+        optimizer.apply_gradients([(tf.constant([0.5, -2.0]), own)])
+    np.testing.assert_array_equal(variable.numpy(), expected.numpy())
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: optimizers.DeltaAdasum(
+                tfa.optimizers.MultiOptimizer([(keras.optimizers.Adam(0.1), keras.layers.Dense(1))])
+            ),
+            "DeltaAdasum wraps one optimizer.*MultiOptimizer",
+        ),
+        (
+            lambda: optimizers.AdaScale(
+                tfa.optimizers.Lookahead(keras.optimizers.legacy.SGD(0.1)), scale=4
+            ),
+            "learning rate.*Lookahead",
+        ),
+    ],
+    ids=["MultiOptimizer", "Lookahead"],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_wrappers_refuse_what_has_other_optimizers_in_it(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
 
 
 @pytest.fixture(scope="module")
@@ -140,3 +197,66 @@ def test_a_gradient_aggregator_of_the_users_own_is_left_alone(strategy):
 
     step()
     np.testing.assert_array_equal(variable.numpy(), [-1.0, -1.0])
+
+
+def take_step(strategy, optimizer, variables, gradients):
+    """One step, in a function of its own, with gradients of each replica for each variable."""
+
+    @tf.function
+    def step():
+        def in_replica():
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            own = [tf.constant(each)[replica] for each in gradients]
+            optimizer.apply_gradients(zip(own, variables, strict=True))
+
+        strategy.run(in_replica)
+
+    step()
+
+
+@pytest.mark.parametrize("measures", [False, True])
+def test_a_legacy_optimizer_takes_further_variables(strategy, measures):
+    """As of layers that are no longer frozen, or of another model."""
+    random = np.random.default_rng(4)
+    shapes = [(3,), (2, 2), (5,)]
+    with strategy.scope():
+        variables = [tf.Variable(tf.zeros(shape)) for shape in shapes]
+        optimizer = keras.optimizers.legacy.SGD(1.0, momentum=0.5)
+    alone = [np.zeros(shape) for shape in shapes]
+    momentum = [np.zeros(shape) for shape in shapes]
+    for used in ([0], [0, 1], [2]):
+        gradients = {i: random.standard_normal([2, *shapes[i]]).astype("float32") for i in used}
+        take_step(strategy, optimizer, [variables[i] for i in used], [*gradients.values()])
+        for i, own in gradients.items():
+            combined = oracle.adasum([g.ravel().astype("float64") for g in own])
+            momentum[i] = 0.5 * momentum[i] - combined.reshape(shapes[i])
+            alone[i] += momentum[i]
+        if measures:
+            keras_seam.reductions_of(optimizer).measure_orthogonality()
+    for variable, expected in zip(variables, alone, strict=True):
+        for copy in strategy.experimental_local_results(variable):
+            np.testing.assert_allclose(copy.numpy(), expected, rtol=2e-6, atol=1e-6)
+    if measures:
+        assert keras_seam.reductions_of(optimizer).orthogonality.shape == [3 + 1]
+
+
+def test_a_state_of_the_rule_belongs_to_the_first_variables():
+    devices = [device.name for device in tf.config.list_logical_devices("CPU")[:2]]
+    strategy = tf_adasum.AdasumMirroredStrategy(devices, aggregation=tf_adasum.rules.AdaCons(0.9))
+    with strategy.scope():
+        variables = [tf.Variable([1.0]), tf.Variable([1.0])]
+        optimizer = keras.optimizers.legacy.SGD(1.0)
+    gradient = np.ones([len(devices), 1], "float32")
+    take_step(strategy, optimizer, variables[:1], [gradient])
+    with pytest.raises(ValueError, match="state belongs to the variables that the optimizer met"):
+        take_step(strategy, optimizer, variables, [gradient, gradient])
+
+
+def test_nadam_would_part_the_replicas_of_one_process(strategy):
+    with strategy.scope():
+        variable = tf.Variable([1.0])
+        optimizer = keras.optimizers.Nadam(0.1)
+    with pytest.raises(ValueError, match=r"legacy\.Nadam.*Received: 2 devices"):
+        take_step(strategy, optimizer, [variable], [np.ones([2, 1], "float32")])
+    with tf_adasum.AdasumMirroredStrategy(["CPU:0"]).scope():
+        keras.optimizers.Nadam(0.1).build([tf.Variable([1.0])])

@@ -15,6 +15,7 @@ from keras.src.mixed_precision.loss_scale_optimizer import LossScaleOptimizerV3
 from keras.src.optimizers.legacy.optimizer_v2 import OptimizerV2
 from keras.src.optimizers.optimizer import Optimizer
 from keras.src.saving import saving_lib
+from keras.src.saving.legacy import save as legacy_saving
 from keras.src.utils import losses_utils
 from seam_names import private_names
 from tensorflow.python.eager import context
@@ -51,6 +52,9 @@ SIGNATURES = [
     (saving_lib, "save_weights_only", "model filepath"),
     (saving_lib, "load_model", "filepath custom_objects compile safe_mode"),
     (saving_lib, "load_weights_only", "model filepath skip_mismatch"),
+    (legacy_saving, "save_model", "model filepath save_format"),
+    (legacy_saving, "save_weights", "model filepath"),
+    (tf.train.Checkpoint, "_write", "self file_prefix"),
     (func_graph.FuncGraph, "capture_call_time_value", "self closure spec"),
     (
         context.Context,
@@ -88,7 +92,8 @@ def of_keras():
     with strategy.scope():
         distributed = tf.Variable([1.0])
     copy = strategy.experimental_local_results(distributed)[0]
-    return [new, legacy, scheduled, handler, model, variable, copy.handle, strategy.extended]
+    own = [new, legacy, scheduled, handler, model, variable, copy.handle, strategy.extended]
+    return [*own, tf.train.Checkpoint]
 
 
 def test_every_private_name_of_the_seam_is_there(of_keras):

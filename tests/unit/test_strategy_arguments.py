@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import lanes
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -138,6 +139,9 @@ def test_the_workers_are_asked_for_what_they_have_to_share(two_workers, monkeypa
     ((tasks, terms, timeout, _),) = met
     assert tasks.addresses == ("127.0.0.1:1", "127.0.0.1:2") and timeout == 7.0
     assert terms == {
+        "tf_adasum": tf_adasum.__version__,
+        "TensorFlow": "2.15" if lanes.IS_KERAS_2 else "2.21",
+        "Keras": "2.15" if lanes.IS_KERAS_2 else "3.15",
         "rule": "Sum()",
         "radix_plan": None,
         "local_reduction (replicas averaged)": 1,

@@ -5,6 +5,7 @@ TensorFlow 2.15. `shared` is what they have in common. Nothing else asks which K
 """
 
 import keras
+import tensorflow as tf
 
 from tf_adasum.keras_seam.shared import (
     accumulation_steps,
@@ -21,7 +22,14 @@ from tf_adasum.keras_seam.shared import (
     tensorflow_variable,
 )
 
-if keras.__version__.startswith("2."):
+IS_KERAS_2 = keras.__version__.startswith("2.")
+if IS_KERAS_2 != tf.__version__.startswith("2.15."):
+    raise ImportError(
+        "tf_adasum works with Keras 2.15 on TensorFlow 2.15, and with Keras 3.15 on TensorFlow "
+        f"2.21: install one of the pairs (README, 'Two lanes'). Found: Keras {keras.__version__}, "
+        f"TensorFlow {tf.__version__}"
+    )
+if IS_KERAS_2:
     from tf_adasum.keras_seam import keras2 as generation
 else:
     from tf_adasum.keras_seam import keras3 as generation

@@ -46,7 +46,8 @@ Training:
 * What all workers call (`TOGETHER`): leave the other workers waiting where one raises.
 
 Files: as with Keras 3; and `load_model` of the module that reads what is no zip file, as one that
-is cut off is none.
+is cut off is none. What saves (`READING_ALL_REPLICAS`) reads the statistics that replicas count on
+their own rows, which takes all workers. The wrappers let one worker save by itself.
 
 `tests/unit/test_seam_names_keras2.py` fails with the name of what a patch release has moved.
 """
@@ -75,6 +76,8 @@ from tf_adasum.keras_seam.shared import (
     marker_of,
     naming_the_file,
     our_replica_context,
+    path_of,
+    reading_alone,
     reductions_of,
     saving_at_once,
     step_of_wrapper,
@@ -104,6 +107,16 @@ except ImportError as error:
 
 # Odd and large, so that the replicas' seeds look unrelated.
 SEED_STRIDE = 0x9E3779B1
+
+# What reads all variables of a model, which one worker may do by itself.
+READING_ALL_REPLICAS = [
+    (saving_lib, "save_model"),
+    (saving_lib, "save_weights_only"),
+    (legacy_saving, "save_model"),
+    (legacy_saving, "save_weights"),
+    (keras.Model, "get_weights"),
+    (tf.train.Checkpoint, "_write"),
+]
 
 # The module with the class `LAMB`.
 LAMB_MODULE = "tf_adasum.optimizers.addons_lamb"
@@ -158,6 +171,8 @@ def install():
     for name in ("load_model", "load_weights_only"):
         wrap(saving_lib, name, naming_the_file)
     wrap(legacy_saving, "load_model", naming_the_file)
+    for owner, name in READING_ALL_REPLICAS:
+        wrap(owner, name, reading_alone, mark="reads_alone")
 
 
 # ---- optimizers --------------------------------------------------------------------------------
@@ -180,9 +195,8 @@ class OptimizersOfKeras2(Optimizers):
             if _key_of(own) == key:
                 return index
         raise ValueError(
-            "An optimizer of tf.keras reduces the gradients of the variables that it met in its "
-            "first step. Use another one for others, or build it for all of them. "
-            f"Received: {variable.name}"
+            f"This {type(optimizer).__name__} was built for other variables. Use another one for "
+            f"these. Received: {variable.name}"
         )
 
     def build(self, optimizer, variables):
@@ -190,9 +204,9 @@ class OptimizersOfKeras2(Optimizers):
 
         Once for all replicas, outside of them: each would make its own.
         """
-        if is_built(optimizer) and hasattr(optimizer, "first_variables"):
-            return
         variables = tuple(map(_distributed, variables))
+        if is_built(optimizer) and not _met_first(optimizer, variables):
+            return
         context = tf.distribute.get_replica_context()
         if context and tf.distribute.has_strategy():
             context.merge_call(lambda strategy: self._build(optimizer, variables, strategy))
@@ -200,17 +214,20 @@ class OptimizersOfKeras2(Optimizers):
             self._build(optimizer, variables)
 
     def _build(self, optimizer, variables, strategy=None):
-        had_variables = is_built(optimizer)
-        if not hasattr(optimizer, "first_variables"):
-            optimizer.first_variables = variables
-        if had_variables:
+        had_variables, first = is_built(optimizer), _met_first(optimizer, variables)
+        optimizer.first_variables = (*getattr(optimizer, "first_variables", ()), *first)
+        is_legacy = isinstance(optimizer, OptimizerV2)
+        if had_variables and not is_legacy:
             return
         # Outside of the function that is being traced, the scope is not entered.
         scope = strategy.scope if strategy else contextlib.nullcontext
         with tf.init_scope(), scope(), tf.name_scope(_name_of(optimizer)):
-            if isinstance(optimizer, OptimizerV2):
-                optimizer._create_all_weights(optimizer.first_variables)
-                self.set_reductions_of_ours(optimizer)
+            if is_legacy:
+                optimizer._create_all_weights(first)
+                if reductions_of(optimizer) is None:
+                    self.set_reductions_of_ours(optimizer)
+                else:
+                    reductions_of(optimizer).extend(map(path_of, first))
             else:
                 optimizer.build(optimizer.first_variables)
 
@@ -220,6 +237,20 @@ class OptimizersOfKeras2(Optimizers):
         is_outside = tf.distribute.in_cross_replica_context()
         if marker_of(strategy) and is_outside and reductions_of(optimizer) is None:
             self.set_reductions(optimizer, strategy)
+
+
+def _met_first(optimizer, variables):
+    """Those of some variables that an optimizer has not met; a new-style one meets some only once.
+
+    Legacy optimizers take further variables at any time: of layers that are no longer frozen, say.
+    """
+    known = getattr(optimizer, "first_variables", None)
+    if known is None:
+        return variables
+    if not isinstance(optimizer, OptimizerV2):
+        return ()
+    keys = set(map(_key_of, known))
+    return tuple(variable for variable in variables if _key_of(variable) not in keys)
 
 
 def _distributed(variable):
@@ -232,12 +263,26 @@ def _distributed(variable):
 
 def _with_reductions(original):
     def build(self, var_list):
+        _refuse_nadam(self)
         original(self, var_list)
         if not hasattr(self, "first_variables"):
             self.first_variables = tuple(map(_distributed, var_list))
         _optimizers.set_reductions_of_ours(self)
 
     return build
+
+
+def _refuse_nadam(optimizer):
+    strategy = tf.distribute.get_strategy()
+    if not isinstance(optimizer, keras.optimizers.Nadam) or not is_ours(strategy):
+        return
+    if len(strategy.extended.worker_devices) > 1:
+        raise ValueError(
+            "tf.keras.optimizers.Nadam counts its steps in Python, once for each device: with "
+            "several devices the replicas would part ways, as under all strategies. Take "
+            "tf.keras.optimizers.legacy.Nadam, or one device per worker. "
+            f"Received: {len(strategy.extended.worker_devices)} devices"
+        )
 
 
 def _name_of(optimizer):
@@ -540,6 +585,11 @@ def exchange_learning_rate(optimizer, learning_rate):
                 f"Received: decay={optimizer._initial_decay}"
             )
         optimizer._create_hypers()  # a number becomes a variable
+        if "learning_rate" not in optimizer._hyper:
+            raise ValueError(
+                "An optimizer whose learning rate is to be scaled needs one of its own. "
+                f"Received: optimizer={type(optimizer).__name__}(…)"
+            )
         had = optimizer._hyper["learning_rate"]
         optimizer._hyper["learning_rate"] = learning_rate
         return had

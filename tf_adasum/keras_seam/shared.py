@@ -1,5 +1,6 @@
 """What the seams to both generations of Keras have in common: nothing here is private in Keras."""
 
+import contextlib
 import functools
 import os
 import warnings
@@ -8,7 +9,7 @@ import zipfile
 
 import tensorflow as tf
 
-from tf_adasum import atomic_files
+from tf_adasum import atomic_files, tensorflow_seam
 
 # What all workers call.
 TOGETHER = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
@@ -364,10 +365,39 @@ def working_together(original):
         if not is_ours(strategy):
             return original(self, *args, **kwargs)
         is_a_step = original.__name__.endswith("on_batch")
-        with strategy.watching() if is_a_step else strategy.working_together():
+        with strategy.watching() if is_a_step else strategy.working_together(), _calls.one_more():
             return original(self, *args, **kwargs)
 
     return call
+
+
+class _Calls:
+    """How many calls of `TOGETHER` are under way, one within another."""
+
+    count = 0
+
+    @contextlib.contextmanager
+    def one_more(self):
+        self.count += 1
+        try:
+            yield
+        finally:
+            self.count -= 1
+
+
+_calls = _Calls()
+
+
+def reading_alone(original):
+    """What saves a model, which one worker may do by itself; in `fit`, all of them do."""
+
+    def save(*args, **kwargs):
+        if _calls.count:
+            return original(*args, **kwargs)
+        with tensorflow_seam.reading_alone():
+            return original(*args, **kwargs)
+
+    return save
 
 
 def exchangeable(dataset, following):

@@ -1,16 +1,21 @@
 """LAMB where TensorFlow Addons has it: with TensorFlow 2.15."""
 
+import math
+import numbers
+
 import keras
+import tensorflow as tf
 import tensorflow_addons as tfa
+
+from tf_adasum.optimizers.lamb_arguments import check_number, patterns
 
 
 @keras.saving.register_keras_serializable("tf_adasum")
 class LAMB(tfa.optimizers.LAMB):
     """`tensorflow_addons.optimizers.LAMB`, with the arguments of LAMB in the main lane.
 
-    The steps are those of `tf_adasum.optimizers.lamb.LAMB`, to float32 rounding. Addons takes
-    ``epsilon=0`` for 1e-7, and an empty `exclude_from_layer_adaptation` for the exclusions from
-    weight decay.
+    The steps are those of `tf_adasum.optimizers.lamb.LAMB`, to float32 rounding. Addons takes an
+    empty `exclude_from_layer_adaptation` for the exclusions from weight decay.
 
     Args:
         learning_rate: η: a float or a `tf.keras.optimizers.schedules.LearningRateSchedule`.
@@ -23,6 +28,11 @@ class LAMB(tfa.optimizers.LAMB):
         exclude_from_layer_adaptation: the same; None, the ones of `exclude_from_weight_decay`.
         name: name of the optimizer.
         kwargs: `clipnorm`, `clipvalue`, `global_clipnorm`, of legacy optimizers.
+
+    Raises:
+        ValueError: for a number out of its range, something else than a number, a pattern that is
+            no regular expression.
+        TypeError: for other arguments.
     """
 
     def __init__(
@@ -37,14 +47,25 @@ class LAMB(tfa.optimizers.LAMB):
         name="lamb",
         **kwargs,
     ):
+        _check_learning_rate(learning_rate)
+        check_number("beta_1", beta_1, below=1)
+        check_number("beta_2", beta_2, below=1)
+        check_number("epsilon", epsilon)
+        if epsilon == 0:
+            raise ValueError(
+                "`epsilon` of TensorFlow Addons' LAMB must be above 0. Received: epsilon=0"
+            )
+        check_number("weight_decay", weight_decay)
+        no_decay = patterns("exclude_from_weight_decay", exclude_from_weight_decay)
+        no_adaptation = patterns("exclude_from_layer_adaptation", exclude_from_layer_adaptation)
         super().__init__(
             learning_rate=learning_rate,
             beta_1=beta_1,
             beta_2=beta_2,
             epsilon=epsilon,
             weight_decay=weight_decay,
-            exclude_from_weight_decay=_as_list(exclude_from_weight_decay),
-            exclude_from_layer_adaptation=_as_list(exclude_from_layer_adaptation),
+            exclude_from_weight_decay=_as_list(no_decay),
+            exclude_from_layer_adaptation=_as_list(no_adaptation),
             name=name,
             **kwargs,
         )
@@ -57,5 +78,16 @@ class LAMB(tfa.optimizers.LAMB):
         }
 
 
+def _check_learning_rate(given):
+    if callable(given) or tf.is_tensor(given):
+        return
+    is_number = isinstance(given, numbers.Real) and not isinstance(given, bool)
+    if not (is_number and 0 <= given < math.inf):
+        raise ValueError(
+            "`learning_rate` of LAMB must be a number, 0 or more, or a "
+            f"tf.keras.optimizers.schedules.LearningRateSchedule. Received: {given!r}"
+        )
+
+
 def _as_list(patterns):
-    return [patterns] if isinstance(patterns, str) else patterns
+    return None if patterns is None else list(patterns)

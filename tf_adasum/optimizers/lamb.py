@@ -1,8 +1,6 @@
 """LAMB: Adam whose step on each variable has a length in proportion to that variable's norm."""
 
-import math
 import re
-import sys
 import warnings
 
 import keras
@@ -10,6 +8,7 @@ import tensorflow as tf
 
 from tf_adasum import keras_seam
 from tf_adasum.keras_seam.keras3 import SelfDecayingOptimizer
+from tf_adasum.optimizers.lamb_arguments import check_number, patterns
 
 
 @keras.saving.register_keras_serializable("tf_adasum")
@@ -94,12 +93,12 @@ class LAMB(SelfDecayingOptimizer):
         gradient_accumulation_steps=None,
         name="lamb",
     ):
-        _check_number("beta_1", beta_1, below=1)
-        _check_number("beta_2", beta_2, below=1)
-        _check_number("epsilon", epsilon)
-        _check_number("weight_decay", weight_decay)
-        no_decay = _patterns("exclude_from_weight_decay", exclude_from_weight_decay)
-        no_adaptation = _patterns("exclude_from_layer_adaptation", exclude_from_layer_adaptation)
+        check_number("beta_1", beta_1, below=1)
+        check_number("beta_2", beta_2, below=1)
+        check_number("epsilon", epsilon)
+        check_number("weight_decay", weight_decay)
+        no_decay = patterns("exclude_from_weight_decay", exclude_from_weight_decay)
+        no_adaptation = patterns("exclude_from_layer_adaptation", exclude_from_layer_adaptation)
         super().__init__(
             learning_rate=learning_rate,
             weight_decay=float(weight_decay),
@@ -245,31 +244,3 @@ def _path(variable):
 
 def _matches(patterns, path):
     return any(re.search(pattern, path) for pattern in patterns)
-
-
-def _check_number(name, value, below=math.inf):
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not (is_number and 0 <= value < below and value <= sys.float_info.max):
-        expected = "in [0, 1)" if below == 1 else "a finite number, 0 or more"
-        raise ValueError(f"`{name}` of LAMB must be {expected}. Received: {name}={value!r}")
-
-
-def _patterns(name, given):
-    """A tuple of regular expressions; None if None is given."""
-    if given is None:
-        return None
-    patterns = (given,) if isinstance(given, str) else given
-    if not (isinstance(patterns, (list, tuple)) and all(isinstance(own, str) for own in patterns)):
-        raise ValueError(
-            f"`{name}` of LAMB must be a regular expression on variable paths or a list of them, "
-            f"such as ['bias', 'layer_norm']. Received: {name}={given!r}"
-        )
-    for pattern in patterns:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise ValueError(
-                f"`{name}` of LAMB must have regular expressions; {pattern!r} is none: {error}. "
-                f"Write re.escape(...) around a plain name. Received: {name}={given!r}"
-            ) from error
-    return tuple(patterns)

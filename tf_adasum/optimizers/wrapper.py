@@ -137,7 +137,7 @@ def checked(wrapper, optimizer):
         optimizer: what the user gave it.
 
     Raises:
-        ValueError: if it is no Keras optimizer, or a wrapper, or has one already.
+        ValueError: if it is no Keras optimizer, or several, or a wrapper, or has one already.
     """
     if not isinstance(optimizer, keras_seam.OPTIMIZERS):
         raise ValueError(
@@ -152,6 +152,11 @@ def checked(wrapper, optimizer):
     if hasattr(optimizer, "inner_optimizer"):
         raise ValueError(
             f"{wrapper} cannot wrap another wrapper. "
+            f"Received: optimizer={type(optimizer).__name__}(…)"
+        )
+    if hasattr(optimizer, "optimizer_specs"):  # as MultiOptimizer of TensorFlow Addons has
+        raise ValueError(
+            f"{wrapper} wraps one optimizer, not several for different variables. "
             f"Received: optimizer={type(optimizer).__name__}(…)"
         )
     if keras_seam.is_wrapped(optimizer):
