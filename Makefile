@@ -15,7 +15,7 @@ VENV ?= .venv
 EXTRA ?= cpu
 TENSORFLOW_cpu = tensorflow-cpu>=2.21,<2.22
 TENSORFLOW_cuda = tensorflow[and-cuda]>=2.21,<2.22
-TENSORFLOW_addons = tensorflow==2.15.*
+TENSORFLOW_addons-cpu = tensorflow-cpu==2.15.*
 BIN = $(VENV)/bin
 PYTEST = $(BIN)/python -m pytest $(ALL)
 READY = $(VENV)/.ready
@@ -59,7 +59,7 @@ test-addons:
 	@mkdir -p $(LANE)
 	find $(LANE) -name .venv -prune -o -name '*.py' -exec rm {} +
 	git ls-files -z --cached --others --exclude-standard | xargs -0 cp -p --parents -t $(LANE)
-	$(MAKE) -C $(LANE) PYTHON=python3.11 EXTRA=addons test
+	$(MAKE) -C $(LANE) PYTHON=python3.11 EXTRA=addons-cpu test
 
 lint: $(READY)
 	$(BIN)/ruff check .

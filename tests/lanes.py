@@ -194,6 +194,7 @@ ABSENT_IN_KERAS_2 = {
     "test_optimizers.py::TestOnLocalReplicas::test_every_option[loss_scale_factor": (
         "it has no loss_scale_factor"
     ),
+    "test_benchmarks.py::test_workers_killed_at_random_moments_end_as_if_they_were_not": _BACKUPS,
     "test_examples.py::test_adascale_against_linear_scaling": _ACCUMULATION,
     "test_fuzz_arguments.py::test_numbers_too_large_for_a_float_are_refused[LAMB": (
         "LAMB is TensorFlow Addons'"

@@ -87,7 +87,7 @@ def diagnose() -> list[Finding]:
     imported = _run(check_tensorflow_import)
     findings += imported
     if all(finding.level != FAIL for finding in imported):
-        for check in (check_keras, check_devices, check_custom_op, check_arithmetic):
+        for check in (check_keras, check_addons, check_devices, check_custom_op, check_arithmetic):
             findings += _run(check)
     return findings
 
@@ -169,6 +169,19 @@ def check_keras() -> list[Finding]:
     if backend == "tensorflow":
         return [*findings, Finding(OK, "keras", "backend tensorflow")]
     return [*findings, Finding(FAIL, "keras", f"backend {backend}, not tensorflow", fix)]
+
+
+def check_addons(
+    version_of: Callable[[str], str | None] | None = None,
+) -> list[Finding]:
+    """Look for TensorFlow Addons where there is Keras 2: `optimizers.LAMB` is made of it."""
+    if not importlib.import_module("tensorflow").__version__.startswith("2.15."):
+        return []
+    version = (version_of or _installed_version)("tensorflow-addons")
+    if version is None:
+        text = "not installed; only needed for optimizers.LAMB: pip install"
+        return [Finding(NOTE, "addons", f"{text} 'tensorflow-addons==0.23.*'")]
+    return [_series_finding("addons", f"TensorFlow Addons {version}", version, "0.23")]
 
 
 def check_compiler(which: Callable[[str], str | None] = shutil.which) -> list[Finding]:

@@ -2,6 +2,8 @@
 
 import json
 import pathlib
+import subprocess
+import sys
 import warnings
 
 import keras
@@ -124,6 +126,33 @@ def test_lamb_takes_learning_rates_of_all_kinds(rate):
 def test_wrappers_refuse_what_has_other_optimizers_in_it(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_only_lamb_needs_addons():
+    code = """
+import sys
+sys.modules["tensorflow_addons"] = None
+import keras
+import tf_adasum
+tf_adasum.optimizers.AdaScale(keras.optimizers.SGD(0.1))
+tf_adasum.optimizers.LAMB
+"""
+    result = subprocess.run(
+        [sys.executable, "-W", "error::UserWarning", "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 1
+    assert "ImportError: With Keras 2 optimizers.LAMB" in result.stderr
+    assert "pip install 'tensorflow-addons==0.23.*'" in result.stderr
+
+
+def test_that_addons_have_ended_is_not_said_to_all():
+    code = "import keras, tf_adasum; tf_adasum.optimizers.LAMB()"
+    subprocess.run(
+        [sys.executable, "-W", "error::UserWarning", "-c", code], check=True, timeout=120
+    )
 
 
 @pytest.fixture(scope="module")

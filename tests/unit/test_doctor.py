@@ -95,6 +95,17 @@ def test_a_missing_op_is_a_warning_with_the_build_command(stub, capsys):
     assert "pip install --no-build-isolation" in output
 
 
+@pytest.mark.parametrize(
+    ("version", "level"), [("0.23.0", OK), ("0.22.0", FAIL), (None, NOTE)], ids=str
+)
+def test_addons_are_looked_for_in_their_lane(stub, version, level):
+    stub(version="2.15.1", keras="2.15.0")
+    (finding,) = doctor.check_addons(lambda name: version)
+    assert finding.level == level
+    stub()
+    assert doctor.check_addons(lambda name: version) == []
+
+
 @pytest.mark.parametrize(("gpus", "level"), [(0, NOTE), (1, WARN)])
 def test_missing_gpu_kernels_matter_where_there_is_a_gpu(stub, gpus, level):
     stub(gpus=gpus, status=Status(True, "/lib/op.so", None, "2.21.0", "no CUDA compiler found"))

@@ -1,12 +1,30 @@
 """Keras optimizers for training with many workers."""
 
 import importlib
+import warnings
 
 from tf_adasum import keras_seam
 from tf_adasum.optimizers.adascale import AdaScale
 from tf_adasum.optimizers.delta_adasum import DeltaAdasum
 
-# Of TensorFlow Addons where that is, which is with Keras 2.
-LAMB = importlib.import_module(keras_seam.LAMB_MODULE).LAMB
+# With Keras 2 it is TensorFlow Addons', whose import warns that its development has ended. Nothing
+# else needs Addons.
+try:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        LAMB = importlib.import_module(keras_seam.LAMB_MODULE).LAMB
+except ModuleNotFoundError as error:
+    if error.name != "tensorflow_addons":
+        raise
+
+
+def __getattr__(name):
+    if name == "LAMB":
+        raise ImportError(
+            "With Keras 2 optimizers.LAMB is that of TensorFlow Addons, which is not installed: "
+            "pip install 'tensorflow-addons==0.23.*'"
+        )
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = ["LAMB", "AdaScale", "DeltaAdasum"]
