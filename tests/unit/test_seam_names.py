@@ -317,7 +317,8 @@ def test_private_modules_are_imported_by_the_seams_only():
     importing = {}
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            modules = [alias.name for alias in getattr(node, "names", [])]
+            aliases = node.names if isinstance(node, ast.Import | ast.ImportFrom) else []
+            modules = [alias.name for alias in aliases]
             modules.append(getattr(node, "module", None) or "")
             for module in modules:
                 if module.startswith(
