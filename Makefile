@@ -38,18 +38,19 @@ demo: $(READY)
 DEMO = --learning-rate 0.05 --batch-per-replica 4 --epochs 6 --seed 0
 
 # Two processes, because one keeps little more than one core busy; that of the workers would take
-# longer, so that the other one also gets those of its tests that mostly wait.
-WAITING = $(addprefix tests/multi_worker/,test_faults.py test_start.py)
+# longer, so that the other one also gets some of its files, first those that mostly wait.
+WITH_THE_REST = $(addprefix tests/multi_worker/,test_faults.py test_start.py test_restart.py \
+    test_replica_check.py)
 test: $(READY)
 	@mkdir -p build
-	$(PYTEST) tests/unit $(wildcard tests/test_*.py) $(WAITING) > build/tests.log 2>&1 & rest=$$!; \
-	$(PYTEST) tests/multi_worker $(WAITING:%=--ignore=%) $(TABLE); \
+	$(PYTEST) tests/unit $(wildcard tests/test_*.py) $(WITH_THE_REST) > build/tests.log 2>&1 & rest=$$!; \
+	$(PYTEST) tests/multi_worker $(WITH_THE_REST:%=--ignore=%) $(TABLE); \
 	groups=$$?; \
 	wait $$rest; rest=$$?; cat build/tests.log; exit $$((groups + rest))
 
 # The table of what works is written anew; where it has changed, it belongs into docs/.
 test-all: ALL = --slow
-test-all: WAITING =
+test-all: WITH_THE_REST =
 test-all: TABLE = --compatibility build/compatibility.md
 test-all: test
 
