@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from keras.src.backend import RandomGenerator
+from keras.src.engine import training
 from keras.src.engine.data_adapter import DataHandler, TensorLikeDataAdapter
 from keras.src.mixed_precision.loss_scale_optimizer import LossScaleOptimizerV3
 from keras.src.optimizers.legacy.optimizer_v2 import OptimizerV2
@@ -43,6 +44,9 @@ SIGNATURES = [
     (DataHandler, "enumerate_epochs", "self"),
     (DataHandler, "_configure_dataset_and_inferred_steps", "self strategy x class_weight"),
     (keras.Model, "make_train_function", "self force"),
+    (keras.Model, "train_on_batch", "self x return_dict"),
+    (keras.Model, "test_on_batch", "self x return_dict"),
+    (training, "flatten_metrics_in_order", "logs metrics_names"),
     (
         keras.Model,
         "_maybe_load_initial_counters_from_ckpt",

@@ -40,6 +40,8 @@ Training:
   kernels for TensorFlow's collectives; and says what an error of `on_nonfinite="raise"` means.
 * `Model.evaluate`, `.predict`, `CallbackList.on_epoch_end`: average the statistics that replicas
   have counted on their own rows.
+* `Model.train_on_batch`, `.test_on_batch`: on several workers with several devices they add up what
+  each worker returns, which is of all rows already. The wrappers take what the metrics say.
 * `Model._maybe_load_initial_counters_from_ckpt`: which epoch `fit` begins with.
 * `ProgbarLogger.on_train_begin`, `.on_epoch_begin`, `.on_epoch_end`: let callbacks say how long
   the training is.
@@ -53,6 +55,7 @@ their own rows, which takes all workers. The wrappers let one worker save by its
 """
 
 import contextlib
+import inspect
 import typing
 import weakref
 
@@ -88,6 +91,7 @@ from tf_adasum.keras_seam.shared import (
 
 try:
     from keras.src.backend import RandomGenerator
+    from keras.src.engine import training
     from keras.src.engine.data_adapter import DataHandler, TensorLikeDataAdapter
     from keras.src.mixed_precision.loss_scale_optimizer import (
         BaseLossScaleOptimizer,
@@ -164,6 +168,8 @@ def install():
     for name in ("evaluate", "predict"):
         wrap(keras.Model, name, with_averaged_statistics)
     wrap(keras.callbacks.CallbackList, "on_epoch_end", averaging_statistics_first)
+    for name in ("train_on_batch", "test_on_batch"):
+        wrap(keras.Model, name, _with_metrics_of_all_rows)
     for name in TOGETHER:
         wrap(keras.Model, name, working_together, mark="works_together")
     for name in ("save_model", "save_weights_only"):
@@ -716,6 +722,20 @@ def _making_function(original):
         return function
 
     return make_train_function
+
+
+def _with_metrics_of_all_rows(original):
+    signature = inspect.signature(original)
+
+    def on_batch(self, *args, **kwargs):
+        if not is_ours(self.distribute_strategy):
+            return original(self, *args, **kwargs)
+        arguments = signature.bind(self, *args, **kwargs).arguments
+        wants_dict = arguments.pop("return_dict", False)
+        logs = self._validate_and_get_metrics_result(original(**arguments, return_dict=True))
+        return logs if wants_dict else training.flatten_metrics_in_order(logs, self.metrics_names)
+
+    return on_batch
 
 
 # The models whose next `enumerate_epochs` is that of `fit`, not of an evaluation.
