@@ -15,6 +15,7 @@ VENV ?= .venv
 EXTRA ?= cpu
 TENSORFLOW_cpu = tensorflow-cpu>=2.21,<2.22
 TENSORFLOW_cuda = tensorflow[and-cuda]>=2.21,<2.22
+TENSORFLOW_addons = tensorflow==2.15.*
 TENSORFLOW_addons-cpu = tensorflow-cpu==2.15.*
 BIN = $(VENV)/bin
 PYTEST = $(BIN)/python -m pytest $(ALL)

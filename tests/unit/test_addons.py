@@ -277,8 +277,10 @@ def test_a_state_of_the_rule_belongs_to_the_first_variables():
         optimizer = keras.optimizers.legacy.SGD(1.0)
     gradient = np.ones([len(devices), 1], "float32")
     take_step(strategy, optimizer, variables[:1], [gradient])
-    with pytest.raises(ValueError, match="state belongs to the variables that the optimizer met"):
-        take_step(strategy, optimizer, variables, [gradient, gradient])
+    for _ in range(2):  # it stays refused
+        with pytest.raises(ValueError, match="state belongs to the variables that the optimizer"):
+            take_step(strategy, optimizer, variables, [gradient, gradient])
+    take_step(strategy, optimizer, variables[:1], [gradient])
 
 
 def test_nadam_would_part_the_replicas_of_one_process(strategy):

@@ -221,19 +221,21 @@ class OptimizersOfKeras2(Optimizers):
 
     def _build(self, optimizer, variables, strategy=None):
         had_variables, first = is_built(optimizer), _met_first(optimizer, variables)
-        optimizer.first_variables = (*getattr(optimizer, "first_variables", ()), *first)
+        met = (*getattr(optimizer, "first_variables", ()), *first)
         is_legacy = isinstance(optimizer, OptimizerV2)
         if had_variables and not is_legacy:
+            optimizer.first_variables = met
             return
         # Outside of the function that is being traced, the scope is not entered.
         scope = strategy.scope if strategy else contextlib.nullcontext
         with tf.init_scope(), scope(), tf.name_scope(_name_of(optimizer)):
+            reductions = reductions_of(optimizer)
+            if reductions is not None:
+                reductions.extend(map(path_of, first))  # first, as it may refuse
+            optimizer.first_variables = met
             if is_legacy:
                 optimizer._create_all_weights(first)
-                if reductions_of(optimizer) is None:
-                    self.set_reductions_of_ours(optimizer)
-                else:
-                    reductions_of(optimizer).extend(map(path_of, first))
+                self.set_reductions_of_ours(optimizer)
             else:
                 optimizer.build(optimizer.first_variables)
 
