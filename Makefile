@@ -1,7 +1,7 @@
 # Everything from a fresh clone: each target sets up what it needs.
 #
 #   make demo    four workers, mean against Adasum, one picture: demo/digits.png
-#   make test    all tests; those with workers with two sets of parameters each (tests/sampling.py)
+#   make test    all tests; those with workers with two sets of parameters each (tests/support/sampling.py)
 #   make test-all  every test with all of its parameters, slow ones too: over an hour
 #   make test-addons  the tests in the lane of TensorFlow 2.15, Keras 2 and TensorFlow Addons
 #   make lint    ruff

@@ -29,7 +29,7 @@ BUILD_INFO = "_build_info.json"
 # The two commands that build the op later: for a source folder in use, and for an installed copy.
 BUILD_IN_PLACE = f"{Path(sys.executable).name} setup.py build_ext --inplace"
 INSTALL_AGAIN = "pip install --no-build-isolation --no-deps --force-reinstall ."
-OP_FOLDERS = (Path("custom_ops/ops"), Path("custom_ops/kernels"), Path("custom_ops/gpu"))
+OP_FOLDERS = (Path("custom_ops/tensorflow"), Path("custom_ops/cpu"))
 SOURCES = sorted(str(path) for folder in OP_FOLDERS for path in folder.glob("*.cc"))
 CUDA_SOURCES = sorted(str(path) for path in Path("custom_ops/cuda").rglob("*.c*"))
 HEADERS = sorted(str(path) for path in Path("custom_ops").rglob("*.h"))
@@ -38,7 +38,7 @@ COMPILE_FLAGS = [
     "-O3",
     "-fPIC",
     "-DNDEBUG",  # as TensorFlow itself is built; some of its headers differ without it
-    # The bits of a result must not depend on the instruction set; see custom_ops/kernels/clones.h.
+    # The bits of a result must not depend on the instruction set; see custom_ops/cpu/clones.h.
     "-ffp-contract=off",
     # Neither changes a result. They let comparisons and square roots be vectorised.
     "-fno-trapping-math",

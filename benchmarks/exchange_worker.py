@@ -139,8 +139,8 @@ def scheme_options(kind):
 
 def use(strategy, options):
     """Gives the strategy another scheme; outside benchmarks and tests it has one for life."""
-    from tf_adasum import tensorflow_seam
     from tf_adasum.aggregation import Scheme
+    from tf_adasum.seams import tensorflow as tensorflow_seam
 
     scheme = Scheme.checked(strategy.aggregation, strategy.num_replicas_in_sync, **options)
     tensorflow_seam.cross_device_ops(strategy.extended).scheme = scheme

@@ -10,7 +10,7 @@ import numpy as np
 import report
 
 sys.path.insert(0, str(report.ROOT / "tests"))
-import cuda_library
+from support import cuda_library
 
 
 class TorchBuffer:

@@ -7,7 +7,7 @@ import numpy as np
 import report
 
 sys.path.insert(0, str(report.ROOT / "tests"))
-from cuda_library import PAIRWISE_COMBINE, SEGMENT_GRAM, SEGMENT_WEIGHTED_SUM
+from support.cuda_library import PAIRWISE_COMBINE, SEGMENT_GRAM, SEGMENT_WEIGHTED_SUM
 
 # What PyTorch may differ by: it rounds intermediate results to the operands' type, too.
 OF_PYTORCH = {"float16": 0.01, "bfloat16": 0.05, "float32": 1e-3, "float64": 1e-9}

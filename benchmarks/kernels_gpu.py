@@ -41,8 +41,8 @@ import report
 
 sys.path[:0] = [str(report.ROOT / folder) for folder in ("tests", "custom_ops")]
 import build_cuda  # noqa: E402
-import cuda_library  # noqa: E402
-from cuda_library import PAIRWISE_COMBINE, SEGMENT_GRAM, SEGMENT_WEIGHTED_SUM  # noqa: E402
+from support import cuda_library  # noqa: E402
+from support.cuda_library import PAIRWISE_COMBINE, SEGMENT_GRAM, SEGMENT_WEIGHTED_SUM  # noqa: E402
 
 FLOAT32, BFLOAT16 = np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16)
 FLOAT16, FLOAT64 = np.dtype(np.float16), np.dtype(np.float64)

@@ -19,7 +19,7 @@ import report
 
 sys.path[:0] = [str(report.ROOT / "tests" / "multi_worker"), str(report.ROOT / "tests")]
 
-import faults  # noqa: E402 - found on the path above
+from support import faults  # noqa: E402 - found on the path above
 
 FAULTS = [
     ("SIGKILL in a step", {"fault": "kill", "moment": "step"}),

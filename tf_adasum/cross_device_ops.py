@@ -9,7 +9,7 @@ from tf_adasum import ops
 from tf_adasum.aggregation import Scheme, aggregate
 from tf_adasum.aggregation.groups import CollectiveGroup
 from tf_adasum.aggregation.rules.checks import is_own
-from tf_adasum.tensorflow_seam import GradientCrossDeviceOps
+from tf_adasum.seams.tensorflow import GradientCrossDeviceOps
 
 # TensorFlow's all-to-all names its buffers by source and destination rank without a separator, so
 # that ranks (1, 11) and (11, 1) of one process collide.

@@ -5,7 +5,7 @@ import sys
 import keras
 import tensorflow as tf
 
-from tf_adasum import keras_seam
+from tf_adasum.seams import keras as keras_seam
 
 
 @keras.saving.register_keras_serializable("tf_adasum")

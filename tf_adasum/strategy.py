@@ -11,26 +11,20 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_adasum import (
-    batches,
-    cluster,
-    keras_seam,
-    nonfinite,
-    ops,
-    rendezvous,
-    replica_check,
-    start_guard,
-    statistics,
-    tensorflow_seam,
-    watch,
-    worker_callbacks,
-)
+from tf_adasum import ops
 from tf_adasum._version import __version__
 from tf_adasum.aggregation import Scheme, rules
+from tf_adasum.cluster import rendezvous, start_timeout
+from tf_adasum.cluster import tasks as cluster_tasks
+from tf_adasum.cluster.devices import local_devices
 from tf_adasum.cross_device_ops import AdasumCrossDeviceOps
-from tf_adasum.devices import local_devices
-from tf_adasum.reductions import Reductions
-from tf_adasum.rows import Rows
+from tf_adasum.replicas import average_statistics, batches, equal_variables, nonfinite_gradients
+from tf_adasum.replicas.aggregation_state import Reductions
+from tf_adasum.replicas.empty_replicas import Rows
+from tf_adasum.seams import keras as keras_seam
+from tf_adasum.seams import tensorflow as tensorflow_seam
+from tf_adasum.watch import watch
+from tf_adasum.workers import callbacks as worker_callbacks
 
 # Set by tf-adasum-launch for its workers.
 LAUNCHER = "TF_ADASUM_LAUNCHER"
@@ -125,7 +119,7 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         on_nonfinite="propagate",
     ):
         self._aggregation = rules.get(aggregation)
-        self._on_nonfinite = nonfinite.checked(on_nonfinite)
+        self._on_nonfinite = nonfinite_gradients.checked(on_nonfinite)
         self._rows = Rows()
         self._known_shapes = set()  # of gradients that all workers have agreed on
         self._seeding = self._seeds = None  # see `_next_seed`
@@ -135,7 +129,7 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         tensorflow_seam.let_collectives_run_in_loops()
         options = _checked_options(communication_options)
         self._options = _without_timeout(options)
-        resolver, tasks = cluster.resolve(cluster_resolver)
+        resolver, tasks = cluster_tasks.resolve(cluster_resolver)
         names = local_devices(devices)
         self._scheme = Scheme.checked(
             self._aggregation,
@@ -182,7 +176,7 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
                 self._watch.started(cross_device_ops.marks.read, tensorflow_seam.abort_collectives)
             _leave_progress_bars_to_the_first_worker(tasks)
         self._scheme.probe_values()
-        self._nonfinite = nonfinite.NonFinite(self, self._on_nonfinite)
+        self._nonfinite = nonfinite_gradients.NonFinite(self, self._on_nonfinite)
 
     @contextlib.contextmanager
     def _starting(self, tasks, timeout):
@@ -190,7 +184,7 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
             yield
             return
         try:
-            with start_guard.bounded(tasks, timeout), self.watching():
+            with start_timeout.bounded(tasks, timeout), self.watching():
                 yield
         except BaseException:
             if self._watch.is_starting:
@@ -383,13 +377,13 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
             )
         if variables is None:
             variables = [
-                variable if variable is not None and replica_check.is_shared(variable) else None
+                variable if variable is not None and equal_variables.is_shared(variable) else None
                 for variable in self.extended.created_variables()
             ]
         else:
             variables = _checked_variables(variables)
         if self.num_replicas_in_sync > 1:
-            replica_check.check(self, variables, self._gather_from_replicas)
+            equal_variables.check(self, variables, self._gather_from_replicas)
 
     def check_model(self, model):
         """Checks, as `check_replicas`, the variables of a model that replicas share.
@@ -397,7 +391,7 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         That is also the aggregation rule's state. Between the local steps of a
         `optimizers.DeltaAdasum` the weights are left out.
         """
-        self.check_replicas(replica_check.shared_variables(model))
+        self.check_replicas(equal_variables.shared_variables(model))
 
     def average_statistics(self, model):
         """Averages over the replicas what each of them has counted on its own rows.
@@ -412,7 +406,7 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
             model: a built `keras.Model` of this strategy.
         """
         if self.num_replicas_in_sync > 1:
-            statistics.average(self, model)
+            average_statistics.average(self, model)
 
     def common_seed(self):
         """Returns a seed that worker 0 has drawn, the same on all workers.

@@ -3,7 +3,7 @@
 //     adasum(a, b) = (1 - a·b / (2‖a‖²))·a + (1 - a·b / (2‖b‖²))·b
 //
 // Maleki et al., "Scaling Distributed Training with Adaptive Summation", MLSys 2021, arXiv
-// 2006.02924. The contract is that of the CPU kernel (kernels/pairwise_coefficients.h).
+// 2006.02924. The contract is that of the CPU kernel (cpu/pairwise_coefficients.h).
 //
 // Examples: a·b = 0 gives (1, 1), the sum; a = b gives (1/2, 1/2), the average.
 #ifndef TF_ADASUM_CUDA_PAIRWISE_COEFFICIENTS_CUH_

@@ -1,15 +1,12 @@
 """Worker groups: one of a topology serves all modules, and only one is there at a time."""
 
 import pathlib
-import sys
 
 import pytest
-from sampling import topology_of
+from support.sampling import topology_of
+from support.worker_group import WorkerGroup
 
 HERE = pathlib.Path(__file__).parent
-sys.path.insert(0, str(HERE))
-
-from group import WorkerGroup  # noqa: E402 - found on the path above
 
 
 def pytest_collection_modifyitems(items):

@@ -1,9 +1,9 @@
 """AdaScale on replicas, on workers, and accumulated: the same numbers, and those of the paper."""
 
-import adascale_scenarios
 import numpy as np
-import optimizer_oracles
 import pytest
+from scenarios import adascale as adascale_scenarios
+from support import optimizer_oracles
 
 pytestmark = pytest.mark.feature(
     "`optimizers.AdaScale` around SGD: on replicas, on workers, accumulated, under a schedule"
@@ -58,26 +58,26 @@ class TestOnDevices:
     @pytest.mark.parametrize("count", [4, 8])
     @pytest.mark.parametrize("kind", ["own", "mirrored"])
     def test_replicas_and_accumulation(self, group, kind, count):
-        check(group.run("adascale_scenarios.steps", count=count, kind=kind), count)
+        check(group.run("adascale.steps", count=count, kind=kind), count)
 
     def test_schedule(self, group):
-        results = group.run("adascale_scenarios.steps", count=4, schedule=True)
+        results = group.run("adascale.steps", count=4, schedule=True)
         check(results, 4, schedule=True)
 
 
 @pytest.mark.parametrize("group", ["2x2"], indirect=True, scope="module")
 @pytest.mark.parametrize("count", [4, 8])
 def test_two_workers(group, count):
-    check(group.run("adascale_scenarios.steps", count=count, schedule=True), count, schedule=True)
+    check(group.run("adascale.steps", count=count, schedule=True), count, schedule=True)
 
 
 @pytest.mark.parametrize("group", ["2x2"], indirect=True, scope="module")
 def test_sends_one_number_in_the_same_all_reduce(group):
-    for result in group.run("adascale_scenarios.collectives"):
+    for result in group.run("adascale.collectives"):
         assert result["adascale"][0] == result["sgd"][0] == group.devices
         assert result["adascale"][1] - result["sgd"][1] == 4 * group.devices
 
 
 @pytest.mark.parametrize("group", ["4x1"], indirect=True, scope="module")
 def test_four_workers(group):
-    check(group.run("adascale_scenarios.steps", count=4, momentum=0.0), 4, momentum=0.0)
+    check(group.run("adascale.steps", count=4, momentum=0.0), 4, momentum=0.0)

@@ -1,8 +1,8 @@
 """A training that is broken off goes on as if it had not been, from one file, whoever has it."""
 
-import backup_scenarios
 import numpy as np
 import pytest
+from scenarios import backup as backup_scenarios
 
 FEATURE = "`callbacks.BackupAndRestore`: broken off anywhere, goes on bit for bit"
 
@@ -12,7 +12,7 @@ def on(*topologies):
 
 
 def run(group, scenario, **arguments):
-    return group.run(f"backup_scenarios.{scenario}", **arguments)
+    return group.run(f"backup.{scenario}", **arguments)
 
 
 def assert_same(actual, expected, without=("epochs", "batches", "warnings", "log")):

@@ -3,16 +3,16 @@
 import csv
 import pathlib
 
-import callback_scenarios
 import keras
-import lanes
 import numpy as np
 import pytest
+from scenarios import callback as callback_scenarios
+from support import stacks
 
-from tf_adasum import worker_callbacks
+from tf_adasum.workers import callbacks as worker_callbacks
 
 WRITING = ["ModelCheckpoint", "CSVLogger", "TensorBoard"]
-BACKUPS = ["chief"] if lanes.IS_KERAS_2 else ["epoch-3-batch-0.backup"]
+BACKUPS = ["chief"] if stacks.IS_KERAS_2 else ["epoch-3-batch-0.backup"]
 
 
 def on(*topologies):
@@ -20,7 +20,7 @@ def on(*topologies):
 
 
 def run(group, scenario, **arguments):
-    return group.run(f"callback_scenarios.{scenario}", **arguments)
+    return group.run(f"callback.{scenario}", **arguments)
 
 
 def assert_same(actual, expected):
@@ -72,7 +72,7 @@ class TestList:
     def test_on_two_workers(self, group, tmp_path):
         own, other = run(group, "names_in_list", folder=str(tmp_path / "{rank}"))
         of_worker_0, of_all = WRITING, ["EarlyStopping"]
-        if lanes.IS_KERAS_2:  # there all workers write models, the others to temporary files
+        if stacks.IS_KERAS_2:  # there all workers write models, the others to temporary files
             of_worker_0, of_all = WRITING[1:], ["ModelCheckpoint", "BackupAndRestore", *of_all]
         assert {*own["names"]} == {"FirstCallback", *of_worker_0, *of_all, "LastCallback"}
         assert [*other["names"]] == ["FirstCallback", *of_all, "LastCallback"]

@@ -8,6 +8,6 @@ import pytest
 @pytest.mark.parametrize("together", [False, True])
 def test_an_error_on_all_workers_is_not_the_end(group, together):
     """What it cuts off leaves something behind in TensorFlow, under its key."""
-    for result in group.run("key_scenarios.go_on_after_errors", together=together):
+    for result in group.run("key.go_on_after_errors", together=together):
         assert result["errors"] > 5 and len(result["sums"]) > 20
         np.testing.assert_array_equal(result["sums"], 3.0)

@@ -1,8 +1,8 @@
 """DeltaAdasum: every replica's own optimizer, and Adasum of the steps."""
 
-import delta_scenarios
 import numpy as np
 import pytest
+from scenarios import delta as delta_scenarios
 
 pytestmark = pytest.mark.feature(
     "`optimizers.DeltaAdasum` around SGD, Momentum, Adam, Nadam, AdamW, LAMB; local steps"
@@ -15,7 +15,7 @@ TOLERANCE = {"rtol": 2e-5, "atol": 5e-6}
 def check(group, name, first=0, **arguments):
     """Compares weights and slots with one optimizer per replica."""
     weights, slots = delta_scenarios.reference(group.replicas, name, **arguments)
-    results = group.run("delta_scenarios.steps", name=name, **arguments)
+    results = group.run("delta.steps", name=name, **arguments)
     for worker, result in enumerate(results):
         for local in range(group.devices):
             replica = worker * group.devices + local
@@ -51,8 +51,8 @@ class TestOnLocalReplicas:
         check(group, "adam", options=options, local_steps=local_steps)
 
     def test_sgd_is_adasum_of_the_gradients(self, group):
-        (delta,) = group.run("delta_scenarios.steps", name="sgd")
-        (gradient,) = group.run("delta_scenarios.steps", name="sgd", wrapped=False)
+        (delta,) = group.run("delta.steps", name="sgd")
+        (gradient,) = group.run("delta.steps", name="sgd", wrapped=False)
         for index in range(len(delta_scenarios.SHAPES)):
             weight = f"weight{index}.0"
             np.testing.assert_allclose(delta[weight], gradient[weight], **TOLERANCE)
@@ -78,8 +78,8 @@ class TestOnLocalReplicas:
 @pytest.mark.parametrize("name", delta_scenarios.OPTIMIZERS)
 @pytest.mark.parametrize("local_steps", [1, 4])
 def test_one_replica_is_the_plain_optimizer(group, name, local_steps):
-    (wrapped,) = group.run("delta_scenarios.steps", name=name, local_steps=local_steps)
-    (plain,) = group.run("delta_scenarios.steps", name=name, wrapped=False)
+    (wrapped,) = group.run("delta.steps", name=name, local_steps=local_steps)
+    (plain,) = group.run("delta.steps", name=name, wrapped=False)
     assert len(plain) > 3
     for key in set(plain) - {"reductions"}:
         np.testing.assert_array_equal(wrapped[key], plain[key], err_msg=key)
@@ -103,12 +103,12 @@ def test_three_workers(group):
 @pytest.mark.parametrize("wrapper", ["AdaScale", "DeltaAdasum"])
 @pytest.mark.feature("workers whose wrapped optimizers differ: refused on all of them")
 def test_settings_that_differ_are_refused(group, wrapper):
-    check_refused(group.run("delta_scenarios.different_settings", wrapper=wrapper), wrapper)
+    check_refused(group.run("delta.different_settings", wrapper=wrapper), wrapper)
 
 
 @pytest.mark.parametrize("group", ["2x1"], indirect=True, scope="module")
 def test_scales_that_differ_are_refused(group):
-    check_refused(group.run("delta_scenarios.different_scales"), "AdaScale")
+    check_refused(group.run("delta.different_scales"), "AdaScale")
 
 
 def check_refused(results, wrapper):

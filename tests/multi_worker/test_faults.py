@@ -1,7 +1,7 @@
 """Workers that are killed, stopped, fail or never come: what the others say, and how soon."""
 
-import faults
 import pytest
+from support import faults
 
 # Seconds to the error, of what is patient and of what is not; on a busy machine. Silence and calls
 # that differ take 10 s at least.

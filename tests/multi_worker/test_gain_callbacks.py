@@ -2,9 +2,9 @@
 
 import functools
 
-import gain_scenarios
 import numpy as np
 import pytest
+from scenarios import gain as gain_scenarios
 
 # Gradients are float32, and the weights that they are taken at differ by roundings of five to ten
 # steps with momentum.
@@ -33,7 +33,7 @@ def accumulated(count):
 @on("1x2", "2x1", "2x2")
 @pytest.mark.feature("`GainTracker`, `StopAtScaleInvariantStep`: all stop after the same step")
 def test_all_measure_the_same_and_stop_together(group):
-    results = group.run("gain_scenarios.fit_until_stopped", count=group.replicas)
+    results = group.run("gain.fit_until_stopped", count=group.replicas)
     assert_same_on_all_replicas(results)
     actual, expected = results[0], accumulated(group.replicas)
     assert actual.keys() >= {"log loss", "log gain", "log scale_invariant_steps"}
@@ -54,7 +54,7 @@ def test_all_measure_the_same_and_stop_together(group):
 @on("2x1")
 @pytest.mark.feature("`ElasticScale`: scale and batch change on all workers")
 def test_scale_and_batch_change_on_all_workers(group):
-    results = group.run("gain_scenarios.fit_with_elastic_scale")
+    results = group.run("gain.fit_with_elastic_scale")
     assert_same_on_all_replicas(results)
     scales, gains, rows = results[0]["steps"].T
     expected = [

@@ -4,8 +4,8 @@ import inspect
 
 import keras
 import numpy as np
-import optimizer_scenarios
 import pytest
+from scenarios import optimizer as optimizer_scenarios
 
 OPTIMIZERS = [
     name
@@ -26,7 +26,7 @@ OPTIONS = pytest.mark.feature(
 
 def assert_equals_one_process(group, name, column):
     expected = optimizer_scenarios.reference(group.replicas, name, column)
-    for copies in group.run("optimizer_scenarios.apply", name=name, column=column):
+    for copies in group.run("optimizer.apply", name=name, column=column):
         for local in range(group.devices):
             for index, value in enumerate(expected):
                 actual = copies[f"{index}.{local}"]

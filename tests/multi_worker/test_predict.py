@@ -3,8 +3,8 @@
 import functools
 
 import numpy as np
-import predict_scenarios
 import pytest
+from scenarios import predict as predict_scenarios
 
 # Workers x devices of each. Tracing for several replicas takes seconds: where the order of the
 # rows does not matter, fewer topologies do.
@@ -35,7 +35,7 @@ def everywhere(topologies=TOPOLOGIES):
 @pytest.fixture(scope="module")
 def predictions(group):
     """Every worker's predictions for all cases."""
-    return group.run("predict_scenarios.predict", arrays=ARRAYS, datasets=DATASETS)
+    return group.run("predict.predict", arrays=ARRAYS, datasets=DATASETS)
 
 
 @functools.cache
@@ -70,7 +70,7 @@ def test_predict_gives_every_row_once_and_in_order(predictions, case):
 )
 def test_predict_gives_dtype(group, dtype):
     expected = predict_scenarios.rows_from(1, 7)
-    for actual in group.run("predict_scenarios.predict_with_dtype", rows=7, dtype=dtype):
+    for actual in group.run("predict.predict_with_dtype", rows=7, dtype=dtype):
         assert actual["dtype"] == dtype
         np.testing.assert_array_equal(actual["rows"], expected > 0 if dtype == "bool" else expected)
 
@@ -80,7 +80,7 @@ def test_predict_gives_dtype(group, dtype):
 def test_evaluate_equals_one_process(group, weights):
     """101 rows in batches of 32 leave replicas with fewer rows than others."""
     expected = one_process("evaluate", rows=101, weights=weights)
-    for actual in group.run("predict_scenarios.evaluate", rows=101, weights=weights):
+    for actual in group.run("predict.evaluate", rows=101, weights=weights):
         assert_close(actual, expected)
 
 
@@ -88,7 +88,7 @@ def test_evaluate_equals_one_process(group, weights):
 @pytest.mark.feature("`train_on_batch`, `test_on_batch`, `predict_on_batch`")
 class TestOnBatch:
     def test_predict_gives_every_row_once_and_in_order(self, group):
-        for predicted in group.run("predict_scenarios.predict_on_batch", rows=[1, 12, 13]):
+        for predicted in group.run("predict.predict_on_batch", rows=[1, 12, 13]):
             for count in [1, 12, 13]:
                 rows = predict_scenarios.rows_from(1, count)
                 np.testing.assert_array_equal(predicted[f"{count} row"], rows)
@@ -98,14 +98,14 @@ class TestOnBatch:
     def test_test_equals_one_process(self, group, weights):
         """13 rows are no multiple of the number of replicas."""
         expected = one_process("evaluate_on_batch", rows=13, weights=weights)
-        for actual in group.run("predict_scenarios.evaluate_on_batch", rows=13, weights=weights):
+        for actual in group.run("predict.evaluate_on_batch", rows=13, weights=weights):
             assert_close(actual, expected)
 
     @pytest.mark.parametrize("weights", ["sample_weight", "class_weight"])
     def test_train_equals_fit(self, group, weights):
         """Each replica gets its part of the batch, as `fit` hands it out."""
         rows = 13 if group.replicas == 2 else 15  # 7 and 6; 4, 4, 4 and 3
-        scenario, arguments = "predict_scenarios.train", {"rows": rows, "weights": weights}
+        scenario, arguments = "predict.train", {"rows": rows, "weights": weights}
         expected = group.run(scenario, **arguments, on_batch=False)[0]
         first_loss = one_process("train", **arguments, on_batch=True)["loss"][0]
         for actual in group.run(scenario, **arguments, on_batch=True):
@@ -113,7 +113,7 @@ class TestOnBatch:
             np.testing.assert_allclose(actual["loss"][0], first_loss, **FLOAT32_MEANS)
 
     def test_what_is_no_batch_is_refused_on_all_workers(self, group):
-        for messages in group.run("predict_scenarios.wrong_batches"):
+        for messages in group.run("predict.wrong_batches"):
             assert "at least one. Received: arrays of 0, 0 rows" in str(messages["empty"])
             assert "Received: arrays of 10, 9 rows" in str(messages["different lengths"])
             assert "cannot be specified at the same time" in str(messages["both weights"])

@@ -1,8 +1,8 @@
 """check_replicas and ReplicaCheck: replicas that differ are found, named, refused everywhere."""
 
-import lanes
 import pytest
-import replica_scenarios
+from scenarios import replica as replica_scenarios
+from support import stacks
 
 
 def on(*topologies):
@@ -10,7 +10,7 @@ def on(*topologies):
 
 
 def run(group, scenario, **arguments):
-    return group.run(f"replica_scenarios.{scenario}", **arguments)
+    return group.run(f"replica.{scenario}", **arguments)
 
 
 def assert_named(group, raised, path):
@@ -43,7 +43,7 @@ class TestOneReplicaDiffers:
     def test_the_callback_ends_training(self, group, every, step, found):
         options = {"every": every, "name": "frozen", "replica": group.replicas - 1, "step": step}
         for result in run(group, "callback_while_training", **options):
-            assert_named(group, result["raised"], lanes.in_model("frozen/kernel"))
+            assert_named(group, result["raised"], stacks.in_model("frozen/kernel"))
             assert result["steps"] == found
 
 

@@ -3,13 +3,13 @@
 import keras
 import numpy as np
 import pytest
-import restart_scenarios
 import tensorflow as tf
-from group import WorkerGroup
-from lanes import Variable
+from scenarios import restart as restart_scenarios
+from support.stacks import Variable
+from support.worker_group import WorkerGroup
 
-from tf_adasum import keras_seam
 from tf_adasum.optimizers import AdaScale
+from tf_adasum.seams import keras as keras_seam
 
 on_two_workers = pytest.mark.parametrize("group", ["2x1"], indirect=True, scope="module")
 # Those with a state of their own in both forms.
@@ -20,7 +20,7 @@ FORMS = {
 
 
 def run(group, scenario, **arguments):
-    return group.run(f"restart_scenarios.{scenario}", **arguments)
+    return group.run(f"restart.{scenario}", **arguments)
 
 
 def part_of(result, *prefixes):

@@ -1,11 +1,11 @@
 """A replica without rows contributes nothing, and nothing becomes NaN."""
 
 import keras
-import lanes
 import numpy as np
 import pytest
-import rows_scenarios
-from scenarios import random_data
+from scenarios import rows as rows_scenarios
+from scenarios.basics import random_data
+from support import stacks
 
 EMPTY = pytest.mark.feature("a last batch that leaves replicas without rows: they add nothing")
 
@@ -41,13 +41,13 @@ class TestFit:
     @pytest.mark.parametrize(("rule", "optimizer", "way"), CASES, ids=lambda name: name)
     def test_nothing_becomes_nan(self, group, rule, optimizer, way):
         arguments = {"rule": rule, "optimizer": optimizer, "way": way}
-        results = group.run("rows_scenarios.fit", **arguments)
+        results = group.run("rows.fit", **arguments)
         assert_finite_and_alike(results)
         assert results[0]["iterations"] == 6
 
     def test_logs_are_those_of_all_rows(self, group):
         """Without learning, so that one process can tell the loss of all rows."""
-        results = group.run("rows_scenarios.logs")
+        results = group.run("rows.logs")
         x, y = random_data(2 * 8 * group.replicas + 1)
         keras.utils.set_random_seed(4)
         model = rows_scenarios.build(normalization=False)
@@ -80,7 +80,7 @@ def weights(results, step, kind="weight"):
 class TestCustomLoop:
     def run(self, group, **arguments):
         rows = [8] + [0] * (group.replicas - 1)
-        return group.run("rows_scenarios.one_step", rows=rows, **arguments)
+        return group.run("rows.one_step", rows=rows, **arguments)
 
     @pytest.mark.parametrize("function", [False, True], ids=["in a function", "of a function"])
     @pytest.mark.parametrize(("rule", "share"), [("adasum", 1), ("sum", 1), ("mean", 1)])
@@ -91,7 +91,7 @@ class TestCustomLoop:
         slots, slots_after = weights(results, 0, "slot"), weights(results, 1, "slot")
         gradient = self.gradient_of_first(group, before[0])
         trainable = [name for name in before[0] if "moving" not in name and "seed" not in name]
-        momenta = [name for name in slots[0] if lanes.is_slot(name)]
+        momenta = [name for name in slots[0] if stacks.is_slot(name)]
         for replica in range(group.replicas):
             for name, slot, own in zip(trainable, momenta, gradient, strict=True):
                 v = 0.9 * slots[replica][slot] - 0.05 * share * own
@@ -125,7 +125,7 @@ class TestCustomLoop:
     def test_local_optimizers_rest(self, group, optimizer):
         results = self.run(group, rule="adasum", optimizer=optimizer)
         before, after = weights(results, 0, "slot"), weights(results, 1, "slot")
-        moved = [name for name in before[0] if lanes.is_slot(name)]
+        moved = [name for name in before[0] if stacks.is_slot(name)]
         assert moved
         for name in moved:
             assert (after[0][name] != before[0][name]).any()
@@ -139,4 +139,4 @@ class TestCustomLoop:
 def test_four_rows_on_three_devices(group):
     for rule in ("adasum", "adacons", "mean"):
         arguments = {"rule": rule, "rows": [2, 2, 0], "normalization": True}
-        assert_finite_and_alike(group.run("rows_scenarios.one_step", **arguments))
+        assert_finite_and_alike(group.run("rows.one_step", **arguments))

@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from group import free_ports, worker_environment
+from support.worker_group import free_ports, worker_environment
 
 START = """
 import tensorflow as tf, tf_adasum

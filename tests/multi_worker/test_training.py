@@ -1,11 +1,11 @@
 """Training on every topology, against one process and against the oracle."""
 
 import numpy as np
-import oracle
 import pytest
-import scenarios
 import tensorflow as tf
-from group import WorkerFailed
+from scenarios import basics
+from support import oracle
+from support.worker_group import WorkerFailed
 
 # Workers x devices of each. What does not depend on the topology is tried on one local and one
 # distributed topology only: tracing a step for several replicas takes seconds.
@@ -30,7 +30,7 @@ def assert_close(actual, expected, **tolerances):
 
 
 def assert_equals_one_replica(group, options):
-    expected = scenarios.train_on_identical_data(None, replicas=1, **options)
+    expected = basics.train_on_identical_data(None, replicas=1, **options)
     del expected["loss"]  # the logged loss sums over all rows where the user's loss is a sum
     for actual in group.run("train_on_identical_data", replicas=group.replicas, **options):
         del actual["loss"]
@@ -55,7 +55,7 @@ def test_identical_data_equals_one_replica_with(group, options):
 
 def assert_combined(group, results, rule):
     combine = oracle.adasum if rule == "adasum" else lambda vectors: np.sum(vectors, axis=0)
-    for number, gradient in enumerate(scenarios.known_gradients(group.replicas)):
+    for number, gradient in enumerate(basics.known_gradients(group.replicas)):
         vectors = tf.cast(gradient, tf.float64).numpy().reshape(group.replicas, -1)
         expected = combine(vectors).reshape(gradient.shape[1:])
         scale = np.abs(expected).max(initial=1e-300)
@@ -68,7 +68,7 @@ def assert_combined(group, results, rule):
 @everywhere(LOCAL_AND_DISTRIBUTED)
 def test_identical_data_is_scaled_up_by_the_sum(group):
     """The negative case: with "sum" the same data does *not* equal one replica."""
-    expected = scenarios.train_on_identical_data(None, replicas=1, loss="mean")
+    expected = basics.train_on_identical_data(None, replicas=1, loss="mean")
     actual = group.run("train_on_identical_data", replicas=group.replicas, loss="mean", rule="sum")[
         0
     ]
@@ -92,7 +92,7 @@ def test_unusable_gradients_are_refused_on_all_workers(group, dtype):
 @everywhere()
 class TestTraining:
     def test_mean_equals_one_process(self, group):
-        expected = scenarios.train_on_global_batches(None, "mean")
+        expected = basics.train_on_global_batches(None, "mean")
         for actual in group.run("train_on_global_batches", rule="mean"):
             assert_close(actual, expected, **FLOAT32_STEPS)
 
@@ -136,7 +136,7 @@ class TestTraining:
 
     @pytest.mark.feature("`fit`, `evaluate`, `predict` with NumPy data, metrics")
     def test_losses_metrics_and_predictions_equal_one_process(self, group):
-        expected = scenarios.evaluate_and_predict(None)
+        expected = basics.evaluate_and_predict(None)
         for actual in group.run("evaluate_and_predict"):
             assert_close(actual, expected, rtol=1e-5, atol=1e-6)
 

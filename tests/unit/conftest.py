@@ -1,12 +1,12 @@
 """Fixtures of the tests that run on both backends and all dtypes."""
 
-import lanes
 import pytest
 import tensorflow as tf
+from support import stacks
 
 from tf_adasum.ops import library
 
-lanes.make_devices()
+stacks.make_devices()
 
 
 @pytest.fixture(params=["custom", "tensorflow"])
@@ -29,11 +29,11 @@ def dtype(request):
 @pytest.fixture
 def two_gradients():
     """A step of an optimizer has two gradients: see `lanes.gradients_per_step`."""
-    with lanes.gradients_per_step(2):
+    with stacks.gradients_per_step(2):
         yield
 
 
 @pytest.fixture
 def four_gradients():
-    with lanes.gradients_per_step(4):
+    with stacks.gradients_per_step(4):
         yield

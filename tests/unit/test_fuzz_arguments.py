@@ -11,12 +11,14 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from fuzzing import cases
-from lanes import LossScaleOptimizer, Variable
+from support.fuzzing import cases
+from support.stacks import LossScaleOptimizer, Variable
 
 import tf_adasum
-from tf_adasum import callbacks, cluster, launch, ops, optimizers, replica_check, rules, schedules
+from tf_adasum import callbacks, launch, ops, optimizers, rules, schedules
 from tf_adasum.aggregation import Scheme
+from tf_adasum.cluster import tasks as cluster_tasks
+from tf_adasum.replicas import equal_variables
 
 NUMBERS = st.one_of(
     st.integers(-3, 9),
@@ -316,7 +318,7 @@ def test_tf_config(text):
     os.environ["TF_CONFIG"] = text
     try:
         with works_or_is_refused():
-            _, tasks = cluster.resolve()
+            _, tasks = cluster_tasks.resolve()
             assert tasks is None or 0 <= tasks.rank < len(tasks.addresses)
             if tasks:
                 tasks.workers_per_host()
@@ -372,12 +374,12 @@ def test_shared_variables_of_anything(data):
         value = random.integers(0, 9, shape).astype(dtype).astype(object)
     else:
         value = random.integers(0, 2, shape).astype(tf.as_dtype(dtype).as_numpy_dtype)
-    digest = replica_check._digest(value)
-    assert digest == replica_check._digest(value.copy()) != replica_check.NOT_HERE
+    digest = equal_variables._digest(value)
+    assert digest == equal_variables._digest(value.copy()) != equal_variables.NOT_HERE
     if value.size:
         other = value.copy()
         other.flat[-1] = "z" if dtype == "<U3" else not other.flat[-1]
-        assert replica_check._digest(other) != digest
+        assert equal_variables._digest(other) != digest
 
 
 # ---- what was found ---------------------------------------------------------------------------
@@ -403,7 +405,7 @@ def test_numbers_too_large_for_a_float_are_refused(make):
 def test_a_cluster_nested_too_deeply_is_refused(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", "[" * 100_000)
     with pytest.raises(ValueError, match="is not valid JSON"):
-        cluster.resolve()
+        cluster_tasks.resolve()
 
 
 def test_a_reduction_of_what_is_no_variable_is_refused():

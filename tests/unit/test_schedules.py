@@ -6,10 +6,10 @@ import math
 from fractions import Fraction
 
 import keras
-import lanes
 import numpy as np
 import pytest
 import tensorflow as tf
+from support import stacks
 
 from tf_adasum import schedules
 
@@ -138,7 +138,7 @@ def test_goes_through_the_whole_schedule(inner):
 
 
 @pytest.mark.parametrize(
-    "step", [7, np.int64(7), tf.constant(7), tf.constant(7.0), lanes.Variable(7, dtype="int64")]
+    "step", [7, np.int64(7), tf.constant(7), tf.constant(7.0), stacks.Variable(7, dtype="int64")]
 )
 def test_any_kind_of_step(step):
     schedule = LinearScalingWarmup(StepItself(), scale=2, total_steps=20, warmup=0.9)
@@ -151,7 +151,7 @@ def test_an_optimizer_follows_it(jit_compile):
         Schedules.PiecewiseConstantDecay([9], [0.1, 0.01]), scale=2, total_steps=20, warmup=0.5
     )
     optimizer = keras.optimizers.SGD(schedule)
-    variable = lanes.Variable(0.0)
+    variable = stacks.Variable(0.0)
     optimizer.build([variable])
 
     @tf.function(jit_compile=jit_compile)

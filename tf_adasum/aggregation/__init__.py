@@ -15,7 +15,7 @@ import tensorflow as tf
 from tf_adasum import ops
 from tf_adasum.aggregation import buckets, rules, sparse
 from tf_adasum.aggregation.exchange import CollectiveExchange, LocalExchange
-from tf_adasum.aggregation.memory import Memory
+from tf_adasum.aggregation.rule_application import Memory
 from tf_adasum.aggregation.rules.checks import checked_coefficients
 from tf_adasum.aggregation.scheme import Scheme
 

@@ -27,7 +27,7 @@ import os
 
 from tf_adasum.aggregation import radix_plans
 from tf_adasum.aggregation.exchange import PIECE_BYTES
-from tf_adasum.tensorflow_seam import GATHERED_SUM_BYTES
+from tf_adasum.seams.tensorflow import GATHERED_SUM_BYTES
 
 VARIABLE = "TF_ADASUM_COST_MODEL"
 

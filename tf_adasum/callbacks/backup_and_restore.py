@@ -2,8 +2,8 @@
 
 import keras
 
-from tf_adasum import keras_seam
-from tf_adasum.training_backup import TrainingBackup
+from tf_adasum.backup.training_backup import TrainingBackup
+from tf_adasum.seams import keras as keras_seam
 
 
 class BackupAndRestore(keras.callbacks.BackupAndRestore):

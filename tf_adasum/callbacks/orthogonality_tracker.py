@@ -3,8 +3,8 @@
 import keras
 import numpy as np
 
-from tf_adasum import keras_seam
 from tf_adasum.callbacks.step_tracker import StepTracker
+from tf_adasum.seams import keras as keras_seam
 
 
 @keras.saving.register_keras_serializable("tf_adasum")

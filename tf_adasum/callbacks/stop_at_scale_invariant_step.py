@@ -6,8 +6,8 @@ import sys
 
 import keras
 
-from tf_adasum import keras_seam
 from tf_adasum.optimizers import adascale
+from tf_adasum.seams import keras as keras_seam
 
 
 @keras.saving.register_keras_serializable("tf_adasum")

@@ -222,7 +222,9 @@ def _implementation(tensor: tf.Tensor, device: str | None):
 
 
 def _compiles_with_xla() -> bool:
-    from tf_adasum import tensorflow_seam  # which not every use of the operations needs
+    from tf_adasum.seams import (
+        tensorflow as tensorflow_seam,  # which not every use of the operations needs
+    )
 
     return tensorflow_seam.compiles_with_xla()
 

@@ -3,9 +3,9 @@
 import importlib
 import warnings
 
-from tf_adasum import keras_seam
 from tf_adasum.optimizers.adascale import AdaScale
 from tf_adasum.optimizers.delta_adasum import DeltaAdasum
+from tf_adasum.seams import keras as keras_seam
 
 # With Keras 2 it is TensorFlow Addons', whose import warns that its development has ended. Nothing
 # else needs Addons.

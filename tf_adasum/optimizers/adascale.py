@@ -9,10 +9,10 @@ import warnings
 import keras
 import tensorflow as tf
 
-from tf_adasum import keras_seam
 from tf_adasum.optimizers import gain
 from tf_adasum.optimizers.wrapper import WrapperOptimizer, checked
 from tf_adasum.schedules import LinearScalingWarmup
+from tf_adasum.seams import keras as keras_seam
 
 VALIDATED = (keras.optimizers.SGD,)
 

@@ -3,10 +3,10 @@
 import keras
 import tensorflow as tf
 
-from tf_adasum import keras_seam
 from tf_adasum.aggregation import rules
 from tf_adasum.aggregation.sparse import coalesced
 from tf_adasum.optimizers.wrapper import WrapperOptimizer, checked
+from tf_adasum.seams import keras as keras_seam
 
 
 @keras.saving.register_keras_serializable("tf_adasum")

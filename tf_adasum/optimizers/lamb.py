@@ -6,9 +6,9 @@ import warnings
 import keras
 import tensorflow as tf
 
-from tf_adasum import keras_seam
-from tf_adasum.keras_seam.keras3 import SelfDecayingOptimizer
 from tf_adasum.optimizers.lamb_arguments import check_number, patterns
+from tf_adasum.seams import keras as keras_seam
+from tf_adasum.seams.keras.keras3 import SelfDecayingOptimizer
 
 
 @keras.saving.register_keras_serializable("tf_adasum")

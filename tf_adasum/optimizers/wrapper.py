@@ -5,7 +5,7 @@ import warnings
 import keras
 import tensorflow as tf
 
-from tf_adasum import keras_seam
+from tf_adasum.seams import keras as keras_seam
 
 
 def _of_inner_optimizer(name):

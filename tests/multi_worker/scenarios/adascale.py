@@ -1,0 +1,125 @@
+"""AdaScale on gradients that are given, over replicas and accumulation steps."""
+
+import contextlib
+
+import keras
+import numpy as np
+import tensorflow as tf
+from support.stacks import Variable
+
+from scenarios.basics import use_rule
+from tf_adasum.optimizers import AdaScale
+from tf_adasum.seams import keras as keras_seam
+
+SHAPES = [(7, 3), (5,)]
+STEPS = 50
+
+
+def gradients_of(count, steps=STEPS, noise=1.0):
+    """For each variable [steps, count, …], float32: a common part that shrinks, and noise."""
+    random = np.random.default_rng(5)
+    common = [random.standard_normal(shape) for shape in SHAPES]
+    shrinking = np.linspace(1, 0.1, steps)[:, None]
+    return [
+        (
+            shrinking.reshape(-1, *[1] * (1 + len(shape))) * own
+            + noise * random.standard_normal((steps, count, *shape))
+        ).astype("float32")
+        for shape, own in zip(SHAPES, common, strict=True)
+    ]
+
+
+def initial_values():
+    random = np.random.default_rng(6)
+    return [random.standard_normal(shape).astype("float32") for shape in SHAPES]
+
+
+def steps(strategy, count, kind="own", steps=STEPS, momentum=0.9, schedule=False, **options):
+    """Steps on `count` gradients each; returns the weights, and after each step the estimates.
+
+    Args:
+        strategy: the workers' strategy, or None.
+        count: how many gradients are in a step: replicas x accumulation.
+        kind: "own" for the given strategy, "mirrored" for a `tf.distribute.MirroredStrategy`.
+        steps: how many.
+        momentum: of SGD.
+        schedule: whether the learning rate decays, or is 0.05.
+        options: of AdaScale.
+    """
+    if kind == "mirrored":
+        devices = [device.name for device in tf.config.list_logical_devices("CPU")]
+        strategy = tf.distribute.MirroredStrategy(devices)
+    elif strategy is not None:
+        use_rule(strategy, "mean")
+    replicas = strategy.num_replicas_in_sync if strategy else 1
+    accumulation = count // replicas
+    gradients = [tf.constant(gradient) for gradient in gradients_of(count, steps)]
+    learning_rate = 0.05
+    if schedule:
+        learning_rate = keras.optimizers.schedules.PiecewiseConstantDecay(
+            [20, 60], [0.1, 0.05, 0.01]
+        )
+    with strategy.scope() if strategy else contextlib.nullcontext():
+        variables = [Variable(value, name="v") for value in initial_values()]
+        accumulate = {"gradient_accumulation_steps": accumulation} if accumulation > 1 else {}
+        inner = keras.optimizers.SGD(learning_rate, momentum=momentum, **accumulate)
+        optimizer = AdaScale(inner, **options)
+        keras_seam.build(optimizer, variables)
+
+    @tf.function
+    def step(number, micro_step):
+        def in_replica():
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            own = tf.cast(replica, tf.int32) * accumulation + micro_step
+            # As Keras's losses: divided by the number of replicas, which are summed.
+            keras_seam.apply(
+                optimizer, [gradient[number][own] / replicas for gradient in gradients], variables
+            )
+
+        strategy.run(in_replica) if strategy else in_replica()
+
+    estimates = []
+    for number in range(steps):
+        for micro_step in range(accumulation):
+            step(tf.constant(number), tf.constant(micro_step))
+        estimates.append(
+            [
+                optimizer.gain,
+                optimizer.scale_invariant_steps,
+                optimizer.gradient_variance,
+                optimizer.gradient_squared_norm,
+            ]
+        )
+    local = strategy.experimental_local_results if strategy else lambda value: (value,)
+    copies = zip(
+        *(local(keras_seam.tensorflow_variable(variable)) for variable in variables), strict=True
+    )
+    return {
+        "estimates": np.array(estimates),
+        "weights": [np.concatenate([v.numpy().ravel() for v in copy]) for copy in copies],
+        "iterations": int(optimizer.iterations.numpy()),
+    }
+
+
+def collectives(strategy):
+    """Returns how many collectives a step has in SGD and in AdaScale, and the bytes they reduce."""
+    use_rule(strategy, "mean")
+
+    def measure(wrap):
+        with strategy.scope():
+            variables = [Variable(value, name="v") for value in initial_values()]
+            optimizer = wrap(keras.optimizers.SGD(0.05))
+            keras_seam.build(optimizer, variables)
+
+        @tf.function
+        def step():
+            strategy.run(
+                lambda: keras_seam.apply(optimizer, [tf.ones(shape) for shape in SHAPES], variables)
+            )
+
+        graph = step.get_concrete_function().graph
+        found = [node for node in graph.get_operations() if node.type.startswith("Collective")]
+        sent = [node.inputs[0].shape.num_elements() * node.inputs[0].dtype.size for node in found]
+        return [len(found), sum(sent)]
+
+    return {"sgd": measure(lambda sgd: sgd), "adascale": measure(AdaScale)}

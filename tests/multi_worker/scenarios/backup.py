@@ -1,0 +1,187 @@
+"""What the worker processes do for `test_backup.py`: break off, go on, and the same unbroken."""
+
+import pathlib
+import warnings
+
+import keras
+import numpy as np
+import tensorflow as tf
+from support.stacks import LossScaleOptimizer, copies_of
+
+from scenarios.basics import random_data, use_rule
+from scenarios.callback import Interrupted, rank_of
+from tf_adasum.aggregation import rules
+from tf_adasum.callbacks import BackupAndRestore
+from tf_adasum.optimizers import AdaScale, DeltaAdasum
+from tf_adasum.seams import keras as keras_seam
+
+ROWS, BATCH, EPOCHS = 72, 12, 3  # six batches in an epoch
+
+
+def adam_with_everything():
+    return keras.optimizers.Adam(0.01, use_ema=True, gradient_accumulation_steps=2)
+
+
+# Of each kind of training: the rule, and what makes the optimizer.
+TRAININGS = {
+    "adam": ("adasum", adam_with_everything),
+    "adacons": (rules.AdaCons(momentum=0.9), lambda: keras.optimizers.SGD(0.05, momentum=0.9)),
+    "adascale": ("mean", lambda: AdaScale(keras.optimizers.SGD(0.05, momentum=0.9))),
+    "delta": (
+        "adasum",
+        lambda: DeltaAdasum(keras.optimizers.Adam(0.02), local_steps=4),
+    ),
+    "loss_scale": (
+        "adasum",
+        lambda: LossScaleOptimizer(
+            keras.optimizers.Adam(0.01), initial_scale=8.0, dynamic_growth_steps=4
+        ),
+    ),
+}
+
+
+def compiled_model(strategy, kind="adam", seed=1, together=1):
+    """With dropout and statistics that differ between replicas."""
+    rule, make = TRAININGS[kind]
+    use_rule(strategy, rule)
+    keras.utils.set_random_seed(seed)
+    with strategy.scope():
+        model = keras.Sequential(
+            [
+                keras.layers.Input([6]),
+                keras.layers.Dense(8, activation="tanh"),
+                keras.layers.BatchNormalization(momentum=0.5),
+                keras.layers.Dropout(0.3),
+                keras.layers.Dense(1),
+            ]
+        )
+        model.compile(make(), "mse", metrics=["mae"], steps_per_execution=together)
+    return model
+
+
+class BreakOff(keras.callbacks.Callback):
+    """Fails after a batch: the last of its step."""
+
+    def __init__(self, epoch, batch):
+        super().__init__()
+        self.at, self.epoch = (epoch, batch), None
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_train_batch_end(self, batch, logs=None):
+        if (self.epoch, batch) == self.at:
+            raise Interrupted
+
+
+class Batches(keras.callbacks.Callback):
+    """Which batches were trained: 100 epoch + batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.seen.append(100 * self.epoch + batch)
+
+
+def dataset_of(data, x, y):
+    """arrays, or a dataset; each with the arguments of `fit` for it."""
+    if data in ("arrays", "shuffled"):
+        return (x, y), {"batch_size": BATCH, "shuffle": data == "shuffled"}
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH, drop_remainder=True)
+    if data == "steps":  # one pass in three epochs, then the next
+        return (dataset.repeat(2),), {"steps_per_epoch": 4}
+    elif data == "shuffled steps":
+        return (x, y), {"batch_size": BATCH, "steps_per_epoch": 2}
+    return (dataset,), {}
+
+
+def fit(model, callbacks, data="arrays", epochs=EPOCHS):
+    given, options = dataset_of(data, *random_data(ROWS))
+    callbacks = [*callbacks, keras.callbacks.LearningRateScheduler(lambda _, rate: 0.8 * rate)]
+    return model.fit(*given, epochs=epochs, verbose=0, callbacks=callbacks, **options)
+
+
+def backup_of(strategy, folder, plain=False, only_worker_0=False, **options):
+    if only_worker_0 and rank_of(strategy) > 0:
+        return []
+    kind = keras.callbacks.BackupAndRestore if plain else BackupAndRestore
+    return [kind(folder.format(rank=rank_of(strategy)), **options)]
+
+
+def state_of(strategy, model):
+    """All variables on each local replica."""
+    reductions = keras_seam.reductions_of(model.optimizer)
+    rule_state = reductions.rule_state if reductions else None
+    variables = [*model.variables, *keras_seam.all_variables(model.optimizer)]
+    variables += rule_state.of_name.values() if rule_state else []
+    return {
+        f"variable {index}.{local}": copy.numpy()
+        for index, variable in enumerate(variables)
+        for local, copy in enumerate(copies_of(strategy, variable))
+    }
+
+
+def results_of(strategy, model, history, batches):
+    logs = {f"log {name}": values for name, values in history.history.items()}
+    return {**state_of(strategy, model), **logs, "epochs": history.epoch, "batches": batches.seen}
+
+
+def train_unbroken(strategy, folder, kind="adam", data="arrays", together=1, **options):
+    """With backups, as the order of shuffled arrays is theirs."""
+    model = compiled_model(strategy, kind, together=together)
+    batches = Batches()
+    history = fit(model, [batches, *backup_of(strategy, folder, **options)], data)
+    return results_of(strategy, model, history, batches)
+
+
+def break_off(strategy, folder, at, kind="adam", data="arrays", together=1, **options):
+    model = compiled_model(strategy, kind, together=together)
+    try:
+        fit(model, [*backup_of(strategy, folder, **options), BreakOff(*at)], data)
+    except Interrupted:
+        return {}
+    raise AssertionError("not interrupted")
+
+
+def go_on(strategy, folder, kind="adam", data="arrays", together=1, epochs=EPOCHS, **options):
+    """By a model with other weights, others on each worker."""
+    model = compiled_model(strategy, kind, seed=5 + rank_of(strategy), together=together)
+    batches = Batches()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        callbacks = [batches, *backup_of(strategy, folder, **options)]
+        history = fit(model, callbacks, data, epochs)
+    said = "\n".join(str(each.message) for each in caught if each.category is UserWarning)
+    return {**results_of(strategy, model, history, batches), "warnings": said}
+
+
+def break_off_and_go_on(strategy, folder, at, **options):
+    break_off(strategy, folder, at, **options)
+    return go_on(strategy, folder, **options)
+
+
+def message_of_going_on(strategy, folder, **options):
+    """That of the exception, which has to come on every worker."""
+    try:
+        go_on(strategy, folder, **options)
+    except Exception as error:
+        return {"message": f"{type(error).__name__}: {error}"}
+    raise AssertionError("nothing was raised")
+
+
+def second_fit_starts_at_the_beginning(strategy, folder):
+    """Two trainings of one model, one after the other."""
+    model = compiled_model(strategy)
+    backup = backup_of(strategy, folder)
+    return {str(number): fit(model, backup, epochs=2).epoch for number in range(2)} | {
+        "left": pathlib.Path(folder).exists()
+    }
+
+
+def finite(history):
+    return bool(np.isfinite(history.history["loss"]).all())

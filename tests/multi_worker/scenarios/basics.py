@@ -1,0 +1,308 @@
+"""What the worker processes do: each function trains or reduces something and returns arrays.
+
+Every function takes the strategy first; `None` is one process without any.
+"""
+
+import contextlib
+
+import keras
+import numpy as np
+import tensorflow as tf
+from support import oracle
+from support.stacks import copies_of
+
+from tf_adasum.aggregation import Scheme, rules
+from tf_adasum.seams import keras as keras_seam
+from tf_adasum.seams import tensorflow as tensorflow_seam
+
+
+def use_rule(strategy, rule, **options):
+    """Gives a strategy another rule; outside tests a strategy has one scheme for life."""
+    strategy._aggregation = rules.get(rule)
+    strategy._scheme = Scheme.checked(
+        strategy._aggregation, strategy.num_replicas_in_sync, **options
+    )
+    tensorflow_seam.cross_device_ops(strategy.extended).scheme = strategy._scheme
+
+
+def scope(strategy):
+    return strategy.scope() if strategy else contextlib.nullcontext()
+
+
+def random_data(rows, features=6, seed=0):
+    generator = np.random.default_rng(seed)
+    x = generator.standard_normal([rows, features]).astype("float32")
+    y = np.sin(x.sum(axis=1, keepdims=True)).astype("float32")
+    return x, y
+
+
+def build_mlp(features=6, **kernel):
+    return keras.Sequential(
+        [
+            keras.layers.Input([features]),
+            keras.layers.Dense(8, activation="tanh", **kernel),
+            keras.layers.Dense(1),
+        ]
+    )
+
+
+def weights_of(model):
+    return {f"weight{index}": value for index, value in enumerate(model.get_weights())}
+
+
+def train_on_global_batches(strategy, rule, batch_size=24, steps=30):
+    """Momentum SGD on fixed global batches; returns weights, losses and a metric."""
+    if strategy:
+        use_rule(strategy, rule)
+    keras.utils.set_random_seed(1)
+    x, y = random_data(batch_size * 5)
+    with scope(strategy):
+        model = build_mlp()
+        model.compile(
+            optimizer=keras.optimizers.SGD(0.05, momentum=0.9), loss="mse", metrics=["mae"]
+        )
+    history = model.fit(
+        x, y, batch_size=batch_size, epochs=steps // 5, shuffle=False, verbose=0
+    ).history
+    return {"loss": history["loss"], "mae": history["mae"], **weights_of(model)}
+
+
+LOSSES = {
+    "mean": lambda: keras.losses.MeanSquaredError(),
+    "sum": lambda: keras.losses.MeanSquaredError(reduction="sum"),
+    "function": lambda: lambda y, p: tf.reduce_mean(tf.square(y - p), axis=-1),
+}
+
+
+def train_on_identical_data(
+    strategy, replicas, loss, rule="adasum", l2=0.0, clipnorm=None, run_eagerly=False
+):
+    """Every replica gets the same rows in every step."""
+    if strategy:
+        use_rule(strategy, rule)
+    keras.utils.set_random_seed(2)
+    own_x, own_y = random_data(32)
+    # Of each global batch every replica gets one block of eight rows, the same for all.
+    x, y = (
+        np.concatenate([block for block in np.split(values, 4) for _ in range(replicas)])
+        for values in (own_x, own_y)
+    )
+    with scope(strategy):
+        model = build_mlp(kernel_regularizer=keras.regularizers.L2(l2) if l2 else None)
+        model.compile(
+            optimizer=keras.optimizers.SGD(0.01, clipnorm=clipnorm),
+            loss=LOSSES[loss](),
+            run_eagerly=run_eagerly,
+        )
+    history = model.fit(x, y, batch_size=8 * replicas, epochs=3, shuffle=False, verbose=0).history
+    return {"loss": history["loss"], **weights_of(model)}
+
+
+def train_on_disjoint_features(strategy):
+    """One step of a linear model; replica r's rows have nothing but feature r."""
+    use_rule(strategy, "adasum")
+    replicas = strategy.num_replicas_in_sync
+    x = np.repeat(np.eye(replicas, dtype="float32"), 4, axis=0)
+    y = np.arange(1, 4 * replicas + 1, dtype="float32")[:, None]
+    with scope(strategy):
+        model = keras.Sequential(
+            [
+                keras.layers.Input([replicas]),
+                keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros"),
+            ]
+        )
+        model.compile(optimizer=keras.optimizers.SGD(1.0), loss="mse")
+    model.fit(x, y, batch_size=4 * replicas, epochs=1, shuffle=False, verbose=0)
+    return weights_of(model)
+
+
+def train_with_adam(strategy, rule, steps=50):
+    """Returns every local replica's copy of every variable, optimizer's included."""
+    use_rule(strategy, rule)
+    keras.utils.set_random_seed(3)
+    x, y = random_data(24 * 5)
+    with scope(strategy):
+        model = build_mlp()
+        model.compile(optimizer=keras.optimizers.Adam(0.01), loss="mse")
+    model.fit(x, y, batch_size=24, epochs=steps // 5, verbose=0)
+    copies = {}
+    for number, variable in enumerate(model.variables + keras_seam.all_variables(model.optimizer)):
+        for local, copy in enumerate(copies_of(strategy, variable)):
+            copies[f"{number}.{local}"] = copy.numpy()
+    return copies
+
+
+def reduce_gradients(strategy, rule, bytes_per_pack=0, not_finite=None, eager=False):
+    """Combines given gradients; returns every local replica's result, as float64.
+
+    Args:
+        not_finite: (replica, value): where the last variable's gradient holds one such number.
+    """
+    use_rule(strategy, rule)
+    gradients = known_gradients(strategy.num_replicas_in_sync, not_finite)
+    marker = tensorflow_seam.GradientReduction(bytes_per_pack=bytes_per_pack)
+
+    def step():
+        context = tf.distribute.get_replica_context()
+        own = [tf.gather(gradient, context.replica_id_in_sync_group) for gradient in gradients]
+        return context.all_reduce("SUM", own, options=marker)
+
+    run = (lambda: strategy.run(step)) if eager else tf.function(lambda: strategy.run(step))
+    return {
+        f"{number}.{local}": tf.cast(copy, tf.float64).numpy()
+        for number, combined in enumerate(run())
+        for local, copy in enumerate(strategy.experimental_local_results(combined))
+    }
+
+
+def reduce_large_gradient(strategy, size):
+    """Combines one gradient that goes through the collectives in several pieces."""
+    use_rule(strategy, "adasum")
+    generator = np.random.default_rng(9)
+    replicas = strategy.num_replicas_in_sync
+    gradients = generator.standard_normal([replicas, size], dtype=np.float32) + np.float32(0.3)
+
+    @tf.function
+    def step(gradients):
+        def replica_step():
+            context = tf.distribute.get_replica_context()
+            own = tf.gather(gradients, context.replica_id_in_sync_group)
+            return context.all_reduce("SUM", [own], options=strategy.gradient_reduction)
+
+        return strategy.run(replica_step)[0]
+
+    copies = strategy.experimental_local_results(step(gradients))
+    expected = oracle.adasum(gradients)
+    return {"errors": [np.abs(copy.numpy() / expected - 1).max() for copy in copies]}
+
+
+def known_gradients(replicas, not_finite=None):
+    """Tensors [replicas, ...] of several shapes and all dtypes, the same on every worker."""
+    generator = np.random.default_rng(4)
+    shapes = [([3, 5], "float32"), ([], "float32"), ([1], "float64"), ([1801], "float32")]
+    shapes += [([0, 4], "float32"), ([17], "float16"), ([2, 2, 2], "bfloat16"), ([7], "float32")]
+    common = generator.standard_normal(5000)
+    gradients = []
+    for shape, dtype in shapes:
+        size = int(np.prod(shape))
+        own = generator.standard_normal([replicas, size]) + common[:size]
+        gradients.append(tf.cast(own.reshape([replicas, *shape]), dtype))
+    if not_finite:
+        replica, value = not_finite
+        last = gradients[-1].numpy()
+        last[replica, 3] = float(value)
+        gradients[-1] = tf.constant(last)
+    return gradients
+
+
+def apply_unusable_gradient(strategy, dtype):
+    """Returns the message of the error that a gradient of that dtype raises."""
+    use_rule(strategy, "adasum")
+
+    @tf.function
+    def step():
+        def replica_step():
+            context = tf.distribute.get_replica_context()
+            marker = strategy.gradient_reduction
+            return context.all_reduce("SUM", [tf.cast(tf.ones([3]), dtype)], options=marker)
+
+        return strategy.run(replica_step)
+
+    try:
+        step()
+    except ValueError as error:
+        return {"message": str(error)}
+    return {"message": ""}
+
+
+def reduce_other_things(strategy, rule=None):
+    """Moments of SyncBatchNormalization, a metric, a loss, the user's own sums and means."""
+    if rule:
+        use_rule(strategy, rule)
+    keras.utils.set_random_seed(5)
+    replicas = strategy.num_replicas_in_sync
+    inputs = np.random.default_rng(6).standard_normal([replicas, 16, 3]).astype("float32")
+    with scope(strategy):
+        normalization = keras.layers.BatchNormalization(synchronized=True, momentum=0.5)
+        normalization.build([None, 3])
+        metric = keras.metrics.MeanSquaredError()
+
+    @tf.function
+    def step():
+        def replica_step():
+            context = tf.distribute.get_replica_context()
+            own = tf.gather(tf.constant(inputs), context.replica_id_in_sync_group)
+            normalized = normalization(own, training=True)
+            metric.update_state(own, normalized)
+            summed = context.all_reduce("SUM", [own, tf.reduce_sum(own)])
+            averaged = context.all_reduce("MEAN", own)
+            gathered = context.all_gather(own[:2], axis=0)
+            return normalized, summed[0], summed[1], averaged, gathered
+
+        return strategy.run(replica_step)
+
+    names = ["normalized", "sum", "scalar sum", "mean", "gathered"]
+    results = {
+        name: np.stack([copy.numpy() for copy in strategy.experimental_local_results(value)])
+        for name, value in zip(names, step(), strict=True)
+    }
+    results["moving mean"] = normalization.moving_mean.numpy()
+    results["moving variance"] = normalization.moving_variance.numpy()
+    results["metric"] = metric.result().numpy()
+    return results
+
+
+def evaluate_and_predict(strategy):
+    """Losses and metrics of `fit` without learning, `evaluate` and `predict`."""
+    if strategy:
+        use_rule(strategy, "adasum")
+    keras.utils.set_random_seed(7)
+    x, y = random_data(96)
+    with scope(strategy):
+        model = build_mlp()
+        model.compile(optimizer=keras.optimizers.SGD(0.0), loss="mse", metrics=["mae", "mape"])
+    fitted = model.fit(x, y, batch_size=24, shuffle=False, verbose=0).history
+    evaluated = model.evaluate(x, y, batch_size=24, verbose=0, return_dict=True)
+    return {
+        "predicted": model.predict(x, batch_size=24, verbose=0),
+        **{f"fit {name}": value[0] for name, value in fitted.items()},
+        **{f"evaluate {name}": value for name, value in evaluated.items()},
+    }
+
+
+def train_unbuilt_model(strategy, rows):
+    """A model without Input, whose first batches differ in length between the replicas."""
+    use_rule(strategy, "adasum")
+    keras.utils.set_random_seed(8)
+    x, y = random_data(rows)
+    with scope(strategy):
+        model = keras.Sequential([keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(1)])
+        model.compile(optimizer="sgd", loss="mse", metrics=["mae"])
+    history = model.fit(x, y, batch_size=32, epochs=2, shuffle=False, verbose=0).history
+    return {"loss": history["loss"], **weights_of(model)}
+
+
+def collective_attributes(strategy, **options):
+    """Timeouts and hints of the collectives that reduce a large and a small bucket."""
+    use_rule(strategy, "adasum")
+    marker = tensorflow_seam.GradientReduction(**options)
+
+    @tf.function
+    def step():
+        def replica_step():
+            context = tf.distribute.get_replica_context()
+            gradients = [tf.ones([5]), tf.ones([5_000_000])]
+            return context.all_reduce("SUM", gradients, options=marker)
+
+        return strategy.run(replica_step)
+
+    nodes = [
+        node
+        for node in step.get_concrete_function().graph.as_graph_def().node
+        if node.op.startswith("Collective")
+    ]
+    return {
+        "ops": sorted(node.op for node in nodes),
+        "timeouts": [node.attr["timeout_seconds"].f for node in nodes],
+        "hints": [node.attr["communication_hint"].s.decode() for node in nodes],
+    }

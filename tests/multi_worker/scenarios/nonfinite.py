@@ -1,0 +1,246 @@
+"""Steps in which one replica's gradients are not finite: left out, or an error."""
+
+import contextlib
+import warnings
+
+import keras
+import numpy as np
+import tensorflow as tf
+from support import stacks
+from support.stacks import LossScaleOptimizer, Variable, loss_scale_of
+
+from scenarios.basics import build_mlp, random_data, use_rule
+from tf_adasum import optimizers, rules
+from tf_adasum.replicas import nonfinite_gradients
+from tf_adasum.seams import keras as keras_seam
+
+SHAPES = [(4, 3), (5,)]
+STEPS = 4
+BAD_AFTER = 1  # so many steps
+RULES = {"adasum of the model": rules.Adasum("model")}
+
+SGD, Adam, Schedule = (
+    keras.optimizers.SGD,
+    keras.optimizers.Adam,
+    keras.optimizers.schedules.ExponentialDecay,
+)
+OPTIMIZERS = {
+    "momentum": lambda: SGD(Schedule(0.1, 1, 0.5), momentum=0.9),
+    "adam": lambda: Adam(0.1, weight_decay=0.1, clipnorm=1.0),
+    "ema": lambda: Adam(0.1, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2),
+    "accumulate": lambda: Adam(0.1, gradient_accumulation_steps=2),
+    "lamb": lambda: optimizers.LAMB(0.1, weight_decay=0.01),
+    "adascale": lambda: optimizers.AdaScale(SGD(0.1, momentum=0.9), smoothing=0.5),
+    "adascale accumulate": lambda: optimizers.AdaScale(
+        SGD(0.1, momentum=0.9, gradient_accumulation_steps=2), smoothing=0.5
+    ),
+    "delta": lambda: optimizers.DeltaAdasum(Adam(0.1)),
+    "delta of 2": lambda: optimizers.DeltaAdasum(Adam(0.1), local_steps=2),
+}
+
+
+@contextlib.contextmanager
+def on_nonfinite(strategy, action):
+    """Lets a strategy act like one that was made with this argument."""
+    before = strategy._nonfinite
+    strategy._nonfinite = nonfinite_gradients.NonFinite(strategy, action)
+    try:
+        yield
+    finally:
+        strategy._nonfinite = before
+
+
+# The end of the paths of what loss scaling changes, where it leaves a step out.
+OF_LOSS_SCALING = ("dynamic_scale", "step_counter", "current_loss_scale", "good_steps")
+if stacks.IS_KERAS_2:
+    OF_LOSS_SCALING += ("iteration", "iter")
+
+
+class Stepping:
+    """An optimizer on gradients that are given; one replica's may be poisoned.
+
+    Args:
+        strategy: the strategy.
+        make: function that returns the optimizer.
+        is_scaled: whether a `LossScaleOptimizer` is around it, and the gradients are scaled.
+        sparse: whether the first variable's gradient is sparse.
+    """
+
+    def __init__(self, strategy, make, is_scaled=False, sparse=False):
+        self.strategy, replicas = strategy, strategy.num_replicas_in_sync
+        random = np.random.default_rng(31)
+        gradients = [
+            tf.constant(random.standard_normal((STEPS, replicas, *shape)) + 0.5, tf.float32)
+            for shape in SHAPES
+        ]
+        with strategy.scope():
+            self.variables = [
+                Variable(random.standard_normal(shape).astype("float32"), name=f"v{index}")
+                for index, shape in enumerate(SHAPES)
+            ]
+            self.optimizer = optimizer = make()
+            if is_scaled:
+                optimizer = LossScaleOptimizer(optimizer, initial_scale=1024.0)
+                self.optimizer = optimizer
+            keras_seam.build(optimizer, self.variables)
+
+        @tf.function(autograph=False)
+        def step(number, poison):
+            def in_replica():
+                replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+                own = [gradient[number][replica] for gradient in gradients]
+                if is_scaled:
+                    own = stacks.scaled(optimizer, own)
+                own[0] += tf.concat([[[poison[replica]] * 3], tf.zeros([3, 3])], axis=0)
+                if sparse:
+                    own[0] = tf.IndexedSlices(own[0][:2], tf.constant([1, 3]), tf.constant([4, 3]))
+                keras_seam.apply(optimizer, own, self.variables)
+
+            strategy.run(in_replica)
+
+        self._step = step
+
+    def step(self, number, poisoned=None, poison=np.inf):
+        """The step of a number; a replica's gradient may get a poison."""
+        poisons = np.zeros(self.strategy.num_replicas_in_sync, "float32")
+        if poisoned is not None:
+            poisons[poisoned] = poison
+        self._step(tf.constant(number), tf.constant(poisons))
+
+    def copies(self):
+        """dict from names to all variables on each local replica, but those of loss scaling."""
+        kept = [*self.variables, *keras_seam.all_variables(self.optimizer)]
+        reductions = keras_seam.reductions_of(self.optimizer)
+        if reductions is not None and reductions.rule_state:
+            kept += reductions.rule_state.variables
+        local = self.strategy.experimental_local_results
+        return {
+            f"{index} {keras_seam.path_of(variable)}.{number}": copy
+            for index, variable in enumerate(kept)
+            if not keras_seam.path_of(variable).endswith(OF_LOSS_SCALING)
+            for number, copy in enumerate(local(keras_seam.tensorflow_variable(variable)))
+        }
+
+    def state(self):
+        return {name: copy.numpy() for name, copy in self.copies().items()}
+
+
+def left_out(strategy, rule, optimizer, guard, poisoned, poison="inf", sparse=False):
+    """The same steps twice; the second time with one more, of which a replica's part is poisoned.
+
+    Args:
+        strategy: the workers' strategy.
+        rule: the rule's name.
+        optimizer: a name in OPTIMIZERS.
+        guard: "loss scaling" or "skip".
+        poisoned: the replica.
+        poison: what is added to its gradient.
+        sparse: whether one gradient is sparse.
+    """
+    use_rule(strategy, RULES.get(rule, rule))
+    is_scaled = guard == "loss scaling"
+    with on_nonfinite(strategy, "propagate" if is_scaled else guard):
+        stepping = Stepping(strategy, OPTIMIZERS[optimizer], is_scaled, sparse)
+        results, initially = {}, stepping.state()
+        for run in ("without", "with"):
+            for number in range(STEPS):
+                if run == "with" and number == BAD_AFTER:
+                    results |= {f"before {n}": v for n, v in stepping.state().items()}
+                    stepping.step(number, poisoned, float(poison))
+                    results |= {f"after {n}": v for n, v in stepping.state().items()}
+                elif is_scaled and stacks.IS_KERAS_2 and number == BAD_AFTER:
+                    stepping.optimizer.iterations.assign_add(1)  # it counts what it leaves out
+                stepping.step(number)
+            results |= {f"{run} {name}": value for name, value in stepping.state().items()}
+            if run == "without":
+                for name, copy in stepping.copies().items():
+                    copy.assign(initially[name])
+                if stacks.IS_KERAS_2:  # whose path is left out above
+                    stepping.optimizer.iterations.assign(0)
+        scale = loss_scale_of(stepping.optimizer).numpy() if is_scaled else 512.0
+        skipped = 1 if is_scaled else strategy.skipped_steps
+    return results | {"scale": scale, "skipped": skipped}
+
+
+def raised(strategy, rule, way):
+    """One replica's gradient of the second variable gets a NaN; returns the errors.
+
+    Args:
+        strategy: the workers' strategy.
+        rule: the rule's name.
+        way: "fit", "executions", "eagerly", "loop" or "scaled loop".
+    """
+    use_rule(strategy, rule)
+    last = strategy.num_replicas_in_sync - 1
+    with on_nonfinite(strategy, "raise"):
+        if way.endswith("loop"):
+            stepping = Stepping(strategy, OPTIMIZERS["adam"], is_scaled=way == "scaled loop")
+            stepping.step(0)
+            before = stepping.state()
+            outcome = _outcome(lambda: stepping.step(1, last))
+            outcome["unchanged"] = all(
+                (before[name] == value).all() for name, value in stepping.state().items()
+            )
+            stepping.step(2)  # the workers can still talk to each other
+            return outcome
+        x, y = random_data(8 * strategy.num_replicas_in_sync * 4)
+        keras.utils.set_random_seed(3)
+        y[8 * strategy.num_replicas_in_sync * 2 - 1] = np.nan  # the last replica's, in step 2
+        with strategy.scope():
+            model = build_mlp()
+            model.compile(
+                "adam",
+                "mse",
+                run_eagerly=way == "eagerly",
+                steps_per_execution=3 if way == "executions" else 1,
+            )
+        batch = 8 * strategy.num_replicas_in_sync
+        outcome = _outcome(lambda: model.fit(x, y, batch_size=batch, shuffle=False, verbose=0))
+        outcome["unchanged"] = int(model.optimizer.iterations.numpy()) == 1
+        outcome["finite"] = all(np.isfinite(weight).all() for weight in model.get_weights())
+        return outcome
+
+
+def _outcome(function):
+    try:
+        function()
+    except Exception as error:
+        return {"type": type(error).__name__, "message": str(error)}
+    return {"type": "none", "message": ""}
+
+
+def skipped_in_fit(strategy, rule, make="momentum", executions=1):
+    """A fit in which one row of the second of four steps is NaN; and one without these rows."""
+    use_rule(strategy, rule)
+    replicas = strategy.num_replicas_in_sync
+    batch = 8 * replicas
+    ids = np.random.default_rng(5).integers(0, 20, [batch * 4, 3])
+    y = np.sin(ids.sum(axis=1, keepdims=True)).astype("float32")
+    poisoned = y.copy()
+    poisoned[2 * batch - 1] = np.nan
+    weights = []
+    rest = np.r_[0:batch, 2 * batch : 4 * batch]
+    with on_nonfinite(strategy, "skip"), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for rows, values in ((ids, poisoned), (ids[rest], y[rest])):
+            keras.utils.set_random_seed(6)
+            with strategy.scope():
+                model = keras.Sequential(
+                    [
+                        keras.layers.Input([3], dtype="int32"),
+                        keras.layers.Embedding(20, 4),
+                        keras.layers.Flatten(),
+                        keras.layers.Dense(1),
+                    ]
+                )
+                model.compile(OPTIMIZERS[make](), "mse", steps_per_execution=executions)
+            model.fit(rows, values, batch_size=batch, epochs=2, shuffle=False, verbose=0)
+            weights.append((model.get_weights(), int(model.optimizer.iterations.numpy())))
+        skipped = strategy.skipped_steps
+    (actual, actual_count), (expected, expected_count) = weights
+    return {
+        "equal": [(a == b).all() for a, b in zip(actual, expected, strict=True)],
+        "iterations": [actual_count, expected_count],
+        "skipped": skipped,
+        "warnings": [str(w.message) for w in caught if "left out" in str(w.message)],
+    }

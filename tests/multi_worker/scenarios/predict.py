@@ -1,0 +1,148 @@
+"""What workers do for test_predict.py: `predict`, `evaluate` and the `..._on_batch` methods.
+
+Every function takes the strategy first; `None` is one process without any.
+"""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from scenarios.basics import build_mlp, random_data, scope, weights_of
+
+
+def rows_from(first, count):
+    """Rows that say which they are, as [count, 1]."""
+    return np.arange(first, first + count, dtype="float32")[:, None]
+
+
+def build_identity():
+    """A model that gives its input back."""
+    identity = keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")
+    return keras.Sequential([keras.layers.Input([1]), identity])
+
+
+def build_two_outputs():
+    """A model that gives its input back, and twice its input in three columns."""
+    twice = keras.layers.Dense(3, use_bias=False, kernel_initializer=keras.initializers.Constant(2))
+    inputs = keras.layers.Input([1])
+    return keras.Model(inputs, {"row": build_identity()(inputs), "twice": twice(inputs)})
+
+
+def predict(strategy, arrays, datasets):
+    """Predictions for arrays and batched datasets of "rows/batch size", by one and two outputs."""
+    with scope(strategy):
+        one_output, two_outputs = build_identity(), build_two_outputs()
+    results = {}
+    for case in arrays:
+        rows, batch_size = map(int, case.split("/"))
+        results[case] = one_output.predict(rows_from(1, rows), batch_size=batch_size, verbose=0)
+    for case in datasets:
+        rows, batch_size = map(int, case.split("/"))
+        dataset = tf.data.Dataset.from_tensor_slices(rows_from(1, rows)).batch(batch_size)
+        unknown = dataset.filter(lambda batch: tf.reduce_all(batch > 0))
+        results[f"dataset {case}"] = one_output.predict(dataset, verbose=0)
+        results[f"dataset of unknown length {case}"] = one_output.predict(unknown, verbose=0)
+        two = two_outputs.predict(dataset, verbose=0)
+        results[f"first of two outputs {case}"] = two["row"]
+        results[f"second of two outputs {case}"] = two["twice"][:, 1:2] / 2
+    return results
+
+
+def predict_with_dtype(strategy, rows, dtype):
+    """Predictions of a model with outputs of that dtype."""
+    with scope(strategy):
+        inputs = keras.layers.Input([1])
+        outputs = keras.layers.Lambda(lambda values: tf.cast(values, dtype))(inputs)
+        model = keras.Model(inputs, outputs)
+    predicted = model.predict(rows_from(1, rows), batch_size=4, verbose=0)
+    return {"dtype": predicted.dtype.name, "rows": predicted.astype("float32")}
+
+
+def build_classifier(strategy, learning_rate=0.0):
+    """A compiled model whose metrics are means, weighted means and weighted counts."""
+    keras.utils.set_random_seed(1)
+    with scope(strategy):
+        model = build_mlp()
+        model.add(keras.layers.Activation("sigmoid"))
+        model.compile(
+            optimizer=keras.optimizers.SGD(learning_rate),
+            loss="binary_crossentropy",
+            metrics=["accuracy"],
+            weighted_metrics=["mae", keras.metrics.FalsePositives(name="false_positives")],
+        )
+    return model
+
+
+def labelled_data(rows, weights):
+    """Features, labels, and the arguments that weigh them."""
+    x, y = random_data(rows)
+    weight = np.random.default_rng(2).uniform(0.1, 2, rows).astype("float32")
+    arguments = {
+        "none": {},
+        "sample_weight": {"sample_weight": weight},
+        "class_weight": {"class_weight": {0: 0.5, 1: 3.0}},
+    }
+    return x, (y > 0).astype("float32"), arguments[weights]
+
+
+def evaluate(strategy, rows, weights):
+    """What `evaluate` says of that many rows in batches of 32."""
+    x, y, weighing = labelled_data(rows, weights)
+    model = build_classifier(strategy)
+    return model.evaluate(x, y, batch_size=32, verbose=0, return_dict=True, **weighing)
+
+
+def evaluate_on_batch(strategy, rows, weights):
+    """What `test_on_batch` says, as a dict and as a list."""
+    x, y, weighing = labelled_data(rows, weights)
+    model = build_classifier(strategy)
+    logs = model.test_on_batch(x, y, return_dict=True, **weighing)
+    return {**logs, "list": model.test_on_batch(x, y, **weighing)}
+
+
+def train(strategy, rows, weights, on_batch):
+    """Logs of three updates by one batch, and the weights after them."""
+    x, y, weighing = labelled_data(rows, weights)
+    model = build_classifier(strategy, learning_rate=0.5)
+    if on_batch:
+        logs = [model.train_on_batch(x, y, return_dict=True, **weighing) for _ in range(3)]
+        history = {name: [log[name] for log in logs] for name in logs[0]}
+    else:
+        options = {"batch_size": rows, "epochs": 3, "shuffle": False, "verbose": 0}
+        history = model.fit(x, y, **options, **weighing).history
+    return {**history, **weights_of(model)}
+
+
+def predict_on_batch(strategy, rows):
+    """Predictions for batches of those numbers of rows."""
+    with scope(strategy):
+        model = build_two_outputs()
+    return {
+        f"{count} {name}": output
+        for count in rows
+        for name, output in model.predict_on_batch(rows_from(1, count)).items()
+    }
+
+
+def wrong_batches(strategy):
+    """The messages of the errors that wrong batches raise; "" where there is none."""
+    x, y = random_data(10)
+    with scope(strategy):
+        model = build_mlp()
+        model.compile(optimizer="sgd", loss="mse")
+    calls = {
+        "empty": lambda: model.train_on_batch(x[:0], y[:0]),
+        "different lengths": lambda: model.train_on_batch(x, y[:9]),
+        "both weights": lambda: model.train_on_batch(
+            x, y, sample_weight=np.ones(10), class_weight={0: 1.0}
+        ),
+        "weights as a list": lambda: model.train_on_batch(x, y, sample_weight=[0.5] * 10),
+    }
+    messages = {}
+    for name, call in calls.items():
+        try:
+            call()
+            messages[name] = ""
+        except ValueError as error:
+            messages[name] = str(error)
+    return messages

@@ -1,0 +1,84 @@
+"""Workers whose datasets differ in length."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from scenarios.basics import random_data, use_rule
+from scenarios.keras import worker_of
+from tf_adasum.seams import keras as keras_seam
+
+BATCH = 4
+
+
+def dataset_of(batches, unknown=False):
+    """A dataset of so many batches of known rows; of -1: without end."""
+    x, y = random_data(BATCH * abs(batches), seed=abs(batches))
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
+    if batches < 0:
+        return dataset.repeat()
+    return dataset.filter(lambda *rows: True) if unknown else dataset
+
+
+def model_of(strategy, rate=0.05):
+    keras.utils.set_random_seed(9)
+    with strategy.scope():
+        model = keras.Sequential([keras.layers.Input([6]), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(rate), "mse", metrics=["mae"])
+    return model
+
+
+def from_function(strategy, batches, unknown, loop=False, steps=None):
+    """Two epochs; returns the logs, weights and steps, or the error's message.
+
+    Args:
+        strategy: the workers' strategy.
+        batches: of each worker.
+        unknown: whether the datasets know how many.
+        loop: whether a custom loop trains.
+        steps: of an epoch; None as many as there are.
+    """
+    use_rule(strategy, "adasum")
+    own = batches[worker_of(strategy)]
+    model = model_of(strategy, rate=0.05 if loop else 0.0)
+    try:
+        dataset = strategy.distribute_datasets_from_function(lambda _: dataset_of(own, unknown))
+    except ValueError as error:
+        return {"message": str(error)}
+    if not loop:
+        history = model.fit(dataset, epochs=2, steps_per_epoch=steps, verbose=0).history
+        return {"message": "", **history}
+
+    @tf.function(reduce_retracing=True)
+    def step(batch):
+        def in_replica(x, y):
+            with tf.GradientTape() as tape:
+                squares = tf.reduce_sum(tf.square(model(x, training=True) - y))
+                loss = tf.math.divide_no_nan(squares, tf.cast(tf.shape(x)[0], tf.float32))
+            gradients = tape.gradient(loss, model.trainable_variables)
+            keras_seam.apply(model.optimizer, gradients, model.trainable_variables)
+            return tf.shape(x)[0]
+
+        return strategy.run(in_replica, args=batch)
+
+    rows = [int(step(batch)) for _ in range(2) for batch in dataset]
+    weights = {f"weight{index}": value for index, value in enumerate(model.get_weights())}
+    return {"message": "", "rows": rows, **weights}
+
+
+def generators(strategy, batches, steps=None):
+    """`fit` on Python generators, that end earlier on some workers."""
+    use_rule(strategy, "adasum")
+    model = model_of(strategy)
+    own = list(dataset_of(batches[worker_of(strategy)]).as_numpy_iterator())
+    history = model.fit((batch for batch in own), steps_per_epoch=steps, verbose=0).history
+    return {"loss": history["loss"], "weight0": model.get_weights()[0]}
+
+
+def too_many_steps(strategy):
+    """`fit` that asks for more steps than there are; how many of two epochs were done."""
+    use_rule(strategy, "adasum")
+    model = model_of(strategy)
+    history = model.fit(dataset_of(3), epochs=2, steps_per_epoch=5, verbose=0).history
+    finite = np.isfinite(history["loss"]).all()
+    return {"iterations": model.optimizer.iterations.numpy(), "finite": finite}

@@ -1,0 +1,267 @@
+"""ctypes access to the C interface of the CUDA kernels, with NumPy arrays in and out.
+
+`CudaLibrary` works on the emulated library, whose device memory is host memory. For a GPU, derive a
+class that overrides `allocate` (and `stream`, `synchronize`) with another `Buffer`, of PyTorch or
+CuPy for example.
+
+Shape letters: S segments, R rows (replicas), N elements in a row.
+"""
+
+import ctypes
+import subprocess
+from pathlib import Path
+
+import numpy as np
+
+SOURCES = Path(__file__).resolve().parents[2] / "custom_ops" / "cuda"
+
+PAIRWISE_COMBINE, SEGMENT_GRAM, SEGMENT_WEIGHTED_SUM = 0, 1, 2
+TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 3}
+CHOOSE_BY_SIZE, TWO_PASSES, SINGLE_PASS = 0, 1, 2
+
+UNWRITTEN = 0xFF  # in every byte; a NaN in each of the four types
+GUARD_BYTES = 256
+PACKET_BYTES = 16
+
+
+def build_emulated(folder, flags=("-O1",)) -> Path:
+    """Compiles the library that runs the kernels on the CPU; takes about 15 seconds."""
+    path = Path(folder) / "libadasum_cuda_emulated.so"
+    sources = ["adasum_cuda.cc", "plan.cc", "emulation/emulated_launcher.cc"]
+    _compile([*flags, *sources], path)
+    return path
+
+
+def build_driver(folder) -> Path:
+    """Compiles the host code of the library that runs the kernels on a GPU."""
+    path = Path(folder) / "libadasum_cuda.so"
+    _compile(["-O1", "adasum_cuda.cc", "plan.cc", "driver_launcher.cc", "-ldl"], path)
+    return path
+
+
+def _compile(arguments, path):
+    warnings = ["-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]  # #pragma unroll
+    command = ["g++", "-std=c++17", "-fPIC", "-shared", *warnings, *arguments, "-o", str(path)]
+    subprocess.run(command, cwd=SOURCES, check=True, timeout=300)
+
+
+class PlanOptions(ctypes.Structure):
+    """Mirrors AdasumPlanOptions."""
+
+    _fields_ = [
+        ("pairwise_algorithm", ctypes.c_int32),
+        ("block_count", ctypes.c_int32),
+        ("small_segment", ctypes.c_int64),
+    ]
+
+
+class LibraryError(RuntimeError):
+    """An error code of the library, with its text."""
+
+    def __init__(self, code, text):
+        super().__init__(f"error {code}: {text}")
+        self.code = code
+        self.text = text
+
+
+class Buffer:
+    """Unwritten memory between two guards, `offset` bytes behind a multiple of 64."""
+
+    def __init__(self, byte_count, offset=0):
+        self._bytes = np.full(byte_count + offset + 2 * GUARD_BYTES, UNWRITTEN, np.uint8)
+        self._begin = GUARD_BYTES - self._bytes.ctypes.data % 64 + offset
+        self._end = self._begin + byte_count
+        self.pointer = self._bytes.ctypes.data + self._begin
+
+    def write(self, array):
+        """Copies an array's bytes to the beginning of the buffer."""
+        content = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
+        self._bytes[self._begin : self._begin + content.size] = content
+
+    def read(self, dtype, shape):
+        """Returns a copy of the content, after a look at the guards."""
+        before, behind = self._bytes[: self._begin], self._bytes[self._end :]
+        if (before != UNWRITTEN).any() or (behind != UNWRITTEN).any():
+            raise AssertionError("a kernel has written outside of its buffer")
+        return self._bytes[self._begin : self._end].copy().view(dtype).reshape(shape)
+
+
+class Plan:
+    """A plan with its map and its workspace in device memory."""
+
+    def __init__(self, library, handle):
+        self._library = library
+        self.handle = handle
+        c = library.c
+        size = c.adasum_plan_map_size(handle)
+        self.map_bytes = np.frombuffer(
+            ctypes.string_at(c.adasum_plan_map(handle), size), np.uint8
+        ).copy()
+        self.map = library.allocate(size)
+        self.map.write(self.map_bytes)
+        self.workspace_size = c.adasum_plan_workspace_size(handle)
+        self.workspace = library.allocate(self.workspace_size)
+
+    def __del__(self):
+        self._library.c.adasum_plan_destroy(self.handle)
+
+
+class CudaLibrary:
+    """The three operations of one shared library."""
+
+    def __init__(self, path):
+        self.c = ctypes.CDLL(str(path))
+        p, i64 = ctypes.c_void_p, ctypes.c_int64
+        signatures = {
+            "adasum_plan_create": (
+                ctypes.c_int,
+                [ctypes.c_int, ctypes.c_int, i64, p, i64, ctypes.POINTER(PlanOptions), p],
+            ),
+            "adasum_plan_destroy": (None, [p]),
+            "adasum_plan_map": (p, [p]),
+            "adasum_plan_map_size": (i64, [p]),
+            "adasum_plan_copy_map": (ctypes.c_int, [p, p, p]),
+            "adasum_plan_workspace_size": (i64, [p]),
+            "adasum_pairwise_combine": (ctypes.c_int, [p] * 7),
+            "adasum_segment_gram": (ctypes.c_int, [p, p, p, p, i64, p, p]),
+            "adasum_segment_weighted_sum": (ctypes.c_int, [p, p, p, i64, p, p, p]),
+            "adasum_error_string": (ctypes.c_char_p, [ctypes.c_int]),
+        }
+        for name, (result, arguments) in signatures.items():
+            function = getattr(self.c, name)
+            function.restype, function.argtypes = result, arguments
+
+    def set_emulated_device(self, multiprocessors=4, compute_capability=90, shared_bytes=48 << 10):
+        """Changes what the emulated device offers to the next plans."""
+        set_device = self.c.adasum_emulation_set_device
+        set_device.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64]
+        set_device(multiprocessors, compute_capability, shared_bytes)
+
+    # ---- what a subclass replaces
+
+    def allocate(self, byte_count, offset=0):
+        """Returns a new `Buffer` in device memory."""
+        return Buffer(byte_count, offset)
+
+    def stream(self):
+        """Returns the handle of the stream that the operations use."""
+        return None
+
+    def synchronize(self):
+        """Waits for the stream."""
+
+    # ---- the interface
+
+    def check(self, error):
+        """Raises what an error code says."""
+        if error != 0:
+            raise LibraryError(error, self.c.adasum_error_string(error).decode())
+
+    def plan(
+        self,
+        operation,
+        type_,
+        row_count,
+        segments,
+        *,
+        algorithm=CHOOSE_BY_SIZE,
+        block_count=0,
+        small_segment=0,
+    ) -> Plan:
+        """Makes a plan."""
+        segments = np.ascontiguousarray(segments, np.int64)
+        options = PlanOptions(algorithm, block_count, small_segment)
+        handle = ctypes.c_void_p()
+        self.check(
+            self.c.adasum_plan_create(
+                operation,
+                type_,
+                row_count,
+                segments.ctypes.data,
+                len(segments) - 1,
+                ctypes.byref(options),
+                ctypes.addressof(handle),
+            )
+        )
+        return Plan(self, handle)
+
+    def pairwise_combine(self, a, b, segments, *, offsets=(0, 0, 0), output=None, **options):
+        """Returns [N]. `offsets`: elements by which a, b and the result are misaligned; `output`:
+        "a" or "b" to write the result over that operand.
+        """
+        plan = self.plan(PAIRWISE_COMBINE, TYPES[a.dtype.name], 2, segments, **options)
+        buffers = {
+            name: self.allocate(a.nbytes, offset * a.itemsize)
+            for name, offset in zip(("a", "b", "combined"), offsets, strict=True)
+        }
+        buffers["a"].write(a)
+        buffers["b"].write(b)
+        combined = buffers[output or "combined"]
+        pointers = [x.pointer for x in (buffers["a"], buffers["b"], combined)]
+        self.check(
+            self.c.adasum_pairwise_combine(
+                plan.handle, plan.map.pointer, plan.workspace.pointer, *pointers, self.stream()
+            )
+        )
+        self.synchronize()
+        plan.workspace.read(np.uint8, -1)
+        return combined.read(a.dtype, a.shape)
+
+    def segment_gram(self, rows, segments, *, row_stride=None, offset=0, **options):
+        """Returns [S, R, R] in float64."""
+        row_count = len(rows)
+        plan = self.plan(SEGMENT_GRAM, TYPES[rows.dtype.name], row_count, segments, **options)
+        buffer, row_stride = self._rows(rows, row_stride, offset)
+        shape = (len(segments) - 1, row_count, row_count)
+        gram = self.allocate(int(np.prod(shape)) * 8)
+        self.check(
+            self.c.adasum_segment_gram(
+                plan.handle,
+                plan.map.pointer,
+                plan.workspace.pointer,
+                buffer.pointer,
+                row_stride,
+                gram.pointer,
+                self.stream(),
+            )
+        )
+        self.synchronize()
+        plan.workspace.read(np.uint8, -1)
+        return gram.read(np.float64, shape)
+
+    def segment_weighted_sum(
+        self, rows, coefficients, segments, *, row_stride=None, offsets=(0, 0), **options
+    ):
+        """Returns [N]. `offsets`: elements by which the rows and the result are misaligned."""
+        type_ = TYPES[rows.dtype.name]
+        plan = self.plan(SEGMENT_WEIGHTED_SUM, type_, len(rows), segments, **options)
+        buffer, row_stride = self._rows(rows, row_stride, offsets[0])
+        coefficients = np.ascontiguousarray(coefficients, np.float64)
+        coefficient_buffer = self.allocate(coefficients.nbytes)
+        coefficient_buffer.write(coefficients)
+        combined = self.allocate(rows[0].nbytes, offsets[1] * rows.itemsize)
+        self.check(
+            self.c.adasum_segment_weighted_sum(
+                plan.handle,
+                plan.map.pointer,
+                buffer.pointer,
+                row_stride,
+                coefficient_buffer.pointer,
+                combined.pointer,
+                self.stream(),
+            )
+        )
+        self.synchronize()
+        return combined.read(rows.dtype, rows.shape[1:])
+
+    def _rows(self, rows, row_stride, offset):
+        """The rows in device memory, each at a multiple of 16 bytes unless a stride is given."""
+        row_count, element_count = rows.shape
+        if row_stride is None:
+            packet = PACKET_BYTES // rows.itemsize
+            row_stride = max(-(-element_count // packet) * packet, packet)
+        buffer = self.allocate(row_count * row_stride * rows.itemsize, offset * rows.itemsize)
+        padded = np.full((row_count, row_stride), np.nan, rows.dtype)
+        padded[:, :element_count] = rows
+        buffer.write(padded)
+        return buffer, row_stride

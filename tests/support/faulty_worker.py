@@ -1,0 +1,183 @@
+"""A worker that trains, and to which a fault happens; see `faults.play`.
+
+    python faulty_worker.py '{"strategy": "adasum", "fault": "kill", "moment": "step", ...}'
+
+Its last line of output is JSON: what has become of it.
+"""
+
+import json
+import os
+import pathlib
+import signal
+import sys
+import threading
+import time
+
+from tf_adasum.seams import keras as keras_seam
+
+ASKED = json.loads(sys.argv[1])
+RANK = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+FOLDER = pathlib.Path(ASKED["folder"])
+IS_VICTIM = RANK == ASKED["victim"]
+BATCHES, EPOCHS = 10, 3
+
+
+def happen():
+    """The fault, and when it happened."""
+    FOLDER.joinpath("time").write_text(str(time.monotonic()))
+    fault = ASKED["fault"]
+    if fault in ("kill", "term", "stop", "interrupt"):
+        number = {
+            "kill": signal.SIGKILL,
+            "term": signal.SIGTERM,
+            "stop": signal.SIGSTOP,
+            "interrupt": signal.SIGINT,
+        }[fault]
+        os.kill(os.getpid(), number)
+    elif fault == "raise":
+        raise ArithmeticError("the fault of this worker")
+    elif fault == "exit":
+        sys.exit(0)
+    elif fault == "sleep":
+        time.sleep(10_000)
+    elif fault == "differ":  # a collective of its own
+        import tensorflow as tf
+
+        tf.distribute.get_strategy().common_seed()
+
+
+def at_start():
+    """The fault between the rendezvous and TensorFlow's registration."""
+    from tensorflow.python.eager import context
+
+    original = context.Context.enable_collective_ops
+
+    def enable_collective_ops(self, server_def):
+        happen()
+        return original(self, server_def)
+
+    context.Context.enable_collective_ops = enable_collective_ops
+
+
+def main():
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=ASKED["timeout"])
+    if IS_VICTIM and ASKED["moment"] == "start":
+        at_start()
+    if ASKED["strategy"] == "stock":
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+    else:
+        import tf_adasum
+
+        strategy = tf_adasum.AdasumMirroredStrategy(communication_options=options)
+    if IS_VICTIM and ASKED["moment"] == "build":
+        happen()
+
+    @keras.saving.register_keras_serializable()
+    class SlowToSave(keras.layers.Dense):
+        def save_own_variables(self, store):
+            super().save_own_variables(store)
+            if IS_VICTIM and ASKED["moment"] == "checkpoint":
+                happen()
+
+    width = 2000 if ASKED["moment"] == "exchange" else 4
+    with strategy.scope():
+        layers = [keras.Input((4,)), keras.layers.Dense(width), SlowToSave(width)]
+        model = keras.Sequential([*layers, keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+
+    def rows():
+        for batch in range(BATCHES):
+            if IS_VICTIM and ASKED["moment"] == "data" and batch == 5:
+                happen()
+            yield np.ones([4], np.float32), np.ones([1], np.float32)
+
+    class Faulty(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            if IS_VICTIM and batch == 5:
+                if ASKED["moment"] == "step":
+                    with strategy.scope():
+                        happen()
+                elif ASKED["moment"] == "exchange":
+                    threading.Timer(0.2, happen).start()
+
+        def on_epoch_end(self, epoch, logs=None):
+            if IS_VICTIM and ASKED["moment"] == "epoch":
+                happen()
+
+    def make_dataset(context=None):
+        signature = (tf.TensorSpec([4]), tf.TensorSpec([1]))
+        dataset = tf.data.Dataset.from_generator(rows, output_signature=signature)
+        options = tf.data.Options()
+        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+        return dataset.repeat(EPOCHS).batch(1).with_options(options)
+
+    callbacks = [Faulty()]
+    if ASKED["moment"] == "checkpoint":
+        path = str(FOLDER / "checkpoint.weights.h5")
+        callbacks.append(keras.callbacks.ModelCheckpoint(path, save_weights_only=True))
+
+    dataset = strategy.distribute_datasets_from_function(make_dataset)
+    if ASKED["strategy"] == "stock":  # whose `fit` fails on several workers, faults or not
+        train_without_fit(strategy, model, dataset, callbacks)
+    else:
+        model.fit(dataset, steps_per_epoch=BATCHES, epochs=EPOCHS, callbacks=callbacks, verbose=0)
+
+
+def train_without_fit(strategy, model, dataset, callbacks):
+    import tensorflow as tf
+
+    variables = model.trainable_variables
+
+    @tf.function
+    def step(batch):
+        def in_replica(x, y):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(model(x) - y))
+            gradients = tape.gradient(loss, variables)
+            context = tf.distribute.get_replica_context()
+            keras_seam.apply(model.optimizer, context.all_reduce("SUM", gradients), variables)
+            return loss
+
+        return strategy.run(in_replica, args=batch)
+
+    for callback in callbacks:
+        callback.set_params({})
+        callback.set_model(model)
+    batches = iter(dataset)
+    for epoch in range(EPOCHS):
+        for batch in range(BATCHES):
+            for callback in callbacks:
+                callback.on_train_batch_begin(batch)
+            step(next(batches))
+        for callback in callbacks[: 2 if RANK == 0 else 1]:
+            callback.on_epoch_end(epoch, {"loss": 0.0, "val_loss": 0.0})
+
+
+def report(error):
+    print(
+        "\n"
+        + json.dumps(
+            {
+                "type": type(error).__name__ if error else None,
+                "message": str(error)[:2000] if error else "",
+                "time": time.monotonic(),
+            }
+        ),
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+    try:
+        main()
+    except BaseException as error:
+        report(error)
+        if ASKED.get("lingers") and IS_VICTIM:
+            time.sleep(10_000)
+        raise
+    report(None)

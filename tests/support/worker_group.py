@@ -1,0 +1,162 @@
+"""Groups of real worker processes that run scenarios for the tests.
+
+TensorFlow takes seconds to start, so a group runs one scenario after the other, of all test modules
+that want its topology; each scenario finds the strategy as it was made. Requests go to each
+worker's stdin, replies come over a pipe of their own (TensorFlow writes to stdout and stderr as it
+likes), arrays travel in .npz files.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import select
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+
+HERE = pathlib.Path(__file__).parent
+TESTS = HERE.parent
+REPOSITORY = TESTS.parent
+SECONDS_TO_START = 120
+SECONDS_TO_STOP = 10
+
+
+class WorkerFailed(Exception):
+    """A worker raised an exception; the message has its traceback."""
+
+
+class WorkerGroup:
+    """`workers` processes with `devices` logical CPUs each, and a strategy in each of them.
+
+    Args:
+        workers: number of processes; one trains without a cluster.
+        devices: logical CPU devices of each.
+        folder: where logs and arrays go.
+        strategy: "adasum" for AdasumMirroredStrategy, "stock" for TensorFlow's own.
+        hosts: the address of each worker; by default one host for all.
+        options: further arguments of AdasumMirroredStrategy.
+
+    Attributes:
+        has_ended: whether a worker has ended or hung, and with it the group.
+    """
+
+    def __init__(self, workers, devices, folder, strategy="adasum", hosts=None, options=None):
+        self.workers, self.devices, self.folder = workers, devices, pathlib.Path(folder)
+        self.replicas = workers * devices
+        self.has_ended = False
+        self._requests = 0
+        self._processes, self._replies = [], []
+        ports = free_ports(workers)
+        command = [sys.executable, str(HERE / "worker_process.py")]
+        for index in range(workers):
+            environment = worker_environment(ports, index, devices, hosts)
+            reading, writing = os.pipe()
+            log = open(self.folder / f"worker{index}.log", "wb")
+            with log:
+                process = subprocess.Popen(
+                    [*command, str(writing), strategy, json.dumps(options or {})],
+                    env=environment,
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=[writing],
+                )
+            os.close(writing)
+            self._processes.append(process)
+            self._replies.append(os.fdopen(reading, "rb"))
+        self._collect(SECONDS_TO_START)
+
+    def run(self, scenario, timeout=120, **arguments):
+        """Runs a function of `scenarios` on all workers at once.
+
+        Returns:
+            For each worker the dict of arrays that the function returned.
+
+        Raises:
+            WorkerFailed: if it raised an exception on any worker, or did not end in time.
+        """
+        self._requests += 1
+        files = [self.folder / f"{self._requests}_{index}.npz" for index in range(self.workers)]
+        for process, file in zip(self._processes, files, strict=True):
+            request = {"scenario": scenario, "arguments": arguments, "file": str(file)}
+            process.stdin.write(json.dumps(request).encode() + b"\n")
+            process.stdin.flush()
+        self._collect(timeout)
+        return [dict(np.load(file)) for file in files]
+
+    def close(self):
+        """Ends all processes."""
+        self.has_ended = True
+        for process in self._processes:
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
+        deadline = time.monotonic() + SECONDS_TO_STOP
+        for process, reply in zip(self._processes, self._replies, strict=True):
+            try:
+                process.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            reply.close()
+
+    def _collect(self, timeout):
+        """Waits for one reply of each worker."""
+        deadline = time.monotonic() + timeout
+        failures = []
+        for index, reply in enumerate(self._replies):
+            if not select.select([reply], [], [], max(0, deadline - time.monotonic()))[0]:
+                self._end_with(f"worker {index} did not answer within {timeout} s")
+            line = reply.readline()
+            if not line:
+                self._end_with(f"worker {index} ended")
+            error = json.loads(line)["error"]
+            if error:
+                failures.append(f"worker {index}:\n{error}")
+        if any("Collective ops is aborted" in each or "WorkerLost" in each for each in failures):
+            self._end_with("\n".join(failures))  # no collective works any more
+        if failures:
+            raise WorkerFailed("\n".join(failures))
+
+    def _end_with(self, reason):
+        self.has_ended = True
+        for process in self._processes:
+            process.kill()
+        logs = [
+            f"--- log of worker {index}\n" + path.read_text(errors="replace")[-3000:]
+            for index, path in enumerate(sorted(self.folder.glob("worker*.log")))
+        ]
+        raise WorkerFailed("\n".join([reason, *logs]))
+
+
+def worker_environment(ports, index, devices, hosts=None):
+    """Returns the environment of worker `index` of the cluster on these ports."""
+    hosts = hosts or ["127.0.0.1"] * len(ports)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(TESTS), str(TESTS / "multi_worker")]),
+        "TF_ADASUM_DEVICES_PER_WORKER": str(devices),
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    environment.pop("TF_CONFIG", None)
+    if len(ports) > 1:
+        addresses = [f"{host}:{port}" for host, port in zip(hosts, ports, strict=True)]
+        task = {"type": "worker", "index": index}
+        environment["TF_CONFIG"] = json.dumps({"cluster": {"worker": addresses}, "task": task})
+    return environment
+
+
+def free_ports(count):
+    """Returns distinct ports that nobody uses."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()

@@ -1,0 +1,134 @@
+"""StopAtScaleInvariantStep: after which step it stops, and what the progress bar expects."""
+
+import math
+
+import keras
+import numpy as np
+import pytest
+from support import stacks
+
+from tf_adasum import callbacks
+from tf_adasum.optimizers import AdaScale
+
+X = np.random.default_rng(0).standard_normal([24, 3]).astype("float32")
+STEPS_PER_EPOCH = 6
+
+
+def compiled(accumulated=2, wrap=lambda optimizer: optimizer):
+    keras.utils.set_random_seed(0)
+    with stacks.gradients_per_step(accumulated or 1):
+        model = keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])
+        if accumulated is None:
+            inner = keras.optimizers.SGD(0.01)
+        else:
+            inner = stacks.accumulating(keras.optimizers.SGD, 0.01, accumulated)
+        model.compile(wrap(AdaScale(inner)), "mse", run_eagerly=stacks.RUNS_EAGERLY)
+    return model
+
+
+def train(model, given, epochs=100, **options):
+    options = {"verbose": 0, "shuffle": False, **options}
+    return model.fit(X, X[:, :1], batch_size=4, callbacks=given, epochs=epochs, **options)
+
+
+def shown_epochs(capsys):
+    """The lines "Epoch 1/5" as (1, 5)."""
+    lines = capsys.readouterr().out.splitlines()
+    shown = [line.removeprefix("Epoch ").split("/") for line in lines if line.startswith("Epoch")]
+    return [(int(epoch), int(epochs)) for epoch, epochs in shown]
+
+
+@pytest.mark.parametrize("total", [0, -1, math.nan, math.inf, True, None, "9"], ids=str)
+def test_refuses_what_is_no_number_of_steps(total):
+    with pytest.raises(ValueError, match=f"`total` is a positive .* Received: total={total!r}"):
+        callbacks.StopAtScaleInvariantStep(total)
+
+
+def test_refuses_another_optimizer():
+    model = compiled()
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="StopAtScaleInvariantStep needs a model compiled with"):
+        train(model, [callbacks.StopAtScaleInvariantStep(9)])
+
+
+@pytest.mark.parametrize(("total", "steps"), [(6, 6), (7, 7), (6.5, 7), (0.1, 1), (13, 13)])
+def test_a_scale_of_one_takes_as_many_steps(total, steps):
+    model = compiled(accumulated=None)
+    history = train(model, [callbacks.StopAtScaleInvariantStep(total)])
+    assert model.optimizer.iterations.numpy() == steps
+    assert len(history.epoch) == math.ceil(steps / STEPS_PER_EPOCH)
+
+
+@pytest.mark.parametrize("wrap", [lambda optimizer: optimizer, stacks.LossScaleOptimizer])
+def test_stops_after_the_first_step_that_reaches_the_total(wrap):
+    tracker, model = callbacks.GainTracker(), compiled(wrap=wrap)
+    train(model, [tracker, callbacks.StopAtScaleInvariantStep(9.5)])
+    taus = [values["scale_invariant_steps"] for values in tracker.values]
+    assert taus[-1] >= 9.5 > taus[-2]
+    assert len(taus) < 19 and len(taus) % 2 == 0
+
+
+def test_the_next_fit_after_the_end_takes_one_step():
+    """Keras asks whether to stop after a step only."""
+    stop, model = callbacks.StopAtScaleInvariantStep(3), compiled(accumulated=None)
+    for steps in (3, 4):
+        train(model, [stop])
+        assert model.optimizer.iterations.numpy() == steps
+
+
+def test_the_progress_bar_expects_what_is_left(capsys):
+    model = compiled(accumulated=None)
+    train(model, [callbacks.StopAtScaleInvariantStep(15)], verbose=2)
+    assert shown_epochs(capsys) == [(1, 3), (2, 3), (3, 3)]
+    train(model, [callbacks.StopAtScaleInvariantStep(1000)], epochs=2, verbose=2)
+    assert shown_epochs(capsys) == [(1, 2), (2, 2)]
+    train(model, [], epochs=4, verbose=2)
+    assert shown_epochs(capsys)[0] == (1, 4)
+
+
+def test_the_progress_bar_expects_accumulated_steps(capsys):
+    """Nothing is known at first: a gain of 1, two calls for each; later less are expected."""
+    train(compiled(), [callbacks.StopAtScaleInvariantStep(20)], verbose=2)
+    shown = shown_epochs(capsys)
+    expected = math.ceil(20 * stacks.calls_per_update(2) / STEPS_PER_EPOCH)
+    assert shown[0] == (1, expected)
+    assert len(shown) < expected and shown[-1][0] == shown[-1][1]
+
+
+def test_the_last_epoch_expects_its_own_steps(capsys):
+    train(compiled(accumulated=None), [callbacks.StopAtScaleInvariantStep(8)], verbose=2)
+    bars = [line for line in capsys.readouterr().out.splitlines() if "loss" in line]
+    assert [bar.split(" ")[0] for bar in bars] == ["6/6", "2/2"]
+
+
+def test_a_resumed_fit(capsys):
+    model = compiled(accumulated=None)
+    train(model, [], epochs=1)
+    train(model, [callbacks.StopAtScaleInvariantStep(14)], initial_epoch=1, verbose=2)
+    assert shown_epochs(capsys) == [(2, 3), (3, 3)]
+    assert model.optimizer.iterations.numpy() == 14
+
+
+def test_a_fit_that_failed_leaves_nothing_behind(capsys):
+    def fail(epoch, logs):
+        raise KeyboardInterrupt
+
+    model = compiled(accumulated=None)
+    fails = keras.callbacks.LambdaCallback(on_epoch_begin=fail)
+    with pytest.raises(KeyboardInterrupt):
+        train(model, [callbacks.StopAtScaleInvariantStep(15), fails])
+    train(model, [], epochs=5, verbose=2)
+    assert shown_epochs(capsys)[0] == (1, 5)
+
+
+def test_a_custom_number_of_steps_per_epoch(capsys):
+    model = compiled(accumulated=None)
+    stop = callbacks.StopAtScaleInvariantStep(5)
+    train(model, [stop], steps_per_epoch=2, verbose=2)
+    assert shown_epochs(capsys) == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_is_saved_with_its_arguments():
+    stop = callbacks.StopAtScaleInvariantStep(1000.5)
+    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(stop))
+    assert isinstance(again, callbacks.StopAtScaleInvariantStep) and again.total == 1000.5

@@ -1,0 +1,567 @@
+"""The CUDA kernels, run by the emulation on the CPU, against the NumPy oracle.
+
+The same source is compiled by nvcc at the end, where there is one. What only a GPU can show, its
+speed and its caches, is not tested here.
+"""
+
+import ctypes.util
+import itertools
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+import ml_dtypes
+import numpy as np
+import pytest
+from support import cuda_library, oracle
+from support.cuda_library import (
+    CHOOSE_BY_SIZE,
+    PAIRWISE_COMBINE,
+    SEGMENT_GRAM,
+    SEGMENT_WEIGHTED_SUM,
+    SINGLE_PASS,
+    TWO_PASSES,
+    TYPES,
+    CudaLibrary,
+    LibraryError,
+)
+
+DTYPES = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
+ROW_COUNTS = [1, 2, 3, 4, 5, 8, 9, 13, 16, 17, 20]
+
+# Half a unit in the last place: a result is rounded once.
+ROUNDING = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
+# Before that, 16-bit and 32-bit numbers are computed in float32: a few roundings of each term, and
+# inner products of which at most 32 products (128 on tensor cores) are added in float32.
+COMPUTE = {"float16": 1e-6, "bfloat16": 1e-6, "float32": 1e-6, "float64": 1e-14}
+SPACING = {"float16": 2.0**-24, "bfloat16": 2.0**-133, "float32": 2.0**-149, "float64": 0.0}
+
+PIECE = np.dtype(
+    [("begin", "i8"), ("end", "i8"), ("segment", "i4"), ("slot", "i4"), ("slots", "i4", (2,))]
+)
+
+NVCC = shutil.which("nvcc")
+NVCC_SECONDS = 300
+
+
+def offsets_of(lengths):
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+
+def mixed_lengths():
+    rng = np.random.default_rng(5)
+    lengths = np.concatenate(
+        [rng.integers(0, 200, 20), [6001, 2500, 64, 64], rng.integers(0, 3, 9)]
+    )
+    return rng.permutation(lengths)
+
+
+LAYOUTS = {
+    "no segments": np.array([0]),
+    "only empty": np.array([0, 0, 0]),
+    "one element": np.array([0, 1]),
+    "unaligned": np.array([0, 0, 3, 20, 21, 37, 300, 1031]),
+    "many tiny": offsets_of(np.arange(100) % 23),
+    "mixed": offsets_of(mixed_lengths()),
+    "one big": np.array([0, 18011]),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("cuda")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nvcc(folder):
+    """nvcc, started before the first test because it takes about as long as all of them."""
+    if NVCC is None:
+        yield None
+        return
+    command = [NVCC, "-cubin", "-std=c++17", "-arch=sm_90", "-Xptxas", "-v"]
+    command += ["kernels.cu", "-o", str(folder / "kernels.cubin")]
+    log = folder / "nvcc.log"
+    with open(log, "wb") as out:
+        process = subprocess.Popen(
+            command, cwd=cuda_library.SOURCES, stdout=out, stderr=subprocess.STDOUT
+        )
+    yield process, log
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture(scope="module")
+def emulated(folder, nvcc):
+    if shutil.which("g++") is None:
+        pytest.skip("there is no g++ to compile the emulation")
+    return CudaLibrary(cuda_library.build_emulated(folder))
+
+
+@pytest.fixture
+def library(emulated):
+    emulated.set_emulated_device()
+    return emulated
+
+
+@pytest.fixture(params=DTYPES, ids=lambda dtype: np.dtype(dtype).name)
+def dtype(request):
+    return np.dtype(request.param)
+
+
+@pytest.fixture(params=LAYOUTS, ids=lambda name: name.replace(" ", "-"))
+def segments(request):
+    return LAYOUTS[request.param]
+
+
+def random_rows(dtype, row_count, element_count, seed=0):
+    rng = np.random.default_rng(seed)
+    common = rng.standard_normal(element_count)
+    return (rng.standard_normal((row_count, element_count)) + 0.3 * common).astype(dtype)
+
+
+def assert_rounded(actual, expected, magnitude):
+    """`actual` is `expected` up to one rounding to its dtype, of terms of size `magnitude`."""
+    name = actual.dtype.name
+    allowed = 1.01 * ROUNDING[name] * np.abs(expected) + COMPUTE[name] * magnitude + SPACING[name]
+    error = np.abs(actual.astype(np.float64) - expected)
+    assert actual.shape == expected.shape
+    assert (error <= allowed).all(), f"largest excess {np.max(error - allowed)}"
+
+
+def assert_combined(actual, a, b, segments):
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    expected, magnitude = np.empty_like(a), np.empty_like(a)
+    for begin, end in itertools.pairwise(segments):
+        here = slice(begin, end)
+        expected[here] = oracle.pairwise(a[here], b[here])
+        norms = np.linalg.norm(a[here]), np.linalg.norm(b[here])
+        largest = 1 + max(norms) / min(norms) if min(norms) > 0 else 2
+        magnitude[here] = largest * (np.abs(a[here]) + np.abs(b[here]))
+    assert_rounded(actual, expected, magnitude)
+
+
+def assert_gram(actual, rows, segments):
+    expected = oracle.segment_gram(rows, segments)
+    norms = np.sqrt(np.diagonal(expected, axis1=1, axis2=2))
+    bound = COMPUTE[rows.dtype.name] * norms[:, :, None] * norms[:, None, :]
+    assert actual.shape == expected.shape
+    assert (np.abs(actual - expected) <= bound).all()
+    np.testing.assert_array_equal(actual, actual.transpose(0, 2, 1))
+
+
+def assert_weighted(actual, rows, c, segments):
+    expected = oracle.segment_weighted_sum(rows, c, segments)
+    magnitude = oracle.segment_weighted_sum(np.abs(rows.astype(np.float64)), np.abs(c), segments)
+    assert_rounded(actual, expected, magnitude)
+
+
+# ---- pairwise combination ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algorithm", [CHOOSE_BY_SIZE, TWO_PASSES, SINGLE_PASS])
+def test_pairwise_combine(library, dtype, segments, algorithm):
+    a, b = random_rows(dtype, 2, segments[-1])
+    for block_count, small_segment in ((0, 0), (1, 0), (3, 50), (7, 50)):
+        combined = library.pairwise_combine(
+            a,
+            b,
+            segments,
+            algorithm=algorithm,
+            block_count=block_count,
+            small_segment=small_segment,
+        )
+        assert_combined(combined, a, b, segments)
+
+
+@pytest.mark.parametrize("layout", ["mixed", "one big"])
+def test_what_does_not_fit_on_chip_is_read_again(library, dtype, layout):
+    segments = LAYOUTS[layout]
+    library.set_emulated_device(multiprocessors=3, shared_bytes=8192)
+    a, b = random_rows(dtype, 2, segments[-1])
+    combined = library.pairwise_combine(a, b, segments, algorithm=SINGLE_PASS)
+    assert_combined(combined, a, b, segments)
+
+
+@pytest.mark.parametrize("algorithm", [CHOOSE_BY_SIZE, TWO_PASSES])
+@pytest.mark.parametrize("offsets", [(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 3, 2)])
+def test_pairwise_combine_misaligned(library, dtype, offsets, algorithm):
+    segments = LAYOUTS["mixed"]
+    a, b = random_rows(dtype, 2, segments[-1])
+    combined = library.pairwise_combine(a, b, segments, offsets=offsets, algorithm=algorithm)
+    assert_combined(combined, a, b, segments)
+
+
+@pytest.mark.parametrize("algorithm", [TWO_PASSES, SINGLE_PASS])
+@pytest.mark.parametrize("output", ["a", "b"])
+def test_the_result_may_replace_an_operand(library, dtype, output, algorithm):
+    segments = LAYOUTS["mixed"]
+    a, b = random_rows(dtype, 2, segments[-1])
+    combined = library.pairwise_combine(a, b, segments, output=output, algorithm=algorithm)
+    separate = library.pairwise_combine(a, b, segments, algorithm=algorithm)
+    assert combined.tobytes() == separate.tobytes()
+    assert_combined(combined, a, b, segments)
+
+
+@pytest.mark.parametrize("algorithm", [TWO_PASSES, SINGLE_PASS])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_one_bad_element_spoils_its_segment_only(library, dtype, bad, algorithm):
+    segments = np.array([0, 100, 6000, 6100, 6200])
+    a, b = random_rows(dtype, 2, segments[-1])
+    a[5000] = bad
+    b[6150] = bad
+    a[6100:6200] = 0  # also beside a zero vector
+    for first, second in ((a, b), (b, a)):
+        combined = library.pairwise_combine(
+            first, second, segments, algorithm=algorithm, block_count=4
+        ).astype(np.float64)
+        assert np.isnan(combined[100:6000]).all()
+        assert np.isnan(combined[6100:]).all()
+        assert np.isfinite(combined[:100]).all() and np.isfinite(combined[6000:6100]).all()
+
+
+@pytest.mark.parametrize("algorithm", [TWO_PASSES, SINGLE_PASS])
+def test_pairwise_identities_are_exact(library, dtype, algorithm):
+    segments = np.array([0, 40, 5000, 5100, 5200])
+    a, b = random_rows(dtype, 2, segments[-1])
+    b[:40] = a[:40]  # equal: the average
+    a[40:5000:2] = 0  # orthogonal: the sum
+    b[41:5000:2] = 0
+    a[5000:5100] = 0  # 0 ⊕ b = b
+    b[5100:5200] = 0
+    combined = library.pairwise_combine(a, b, segments, algorithm=algorithm, block_count=4)
+    np.testing.assert_array_equal(combined[:40], a[:40])
+    np.testing.assert_array_equal(combined[40:5000], (a + b)[40:5000])
+    np.testing.assert_array_equal(combined[5000:5100], b[5000:5100])
+    np.testing.assert_array_equal(combined[5100:], a[5100:])
+
+
+def test_squares_that_leave_float32(library):
+    segments = np.array([0, 8, 16])
+    extreme, ones = np.ones((2, 16), np.float32)
+    extreme[:8] = 1e20  # the squares overflow: NaN, like an Inf
+    extreme[8:] = 1e-30  # the squares underflow: it counts as zero
+    for a, b in ((extreme, ones), (ones, extreme)):
+        combined = library.pairwise_combine(a, b, segments)
+        assert np.isnan(combined[:8]).all()
+        np.testing.assert_array_equal(combined[8:], ones[8:])
+
+
+# ---- Gram matrix ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row_count", ROW_COUNTS)
+def test_segment_gram(library, dtype, row_count):
+    for name, segments in LAYOUTS.items():
+        if name == "one big" and row_count in (13, 16, 20):
+            continue  # the emulation takes seconds: of the large tiles, 17 rows will do
+        rows = random_rows(dtype, row_count, segments[-1])
+        block_counts = (1, 5) if name == "mixed" and row_count < 10 else (5,)
+        for block_count in block_counts:
+            gram = library.segment_gram(rows, segments, block_count=block_count, small_segment=700)
+            assert_gram(gram, rows, segments)
+
+
+@pytest.mark.parametrize("row_count", [1, 2, 4, 5, 9, 17])
+def test_segment_gram_misaligned(library, dtype, row_count):
+    segments = LAYOUTS["unaligned"]
+    rows = random_rows(dtype, row_count, segments[-1])
+    assert_gram(library.segment_gram(rows, segments, offset=1), rows, segments)
+    odd = int(segments[-1]) + 2  # a stride of 1033 elements
+    assert_gram(library.segment_gram(rows, segments, row_stride=odd), rows, segments)
+
+
+@pytest.mark.parametrize("dtype", DTYPES[:2], ids=["float16", "bfloat16"])
+@pytest.mark.parametrize("row_count", [2, 3, 8, 13, 17])
+def test_segment_gram_without_tensor_cores(library, dtype, row_count):
+    library.set_emulated_device(compute_capability=75)
+    for segments in (LAYOUTS["unaligned"], LAYOUTS["mixed"]):
+        rows = random_rows(dtype, row_count, segments[-1])
+        assert_gram(library.segment_gram(rows, segments, block_count=3), rows, segments)
+
+
+@pytest.mark.parametrize("row_count", [2, 5, 16, 17])
+def test_a_bad_row_spoils_its_products_only(library, dtype, row_count):
+    segments = np.array([0, 100, 4000])
+    rows = random_rows(dtype, row_count, 4000)
+    rows[1, 1234] = np.nan
+    gram = library.segment_gram(rows, segments, block_count=3)
+    expected = np.zeros((2, row_count, row_count), bool)
+    expected[1, 1, :] = expected[1, :, 1] = True
+    np.testing.assert_array_equal(np.isnan(gram), expected)
+
+
+# ---- weighted sum --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row_count", ROW_COUNTS)
+def test_segment_weighted_sum(library, dtype, row_count):
+    for segments in LAYOUTS.values():
+        rows = random_rows(dtype, row_count, segments[-1])
+        c = np.random.default_rng(1).standard_normal((len(segments) - 1, row_count))
+        for arguments in (
+            {"block_count": 1},
+            {"block_count": 5, "small_segment": 50},
+            {"offsets": (1, 0)},
+            {"offsets": (0, 1)},
+            {"row_stride": int(segments[-1]) + 1},
+        ):
+            combined = library.segment_weighted_sum(rows, c, segments, **arguments)
+            assert_weighted(combined, rows, c, segments)
+
+
+def test_a_weight_that_is_nan_spoils_its_segment_only(library, dtype):
+    segments = np.array([0, 0, 100, 300])
+    rows = random_rows(dtype, 3, 300)
+    rows[1] = 0
+    c = np.ones((3, 3))
+    c[1, 1] = np.nan
+    combined = library.segment_weighted_sum(rows, c, segments).astype(np.float64)
+    assert np.isnan(combined[:100]).all()
+    assert np.isfinite(combined[100:]).all()
+
+
+# ---- fixed order ---------------------------------------------------------------------------------
+
+
+def test_two_runs_give_the_same_bits(library, dtype):
+    segments = LAYOUTS["mixed"]
+    rows = random_rows(dtype, 5, segments[-1])
+    runs = []
+    for _ in range(2):
+        results = [
+            library.pairwise_combine(rows[0], rows[1], segments, algorithm=algorithm)
+            for algorithm in (TWO_PASSES, SINGLE_PASS)
+        ]
+        gram = library.segment_gram(rows, segments)
+        results += [gram, library.segment_weighted_sum(rows, gram[:, 0], segments)]
+        runs.append([result.tobytes() for result in results])
+    assert runs[0] == runs[1]
+
+
+# ---- plans ---------------------------------------------------------------------------------------
+
+
+def pieces_of(plan, element_count):
+    """The pieces at the beginning of a plan's map; all have elements, and cover all elements."""
+    usable = plan.map_bytes.size // PIECE.itemsize * PIECE.itemsize
+    pieces = plan.map_bytes[:usable].view(PIECE)
+    covered = np.cumsum(pieces["end"] - pieces["begin"])
+    count = int(np.flatnonzero(covered == element_count)[0]) + 1
+    return pieces[:count]
+
+
+@pytest.mark.parametrize(
+    "segments",
+    [
+        LAYOUTS["mixed"],
+        LAYOUTS["many tiny"],
+        offsets_of(np.random.default_rng(3).integers(0, 5000, 4000)),
+        offsets_of(10 ** np.random.default_rng(4).uniform(0, 8, 300)),
+        np.array([0, 2**31 + 17]),
+        np.array([0, 5, 5 + 2**35]),
+    ],
+    ids=["mixed", "tiny", "4000 segments", "1 to 10^8", "2^31 + 17", "2^35"],
+)
+def test_pieces_cover_every_element_once(library, segments):
+    library.set_emulated_device(multiprocessors=132)
+    for block_count in (0, 1, 5, 1000):
+        plan = library.plan(
+            SEGMENT_WEIGHTED_SUM, TYPES["float16"], 2, segments, block_count=block_count
+        )
+        pieces = pieces_of(plan, segments[-1])
+        in_order = np.sort(pieces, order="begin")
+        assert in_order["begin"][0] == 0 and in_order["end"][-1] == segments[-1]
+        np.testing.assert_array_equal(in_order["begin"][1:], in_order["end"][:-1])
+        lengths = in_order["end"] - in_order["begin"]
+        assert (0 < lengths).all() and (lengths < 2**31).all()  # 32-bit indices inside a piece
+        assert (segments[in_order["segment"]] <= in_order["begin"]).all()
+        assert (in_order["end"] <= segments[in_order["segment"] + 1]).all()
+
+
+def test_the_library_copies_the_map(library):
+    plan = library.plan(SEGMENT_WEIGHTED_SUM, TYPES["float32"], 2, LAYOUTS["mixed"])
+    copy = library.allocate(plan.map_bytes.size)
+    library.check(library.c.adasum_plan_copy_map(plan.handle, copy.pointer, library.stream()))
+    np.testing.assert_array_equal(copy.read(np.uint8, -1), plan.map_bytes)
+
+
+def test_partitions_cost_the_same(library):
+    library.set_emulated_device(multiprocessors=132)
+    segments = np.array([0, 10_000_000, 10_000_100, 30_000_000])
+    plan = library.plan(SEGMENT_WEIGHTED_SUM, TYPES["float32"], 2, segments)
+    pieces = pieces_of(plan, segments[-1])
+    longest = np.max(pieces["end"] - pieces["begin"])
+    assert longest <= 1.01 * segments[-1] / (4 * 132)
+
+
+def test_elements_behind_2_to_the_31(library):
+    """Only the ends of the first segment's pieces are computed: all of it would take minutes."""
+    begin, tail = 2**31 + 64, 17
+    segments = np.array([0, begin, begin + tail])
+    rows = np.zeros((2, begin + tail), np.float16)  # 8 GB of which a few pages are touched
+    rows[:, begin:] = random_rows(np.float16, 2, tail)
+    plan = library.plan(SEGMENT_WEIGHTED_SUM, TYPES["float16"], 2, segments, block_count=4)
+    pieces = pieces_of(plan, segments[-1])
+    huge = pieces["segment"] == 0
+    pieces["begin"][huge] = pieces["end"][huge] - 8
+    plan.map.write(plan.map_bytes)
+    c = library.allocate(32)
+    c.write(np.array([[1.0, 1.0], [2.0, -1.0]]))
+    combined = np.zeros(begin + tail, np.float16)
+    pointers = [rows.ctypes.data, begin + tail, c.pointer, combined.ctypes.data]
+    library.check(
+        library.c.adasum_segment_weighted_sum(plan.handle, plan.map.pointer, *pointers, None)
+    )
+    assert_weighted(combined[begin:], rows[:, begin:], np.array([[2.0, -1.0]]), np.array([0, tail]))
+
+
+# ---- errors --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "text"),
+    [
+        ((3, 0, 2, [0, 1]), {}, "operation"),
+        ((SEGMENT_GRAM, 4, 2, [0, 1]), {}, "type"),
+        ((SEGMENT_GRAM, 0, 0, [0, 1]), {}, "row_count"),
+        ((PAIRWISE_COMBINE, 0, 3, [0, 1]), {}, "row_count"),
+        ((SEGMENT_GRAM, 0, 2**31, [0, 1]), {}, "row_count"),
+        ((SEGMENT_GRAM, 0, 2, [1, 2]), {}, "segments"),
+        ((PAIRWISE_COMBINE, 0, 2, [0, 1]), {"algorithm": 3}, "options"),
+        ((PAIRWISE_COMBINE, 0, 2, [0, 1]), {"block_count": -1}, "options"),
+        ((PAIRWISE_COMBINE, 0, 2, [0, 1]), {"small_segment": -1}, "options"),
+    ],
+)
+def test_a_plan_that_cannot_be_made(library, arguments, options, text):
+    with pytest.raises(LibraryError, match=text):
+        library.plan(*arguments, **options)
+
+
+def test_calls_that_do_not_match_the_plan(library):
+    plan = library.plan(SEGMENT_GRAM, TYPES["float32"], 2, [0, 64])
+    space = plan.workspace.pointer
+    memory = library.allocate(1024).pointer
+    c = library.c
+
+    def text(error):
+        assert error != 0
+        return c.adasum_error_string(error).decode()
+
+    combine = c.adasum_pairwise_combine
+    assert "another operation" in text(
+        combine(plan.handle, plan.map.pointer, space, memory, memory, memory, None)
+    )
+    assert "another operation" in text(
+        c.adasum_segment_weighted_sum(
+            plan.handle, plan.map.pointer, memory, 64, memory, memory, None
+        )
+    )
+    gram = c.adasum_segment_gram
+    assert "null" in text(gram(None, plan.map.pointer, space, memory, 64, memory, None))
+    assert "null" in text(gram(plan.handle, None, space, memory, 64, memory, None))
+    assert "null" in text(gram(plan.handle, plan.map.pointer, space, None, 64, memory, None))
+    assert "multiples of 16" in text(
+        gram(plan.handle, plan.map.pointer + 8, space, memory, 64, memory, None)
+    )
+    assert "no error" in c.adasum_error_string(0).decode()
+
+
+def test_a_single_pass_that_is_asked_for_and_impossible(library):
+    a, b = np.ones((2, 64), np.float32)
+    with pytest.raises(LibraryError, match="multiples of 16"):
+        library.pairwise_combine(a, b, [0, 64], algorithm=SINGLE_PASS, offsets=(1, 0, 0))
+    library.set_emulated_device(shared_bytes=0)
+    with pytest.raises(LibraryError, match="cooperative launch"):
+        library.pairwise_combine(a, b, [0, 64], algorithm=SINGLE_PASS)
+    library.pairwise_combine(a, b, [0, 64])  # left to itself, it takes two passes
+
+
+def test_without_the_cuda_driver(folder):
+    if shutil.which("g++") is None:
+        pytest.skip("there is no g++ to compile the library")
+    if ctypes.util.find_library("cuda") is not None:
+        pytest.skip("this machine has the CUDA driver")
+    library = CudaLibrary(cuda_library.build_driver(folder))
+    with pytest.raises(LibraryError, match=r"CUDA driver libcuda\.so\.1"):
+        library.plan(SEGMENT_GRAM, TYPES["float32"], 2, [0, 64])
+
+
+# ---- compilers -----------------------------------------------------------------------------------
+
+SANITIZED_RUN = """
+import sys
+sys.path[:0] = [sys.argv[1]]
+import numpy as np
+from support.cuda_library import CudaLibrary, SINGLE_PASS, TWO_PASSES
+
+class ExactBuffer:  # without guards: the sanitizer sees both ends
+    def __init__(self, byte_count, offset=0):
+        self.content = np.full(byte_count, 255, np.uint8)
+        self.pointer = self.content.ctypes.data
+
+    def write(self, array):
+        self.content[:] = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
+
+    def read(self, dtype, shape):
+        return self.content.view(dtype).reshape(shape)
+
+library = CudaLibrary(sys.argv[2])
+library.allocate = ExactBuffer
+segments = [0, 0, 3, 20, 5021, 5040]
+for dtype in (np.float16, np.float32, np.float64):
+    for row_count in (2, 5, 9, 17):
+        rows = np.ones((row_count, segments[-1]), dtype)
+        for arguments in ({}, {"row_stride": segments[-1]}):
+            gram = library.segment_gram(rows, segments, block_count=3, **arguments)
+            assert (gram[-1] == 19).all()
+            library.segment_weighted_sum(rows, gram[:, 0], segments, **arguments)
+    for algorithm in (TWO_PASSES, SINGLE_PASS):
+        for shared_bytes in (8192, 48 << 10):
+            library.set_emulated_device(shared_bytes=shared_bytes)
+            library.pairwise_combine(rows[0], rows[1], segments, algorithm=algorithm, block_count=3)
+print("finished")
+"""
+
+
+@pytest.mark.slow
+def test_sanitizers_find_nothing(folder):
+    if shutil.which("g++") is None:
+        pytest.skip("there is no g++ to compile the emulation")
+    sanitized = folder / "sanitized"
+    sanitized.mkdir()
+    flags = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    path = cuda_library.build_emulated(sanitized, flags)
+    runtime = [
+        subprocess.check_output(["g++", f"-print-file-name={name}"], text=True).strip()
+        for name in ("libasan.so", "libubsan.so")
+    ]
+    # ASan has to come first in the process, before Python.
+    tests = str(cuda_library.SOURCES.parents[1] / "tests")
+    result = subprocess.run(
+        [sys.executable, "-c", SANITIZED_RUN, tests, str(path)],
+        env={"LD_PRELOAD": ":".join(runtime), "ASAN_OPTIONS": "detect_leaks=0", "PATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert result.returncode == 0 and "finished" in result.stdout, result.stderr
+
+
+def test_no_kernel_spills_registers(nvcc):
+    if nvcc is None:
+        pytest.skip("there is no nvcc")
+    process, log = nvcc
+    deadline = time.monotonic() + NVCC_SECONDS
+    while process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    text = log.read_text()
+    assert process.returncode == 0, text
+    frames = re.findall(
+        r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", text
+    )
+    kernels = re.findall(r"Compiling entry function '(\w+)'", text)
+    assert len(kernels) == len(frames) > 50
+    spilling = [k for k, frame in zip(kernels, frames, strict=True) if set(frame) != {"0"}]
+    assert spilling == []

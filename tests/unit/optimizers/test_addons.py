@@ -1,0 +1,294 @@
+"""Optimizers of TensorFlow Addons: `optimizers.LAMB` hands on; the others' gradients combine."""
+
+import json
+import pathlib
+import subprocess
+import sys
+import warnings
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_addons as tfa
+from support import oracle
+
+import tf_adasum
+from tf_adasum import optimizers
+from tf_adasum.optimizers import LAMB
+from tf_adasum.seams import keras as keras_seam
+
+GOLDEN = json.loads((pathlib.Path(__file__).parents[2] / "golden/lamb_addons.json").read_text())
+
+
+@pytest.mark.parametrize("case", GOLDEN["cases"])
+def test_lamb_gives_the_golden_values(case):
+    """The values that LAMB of the main lane is compared with, to float32 rounding."""
+    golden = GOLDEN["cases"][case]
+    variables = {
+        name: tf.Variable(value, name=name, dtype="float32")
+        for name, value in GOLDEN["variables"].items()
+    }
+    optimizer = LAMB(learning_rate=GOLDEN["learning_rate"], **golden["options"])
+    rates = GOLDEN["learning_rates"].get(case, [GOLDEN["learning_rate"]] * len(golden["steps"]))
+    sparse = GOLDEN["sparse"]
+    for step, expected in enumerate(golden["steps"]):
+        optimizer.learning_rate = rates[step]
+        gradients = {
+            name: tf.constant(value, tf.float32)
+            for name, value in GOLDEN["gradients"][step].items()
+        }
+        if case == "sparse":
+            own = sparse["variable"]
+            gradients[own] = tf.IndexedSlices(
+                tf.constant(sparse["rows"][step], tf.float32),
+                sparse["indices"][step],
+                tf.constant(gradients[own].shape),
+            )
+        optimizer.apply_gradients([(gradients[name], v) for name, v in variables.items()])
+        for name, value in expected.items():
+            # The same code in the same TensorFlow, perhaps on another CPU.
+            np.testing.assert_allclose(variables[name].numpy(), value, rtol=1e-6, atol=1e-8)
+
+
+def test_a_single_pattern_is_a_list_of_one():
+    one = LAMB(0.1, weight_decay=0.1, exclude_from_weight_decay="bias")
+    assert one.exclude_from_weight_decay == ["bias"] == one.exclude_from_layer_adaptation
+
+
+def test_the_configuration_has_everything():
+    optimizer = LAMB(
+        0.1,
+        beta_1=0.8,
+        weight_decay=0.2,
+        exclude_from_weight_decay=["bias"],
+        exclude_from_layer_adaptation=["gamma"],
+        clipnorm=0.5,
+        name="own",
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again = LAMB.from_config(optimizer.get_config())
+    assert again.get_config() == optimizer.get_config()
+    assert again.exclude_from_layer_adaptation == ["gamma"] and again.clipnorm == 0.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"learning_rate": -1.0}, ValueError, "learning_rate"),
+        ({"learning_rate": None}, ValueError, "learning_rate"),
+        ({"learning_rate": float("nan")}, ValueError, "learning_rate"),
+        ({"learning_rate": "a"}, ValueError, "learning_rate"),
+        ({"beta_1": 2.0}, ValueError, "beta_1=2.0"),
+        ({"epsilon": 0}, ValueError, "epsilon=0"),
+        ({"weight_decay": -1.0}, ValueError, "weight_decay=-1.0"),
+        ({"exclude_from_weight_decay": ["("]}, ValueError, "exclude_from_weight_decay"),
+        ({"exclude_from_layer_adaptation": [3]}, ValueError, "exclude_from_layer_adaptation"),
+        ({"gradient_accumulation_steps": 2}, TypeError, "gradient_accumulation_steps"),
+    ],
+)
+def test_lamb_refuses_what_is_none_of_its_arguments(arguments, error, message):
+    with pytest.raises(error, match=message):
+        LAMB(**arguments)
+
+
+@pytest.mark.parametrize(
+    "rate",
+    [np.float32(0.1), tf.constant(0.1), keras.optimizers.schedules.ExponentialDecay(0.1, 1, 1.0)],
+    ids=["NumPy", "tensor", "schedule"],
+)
+def test_lamb_takes_learning_rates_of_all_kinds(rate):
+    variable, expected = tf.Variable([3.0, 4.0]), tf.Variable([3.0, 4.0])
+    for optimizer, own in [(LAMB(rate), variable), (LAMB(0.1), expected)]:
+        optimizer.apply_gradients([(tf.constant([0.5, -2.0]), own)])
+    np.testing.assert_array_equal(variable.numpy(), expected.numpy())
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: optimizers.DeltaAdasum(
+                tfa.optimizers.MultiOptimizer([(keras.optimizers.Adam(0.1), keras.layers.Dense(1))])
+            ),
+            "DeltaAdasum wraps one optimizer.*MultiOptimizer",
+        ),
+        (
+            lambda: optimizers.AdaScale(
+                tfa.optimizers.Lookahead(keras.optimizers.legacy.SGD(0.1)), scale=4
+            ),
+            "learning rate.*Lookahead",
+        ),
+    ],
+    ids=["MultiOptimizer", "Lookahead"],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_wrappers_refuse_what_has_other_optimizers_in_it(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_only_lamb_needs_addons():
+    code = """
+import sys
+sys.modules["tensorflow_addons"] = None
+import keras
+import tf_adasum
+tf_adasum.optimizers.AdaScale(keras.optimizers.SGD(0.1))
+tf_adasum.optimizers.LAMB
+"""
+    result = subprocess.run(
+        [sys.executable, "-W", "error::UserWarning", "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 1
+    assert "ImportError: With Keras 2 optimizers.LAMB" in result.stderr
+    assert "pip install 'tensorflow-addons==0.23.*'" in result.stderr
+
+
+def test_that_addons_have_ended_is_not_said_to_all():
+    code = "import keras, tf_adasum; tf_adasum.optimizers.LAMB()"
+    subprocess.run(
+        [sys.executable, "-W", "error::UserWarning", "-c", code], check=True, timeout=120
+    )
+
+
+@pytest.fixture(scope="module")
+def strategy():
+    devices = [f"CPU:{index}" for index in range(len(tf.config.list_logical_devices("CPU")))]
+    if len(devices) < 2:
+        pytest.skip("needs two logical devices, made before TensorFlow runs: run this file alone")
+    return tf_adasum.AdasumMirroredStrategy(devices=devices[:2])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: tfa.optimizers.LAMB(0.1, weight_decay=0.1),
+        lambda: tfa.optimizers.AdamW(0.01, 0.1),
+        lambda: tfa.optimizers.LazyAdam(0.1),
+        lambda: tfa.optimizers.MovingAverage(keras.optimizers.legacy.SGD(0.1)),
+        lambda: tfa.optimizers.Lookahead(keras.optimizers.legacy.Adam(0.1)),
+        lambda: keras.optimizers.legacy.SGD(0.1, momentum=0.9),
+        lambda: keras.optimizers.legacy.Adam(0.1, clipnorm=0.5),
+        lambda: LAMB(0.1),
+    ],
+    ids=["LAMB", "AdamW", "LazyAdam", "MovingAverage", "Lookahead", "SGD", "Adam", "ours"],
+)
+def test_gradients_are_combined(strategy, make):
+    """Three steps are those of the same optimizer on the Adasum of the replicas' gradients."""
+    random = np.random.default_rng(3)
+    start = random.standard_normal([4, 3]).astype("float32")
+    gradients = random.standard_normal([3, 2, 4, 3]).astype("float32")
+
+    with strategy.scope():
+        variable, optimizer = tf.Variable(start), make()
+
+    @tf.function
+    def step(number):
+        def in_replica():
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            optimizer.apply_gradients([(tf.constant(gradients)[number][replica], variable)])
+
+        strategy.run(in_replica)
+
+    alone, reference = tf.Variable(start), make()
+    for number, own in enumerate(gradients):
+        step(tf.constant(number))
+        combined = oracle.adasum([g.ravel().astype("float64") for g in own]).reshape(4, 3)
+        reference.apply_gradients([(tf.constant(combined, tf.float32), alone)])
+    for copy in strategy.experimental_local_results(variable):
+        np.testing.assert_allclose(copy.numpy(), alone.numpy(), rtol=2e-6, atol=1e-6)
+    assert int(optimizer.iterations.numpy()) == 3
+
+
+def test_a_gradient_aggregator_of_the_users_own_is_left_alone(strategy):
+    def first_only(pairs):
+        context = tf.distribute.get_replica_context()
+        is_first = tf.cast(context.replica_id_in_sync_group == 0, tf.float32)
+        summed = context.all_reduce("SUM", [gradient * is_first for gradient, _ in pairs])
+        return list(zip(summed, [variable for _, variable in pairs], strict=True))
+
+    with strategy.scope():
+        variable = tf.Variable([0.0, 0.0])
+        optimizer = keras.optimizers.legacy.SGD(1.0, gradient_aggregator=first_only)
+
+    @tf.function
+    def step():
+        def in_replica():
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            gradient = tf.cast(replica + 1, tf.float32) * tf.ones([2])
+            optimizer.apply_gradients([(gradient, variable)])
+
+        strategy.run(in_replica)
+
+    step()
+    np.testing.assert_array_equal(variable.numpy(), [-1.0, -1.0])
+
+
+def take_step(strategy, optimizer, variables, gradients):
+    """One step, in a function of its own, with gradients of each replica for each variable."""
+
+    @tf.function
+    def step():
+        def in_replica():
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            own = [tf.constant(each)[replica] for each in gradients]
+            optimizer.apply_gradients(zip(own, variables, strict=True))
+
+        strategy.run(in_replica)
+
+    step()
+
+
+@pytest.mark.parametrize("measures", [False, True])
+def test_a_legacy_optimizer_takes_further_variables(strategy, measures):
+    """As of layers that are no longer frozen, or of another model."""
+    random = np.random.default_rng(4)
+    shapes = [(3,), (2, 2), (5,)]
+    with strategy.scope():
+        variables = [tf.Variable(tf.zeros(shape)) for shape in shapes]
+        optimizer = keras.optimizers.legacy.SGD(1.0, momentum=0.5)
+    alone = [np.zeros(shape) for shape in shapes]
+    momentum = [np.zeros(shape) for shape in shapes]
+    for used in ([0], [0, 1], [2]):
+        gradients = {i: random.standard_normal([2, *shapes[i]]).astype("float32") for i in used}
+        take_step(strategy, optimizer, [variables[i] for i in used], [*gradients.values()])
+        for i, own in gradients.items():
+            combined = oracle.adasum([g.ravel().astype("float64") for g in own])
+            momentum[i] = 0.5 * momentum[i] - combined.reshape(shapes[i])
+            alone[i] += momentum[i]
+        if measures:
+            keras_seam.reductions_of(optimizer).measure_orthogonality()
+    for variable, expected in zip(variables, alone, strict=True):
+        for copy in strategy.experimental_local_results(variable):
+            np.testing.assert_allclose(copy.numpy(), expected, rtol=2e-6, atol=1e-6)
+    if measures:
+        assert keras_seam.reductions_of(optimizer).orthogonality.shape == [3 + 1]
+
+
+def test_a_state_of_the_rule_belongs_to_the_first_variables():
+    devices = [device.name for device in tf.config.list_logical_devices("CPU")[:2]]
+    strategy = tf_adasum.AdasumMirroredStrategy(devices, aggregation=tf_adasum.rules.AdaCons(0.9))
+    with strategy.scope():
+        variables = [tf.Variable([1.0]), tf.Variable([1.0])]
+        optimizer = keras.optimizers.legacy.SGD(1.0)
+    gradient = np.ones([len(devices), 1], "float32")
+    take_step(strategy, optimizer, variables[:1], [gradient])
+    for _ in range(2):  # it stays refused
+        with pytest.raises(ValueError, match="state belongs to the variables that the optimizer"):
+            take_step(strategy, optimizer, variables, [gradient, gradient])
+    take_step(strategy, optimizer, variables[:1], [gradient])
+
+
+def test_nadam_would_part_the_replicas_of_one_process(strategy):
+    with strategy.scope():
+        variable = tf.Variable([1.0])
+        optimizer = keras.optimizers.Nadam(0.1)
+    with pytest.raises(ValueError, match=r"legacy\.Nadam.*Received: 2 devices"):
+        take_step(strategy, optimizer, [variable], [np.ones([2, 1], "float32")])
+    with tf_adasum.AdasumMirroredStrategy(["CPU:0"]).scope():
+        keras.optimizers.Nadam(0.1).build([tf.Variable([1.0])])

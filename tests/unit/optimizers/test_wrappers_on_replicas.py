@@ -1,0 +1,193 @@
+"""Wrappers on two replicas of one process, against NumPy; for Keras 3 see tests/multi_worker."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from support import stacks
+
+import tf_adasum
+from tf_adasum.optimizers import LAMB, AdaScale, DeltaAdasum
+
+if len(stacks.devices_of(2)) < 2:
+    pytest.skip("tests/multi_worker has these, for Keras 3", allow_module_level=True)
+
+SGD = keras.optimizers.SGD
+RATE, MOMENTUM, DECAY = 0.1, 0.9, 0.3
+
+random = np.random.default_rng(0)
+GRADIENTS = (random.standard_normal((8, 2, 5)) + 0.7).astype("float32")
+WEIGHTS = random.standard_normal(5).astype("float32")
+
+# Eight steps of about 0.3 in float32, in another order of operations.
+FLOAT32 = {"rtol": 1e-5, "atol": 2e-6}
+
+
+@pytest.fixture(scope="module")
+def strategies():
+    devices = stacks.devices_of(2)
+    return {
+        rule: tf_adasum.AdasumMirroredStrategy(devices=devices, aggregation=rule)
+        for rule in ("adasum", "mean")
+    }
+
+
+def stepped(strategy, make, is_eager=False, is_built=False, empty=(), divided_by=1):
+    """Takes a step with each of `GRADIENTS`; returns the optimizer and the replicas' weights.
+
+    Args:
+        empty: the steps in which the second replica has no rows.
+    """
+    with strategy.scope():
+        optimizer, variable = make(), tf.Variable(WEIGHTS)
+        if is_built:
+            stacks.build(optimizer, [variable])
+
+    def in_replica(rows):
+        gradient = tf.reduce_sum(rows, axis=0) / divided_by
+        optimizer.apply_gradients([(gradient, variable)])
+
+    def step(rows):
+        strategy.run(in_replica, args=(rows,))
+
+    step = step if is_eager else tf.function(step)
+    for number, gradients in enumerate(GRADIENTS):
+
+        def rows_of(context, number=number, gradients=gradients):
+            replica = context.replica_id_in_sync_group
+            rows = gradients[replica : replica + 1]
+            return tf.constant(rows[:0] if replica == 1 and number in empty else rows)
+
+        step(strategy.experimental_distribute_values_from_function(rows_of))
+    return optimizer, [own.numpy() for own in strategy.experimental_local_results(variable)]
+
+
+def adasum(a, b):
+    dot = a @ b
+    one, other = (1 - dot / (2 * max(own @ own, 1e-30)) for own in (a, b))
+    return one * a + other * b
+
+
+def delta_by_hand(local_steps=1, decay=0.0, empty=(), average=None):
+    """The replicas' weights after DeltaAdasum of SGD with momentum; and their moving average."""
+    start = WEIGHTS.astype("float64")
+    weights, velocities = [start, start], [0 * start, 0 * start]
+    averages = start
+    for number, gradients in enumerate(GRADIENTS):
+        for replica, gradient in enumerate(gradients):
+            if replica == 1 and number in empty:
+                continue
+            velocities[replica] = MOMENTUM * velocities[replica] - RATE * gradient
+            weights[replica] = weights[replica] * (1 - decay * RATE) + velocities[replica]
+        if (number + 1) % local_steps == 0:
+            start = start + adasum(weights[0] - start, weights[1] - start)
+            weights = [start, start]
+            if average is not None:
+                averages = average * averages + (1 - average) * start
+    return weights, averages
+
+
+INNER = {
+    "new": lambda: SGD(RATE, momentum=MOMENTUM),
+    "legacy": lambda: stacks.legacy_optimizer("SGD", RATE, momentum=MOMENTUM),
+}
+WAYS = pytest.mark.parametrize(
+    ("is_eager", "is_built"),
+    [(True, False), (False, False), (False, True)],
+    ids=["eager", "traced", "built and traced"],
+)
+
+
+class TestDeltaAdasum:
+    @WAYS
+    @pytest.mark.parametrize("local_steps", [1, 3])
+    @pytest.mark.parametrize("inner", INNER)
+    def test_combines_the_steps(self, strategies, inner, local_steps, is_eager, is_built):
+        make = lambda: DeltaAdasum(INNER[inner](), local_steps=local_steps)  # noqa: E731
+        _, weights = stepped(strategies["adasum"], make, is_eager, is_built)
+        np.testing.assert_allclose(weights, delta_by_hand(local_steps)[0], **FLOAT32)
+
+    @pytest.mark.parametrize("local_steps", [1, 3])
+    def test_in_a_loss_scale_optimizer(self, strategies, local_steps):
+        def make():
+            return stacks.LossScaleOptimizer(DeltaAdasum(INNER["new"](), local_steps=local_steps))
+
+        _, weights = stepped(strategies["adasum"], make)
+        np.testing.assert_allclose(weights, delta_by_hand(local_steps)[0], **FLOAT32)
+
+    @pytest.mark.parametrize("local_steps", [1, 3])
+    @pytest.mark.parametrize("inner", INNER)
+    def test_a_replica_without_rows_rests(self, strategies, inner, local_steps):
+        make = lambda: DeltaAdasum(INNER[inner](), local_steps=local_steps)  # noqa: E731
+        optimizer, weights = stepped(strategies["adasum"], make, empty=(0, 4))
+        expected, _ = delta_by_hand(local_steps, empty=(0, 4))
+        np.testing.assert_allclose(weights, expected, **FLOAT32)
+        assert optimizer.iterations.numpy() == len(GRADIENTS)
+        moving, _ = delta_by_hand(local_steps)
+        assert np.abs(weights[0] - moving[0]).max() > 0.01
+
+    def test_a_replica_that_rests_does_not_decay(self, strategies):
+        make = lambda: DeltaAdasum(SGD(RATE, momentum=MOMENTUM, weight_decay=DECAY))  # noqa: E731
+        _, weights = stepped(strategies["adasum"], make, empty=(0, 4))
+        expected, _ = delta_by_hand(decay=DECAY, empty=(0, 4))
+        np.testing.assert_allclose(weights, expected, **FLOAT32)
+
+    @pytest.mark.parametrize("local_steps", [1, 4])
+    def test_averages_are_of_the_combined_weights(self, strategies, local_steps):
+        def make():
+            inner = SGD(RATE, momentum=MOMENTUM, use_ema=True, ema_momentum=0.7)
+            return DeltaAdasum(inner, local_steps=local_steps)
+
+        optimizer, _ = stepped(strategies["adasum"], make)
+        (average,) = optimizer.inner_optimizer._model_variables_moving_average
+        local = strategies["adasum"].experimental_local_results(average)
+        _, expected = delta_by_hand(local_steps, average=0.7)
+        for own in local:
+            np.testing.assert_allclose(own.numpy(), expected, **FLOAT32)
+
+    @pytest.mark.parametrize("local_steps", [1, 2])
+    def test_lamb(self, strategies, local_steps):
+        make = lambda: DeltaAdasum(LAMB(0.1), local_steps=local_steps)  # noqa: E731
+        _, weights = stepped(strategies["adasum"], make)
+        np.testing.assert_array_equal(*weights)
+        assert np.abs(weights[0] - WEIGHTS).max() > 0.1
+
+
+def adascale_by_hand(decay=0.0, momentum=MOMENTUM):
+    """The weights after AdaScale of SGD with S = 2 and θ = 1/2, in the order of the paper."""
+    weights, velocity, samples = WEIGHTS.astype("float64"), 0.0, []
+    for gradients in GRADIENTS.astype("float64"):
+        mean = gradients.mean(axis=0)
+        variance = np.sum(gradients**2) - 2 * mean @ mean
+        samples.append((variance, max(mean @ mean - variance / 2, 0)))
+        theta = 0.5 ** np.arange(len(samples))[::-1]
+        sigma, mu = theta @ np.array(samples) / theta.sum()
+        eta = RATE * (sigma + mu) / (sigma / 2 + mu)
+        velocity = momentum * velocity - eta * mean
+        weights = weights * (1 - decay * eta) + velocity
+    return weights
+
+
+class TestAdaScale:
+    @WAYS
+    @pytest.mark.parametrize("inner", INNER)
+    @pytest.mark.filterwarnings("ignore:AdaScale around")
+    def test_takes_the_scaled_rate(self, strategies, inner, is_eager, is_built):
+        make = lambda: AdaScale(INNER[inner](), smoothing=0.5)  # noqa: E731
+        _, weights = stepped(strategies["mean"], make, is_eager, is_built, divided_by=2)
+        np.testing.assert_allclose(weights, [adascale_by_hand()] * 2, **FLOAT32)
+
+    @WAYS
+    def test_weight_decay_takes_it_too(self, strategies, is_eager, is_built):
+        make = lambda: AdaScale(SGD(RATE, weight_decay=DECAY), smoothing=0.5)  # noqa: E731
+        _, weights = stepped(strategies["mean"], make, is_eager, is_built, divided_by=2)
+        np.testing.assert_allclose(weights, [adascale_by_hand(DECAY, momentum=0)] * 2, **FLOAT32)
+
+    def test_in_a_loss_scale_optimizer(self, strategies):
+        make = lambda: stacks.LossScaleOptimizer(AdaScale(INNER["new"](), smoothing=0.5))  # noqa: E731
+        _, weights = stepped(strategies["mean"], make, divided_by=2)
+        np.testing.assert_allclose(weights, [adascale_by_hand()] * 2, **FLOAT32)
+
+    def test_a_legacy_decay_is_refused(self):
+        with pytest.raises(ValueError, match=r"counts iterations.* Received: decay=0\.1"):
+            AdaScale(stacks.legacy_optimizer("SGD", RATE, decay=0.1))

@@ -1,0 +1,25 @@
+"""Every pair of arguments, in few combinations."""
+
+import itertools
+
+import pytest
+from support.pairs import every_pair
+
+
+@pytest.mark.parametrize(
+    ("sizes", "most"),
+    [((3, 4), 12), ((2, 2, 2), 4), ((4, 4, 3), 16), ((2, 4, 10), 40), ((2, 2, 9, 3), 27)],
+    ids=str,
+)
+def test_every_pair_of_values_occurs(sizes, most):
+    dimensions = [[f"{place}.{index}" for index in range(size)] for place, size in enumerate(sizes)]
+    chosen = every_pair(*dimensions)
+    assert len(chosen) <= most and len(set(chosen)) == len(chosen)
+    for one, other in itertools.combinations(range(len(sizes)), 2):
+        found = {(combination[one], combination[other]) for combination in chosen}
+        assert found == set(itertools.product(dimensions[one], dimensions[other]))
+
+
+def test_the_docstring_is_true():
+    expected = [("a", "x", 1), ("a", "y", 2), ("b", "x", 2), ("b", "y", 1)]
+    assert every_pair("ab", "xy", (1, 2)) == expected

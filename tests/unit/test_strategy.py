@@ -1,0 +1,245 @@
+"""Wrong arguments of AdasumMirroredStrategy are refused before the workers talk to each other."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support import stacks
+
+import tf_adasum
+from tf_adasum import ops, rules, strategy
+from tf_adasum.aggregation import cost_model
+from tf_adasum.cluster import rendezvous
+from tf_adasum.cluster import tasks as cluster_tasks
+from tf_adasum.seams import tensorflow as tensorflow_seam
+
+
+class Talked(Exception):
+    """Raised where the strategy would begin to talk to other workers."""
+
+
+@pytest.fixture
+def two_workers(monkeypatch):
+    """A cluster of two workers, whose addresses nobody may use."""
+
+    def talk(*arguments, **options):
+        raise Talked
+
+    task = {"type": "worker", "index": 0}
+    jobs = {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": jobs, "task": task}))
+    monkeypatch.setattr(rendezvous, "meet", talk)
+    monkeypatch.setattr(tensorflow_seam.GradientAggregatingExtended, "__init__", talk)
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    monkeypatch.delenv("TF_ADASUM_DEVICES_PER_WORKER", raising=False)
+
+
+def make(**arguments):
+    return tf_adasum.AdasumMirroredStrategy(**{"devices": ["CPU:0"], **arguments})
+
+
+WRONG = {
+    "unknown rule": ({"aggregation": "adasun"}, r"one of \['adacons', 'adasum', 'mean', 'sum'\]"),
+    "rule class": ({"aggregation": rules.Sum}, r"Pass an instance: Sum\(\)"),
+    "unknown action": (
+        {"on_nonfinite": "ignore"},
+        "`on_nonfinite` must be 'propagate' .* Received: on_nonfinite='ignore'",
+    ),
+    "no rule": ({"aggregation": None}, "aggregation=None"),
+    "function as rule": ({"aggregation": np.mean}, "instance of tf_adasum.rules.AggregationRule"),
+    "options of another type": (
+        {"communication_options": {"timeout_seconds": 3}},
+        r"`communication_options` must be .*Received: communication_options=\{'timeout_seconds': 3",
+    ),
+    "options class": (
+        {"communication_options": tf.distribute.experimental.CommunicationOptions},
+        "`communication_options` must be",
+    ),
+    "no resolver": ({"cluster_resolver": "worker:0"}, "cluster_resolver='worker:0'"),
+    "more levels": ({"radix_plan": [2, 2]}, r"\[2, 2\]"),
+    "wrong number": ({"radix_plan": [3]}, r"`radix_plan` must be .* Received: radix_plan=\[3\]"),
+    "empty plan": ({"radix_plan": []}, r"radix_plan=\[\]"),
+    "plan as text": ({"radix_plan": "2"}, "radix_plan='2'"),
+    "local sum": ({"local_reduction": "sum"}, "`local_reduction` must be .*'sum'"),
+    "local reduction as bool": ({"local_reduction": True}, "`local_reduction` must be .*True"),
+    "wire of ints": ({"wire_dtype": "int8"}, "`wire_dtype` must be .*'int8'"),
+    "wire as wide": ({"wire_dtype": "float32"}, "`wire_dtype` must be .*'float32'"),
+    "wire of the mean": (
+        {"aggregation": "mean", "wire_dtype": "float16"},
+        "takes no .*`wire_dtype`",
+    ),
+    "plan as number": ({"radix_plan": 2}, "radix_plan=2"),
+    "no devices": ({"devices": []}, "at least one device"),
+    "device as text": ({"devices": "CPU:0"}, "devices='CPU:0'"),
+    "devices as number": ({"devices": 1}, "devices=1"),
+    "missing device": ({"devices": ["CPU:0", "CPU:99"]}, "do not exist: CPU:99"),
+    "repeated device": ({"devices": ["CPU:0", "/cpu:0"]}, "must not repeat"),
+    "nonsense device": ({"devices": ["processor"]}, "'processor' in `devices`"),
+    "mixed devices": ({"devices": ["CPU:0", "GPU:0"]}, "of one type"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_refused_before_any_communication(two_workers, case):
+    arguments, message = WRONG[case]
+    with pytest.raises(ValueError, match=message):
+        make(**arguments)
+
+
+@pytest.mark.parametrize("case", [case for case in WRONG if case != "no resolver"])
+def test_refused_without_a_cluster_too(case, monkeypatch):
+    def build(*arguments, **options):
+        raise Talked
+
+    monkeypatch.setattr(tensorflow_seam.GradientAggregatingExtended, "__init__", build)
+    arguments, message = WRONG[case]
+    with pytest.raises(ValueError, match=message):
+        make(**arguments)
+
+
+def test_wrong_clusters_are_refused(two_workers, monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", "{'cluster': 1}")
+    with pytest.raises(ValueError, match="TF_CONFIG is not valid JSON"):
+        make()
+
+
+def test_wrong_environment_is_refused(two_workers, monkeypatch):
+    monkeypatch.setenv("TF_ADASUM_DEVICES_PER_WORKER", "some")
+    with pytest.raises(ValueError, match="TF_ADASUM_DEVICES_PER_WORKER='some'"):
+        make(devices=None)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"radix_plan": [2]},
+        {"radix_plan": (2,)},
+        {"aggregation": rules.Sum()},
+        {"communication_options": tf.distribute.experimental.CommunicationOptions(0, 3.0)},
+        {"devices": ["/device:CPU:0"]},
+    ],
+    ids=str,
+)
+def test_good_arguments_reach_the_other_workers(two_workers, arguments):
+    # The tests above would pass, too, if everything were refused.
+    with pytest.raises(Talked):
+        make(**arguments)
+
+
+def test_the_workers_are_asked_for_what_they_have_to_share(two_workers, monkeypatch):
+    met = []
+    monkeypatch.setattr(rendezvous, "meet", lambda *arguments: met.append(arguments))
+    options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=7.0)
+    with pytest.raises(Talked):
+        make(aggregation="sum", communication_options=options)
+    ((tasks, terms, timeout, _),) = met
+    assert tasks.addresses == ("127.0.0.1:1", "127.0.0.1:2") and timeout == 7.0
+    assert terms == {
+        "tf_adasum": tf_adasum.__version__,
+        "TensorFlow": "2.15" if stacks.IS_KERAS_2 else "2.21",
+        "Keras": "2.15" if stacks.IS_KERAS_2 else "3.15",
+        "rule": "Sum()",
+        "radix_plan": None,
+        "local_reduction (replicas averaged)": 1,
+        "wire_dtype": None,
+        "TF_ADASUM_COST_MODEL": list(dataclasses.astuple(cost_model.DEFAULT)),
+        "devices per worker": 1,
+        "communication_options.bytes_per_pack": 0,
+        "communication_options.implementation": "AUTO",
+        "backend of the op (TF_ADASUM_OPS)": ops.backend(),
+        "on_nonfinite": "propagate",
+    }
+    with pytest.raises(Talked):
+        make()  # once more, as nothing has started
+    assert met[1][2] == rendezvous.DEFAULT_TIMEOUT
+
+
+def tasks_at(*addresses):
+    names = tuple(f"worker {rank}" for rank in range(len(addresses)))
+    return cluster_tasks.Cluster(addresses, names, rank=0)
+
+
+@pytest.mark.parametrize(
+    ("addresses", "averaged"),
+    [
+        (("a:1", "b:1"), 2),
+        (("a:1", "a:2", "b:1", "b:2"), 4),
+        (("a:1", "a:2", "a:3"), 6),
+        (("[::1]:1", "[::2]:1"), 2),
+    ],
+)
+def test_workers_of_one_address_share_a_host(addresses, averaged):
+    assert strategy._averaged("mean", tasks_at(*addresses), devices=2) == averaged
+    assert strategy._averaged(None, tasks_at(*addresses), devices=2) == 1
+
+
+@pytest.mark.parametrize("addresses", [("a:1", "a:2", "b:1"), ("a:1", "b:1", "a:2", "b:2")])
+def test_hosts_of_different_size_are_refused(addresses):
+    with pytest.raises(ValueError, match=r"local_reduction='mean' needs .* Received: a:1, "):
+        strategy._averaged("mean", tasks_at(*addresses), devices=1)
+
+
+def test_only_the_first_three_arguments_are_positional():
+    with pytest.raises(TypeError):
+        tf_adasum.AdasumMirroredStrategy(["CPU:0"], None, None, "sum")
+
+
+# ---- what the arguments set, on one device -----------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", ["adasum", "sum", "mean", rules.Adasum()], ids=repr)
+def test_one_device(rule):
+    made = make(aggregation=rule, radix_plan=[1])
+    assert isinstance(made, tf.distribute.MultiWorkerMirroredStrategy)
+    assert made.num_replicas_in_sync == 1
+    assert repr(made.aggregation) == repr(rules.get(rule))
+    assert isinstance(made.extended._cross_device_ops, tf_adasum.AdasumCrossDeviceOps)
+    assert made.extended._cross_device_ops.scheme.rule is made.aggregation
+
+
+def test_every_rule_but_mean_marks_the_reduction_of_gradients():
+    for rule in ("adasum", "sum"):
+        assert isinstance(
+            make(aggregation=rule).gradient_reduction, tensorflow_seam.GradientReduction
+        )
+    assert make(aggregation="mean").gradient_reduction is None
+
+
+def test_many_devices_on_several_workers_are_refused():
+    devices = tuple(f"CPU:{i}" for i in range(12))
+    options = tf.distribute.experimental.CommunicationOptions()
+    with pytest.raises(ValueError, match=r"At most 11 .*Received: 12 devices on each of 2 workers"):
+        tf_adasum.AdasumCrossDeviceOps(rules.Adasum(), devices, 24, options)
+
+
+@pytest.mark.parametrize("axis", [None, 0])
+def test_scalars_are_reduced_over_replicas_whatever_the_axis(axis):
+    made = make()
+    value = made.run(lambda: tf.constant(3.0))
+    assert made.reduce("MEAN", value, axis=axis).numpy() == 3.0
+    vector = made.run(lambda: tf.constant([1.0, 3.0]))
+    assert made.reduce("MEAN", vector, axis=0).numpy() == 2.0
+
+
+def test_progress_bars_stay_without_the_launcher(monkeypatch):
+    called = []
+    monkeypatch.setattr(
+        strategy.keras.utils, "disable_interactive_logging", lambda: called.append(1)
+    )
+    tasks = [
+        strategy.cluster.Cluster(("a:1", "b:2"), ("worker 0", "worker 1"), rank) for rank in (0, 1)
+    ]
+    monkeypatch.delenv(strategy.LAUNCHER, raising=False)
+    strategy._leave_progress_bars_to_the_first_worker(tasks[1])
+    monkeypatch.setenv(strategy.LAUNCHER, "1")
+    strategy._leave_progress_bars_to_the_first_worker(tasks[0])
+    assert not called
+    strategy._leave_progress_bars_to_the_first_worker(tasks[1])
+    assert called

@@ -1,0 +1,99 @@
+"""What a worker makes of the others' statuses."""
+
+import dataclasses
+import json
+
+import pytest
+
+from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.watch.diagnosis import GRACE, LONG, Status, failure, notice
+
+CLUSTER = Cluster(("a:1", "b:2", "c:3"), ("chief 0", "worker 0", "worker 1"), 1)
+PATIENCE = 100.0
+
+
+def judged(own=None, **others):
+    statuses = {1: own or Status("running")}
+    statuses |= {int(name[1:]): status for name, status in others.items()}
+    return failure(CLUSTER, statuses, PATIENCE)
+
+
+INSIDE = Status("running", call=3, inside=1)
+WAITING = Status("running", call=3, inside=1, entered=7, waits=GRACE)
+
+
+@pytest.mark.parametrize("own", [Status(), Status("running"), WAITING])
+def test_nobody_is_to_blame_while_all_run(own):
+    assert judged(own, _0=Status("running"), _2=WAITING) is None
+
+
+def test_a_lost_worker_ends_everything_at_once():
+    assert judged(Status("running"), _2=Status("lost")) is None, "not where it is not needed"
+    cause = judged(INSIDE, _0=Status("running"), _2=Status("lost", "it is silent"))
+    assert cause.startswith("worker 1 (c:3) was lost: it is silent. Restart all workers")
+
+
+def test_all_give_up_for_the_same_reason():
+    assert judged(INSIDE, _2=Status("gave up", "worker 0 was lost")) == "worker 0 was lost"
+
+
+def test_a_failure_matters_to_those_who_wait_in_the_same_call():
+    failed = Status("failed", "ValueError: no", call=3)
+    assert judged(WAITING, _0=failed).startswith("chief 0 (a:1) failed: ValueError: no.")
+    assert judged(dataclasses.replace(WAITING, waits=GRACE / 2), _0=failed) is None
+    assert judged(dataclasses.replace(WAITING, call=4), _0=failed) is None, "they go on together"
+    outside = dataclasses.replace(WAITING, state="failed", inside=0)
+    assert judged(outside, _0=failed) is None, "it failed on both, and both go on"
+
+
+def test_an_end_matters_to_those_who_wait():
+    ended = Status("ended", call=3)
+    assert judged(Status("running"), _2=ended) is None, "worker 0 saves the model"
+    cause = judged(WAITING, _2=ended)
+    assert cause.startswith("worker 1 (c:3) has ended, and worker 0 waits for it.")
+    cause = judged(WAITING, _2=Status("ended", "KeyError: 1"))
+    assert cause.startswith("worker 1 (c:3) has ended: KeyError: 1. Restart")
+
+
+def test_patience_ends():
+    patient = dataclasses.replace(WAITING, waits=PATIENCE)
+    elsewhere = Status("running", at="train.py:4 (main)")
+    assert judged(dataclasses.replace(WAITING, waits=PATIENCE - 1), _0=elsewhere) is None
+    cause = judged(patient, _0=elsewhere, _2=patient)
+    assert "has waited 100 s for chief 0 (a:1), which is at train.py:4 (main)." in cause
+    assert "worker 1" not in cause
+    earlier = dataclasses.replace(patient, entered=6, waits=5.0)
+    assert "for worker 1 (c:3)" in judged(patient, _2=earlier), "waits in an earlier collective"
+
+
+def test_all_wait_for_each_other():
+    waiting = dataclasses.replace(WAITING, waits=LONG)
+    in_python = dataclasses.replace(waiting, of_python=4, at="callback.py:3 (on_epoch_end)")
+    assert judged(waiting, _0=waiting, _2=waiting) is None
+    cause = judged(waiting, _0=in_python, _2=waiting)
+    assert "chief 0 is at callback.py:3 (on_epoch_end), worker 0 is at" in cause
+    assert judged(waiting, _0=in_python, _2=Status("running")) is None, "may still come"
+    assert judged(waiting, _0=in_python) is None, "nothing is known of worker 1"
+    assert judged(waiting, _0=dataclasses.replace(in_python, waits=GRACE), _2=waiting) is None
+    long = dataclasses.replace(WAITING, waits=PATIENCE)
+    assert "have not made the same calls" in judged(long, _0=long, _2=long)
+
+
+def test_the_notice_names_who_is_awaited():
+    statuses = {1: WAITING, 0: Status("running", at="x.py:1 (f)"), 2: WAITING}
+    assert notice(CLUSTER, statuses) == (
+        "waiting for 2 s for chief 0 (a:1), which is at x.py:1 (f)"
+    )
+
+
+def test_a_status_travels():
+    fields = json.loads(json.dumps(dataclasses.asdict(WAITING)))
+    assert Status.of(fields) == WAITING
+    assert Status.of({**fields, "waits": 2}) == WAITING, "JSON knows no difference"
+
+
+@pytest.mark.parametrize(
+    "fields", [None, [], "lost", {"state": 1}, {"rank": 1}, {"call": True}, {"at": None}]
+)
+def test_nonsense_is_no_status(fields):
+    assert Status.of(fields) is None

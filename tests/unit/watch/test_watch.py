@@ -1,0 +1,283 @@
+"""The watch among threads that play workers; worker processes are in tests/multi_worker."""
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from tf_adasum.cluster import start_timeout
+from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.errors import WorkerLostError
+from tf_adasum.watch import call_site, connections, watch
+
+SOON = 20.0  # seconds, on a busy machine
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch):
+    monkeypatch.setattr(watch, "SECONDS_BETWEEN_MESSAGES", 0.05)
+    monkeypatch.setattr(watch, "_STILL", 0.1)
+    monkeypatch.setattr(watch, "SHORTEST_SILENCE", 0.5)
+
+
+@pytest.fixture
+def workers():
+    """Returns a function that starts the watches of so many workers."""
+    with contextlib.ExitStack() as stack:
+
+        def start(count, timeout=None):
+            addresses = tuple(f"127.0.0.1:{port}" for port in range(1, count + 1))
+            names = tuple(f"worker {rank}" for rank in range(count))
+            hub = connections.Hub("127.0.0.1")
+            watches = []
+            for rank in range(count):
+                ends = connections.Member("127.0.0.1", hub.offer, rank) if rank else hub
+                one = watch.Watch(Cluster(addresses, names, rank), ends, timeout)
+                one.aborted = []
+                one.start()
+                stack.callback(one.stop)
+                watches.append(one)
+            return watches
+
+        yield start
+
+
+def up(watches, counters=lambda: (0, 0, 0)):
+    for one in watches:
+        one.started(counters, one.aborted.append)
+
+
+def eventually(condition):
+    deadline = time.monotonic() + SOON
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen"
+        time.sleep(0.02)
+
+
+def state_of_1(hub):
+    return hub._statuses[1].state if 1 in hub._statuses else None
+
+
+def cut(one):
+    """Ends a worker without a word."""
+    one._ending = True
+    one._speak = lambda: None
+    one._thread.join()
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_a_process_that_has_ended_is_lost_to_all(workers, lost, capfd):
+    watches = workers(3)
+    up(watches)
+    eventually(lambda: len(watches[0]._statuses) == 2)
+    cut(watches[lost])
+    time.sleep(0.5)
+    assert not any(one.cause for one in watches), "nobody needs it"
+    for rank, one in enumerate(watches):
+        if rank != lost:
+            one._say(inside=1)
+            eventually(lambda one=one: one.aborted)
+            assert f"worker {lost} (127.0.0.1:{lost + 1}) was lost" in one.cause
+            assert one.aborted == [one.cause], "once"
+    assert "tf_adasum: worker" in capfd.readouterr().err
+
+
+def test_an_orderly_end_is_none_of_others_business(workers):
+    watches = workers(3)
+    up(watches)
+    watches[1].stop()
+    watches[0].stop()
+    time.sleep(1)
+    assert watches[2].cause is None
+
+
+def test_a_silent_worker_is_lost(workers, monkeypatch):
+    watches = workers(2, timeout=1.0)
+    up(watches)
+    eventually(lambda: state_of_1(watches[0]) == "running")
+    monkeypatch.setattr(watches[1], "_speak", lambda: None)
+    watches[0]._say(inside=1)
+    eventually(lambda: watches[0].cause)
+    assert re.search("worker 1 .* was lost: it has been silent for", watches[0].cause)
+
+
+def test_one_that_was_stopped_itself_does_not_blame_the_others(workers, monkeypatch):
+    hub, member = workers(2, timeout=2.0)
+    monkeypatch.setattr(member, "_silence", 100.0)  # or it would give up
+    up([hub, member])
+    eventually(lambda: state_of_1(hub) == "running")
+    stopped = threading.Event()
+    original = hub._observe
+
+    def stop_once():
+        if not stopped.is_set():
+            stopped.set()
+            time.sleep(1.5)
+        original()
+
+    monkeypatch.setattr(hub, "_observe", stop_once)
+    stopped.wait(SOON)
+    time.sleep(2)
+    assert hub.cause is None
+
+
+def raising(one, error, comes_from_others=lambda error: False):
+    with pytest.raises(type(error)), one.call(comes_from_others):
+        raise error
+
+
+def test_the_exception_of_another_worker_ends_the_wait(workers, monkeypatch):
+    monkeypatch.setattr("tf_adasum.watch.diagnosis.GRACE", 0.2)
+    watches = workers(2)
+    up(watches[1:])
+    up(watches[:1], counters=lambda: (1, 0, 0))  # in a collective
+    monkeypatch.setattr(call_site, "of_thread", lambda _: (1, "train.py:4 (main)"))
+    with pytest.raises(WorkerLostError, match=r"worker 1 .* failed: ValueError: no rows"):
+        with watches[0].call(lambda error: True):
+            raising(watches[1], ValueError("no rows"))
+            eventually(lambda: watches[0].aborted)
+            raise OSError("what TensorFlow raises then")
+
+
+def test_an_exception_on_all_workers_is_just_that(workers):
+    watches = workers(2)
+    up(watches)
+    for one in watches:
+        raising(one, ValueError("the same"))
+    time.sleep(0.5)
+    assert [one.cause for one in watches] == [None, None]
+    raising(watches[0], OSError("of nobody"), comes_from_others=lambda error: True)
+
+
+def test_who_does_not_come_is_named(workers, monkeypatch):
+    watches = workers(2, timeout=2.0)
+    up(watches[1:])
+    up(watches[:1], counters=lambda: (1, 0, 0))
+    monkeypatch.setattr(call_site, "of_thread", lambda _: (1, "train.py:4 (main)"))
+    eventually(lambda: watches[0].aborted)
+    assert re.search(r"waited \d+ s for worker 1 .*at train.py:4 \(main\)", watches[0].cause)
+
+
+def test_progress_is_no_wait(workers, monkeypatch):
+    watches = workers(2, timeout=2.0)
+    counts = iter(range(1, 10**6))
+    up(watches, counters=lambda: (next(counts), 0, 0))  # in one collective after the other
+    monkeypatch.setattr(call_site, "of_thread", lambda _: (1, ""))
+    time.sleep(3)
+    assert [one.cause for one in watches] == [None, None]
+
+
+def test_a_start_that_comes_too_late(workers):
+    watches = workers(2)
+    cut(watches[1])
+    eventually(lambda: watches[0].cause)
+    with pytest.raises(WorkerLostError, match="worker 1"):
+        up(watches[:1])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"\x00\xff\n",
+        b"[]\n",
+        b'{"rank": 1}\n',
+        b'{"rank": 1, "token": "x"}\n',
+        b'{"rank": 1, "token": "\\ud800"}\n',
+        b"[" * 99999,
+    ],
+)
+def test_strangers_are_left_outside(workers, line):
+    watches = workers(2)
+    with socket.create_connection(("127.0.0.1", watches[0]._ends.offer["port"])) as stranger:
+        stranger.sendall(line)
+    up(watches)
+    eventually(lambda: state_of_1(watches[0]) == "running")
+    assert list(watches[0]._ends.lines) == [1]
+
+
+@pytest.mark.parametrize(
+    "message", [{"statuses": []}, {"statuses": {"x": 1, "7": {}}}, {"status": {"state": 1}}, {}]
+)
+def test_nonsense_from_a_worker_is_ignored(workers, message):
+    watches = workers(2)
+    up(watches)
+    watches[1]._ends.send(message)
+    watches[0]._ends.send(message)
+    time.sleep(0.3)
+    assert all(one._thread.is_alive() and one.cause is None for one in watches)
+
+
+def test_where_the_main_thread_is():
+    assert re.fullmatch(r"\w+\.py:\d+ \(.*\)", call_site.of_thread(None)[1])
+
+
+def test_one_line_of_an_exception():
+    graph = "Graph execution error:\n\nDetected at node PyFunc\nKeyError: 'a'\nTraceback\n"
+    assert watch._one_line(RuntimeError(graph)) == "KeyError: 'a'"
+    assert watch._one_line(ValueError("a\nb")) == "ValueError: a"
+    assert watch._one_line(KeyboardInterrupt()) == "KeyboardInterrupt"
+    assert watch._one_line(SystemExit(0)) == ""
+    assert watch._one_line(SystemExit("no")) == "SystemExit: no"
+    assert len(watch._one_line(ValueError("x" * 10**6))) < 400
+
+
+GUARDED = """
+import time
+from tf_adasum.cluster import start_timeout
+from tf_adasum.cluster.tasks import Cluster
+cluster = Cluster(("h:1", "127.0.0.1:{port}"), ("worker 0", "worker 1"), 0)
+with start_timeout.bounded(cluster, {limit}):
+    time.sleep({seconds})
+print("started")
+"""
+
+
+@pytest.mark.parametrize("seconds", [0, 60])
+def test_the_guard_of_the_start(seconds):
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # and nobody listens
+        port = unused.getsockname()[1]
+        ended = subprocess.run(
+            [sys.executable, "-c", GUARDED.format(port=port, limit=3, seconds=seconds)],
+            capture_output=True,
+            text=True,
+            timeout=50,
+        )
+    if seconds:
+        assert ended.returncode == -signal.SIGKILL
+        assert (
+            f"worker 0 has waited 3 s in TensorFlow's start-up, and worker 1 (127.0.0.1:{port})"
+            in (ended.stderr)
+        )
+    else:
+        assert (ended.returncode, ended.stdout) == (0, "started\n")
+
+
+def test_the_guard_ends_with_its_worker():
+    command = [sys.executable, "-c", GUARDED.format(port=1, limit=60, seconds=60)]
+    worker = subprocess.Popen(command, env={**os.environ}, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + SOON
+    while not (guards := children_of(worker.pid)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    worker.kill()
+    worker.wait()
+    eventually(lambda: not any(os.path.exists(f"/proc/{guard}/exe") for guard in guards))
+
+
+def children_of(pid):
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return [int(child) for child in file.read().split()]
+
+
+def test_a_guard_reaches_who_is_there():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert start_timeout._answers(f"127.0.0.1:{server.getsockname()[1]}")

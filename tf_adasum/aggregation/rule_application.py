@@ -1,0 +1,107 @@
+"""Memory: what reductions need besides the gradients, and what they leave behind.
+
+That is which variables share coefficients, the rule's state, and the read-outs that somebody asked
+for. A `Memory` lives for one reduction (in a graph: for its tracing), and holds tensors; their
+variables belong to `tf_adasum.replicas.aggregation_state`.
+
+Shape legend: V variables, S segments (the variables of a unit), P groups, R replicas.
+"""
+
+import numpy as np
+import tensorflow as tf
+
+from tf_adasum.aggregation import orthogonality
+from tf_adasum.aggregation.rules import granularity
+from tf_adasum.aggregation.rules.checks import checked_coefficients, checked_state
+
+
+class Memory:
+    """Turns Gram matrices into coefficients, in the right groups and with the state.
+
+    Args:
+        groups: ints ``[V]``: the group of each gradient.
+        state: the rule's state: dict of tensors ``[P, ...]``. Changed by `coefficients`.
+        measures_orthogonality: whether `orthogonality` will be asked.
+        averaged: number of neighbours whose mean counts as one gradient, for `orthogonality`.
+    """
+
+    def __init__(self, groups, state=None, measures_orthogonality=False, averaged=1):
+        self.groups = np.asarray(groups)
+        self.state = dict(state or {})
+        self.measures_orthogonality = measures_orthogonality
+        self._averaged = averaged
+        self._lengths = {}
+
+    @classmethod
+    def of_first_step(cls, scheme, variables):
+        """Returns the memory of a rule before its first step, for variables without paths.
+
+        Raises:
+            ValueError: for a rule whose granularity needs the variables' paths.
+        """
+        rule = scheme.rule
+        if not isinstance(rule.granularity, str):
+            raise ValueError(
+                f"The granularity of {rule!r} needs the variables' paths: use a Keras optimizer, "
+                "or strategy.gradient_reduction_of(variables)."
+            )
+        groups = granularity.groups(rule.granularity, range(variables))
+        state = scheme.whole_rule.initial_state(max(groups, default=-1) + 1, scheme.replicas)
+        tensors = {name: tf.convert_to_tensor(value) for name, value in state.items()}
+        return cls(groups, tensors, averaged=scheme.averaged)
+
+    @property
+    def groups_are_variables(self):
+        """Whether every variable has coefficients of its own."""
+        return len(set(self.groups)) == len(self.groups)
+
+    def needs_gram(self, rule):
+        """Whether anything depends on the Gram matrix."""
+        return rule.needs_gram or self.measures_orthogonality
+
+    def coefficients(self, rule, gram_SRR, indices):
+        """Returns the coefficients ``[S, R]`` of the gradients at `indices`, and keeps the state.
+
+        Args:
+            rule: the `AggregationRule`.
+            gram_SRR: their Gram matrices.
+            indices: for each segment the index of its gradient.
+
+        Raises:
+            ValueError: if the rule returns another shape, or no floating-point numbers.
+            tf.errors.InvalidArgumentError: when it runs, if a rule that is not one of this package
+                makes non-finite coefficients of a finite Gram matrix.
+        """
+        if self.measures_orthogonality:
+            lengths = orthogonality.squared_lengths(gram_SRR, self._averaged)
+            pairs = zip(*map(tf.unstack, lengths), strict=True)
+            self._lengths |= dict(zip(indices, pairs, strict=True))
+        groups, position = _numbered(self.groups[list(indices)])
+        is_alone = len(groups) == len(position)
+        gram_PRR = (
+            gram_SRR if is_alone else tf.math.unsorted_segment_sum(gram_SRR, position, len(groups))
+        )
+        is_finite_P = tf.reduce_all(tf.math.is_finite(gram_PRR), axis=[1, 2])
+
+        state = {name: tf.gather(value, groups) for name, value in self.state.items()}
+        c_PR, new_state = rule.coefficients_and_state(gram_PRR, state)
+        c_PR = checked_coefficients(rule, c_PR, gram_PRR)
+        for name, value in checked_state(rule, state, new_state).items():
+            keep = tf.reshape(is_finite_P, [-1] + [1] * (value.shape.rank - 1))
+            value = tf.where(keep, value, state[name])
+            self.state[name] = tf.tensor_scatter_nd_update(self.state[name], groups[:, None], value)
+        c_PR = tf.where(is_finite_P[:, None], c_PR, tf.constant(np.nan, tf.float64))
+        return c_PR if is_alone else tf.gather(c_PR, position)
+
+    def orthogonality(self):
+        """Returns float64 ``[V + 1]``: of each variable, NaN where it has no gradient; of all."""
+        nothing = (tf.constant(0.0, tf.float64),) * 2
+        lengths = [self._lengths.get(index, nothing) for index in range(len(self.groups))]
+        return orthogonality.orthogonality(*map(tf.stack, zip(*lengths, strict=True)))
+
+
+def _numbered(groups):
+    """The groups in the order in which they appear, and for each segment its place among them."""
+    found = {}
+    position = [found.setdefault(group, len(found)) for group in groups.tolist()]
+    return np.array(list(found)), np.array(position)

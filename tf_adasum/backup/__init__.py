@@ -1,0 +1,1 @@
+"""Backups of a training, and going on from one."""

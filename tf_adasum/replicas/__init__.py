@@ -1,0 +1,1 @@
+"""What happens among replicas inside a step."""

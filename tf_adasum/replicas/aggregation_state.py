@@ -1,0 +1,223 @@
+"""Reductions: what stays between the reductions of some variables' gradients.
+
+Each optimizer has one `Reductions`: the groups its variables form, the variables that hold the
+rule's state, and, where a callback asked, the one with the orthogonality. The aggregation itself is
+pure: for every reduction it is lent a `Memory` of tensors.
+
+Shape legend: V variables, P groups, R replicas.
+"""
+
+import base64
+import json
+import warnings
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_adasum.aggregation import Memory
+from tf_adasum.aggregation.rules import granularity
+from tf_adasum.seams import keras as keras_seam
+
+
+class RuleState(keras.layers.Layer):
+    """A rule's state, as a Keras layer: what a layer holds is saved with the optimizer it is in.
+
+    A `tf.train.Checkpoint` would refuse variables of another shape, and with them all the rest; it
+    finds a `SavedRuleState` instead.
+
+    Args:
+        arrays: dict from names to NumPy arrays: the initial state.
+    """
+
+    def __init__(self, arrays):
+        super().__init__(name="rule_state", dtype="float64")
+        of_name = {
+            name: self.add_weight(
+                name=name,
+                shape=array.shape,
+                dtype=array.dtype.name,
+                initializer=lambda shape, dtype, array=array: tf.constant(array, dtype),
+                trainable=False,
+                **keras_seam.WITHOUT_AUTOCAST,
+            )
+            for name, array in arrays.items()
+        }
+        self._of_name = lambda: of_name  # tf.train.Checkpoint finds variables in attributes
+        self.saved = SavedRuleState(self)
+        self.built = True
+
+    @property
+    def of_name(self):
+        """dict from names to Keras variables."""
+        return self._of_name()
+
+    def variables_of(self, local):
+        """Returns dict from names to the `tf.Variable` on a local replica."""
+        strategy = tf.distribute.get_strategy()
+        return {
+            name: strategy.experimental_local_results(keras_seam.tensorflow_variable(variable))[
+                local
+            ]
+            for name, variable in self.of_name.items()
+        }
+
+    def load_own_variables(self, store):
+        """Takes a saved state, unless it is one of other groups or another number of replicas."""
+        saved = {name: tuple(store[name].shape) for name in store.keys()}
+        own = {str(i): tuple(v.shape) for i, v in enumerate(self.of_name.values())}
+        if saved == own:
+            super().load_own_variables(store)
+        else:
+            _warn_of_other_shapes(saved.values(), own.values())
+
+
+class SavedRuleState(tf.train.experimental.PythonState):
+    """A `RuleState` as a `tf.train.Checkpoint` saves it: JSON, with the numbers' bytes in Base64.
+
+    Args:
+        rule_state: the `RuleState`.
+    """
+
+    def __init__(self, rule_state):
+        super().__init__()
+        self._rule_state = rule_state
+
+    def serialize(self):
+        """Returns the state as a str."""
+        arrays = {name: variable.numpy() for name, variable in self._rule_state.of_name.items()}
+        return json.dumps(
+            {
+                name: [array.dtype.name, array.shape, base64.b64encode(array.tobytes()).decode()]
+                for name, array in arrays.items()
+            }
+        )
+
+    def deserialize(self, string_value):
+        """Takes a saved state, unless it is one of other groups or another number of replicas."""
+        saved = json.loads(string_value)
+        own = self._rule_state.of_name
+        shapes = {name: (dtype, tuple(shape)) for name, (dtype, shape, _) in saved.items()}
+        if shapes != {name: (v.dtype, tuple(v.shape)) for name, v in own.items()}:
+            saved_shapes = [shape for _, shape in shapes.values()]
+            _warn_of_other_shapes(saved_shapes, [tuple(v.shape) for v in own.values()])
+            return
+        for name, (dtype, shape, data) in saved.items():
+            own[name].assign(np.frombuffer(base64.b64decode(data), dtype).reshape(shape))
+
+
+def _warn_of_other_shapes(saved, own):
+    warnings.warn(
+        "The aggregation rule's state starts anew: the file holds "
+        + (f"one of the shapes {list(saved)}" if saved else "none")
+        + f", and this model needs {list(own)} (groups of variables, replicas).",
+        stacklevel=3,
+    )
+
+
+class Reductions:
+    """The reductions of the gradients of some variables.
+
+    Args:
+        scheme: the strategy's `aggregation.Scheme`.
+        paths: the variables' paths, in the order in which gradients are numbered.
+
+    Raises:
+        ValueError: if the rule's granularity does not fit the paths.
+    """
+
+    def __init__(self, scheme, paths):
+        self._scheme = scheme
+        self._number(paths)
+        count = max(self._groups, default=-1) + 1
+        arrays = scheme.whole_rule.initial_state(count, scheme.replicas)
+        self.rule_state = RuleState(arrays) if arrays else None
+        self._orthogonality = None
+        self.version = 0  # of what a traced function contains
+
+    def _number(self, paths):
+        self.paths = list(paths)
+        self._groups = granularity.groups(self._scheme.rule.granularity, self.paths)
+
+    def extend(self, paths):
+        """Takes in further variables, which get the next numbers.
+
+        Args:
+            paths: their paths.
+
+        Raises:
+            ValueError: if the rule has a state, which is that of the variables so far.
+        """
+        paths = list(paths)
+        if paths and self.rule_state:
+            raise ValueError(
+                "The aggregation rule's state belongs to the variables that the optimizer met in "
+                "its first step. Use another optimizer for others, or a rule without a state. "
+                f"Received: {', '.join(paths)}"
+            )
+        self._number([*self.paths, *paths])
+        if paths and self.measures_orthogonality:
+            self.stop_measuring_orthogonality()
+            self.measure_orthogonality()
+
+    def measure_orthogonality(self):
+        """Makes a variable for the orthogonality; functions traced from now on fill it."""
+        if self._orthogonality is None:
+            self.version += 1
+            self._orthogonality = tf.Variable(
+                np.full([len(self.paths) + 1], np.nan), trainable=False, dtype=tf.float64
+            )
+
+    def stop_measuring_orthogonality(self):
+        """Forgets the variable; functions traced from now on compute nothing for it."""
+        self.version += 1
+        self._orthogonality = None
+
+    def groups_of(self, indices):
+        """Returns the groups of some of the variables, as a list of ints."""
+        return self._groups[list(indices)].tolist()
+
+    @property
+    def measures_orthogonality(self):
+        """Whether functions traced now measure it."""
+        return self._orthogonality is not None
+
+    @property
+    def orthogonality(self):
+        """Tensor ``[V + 1]``: that of each variable in the last reduction, and of all of them.
+
+        NaN before the first, and for gradients that are all zero. None unless it is measured.
+        """
+        if self._orthogonality is None:
+            return None
+        return tf.convert_to_tensor(self._on(0, self._orthogonality))
+
+    def memory(self, indices, local):
+        """Returns the `Memory` for one reduction, on a local replica.
+
+        Args:
+            indices: which of the variables the gradients belong to.
+            local: number of the local replica; called in cross-replica context.
+        """
+        variables = self.rule_state.variables_of(local) if self.rule_state else {}
+        return Memory(
+            self._groups[list(indices)],
+            {name: tf.convert_to_tensor(variable) for name, variable in variables.items()},
+            measures_orthogonality=self.measures_orthogonality,
+            averaged=self._scheme.averaged,
+        )
+
+    def keep(self, memory, indices, local):
+        """Keeps what a reduction has left in its memory; arguments as in `memory`."""
+        if self.rule_state:
+            for name, variable in self.rule_state.variables_of(local).items():
+                variable.assign(memory.state[name])
+        if memory.measures_orthogonality:
+            *of_variables, of_all = tf.unstack(memory.orthogonality())
+            by_index = dict(zip(indices, of_variables, strict=True))
+            unused = tf.constant(np.nan, tf.float64)
+            values = [by_index.get(index, unused) for index in range(len(self.paths))]
+            self._on(local, self._orthogonality).assign(tf.stack([*values, of_all]))
+
+    def _on(self, local, variable):
+        return tf.distribute.get_strategy().experimental_local_results(variable)[local]

@@ -1,0 +1,57 @@
+"""Statistics that every replica counts on its own rows, and their average.
+
+A BatchNormalization that is not synchronized moves its mean and variance towards those of its own
+replica's batches. The replicas' values differ, and a model that is saved or evaluated should not
+have those of one replica.
+"""
+
+import math
+import weakref
+
+import tensorflow as tf
+
+from tf_adasum.replicas.equal_variables import is_shared
+
+# For each model the traced function that averages its variables, and these.
+_averages = weakref.WeakKeyDictionary()
+
+
+def average(strategy, model):
+    """Averages the floating-point weights of a model that each replica moves on its own.
+
+    Not those that were made to be trained and are frozen: they are the same on all replicas, or
+    something is wrong that should not be smoothed over. In float64, so that weights that are equal
+    already keep their bits; float64 weights may change by one rounding. A replica that had no rows
+    in some step, at the end of an epoch, has NaN for a mean: what is not finite does not count, and
+    stays as it is if it is so on all replicas.
+
+    Args:
+        strategy: the strategy; all its workers have to call this.
+        model: a built `keras.Model`.
+    """
+    variables = [v for v in model.non_trainable_variables if _is_floating(v) and not is_shared(v)]
+    if not variables:
+        return
+    known, averaged = _averages.get(model, (None, None))
+    if known != [id(variable) for variable in variables]:
+        averaged = _averaging(strategy, variables)
+        _averages[model] = [id(variable) for variable in variables], averaged
+    averaged()
+
+
+def _is_floating(variable):
+    return tf.as_dtype(variable.dtype).is_floating
+
+
+def _averaging(strategy, variables):
+    def in_replica():
+        own = tf.concat([tf.reshape(tf.cast(v, tf.float64), [-1]) for v in variables], axis=0)
+        is_finite = tf.math.is_finite(own)
+        counted = tf.stack([tf.where(is_finite, own, 0), tf.cast(is_finite, tf.float64)])
+        total, count = tf.unstack(tf.distribute.get_replica_context().all_reduce("SUM", counted))
+        means = tf.where(count > 0, total / count, own)
+        means = tf.split(means, [math.prod(v.shape) for v in variables])
+        for variable, mean in zip(variables, means, strict=True):
+            variable.assign(tf.reshape(tf.cast(mean, variable.dtype), variable.shape))
+
+    return tf.function(lambda: strategy.run(in_replica))

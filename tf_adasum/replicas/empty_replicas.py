@@ -1,0 +1,136 @@
+"""Rows: which replicas have none in this step, and what they contribute: nothing.
+
+A last batch may leave replicas without rows: four rows on three devices are 2, 2, 0. What such a
+replica computes is no gradient, but the derivative of its regularizers, or 0/0.
+"""
+
+import weakref
+
+import tensorflow as tf
+
+from tf_adasum.seams import tensorflow as tensorflow_seam
+
+
+class Rows:
+    """Knows, while a strategy runs a function in each replica, which replicas have no rows.
+
+    What counts is the first argument with a batch axis of unknown length, or in eager code the
+    first with a batch axis. Where all lengths are known and none is 0 nothing is added to a graph.
+    """
+
+    def __init__(self):
+        self._is_empty = {}  # by the replica's id: boolean scalar tensor or True; or None
+        self._noting = weakref.WeakKeyDictionary()  # a tf.function, and the one that notes
+
+    def noting(self, function):
+        """Returns a function that notes first whether this replica has rows.
+
+        Args:
+            function: what `strategy.run` was given.
+        """
+        if not tensorflow_seam.is_tf_function(function):
+            return self._in_replica(function)
+        if function not in self._noting:
+            python_function = self._in_replica(function.python_function)
+            self._noting[function] = tensorflow_seam.of_function(function, python_function)
+        return self._noting[function]
+
+    def _in_replica(self, function):
+        def in_replica(*args, **kwargs):
+            self._note(args, kwargs)
+            return function(*args, **kwargs)
+
+        return in_replica
+
+    @tf.autograph.experimental.do_not_convert
+    def _note(self, args, kwargs):
+        self._is_empty[replica()] = has_no_rows((args, kwargs))
+
+    def forget(self):
+        """Forgets what was noted: its tensors belong to one graph."""
+        self._is_empty.clear()
+
+    @property
+    def is_empty(self):
+        """Whether this replica has no rows: boolean scalar tensor; None where all have some."""
+        return self._is_empty.get(replica())
+
+    def is_empty_if_any(self):
+        """`is_empty`, as a tensor on all local replicas where it is not None on one of them."""
+        own = self.is_empty
+
+        def any_of_local(strategy, is_known):
+            return any(strategy.experimental_local_results(is_known))
+
+        context = tf.distribute.get_replica_context()
+        if not context.merge_call(any_of_local, args=(own is not None,)):
+            return None
+        return tf.constant(False) if own is None else tf.convert_to_tensor(own)
+
+    def zero_where_empty(self, gradients):
+        """Returns a replica's gradients; zeros if it has no rows.
+
+        Args:
+            gradients: list of tensors, `tf.IndexedSlices` and None.
+        """
+        is_empty = self.is_empty
+        if is_empty is None:
+            return list(gradients)
+        numbers = [_numbers(gradient) for gradient in gradients if gradient is not None]
+
+        def zeros():
+            return [tf.zeros_like(each) for each in numbers]
+
+        # A condition hands tensors on as they are; a product would copy them, and keep NaN.
+        chosen = iter(zeros() if is_empty is True else tf.cond(is_empty, zeros, lambda: numbers))
+        return [
+            None if gradient is None else _with_numbers(gradient, next(chosen))
+            for gradient in gradients
+        ]
+
+
+def has_no_rows(arguments):
+    """Whether the arguments of a replica's function hold a batch without rows.
+
+    Args:
+        arguments: structure of anything; tensors, ragged and sparse ones are looked at.
+
+    Returns:
+        Boolean scalar tensor, or True; None where that cannot be.
+    """
+    known = None
+    for value in tf.nest.flatten(arguments):
+        if not isinstance(value, tf.Tensor | tf.RaggedTensor | tf.SparseTensor):
+            continue
+        if value.shape.rank == 0:
+            continue
+        length = None if value.shape.rank is None else value.shape[0]
+        if length is None:
+            return tf.equal(_length(value), 0)
+        if known is None:
+            known = length
+    return True if known == 0 else None
+
+
+def _length(value):
+    if isinstance(value, tf.RaggedTensor):
+        return value.nrows()
+    shape = value.dense_shape if isinstance(value, tf.SparseTensor) else tf.shape(value)
+    return tf.cast(tf.reduce_prod(shape[:1]), tf.int64)  # 1 for a scalar
+
+
+def replica():
+    """Returns the id, among all workers' replicas, of the one that calls this; None outside."""
+    context = tf.distribute.get_replica_context()
+    return context and int(tf.get_static_value(context.replica_id_in_sync_group))
+
+
+def _numbers(gradient):
+    is_sparse = isinstance(gradient, tf.IndexedSlices)
+    return tf.convert_to_tensor(gradient.values if is_sparse else gradient)
+
+
+def _with_numbers(gradient, numbers):
+    if not isinstance(gradient, tf.IndexedSlices):
+        return numbers
+    return tf.IndexedSlices(numbers, gradient.indices, gradient.dense_shape)

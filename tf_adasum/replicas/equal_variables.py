@@ -1,0 +1,146 @@
+"""Replica check: whether all replicas hold the same bits in the variables that they share.
+
+Every replica has a copy of each variable, and nothing but the same steps keeps the copies equal. A
+worker that starts from other weights, or assigns on its own, trains on without an error.
+
+Each copy is reduced to a digest, CRC-32 of its bytes on the host: -0, NaN and every dtype count as
+their bits; a difference within 32 bits is always found, any other one but for one case in 2^32. One
+variable at a time is read, and what travels is two numbers of each replica. Where these differ, a
+second collective brings the digests of all variables, to name the first that differs.
+
+Shape legend: N replicas, V variables.
+"""
+
+import zlib
+
+import numpy as np
+import tensorflow as tf
+
+from tf_adasum.seams import keras as keras_seam
+
+NOT_HERE = 0  # the digest of a variable that a worker does not have (any more)
+
+
+class ReplicasDiffer(RuntimeError):
+    """Replicas hold different values of a variable that they share; raised on all workers."""
+
+
+def is_shared(variable):
+    """Whether a variable has to be the same on all replicas.
+
+    Weights have to, frozen or not, and what an optimizer counts. What each replica counts on its
+    own rows does not: moving statistics, metrics, slots of `DeltaAdasum`. A `tf.Variable` remembers
+    whether it was made to be trained, whatever `layer.trainable` says later.
+
+    Args:
+        variable: a Keras or TensorFlow variable, of a strategy or not.
+    """
+    variable = _tf_variable(variable)
+    is_counter = variable.aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA
+    is_own = variable.synchronization == tf.VariableSynchronization.ON_READ
+    return (variable.trainable or is_counter) and not is_own
+
+
+def shared_variables(model):
+    """Returns the variables of a model and its optimizer that have to be the same on all replicas.
+
+    That is also the aggregation rule's state. Between the local steps of a `DeltaAdasum` the
+    weights are each replica's own, and are left out.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    # Keras 2 builds in the first step what has no input shape: from what worker 0 sends.
+    candidates = list(model.variables) if model.built and _is_synchronized(optimizer) else []
+    if optimizer is not None:
+        candidates += keras_seam.all_variables(optimizer)
+    shared = [variable for variable in candidates if is_shared(variable)]
+    reductions = keras_seam.reductions_of(optimizer)
+    if reductions is not None and reductions.rule_state:
+        shared += reductions.rule_state.of_name.values()
+    return shared
+
+
+def _is_synchronized(optimizer):
+    """Whether no optimizer, or none in it, is between two combinations of local steps."""
+    while optimizer is not None:
+        if not getattr(optimizer, "is_synchronized", True):
+            return False
+        optimizer = getattr(optimizer, "inner_optimizer", None)
+    return True
+
+
+def check(strategy, variables, gather):
+    """Compares the replicas' copies of variables.
+
+    Args:
+        strategy: the strategy; all its workers have to call this.
+        variables: list of Keras or TensorFlow variables, in the same order on all workers; None in
+            the place of one that this worker does not have.
+        gather: function of an int64 array ``[k]`` for each local replica; returns those of all
+            replicas, ``[N, k]``, in their order. k is the same on all of them.
+
+    Raises:
+        ReplicasDiffer: on all workers, naming the first variable that differs.
+        ValueError: on all workers, if they pass different numbers of variables.
+    """
+    local_replicas = range(len(strategy.extended.worker_devices))
+    digests = np.zeros([len(local_replicas), len(variables)], np.int64)
+    for number, variable in enumerate(variables):
+        if variable is not None:
+            digests[:, number] = _digests(strategy, _tf_variable(variable), len(local_replicas))
+    counts_and_sums = gather([[len(variables), zlib.crc32(own.tobytes())] for own in digests])
+    if (counts_and_sums == counts_and_sums[0]).all():
+        return
+    counts = counts_and_sums[:: len(local_replicas), 0]
+    if (counts != counts[0]).any():
+        raise ValueError(
+            "All workers have to check the same variables. Received: "
+            + ", ".join(f"{count} on worker {worker}" for worker, count in enumerate(counts))
+        )
+    digests_NV = gather(digests)
+    everywhere_V = (digests_NV != NOT_HERE).all(axis=0)
+    different_V = everywhere_V & (digests_NV != digests_NV[0]).any(axis=0)
+    if different_V.any():
+        first = int(np.argmax(different_V))
+        others = np.flatnonzero(digests_NV[:, first] != digests_NV[0, first])
+        raise ReplicasDiffer(
+            _message(variables[first], others, int(different_V.sum()), len(local_replicas))
+        )
+
+
+def _digests(strategy, variable, local_replicas):
+    """The digest of each local replica's copy; a variable of no strategy has one copy for all."""
+    copies = strategy.experimental_local_results(variable)
+    digests = [_digest(copy.numpy()) for copy in copies]
+    return digests if len(digests) == local_replicas else digests[:1] * local_replicas
+
+
+def _digest(value):
+    """A number from 1 to 2^32 for the bytes of an array, its dtype and shape."""
+    value = np.asarray(value)
+    if value.dtype == object:  # strings
+        data = repr(value.tolist()).encode()
+    else:
+        data = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+    return 1 + zlib.crc32(data, zlib.crc32(f"{value.dtype.name}{value.shape}".encode()))
+
+
+def _message(variable, replicas, differing, devices):
+    more = f" (the first of {differing} variables)" if differing > 1 else ""
+    where = [
+        f"replica {replica}" + (f" (worker {replica // devices})" if replica >= devices else "")
+        for replica in replicas
+    ]
+    return (
+        f"The replicas hold different values of {_path(variable)!r}{more} and would train on with "
+        "them. Restore the same file on all workers, make the same assignments on all of them, and "
+        "let nothing but the optimizer change weights in a step. "
+        f"Received: other values than on replica 0 on {', '.join(where)}"
+    )
+
+
+def _path(variable):
+    return getattr(variable, "path", None) or variable.name.removesuffix(":0")
+
+
+def _tf_variable(variable):
+    return keras_seam.tensorflow_variable(variable)

@@ -1,0 +1,155 @@
+"""Gradients that are not finite: found on all replicas together, and what a strategy does then.
+
+Shape legend: N replicas.
+"""
+
+import contextlib
+import functools
+import re
+import warnings
+
+import tensorflow as tf
+
+from tf_adasum.replicas.empty_replicas import replica
+
+ACTIONS = ("propagate", "skip", "raise")
+
+# With these words the message begins; what is between them and MESSAGE_END reaches the user.
+MESSAGE = "Gradients are not finite (on_nonfinite: raise)."  # no quotes: TensorFlow escapes them
+MESSAGE_END = "The step was not done on any replica."
+
+
+def checked(action):
+    """Returns the argument `on_nonfinite` of a strategy.
+
+    Raises:
+        ValueError: if it is none of `ACTIONS`.
+    """
+    if action not in ACTIONS:
+        raise ValueError(
+            "`on_nonfinite` must be 'propagate' (a NaN or Inf reaches the weights), 'skip' (such a "
+            f"step is left out on all replicas) or 'raise'. Received: on_nonfinite={action!r}"
+        )
+    return action
+
+
+class NonFinite:
+    """What a strategy does with a step in which a replica's gradients are not all finite.
+
+    Args:
+        strategy: the strategy; all its workers have to make this.
+        action: one of `ACTIONS`.
+    """
+
+    def __init__(self, strategy, action):
+        self.action = action
+        self._replicas = strategy.num_replicas_in_sync
+        self._devices = len(strategy.extended.worker_devices)
+        self._has_warned = False
+        self._passed = set()  # replicas, while a step is traced
+        self._skipped = None
+        if action == "skip":
+            with strategy.scope():
+                self._skipped = tf.Variable(
+                    tf.constant(0, tf.int64),
+                    trainable=False,
+                    aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+                )
+
+    @property
+    def skipped_steps(self):
+        """How many steps were left out, as an int."""
+        return 0 if self._skipped is None else int(self._skipped.numpy())
+
+    @property
+    def leaves_be(self):
+        """Whether there is nothing to find out: not asked for, or `passed` in this replica."""
+        return self.action == "propagate" or replica() in self._passed
+
+    @contextlib.contextmanager
+    def passed(self):
+        """Within it optimizers that an optimizer uses in its step ask no more."""
+        self._passed.add(replica())
+        try:
+            yield
+        finally:
+            self._passed.discard(replica())
+
+    def find(self, gradients):
+        """Asks all replicas for what is not finite; called in each of them.
+
+        Args:
+            gradients: this replica's dense and sparse gradients; none is None.
+
+        Returns:
+            float32 ``[N]``, the same on all replicas: for each of them 0, or i where its i-th
+            gradient, counted from 1, is the first that is not finite.
+        """
+        are_finite = tf.stack([_is_finite(gradient) for gradient in gradients])
+        first = 1 + tf.argmin(tf.cast(are_finite, tf.int32))
+        first = tf.where(tf.reduce_all(are_finite), 0.0, tf.cast(first, tf.float32))
+        context = tf.distribute.get_replica_context()
+        own = tf.one_hot(context.replica_id_in_sync_group, self._replicas, on_value=first)
+        return context.all_reduce("SUM", own)
+
+    def leave_out(self, found_N, paths):
+        """Called in each replica, instead of a step: counts, or raises.
+
+        Args:
+            found_N: what `find` has returned.
+            paths: those of the variables that the gradients belong to.
+
+        Raises:
+            tf.errors.InvalidArgumentError: when it runs, with the action ``"raise"``.
+        """
+        if self.action == "skip":
+            self._skipped.assign_add(1)
+        else:
+            # Not tf.debugging.Assert: this is a branch already.
+            message = self._message(found_N, paths)
+            tf.raw_ops.Assert(condition=False, data=[message], summarize=1)
+
+    def _message(self, found_N, paths):
+        replicas = tf.where(found_N > 0)[:, 0]
+        names = tf.gather(tf.constant(paths), tf.cast(tf.gather(found_N, replicas), tf.int32) - 1)
+        worker, replica = (
+            tf.strings.as_string(numbers)
+            for numbers in (replicas // self._devices, replicas % self._devices)
+        )
+        each = tf.strings.join(["worker ", worker, ", its replica ", replica, ": ", names])
+        received = tf.strings.reduce_join(each, separator="; ")
+        return tf.strings.join([f"{MESSAGE} Received on ", received, f". {MESSAGE_END}"])
+
+    def warn_once(self):
+        """Warns if steps were left out, the first time it is called after one."""
+        if self._has_warned or not self.skipped_steps:
+            return
+        self._has_warned = True
+        warnings.warn(
+            f"{self.skipped_steps} steps were left out, because a replica's gradients held a NaN "
+            "or Inf (on_nonfinite='skip'). strategy.skipped_steps counts on; on_nonfinite='raise' "
+            "names the variable.",
+            stacklevel=2,
+        )
+
+
+def raising_plainly(function):
+    """Returns a function that raises the FloatingPointError which TensorFlow's error speaks of."""
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        try:
+            return function(*args, **kwargs)
+        except tf.errors.InvalidArgumentError as error:
+            found = re.search(f"{re.escape(MESSAGE)}.*?{re.escape(MESSAGE_END)}", str(error), re.S)
+            if not found:
+                raise
+            message = found.group()
+        raise FloatingPointError(message)
+
+    return call
+
+
+def _is_finite(gradient):
+    numbers = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+    return tf.reduce_all(tf.math.is_finite(numbers))

@@ -1,0 +1,1 @@
+"""Every private name of TensorFlow and Keras that the package touches."""
