@@ -87,8 +87,6 @@ class AdaScale(WrapperOptimizer):
         super().__init__(optimizer, name)
         self.smoothing, self.debias = smoothing, bool(debias)
         self._given_scale = scale
-        self._step = AdaScaleStep(optimizer, smoothing, self.debias)
-        self._step.replicas = tf.distribute.get_strategy().num_replicas_in_sync
         base = keras_seam.exchange_learning_rate(optimizer, ScaledLearningRate(self))
         if isinstance(base, LinearScalingWarmup):
             keras_seam.exchange_learning_rate(optimizer, base)  # left as it was
@@ -96,34 +94,16 @@ class AdaScale(WrapperOptimizer):
                 "AdaScale does the scaling: give the optimizer the schedule of S = 1. Received: "
                 "learning_rate=LinearScalingWarmup(…)"
             )
-        self._step.base_learning_rate = base
-        keras_seam.take_over(optimizer, self._step)
-
-    def build(self, variables):
-        """Builds the inner optimizer and the state of the estimates, for a list of variables."""
-        if self.built:
-            return
-        strategy = tf.distribute.get_strategy()
-        _refuse_rules(strategy)
-        self._step.replicas = strategy.num_replicas_in_sync
-        super().build(variables)
-        keras_seam.add_accumulator(self.inner_optimizer)
-        state = functools.partial(
-            self.add_variable, (), dtype="float64", aggregation="only_first_replica"
-        )
-        self._step.gain = state("ones", name="gain")
-        self._step.steps = state(name="scale_invariant_steps")
-        self._step.variance = state(name="gradient_variance")
-        self._step.squared_norm = state(name="gradient_squared_norm")
-        self._step.weight = state(name="weight_of_samples")
-        self._step.skipped = state(name="skipped_steps")
-        # S is no state but configuration: a restart on other workers shall have its own.
-        self._step.scale = tf.Variable(self.scale, dtype=tf.float64, trainable=False)
+        self.take_steps(AdaScaleStep(optimizer, base, smoothing, self.debias))
 
     @property
     def scale(self):
         """S: how many small batches are in a step, as a float."""
         return float(self._step.count if self._given_scale is None else self._given_scale)
+
+    def check_strategy(self, strategy):
+        """Raises a ValueError for an `AdasumMirroredStrategy` with another rule than the mean."""
+        _refuse_rules(strategy)
 
     def check(self):
         """Raises a ValueError where there is nothing to measure."""
@@ -235,30 +215,47 @@ class AdaScale(WrapperOptimizer):
         }
 
 
-class AdaScaleStep(keras_seam.StepOfWrapper):
+class AdaScaleStep(keras_seam.Step):
     """One update: measure, reduce, estimate, and let the inner optimizer do the rest.
+
+    `build` makes the scalar variables.
 
     Args:
         optimizer: the inner optimizer.
+        base_learning_rate: lr, as the inner optimizer was given it.
         smoothing: θ, or None for the default.
         debias: which moving average.
 
     Attributes:
-        base_learning_rate: lr, as the inner optimizer was given it.
-        replicas: N. Known when the optimizer is built are the scalar variables
-        scale: S,
-        gain, steps: r and τ,
-        variance, squared_norm: the moving averages of σ² and μ²,
-        weight: that of the samples in them,
+        scale: S.
+        gain, steps: r and τ.
+        variance, squared_norm: the moving averages of σ² and μ².
+        weight: that of the samples in them.
         skipped: the number of steps that were not finite.
     """
 
-    def __init__(self, optimizer, smoothing, debias):
+    def __init__(self, optimizer, base_learning_rate, smoothing, debias):
         super().__init__(optimizer)
+        self.base_learning_rate = base_learning_rate
         self.smoothing, self.debias = smoothing, debias
-        self.replicas, self.base_learning_rate = 1, None
-        self.scale = self.gain = self.steps = self.variance = self.squared_norm = None
-        self.weight = self.skipped = None
+
+    def build(self, wrapper, variables):
+        """Makes an accumulator for what is measured, and the state of the estimates."""
+        keras_seam.add_accumulator(self.optimizer)
+
+        def state(name, initializer="zeros"):
+            return wrapper.add_variable(
+                (), initializer, dtype="float64", aggregation="only_first_replica", name=name
+            )
+
+        self.gain = state("gain", "ones")
+        self.steps = state("scale_invariant_steps")
+        self.variance = state("gradient_variance")
+        self.squared_norm = state("gradient_squared_norm")
+        self.weight = state("weight_of_samples")
+        self.skipped = state("skipped_steps")
+        # S is no state but configuration: a restart on other workers shall have its own.
+        self.scale = tf.Variable(wrapper.scale, dtype=tf.float64, trainable=False)
 
     @property
     def count(self):
@@ -385,8 +382,8 @@ def _refuse_rules(strategy):
     if getattr(strategy, "gradient_reduction", None) is not None:
         raise ValueError(
             "AdaScale estimates the noise of the *mean* gradient, and this strategy combines "
-            "gradients in another way: use AdasumMirroredStrategy(aggregation='mean'), or leave "
-            f"AdaScale away, which Adasum makes up for. Received: {strategy.aggregation!r}"
+            "gradients in another way: use AdasumMirroredStrategy(aggregation='mean'), or remove "
+            f"AdaScale: Adasum already adapts to the batch size. Received: {strategy.aggregation!r}"
         )
 
 

@@ -66,24 +66,12 @@ class DeltaAdasum(WrapperOptimizer):
             _check_strategy(tf.distribute.get_strategy())
         super().__init__(optimizer, name)
         self.local_steps = local_steps
-        self._step = DeltaStep(optimizer, local_steps)
-        keras_seam.take_over(optimizer, self._step)
+        self.take_steps(DeltaStep(optimizer, local_steps))
 
-    def build(self, variables):
-        """Builds the inner optimizer for a list of variables."""
-        if self.built:
-            return
+    def check_strategy(self, strategy):
+        """Raises a ValueError for a strategy that does not combine gradients; none is let pass."""
         if tf.distribute.has_strategy():
-            self.check()
-        super().build(variables)
-        self._step.variables = list(variables)
-        self._step.replicas = self._strategy.num_replicas_in_sync
-        if self.local_steps > 1:
-            self._step.taken, self._step.combinations = (
-                self.add_variable((), dtype="int64", aggregation="only_first_replica", name=name)
-                for name in ("local_steps_taken", "combinations")
-            )
-            self._step.starts = self.add_optimizer_variables(variables, "start")
+            _check_strategy(strategy)
 
     def check(self):
         """Raises a ValueError outside of a strategy of ours."""
@@ -131,7 +119,7 @@ class DeltaAdasum(WrapperOptimizer):
         }
 
 
-class DeltaStep(keras_seam.StepOfWrapper):
+class DeltaStep(keras_seam.Step):
     """One local step, and after every so many the combination.
 
     Args:
@@ -139,8 +127,7 @@ class DeltaStep(keras_seam.StepOfWrapper):
         local_steps: k.
 
     Attributes:
-        variables: those of the optimizer, known when it is built; as are
-        replicas: N, and for k > 1
+        variables: those of the optimizer, known when it is built; as are, for k > 1,
         starts: w, as variables: the weights before the first local step,
         taken: int64 scalar variable, the local steps since,
         combinations: int64 scalar variable, how many there were.
@@ -149,8 +136,16 @@ class DeltaStep(keras_seam.StepOfWrapper):
     def __init__(self, optimizer, local_steps):
         super().__init__(optimizer)
         self.local_steps = local_steps
-        self.variables, self.replicas = [], 1
-        self.starts = self.taken = self.combinations = None
+
+    def build(self, wrapper, variables):
+        """Makes, for k > 1, two counters and a copy of the weights."""
+        self.variables = list(variables)
+        if self.local_steps > 1:
+            self.taken, self.combinations = (
+                wrapper.add_variable((), dtype="int64", aggregation="only_first_replica", name=name)
+                for name in ("local_steps_taken", "combinations")
+            )
+            self.starts = wrapper.add_optimizer_variables(variables, "start")
 
     def update(self, values, variables):
         """Takes a local step, and combines if it is the last one."""
