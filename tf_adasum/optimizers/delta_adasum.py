@@ -169,7 +169,7 @@ class DeltaStep(keras_seam.StepOfWrapper):
         """A replica without rows takes no local step, not even one of its momentum."""
         if self.replicas == 1 or keras_seam.accumulation_steps(self.optimizer) > 1:
             return None
-        return tf.distribute.get_strategy().rows.is_empty_if_any()
+        return tf.distribute.get_strategy().empty_replicas.is_empty_if_any()
 
     def _update_in_turn(self, values, variables):
         context = tf.distribute.get_replica_context()

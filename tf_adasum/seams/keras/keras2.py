@@ -62,7 +62,6 @@ import weakref
 import keras
 import tensorflow as tf
 
-from tf_adasum.replicas import nonfinite_gradients
 from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.seams.keras.shared import (
     TOGETHER,
@@ -241,7 +240,7 @@ class OptimizersOfKeras2(Optimizers):
                 optimizer.build(optimizer.first_variables)
 
     def set_reductions_of_ours(self, optimizer):
-        """Gives an optimizer its `Reductions` if it is built under one of our strategies."""
+        """Gives an optimizer its `AggregationState` if it is built under one of our strategies."""
         strategy = tf.distribute.get_strategy()
         is_outside = tf.distribute.in_cross_replica_context()
         if marker_of(strategy) and is_outside and reductions_of(optimizer) is None:
@@ -325,7 +324,9 @@ def _marking_gradients(original):
             return grads_and_vars
         gradients, variables = zip(*present, strict=True)
         _optimizers.build(self, [variable for _, variable in grads_and_vars])
-        combined = iter(combine(self, context.strategy.rows.zero_where_empty(gradients), variables))
+        combined = iter(
+            combine(self, context.strategy.empty_replicas.zero_where_empty(gradients), variables)
+        )
         return [(None if g is None else next(combined), v) for g, v in grads_and_vars]
 
     return aggregate_gradients
@@ -703,7 +704,7 @@ def _shuffled_alike(original):
     def initialize(self, *args, **kwargs):
         strategy = tf.distribute.get_strategy()
         if kwargs.get("shuffle") and is_ours(strategy):
-            seed = strategy.common_seed()
+            seed = strategy.seeds.common()
             if seed is not None:
                 with tensorflow_seam.seeded(seed):
                     return original(self, *args, **kwargs)
@@ -720,8 +721,8 @@ def _making_function(original):
         leave_xla_out(self)
         is_new = self.train_function is None or force
         function = original(self, force)
-        if is_new and strategy.nonfinite.action == "raise":
-            self.train_function = function = nonfinite_gradients.raising_plainly(function)
+        if is_new:
+            self.train_function = function = strategy.nonfinite.raising_plainly(function)
         return function
 
     return make_train_function

@@ -78,7 +78,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_adasum.replicas import nonfinite_gradients
 from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.seams.keras.shared import (
     TOGETHER,
@@ -481,7 +480,7 @@ def _finite_on_all_replicas(original):
         context = our_replica_context()
         if not context:
             return original(self, grads)
-        finite = original(self, context.strategy.rows.zero_where_empty(grads))
+        finite = original(self, context.strategy.empty_replicas.zero_where_empty(grads))
         overflowed = tf.cast(tf.logical_not(finite), tf.float32)
         return tf.equal(context.all_reduce("SUM", overflowed), 0)
 
@@ -541,7 +540,7 @@ def _moments_of_rows(original):
     def moments(self, inputs, mask):
         own = original(self, inputs, mask)
         context = our_replica_context()
-        is_empty = context.strategy.rows.is_empty if context else None
+        is_empty = context.strategy.empty_replicas.is_empty if context else None
         if is_empty is None or self.synchronized:  # then they are those of all replicas' rows
             return own
         moving = (self.moving_mean, self.moving_variance)
@@ -602,9 +601,7 @@ def _making_function(original):
         if not is_ours(strategy):
             return original(self, step_function)
         leave_xla_out(self)
-        function = original(self, step_function)
-        is_raised = strategy.nonfinite.action == "raise"
-        return nonfinite_gradients.raising_plainly(function) if is_raised else function
+        return strategy.nonfinite.raising_plainly(original(self, step_function))
 
     return make_function
 
@@ -614,7 +611,7 @@ def _shuffled_alike(original):
         strategy = self._distribute_strategy
         order = getattr(self, "data_order", None)
         if (order or is_ours(strategy)) and getattr(self.data_adapter, "_shuffle", False):
-            seed = order.seed_of_pass(self._steps_seen > 0) if order else strategy.common_seed()
+            seed = order.seed_of_pass(self._steps_seen > 0) if order else strategy.seeds.common()
             if seed is not None:
                 with tensorflow_seam.seeded(seed):
                     dataset = self.data_adapter.get_tf_dataset()
