@@ -19,7 +19,7 @@ _MODULE_OF = {
     "AdasumCrossDeviceOps": "tf_adasum.cross_device_ops",
     "AdasumMirroredStrategy": "tf_adasum.strategy",
     "WorkerLostError": "tf_adasum.errors",
-    "ReplicasDiffer": "tf_adasum.replicas.equal_variables",
+    "ReplicasDiffer": "tf_adasum.errors",
     "adasum": "tf_adasum.aggregation",
     "rules": "tf_adasum.aggregation",
 }

@@ -71,19 +71,18 @@ class AdasumCrossDeviceOps(GradientCrossDeviceOps):
         self._replica_of_rank = gathered[:, 0]
 
     def gather_from_workers(self, vector, options):
-        """Brings a small int64 or float64 array ``[k]`` of each worker to all: ``[workers, k]``."""
-        own = np.asarray(vector)
-        devices = len(self.local_devices)
-        return self.gather_from_replicas([own] * devices, options)[::devices]
-
-    def gather_from_replicas(self, vectors, options):
-        """Brings a small int64 or float64 array ``[k]`` of each replica to all: ``[replicas, k]``.
+        """Brings a small vector of each worker to all of them; every worker has to call it.
 
         Args:
-            vectors: for each local replica its array.
+            vector: int64 or float64 array ``[k]``.
             options: `CommunicationOptions`.
+
+        Returns:
+            NumPy array ``[workers, k]``, in the order of the workers' ranks.
         """
-        return self.gather(vectors, options)[np.argsort(self._replica_of_rank)]
+        devices = len(self.local_devices)
+        of_ranks = self.gather([np.asarray(vector)] * devices, options)
+        return of_ranks[np.argsort(self._replica_of_rank)][::devices]
 
     def combine_gradients(self, gradients, options):
         """Combines the gradients of the local replicas with those of all others.

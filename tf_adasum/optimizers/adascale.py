@@ -2,17 +2,17 @@
 
 import functools
 import math
-import numbers
-import sys
 import warnings
 
 import keras
 import tensorflow as tf
 
+from tf_adasum.arguments import check_number
 from tf_adasum.optimizers import gain
 from tf_adasum.optimizers.wrapper import WrapperOptimizer, checked
 from tf_adasum.schedules import LinearScalingWarmup
 from tf_adasum.seams import keras as keras_seam
+from tf_adasum.seams.base_strategy import GradientAggregatingStrategy
 
 VALIDATED = (keras.optimizers.SGD,)
 
@@ -77,11 +77,9 @@ class AdaScale(WrapperOptimizer):
         checked("AdaScale", optimizer)
         if scale is not None:
             check_scale(scale)
-        if smoothing is not None and not (_is_number(smoothing) and 0 <= smoothing < 1):
-            raise ValueError(
-                "`smoothing` must be in [0, 1): 0 takes the last step alone, 0.9 about ten. "
-                f"Received: smoothing={smoothing!r}"
-            )
+        if smoothing is not None:
+            expected = "must be in [0, 1): 0 takes the last step alone, 0.9 about ten"
+            check_number("smoothing", smoothing, expected, at_least=0, below=1)
         _refuse_rules(tf.distribute.get_strategy())
         _warn_where_not_validated(type(optimizer))
         super().__init__(optimizer, name)
@@ -267,10 +265,10 @@ class AdaScaleStep(keras_seam.Step):
         if self.count == 1:
             return []
         measured = tf.cast(self.replicas * gain.squared_norm(gradients), tf.float32)
-        rows = getattr(tf.distribute.get_strategy(), "rows", None)
-        if rows is None or rows.is_empty is None:
-            return [measured]
-        return [tf.where(rows.is_empty, NOT_MEASURED, measured)]
+        strategy = tf.distribute.get_strategy()
+        is_ours = isinstance(strategy, GradientAggregatingStrategy)
+        is_empty = strategy.empty_replicas.is_empty if is_ours else None
+        return [measured if is_empty is None else tf.where(is_empty, NOT_MEASURED, measured)]
 
     def update(self, values, variables):
         """Sums over the replicas, estimates r, and steps with η = r · lr(⌊τ⌋)."""
@@ -368,18 +366,12 @@ def within(optimizer, asker):
 
 def check_scale(scale):
     """Raises a ValueError for what is no number of small batches."""
-    if not (_is_number(scale) and 1 <= scale <= sys.float_info.max):
-        raise ValueError(
-            f"`scale` is how many small batches are in a step, 1 or more. Received: scale={scale!r}"
-        )
-
-
-def _is_number(value):
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+    expected = "is how many small batches are in a step, 1 or more"
+    check_number("scale", scale, expected, at_least=1)
 
 
 def _refuse_rules(strategy):
-    if getattr(strategy, "gradient_reduction", None) is not None:
+    if isinstance(strategy, GradientAggregatingStrategy) and strategy.gradient_reduction:
         raise ValueError(
             "AdaScale estimates the noise of the *mean* gradient, and this strategy combines "
             "gradients in another way: use AdasumMirroredStrategy(aggregation='mean'), or remove "

@@ -5,8 +5,10 @@ import tensorflow as tf
 
 from tf_adasum.aggregation import rules
 from tf_adasum.aggregation.sparse import coalesced
+from tf_adasum.arguments import check_count
 from tf_adasum.optimizers.wrapper import WrapperOptimizer, checked
 from tf_adasum.seams import keras as keras_seam
+from tf_adasum.seams.base_strategy import GradientAggregatingStrategy
 
 
 @keras.saving.register_keras_serializable("tf_adasum")
@@ -57,11 +59,8 @@ class DeltaAdasum(WrapperOptimizer):
 
     def __init__(self, optimizer, *, local_steps=1, name="delta_adasum"):
         checked("DeltaAdasum", optimizer)
-        if not isinstance(local_steps, int) or isinstance(local_steps, bool) or local_steps < 1:
-            raise ValueError(
-                "`local_steps` must be an int, 1 or more: the steps between two combinations. "
-                f"Received: local_steps={local_steps!r}"
-            )
+        expected = "must be an int, 1 or more: the steps between two combinations"
+        check_count("local_steps", local_steps, expected)
         if tf.distribute.has_strategy():
             _check_strategy(tf.distribute.get_strategy())
         super().__init__(optimizer, name)
@@ -164,7 +163,7 @@ class DeltaStep(keras_seam.Step):
         """A replica without rows takes no local step, not even one of its momentum."""
         if self.replicas == 1 or keras_seam.accumulation_steps(self.optimizer) > 1:
             return None
-        return tf.distribute.get_strategy().rows.is_empty_if_any()
+        return tf.distribute.get_strategy().empty_replicas.is_empty_if_any()
 
     def _update_in_turn(self, values, variables):
         context = tf.distribute.get_replica_context()
@@ -211,9 +210,10 @@ def _with_each_row_once(gradient):
 
 
 def _check_strategy(strategy):
-    if getattr(strategy, "gradient_reduction", None) is None:
+    is_ours = isinstance(strategy, GradientAggregatingStrategy)
+    if not is_ours or strategy.gradient_reduction is None:
         received = type(strategy).__name__ if tf.distribute.has_strategy() else "no strategy"
-        rule = getattr(strategy, "aggregation", None)
+        rule = strategy.aggregation if is_ours else None
         raise ValueError(
             "DeltaAdasum combines the steps that replicas take on their own, undivided gradients; "
             "strategies that average divide each by the number of replicas. Build the model under "

@@ -6,7 +6,7 @@ import warnings
 import keras
 import tensorflow as tf
 
-from tf_adasum.optimizers.lamb_arguments import check_number, patterns
+from tf_adasum.optimizers.lamb_arguments import check_numbers, patterns
 from tf_adasum.seams import keras as keras_seam
 from tf_adasum.seams.keras.keras3.wrapper import SelfDecayingOptimizer
 
@@ -93,10 +93,7 @@ class LAMB(SelfDecayingOptimizer):
         gradient_accumulation_steps=None,
         name="lamb",
     ):
-        check_number("beta_1", beta_1, below=1)
-        check_number("beta_2", beta_2, below=1)
-        check_number("epsilon", epsilon)
-        check_number("weight_decay", weight_decay)
+        check_numbers(beta_1, beta_2, epsilon, weight_decay)
         no_decay = patterns("exclude_from_weight_decay", exclude_from_weight_decay)
         no_adaptation = patterns("exclude_from_layer_adaptation", exclude_from_layer_adaptation)
         super().__init__(

@@ -1,8 +1,7 @@
-"""Reductions: what stays between the reductions of some variables' gradients.
+"""State that outlives a reduction: groups of variables, the rule's saved state, the orthogonality.
 
-Each optimizer has one `Reductions`: the groups its variables form, the variables that hold the
-rule's state, and, where a callback asked, the one with the orthogonality. The aggregation itself is
-pure: for every reduction it is lent a `Memory` of tensors.
+Each optimizer has one `AggregationState`. The aggregation itself is pure: for every reduction it is
+lent a `Memory` of tensors.
 
 Shape legend: V variables, P groups, R replicas.
 """
@@ -115,8 +114,11 @@ def _warn_of_other_shapes(saved, own):
     )
 
 
-class Reductions:
-    """The reductions of the gradients of some variables.
+class AggregationState:
+    """What outlives the reductions of the gradients of some variables.
+
+    These are the groups that the variables form, the variables that hold the rule's state, and,
+    where a callback asked for it, the one with the orthogonality.
 
     Args:
         scheme: the strategy's `aggregation.Scheme`.

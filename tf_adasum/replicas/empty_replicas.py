@@ -1,4 +1,4 @@
-"""Rows: which replicas have none in this step, and what they contribute: nothing.
+"""Replicas without rows in a step, and what they contribute: nothing.
 
 A last batch may leave replicas without rows: four rows on three devices are 2, 2, 0. What such a
 replica computes is no gradient, but the derivative of its regularizers, or 0/0.
@@ -11,7 +11,7 @@ import tensorflow as tf
 from tf_adasum.seams import tensorflow as tensorflow_seam
 
 
-class Rows:
+class EmptyReplicas:
     """Knows, while a strategy runs a function in each replica, which replicas have no rows.
 
     What counts is the first argument with a batch axis of unknown length, or in eager code the

@@ -132,22 +132,31 @@ class NonFinite:
             stacklevel=2,
         )
 
+    def raising_plainly(self, function):
+        """Returns a training function that raises a FloatingPointError, where `leave_out` raises.
 
-def raising_plainly(function):
-    """Returns a function that raises the FloatingPointError which TensorFlow's error speaks of."""
+        TensorFlow shows the error of an operation with the whole graph around it; its message is
+        taken out of that. With another action than ``"raise"`` it is the function itself.
 
-    @functools.wraps(function)
-    def call(*args, **kwargs):
-        try:
-            return function(*args, **kwargs)
-        except tf.errors.InvalidArgumentError as error:
-            found = re.search(f"{re.escape(MESSAGE)}.*?{re.escape(MESSAGE_END)}", str(error), re.S)
-            if not found:
-                raise
-            message = found.group()
-        raise FloatingPointError(message)
+        Args:
+            function: what `fit` calls for each step.
+        """
+        if self.action != "raise":
+            return function
 
-    return call
+        @functools.wraps(function)
+        def call(*args, **kwargs):
+            try:
+                return function(*args, **kwargs)
+            except tf.errors.InvalidArgumentError as error:
+                text = f"{re.escape(MESSAGE)}.*?{re.escape(MESSAGE_END)}"
+                found = re.search(text, str(error), re.S)
+                if not found:
+                    raise
+                message = found.group()
+            raise FloatingPointError(message)
+
+        return call
 
 
 def _is_finite(gradient):

@@ -4,10 +4,12 @@ import contextlib
 
 import tensorflow as tf
 
+from tf_adasum.seams.base_strategy import GradientAggregatingStrategy
+
 
 def is_ours(strategy):
-    """Whether a strategy is an `AdasumMirroredStrategy`."""
-    return hasattr(strategy, "gradient_reduction")
+    """Whether a strategy is one of this package's."""
+    return isinstance(strategy, GradientAggregatingStrategy)
 
 
 def our_replica_context():
@@ -29,7 +31,7 @@ def tensorflow_variable(variable):
 
 def marker_of(strategy):
     """The strategy's `gradient_reduction`; None where Keras and TensorFlow go their own way."""
-    return getattr(strategy, "gradient_reduction", None)
+    return strategy.gradient_reduction if is_ours(strategy) else None
 
 
 class Optimizers:
@@ -59,7 +61,7 @@ class Optimizers:
         context = our_replica_context()
         if not context or is_wrapped(optimizer):
             return step(gradients)
-        gradients = context.strategy.rows.zero_where_empty(gradients)
+        gradients = context.strategy.empty_replicas.zero_where_empty(gradients)
         guard = context.strategy.nonfinite
         present = [gradient for gradient in gradients if gradient is not None]
         if guard.leaves_be or not present:
@@ -116,7 +118,7 @@ class Optimizers:
         return list(zip(_at_places(are_present, combined), variables, strict=True))
 
     def _reductions_of(self, optimizer, replica_context):
-        """The optimizer's `Reductions`, made now if it was built in a replica."""
+        """The optimizer's `AggregationState`, made now if it was built in a replica."""
 
         def across_replicas(strategy):
             if reductions_of(optimizer) is None:
@@ -127,9 +129,9 @@ class Optimizers:
         return reductions_of(optimizer)
 
     def set_reductions(self, optimizer, strategy):
-        """Gives a built optimizer its `Reductions`."""
+        """Gives a built optimizer its `AggregationState`."""
         paths = [path_of(variable) for variable in self.variables_of(optimizer)]
-        optimizer.gradient_reductions = strategy.reductions(paths)
+        optimizer.gradient_reductions = strategy.aggregation_state(paths)
         rule_state = optimizer.gradient_reductions.rule_state
         if rule_state:
             optimizer.rule_state = rule_state  # what Keras finds here it saves with the optimizer
@@ -174,7 +176,7 @@ def _check_same_gradients(replica_context, gradients, variables, groups):
 
 
 def reductions_of(optimizer):
-    """Returns the `Reductions` of an optimizer; None where it is not built under our strategy."""
+    """Returns the `AggregationState` of an optimizer; None where it has none."""
     return getattr(innermost(optimizer), "gradient_reductions", None)
 
 
@@ -192,12 +194,13 @@ def accumulation_steps(optimizer):
 
 def check_same_settings(strategy, settings):
     """Lets the workers of a strategy, where it is one of ours, compare an optimizer's settings."""
+    what = "All workers need an optimizer with the same settings."
     if our_replica_context():
         tf.distribute.get_replica_context().merge_call(
-            lambda strategy: strategy.check_same_settings(settings)
+            lambda strategy: strategy.workers.check_same(what, settings)
         )
     elif is_ours(strategy):
-        strategy.check_same_settings(settings)
+        strategy.workers.check_same(what, settings)
 
 
 class BaseStep:

@@ -6,7 +6,6 @@ import weakref
 import keras
 import tensorflow as tf
 
-from tf_adasum.replicas import nonfinite_gradients
 from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.seams.keras.fit import leave_xla_out
 from tf_adasum.seams.keras.generation import hooks
@@ -33,7 +32,7 @@ def adapt_arrays(original, self, *args, **kwargs):
     """
     strategy = tf.distribute.get_strategy()
     if kwargs.get("shuffle") and is_ours(strategy):
-        seed = strategy.common_seed()
+        seed = strategy.seeds.common()
         if seed is not None:
             with tensorflow_seam.seeded(seed):
                 return original(self, *args, **kwargs)
@@ -52,8 +51,8 @@ def make_train_function(original, self, force=False):
     leave_xla_out(self)
     is_new = self.train_function is None or force
     function = original(self, force)
-    if is_new and strategy.nonfinite.action == "raise":
-        self.train_function = function = nonfinite_gradients.raising_plainly(function)
+    if is_new:
+        self.train_function = function = strategy.nonfinite.raising_plainly(function)
     return function
 
 

@@ -89,7 +89,7 @@ class OptimizersOfKeras2(Optimizers):
                 optimizer.build(optimizer.first_variables)
 
     def set_reductions_of_ours(self, optimizer):
-        """Gives an optimizer its `Reductions` if it is built under one of our strategies."""
+        """Gives an optimizer its `AggregationState` if it is built under one of our strategies."""
         strategy = tf.distribute.get_strategy()
         is_outside = tf.distribute.in_cross_replica_context()
         if marker_of(strategy) and is_outside and reductions_of(optimizer) is None:
@@ -175,7 +175,7 @@ def aggregate_gradients(original, self, grads_and_vars):
         return grads_and_vars
     _optimizers.build(self, [variable for _, variable in grads_and_vars])
     gradients, variables = zip(*present, strict=True)
-    gradients = context.strategy.rows.zero_where_empty(gradients)
+    gradients = context.strategy.empty_replicas.zero_where_empty(gradients)
     present = list(zip(gradients, variables, strict=True))
     return _optimizers.combine_present(self, grads_and_vars, present)
 

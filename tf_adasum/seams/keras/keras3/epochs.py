@@ -18,7 +18,7 @@ def get_iterator(original, self):
     strategy = self._distribute_strategy
     order = getattr(self, "data_order", None)
     if (order or is_ours(strategy)) and getattr(self.data_adapter, "_shuffle", False):
-        seed = order.seed_of_pass(self._steps_seen > 0) if order else strategy.common_seed()
+        seed = order.seed_of_pass(self._steps_seen > 0) if order else strategy.seeds.common()
         if seed is not None:
             with tensorflow_seam.seeded(seed):
                 dataset = self.data_adapter.get_tf_dataset()

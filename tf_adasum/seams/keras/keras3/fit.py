@@ -4,7 +4,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_adasum.replicas import nonfinite_gradients
 from tf_adasum.seams.keras.fit import leave_xla_out, synchronize
 from tf_adasum.seams.keras.generation import hooks
 from tf_adasum.seams.keras.keras3.epochs import note_iterator
@@ -67,9 +66,7 @@ def make_function(original, self, step_function):
     if not is_ours(strategy):
         return original(self, step_function)
     leave_xla_out(self)
-    function = original(self, step_function)
-    is_raised = strategy.nonfinite.action == "raise"
-    return nonfinite_gradients.raising_plainly(function) if is_raised else function
+    return strategy.nonfinite.raising_plainly(original(self, step_function))
 
 
 @hooks.replaces(Trainer, "train_on_batch", "test_on_batch", "predict_on_batch")

@@ -31,7 +31,7 @@ def moments(original, self, inputs, mask):
     """Takes the moving moments for those of no rows, which are NaN and would spread to them."""
     own = original(self, inputs, mask)
     context = our_replica_context()
-    is_empty = context.strategy.rows.is_empty if context else None
+    is_empty = context.strategy.empty_replicas.is_empty if context else None
     if is_empty is None or self.synchronized:  # then they are those of all replicas' rows
         return own
     moving = (self.moving_mean, self.moving_variance)
