@@ -2,17 +2,17 @@
 
 import functools
 import math
-import numbers
-import sys
 import warnings
 
 import keras
 import tensorflow as tf
 
+from tf_adasum.arguments import check_number
 from tf_adasum.optimizers import gain
 from tf_adasum.optimizers.wrapper import WrapperOptimizer, checked
 from tf_adasum.schedules import LinearScalingWarmup
 from tf_adasum.seams import keras as keras_seam
+from tf_adasum.seams.base_strategy import GradientAggregatingStrategy
 
 VALIDATED = (keras.optimizers.SGD,)
 
@@ -77,18 +77,14 @@ class AdaScale(WrapperOptimizer):
         checked("AdaScale", optimizer)
         if scale is not None:
             check_scale(scale)
-        if smoothing is not None and not (_is_number(smoothing) and 0 <= smoothing < 1):
-            raise ValueError(
-                "`smoothing` must be in [0, 1): 0 takes the last step alone, 0.9 about ten. "
-                f"Received: smoothing={smoothing!r}"
-            )
+        if smoothing is not None:
+            expected = "must be in [0, 1): 0 takes the last step alone, 0.9 about ten"
+            check_number("smoothing", smoothing, expected, at_least=0, below=1)
         _refuse_rules(tf.distribute.get_strategy())
         _warn_where_not_validated(type(optimizer))
         super().__init__(optimizer, name)
         self.smoothing, self.debias = smoothing, bool(debias)
         self._given_scale = scale
-        self._step = AdaScaleStep(optimizer, smoothing, self.debias)
-        self._step.replicas = tf.distribute.get_strategy().num_replicas_in_sync
         base = keras_seam.exchange_learning_rate(optimizer, ScaledLearningRate(self))
         if isinstance(base, LinearScalingWarmup):
             keras_seam.exchange_learning_rate(optimizer, base)  # left as it was
@@ -96,34 +92,16 @@ class AdaScale(WrapperOptimizer):
                 "AdaScale does the scaling: give the optimizer the schedule of S = 1. Received: "
                 "learning_rate=LinearScalingWarmup(…)"
             )
-        self._step.base_learning_rate = base
-        keras_seam.take_over(optimizer, self._step)
-
-    def build(self, variables):
-        """Builds the inner optimizer and the state of the estimates, for a list of variables."""
-        if self.built:
-            return
-        strategy = tf.distribute.get_strategy()
-        _refuse_rules(strategy)
-        self._step.replicas = strategy.num_replicas_in_sync
-        super().build(variables)
-        keras_seam.add_accumulator(self.inner_optimizer)
-        state = functools.partial(
-            self.add_variable, (), dtype="float64", aggregation="only_first_replica"
-        )
-        self._step.gain = state("ones", name="gain")
-        self._step.steps = state(name="scale_invariant_steps")
-        self._step.variance = state(name="gradient_variance")
-        self._step.squared_norm = state(name="gradient_squared_norm")
-        self._step.weight = state(name="weight_of_samples")
-        self._step.skipped = state(name="skipped_steps")
-        # S is no state but configuration: a restart on other workers shall have its own.
-        self._step.scale = tf.Variable(self.scale, dtype=tf.float64, trainable=False)
+        self.take_steps(AdaScaleStep(optimizer, base, smoothing, self.debias))
 
     @property
     def scale(self):
         """S: how many small batches are in a step, as a float."""
         return float(self._step.count if self._given_scale is None else self._given_scale)
+
+    def check_strategy(self, strategy):
+        """Raises a ValueError for an `AdasumMirroredStrategy` with another rule than the mean."""
+        _refuse_rules(strategy)
 
     def check(self):
         """Raises a ValueError where there is nothing to measure."""
@@ -235,30 +213,47 @@ class AdaScale(WrapperOptimizer):
         }
 
 
-class AdaScaleStep(keras_seam.StepOfWrapper):
+class AdaScaleStep(keras_seam.Step):
     """One update: measure, reduce, estimate, and let the inner optimizer do the rest.
+
+    `build` makes the scalar variables.
 
     Args:
         optimizer: the inner optimizer.
+        base_learning_rate: lr, as the inner optimizer was given it.
         smoothing: θ, or None for the default.
         debias: which moving average.
 
     Attributes:
-        base_learning_rate: lr, as the inner optimizer was given it.
-        replicas: N. Known when the optimizer is built are the scalar variables
-        scale: S,
-        gain, steps: r and τ,
-        variance, squared_norm: the moving averages of σ² and μ²,
-        weight: that of the samples in them,
+        scale: S.
+        gain, steps: r and τ.
+        variance, squared_norm: the moving averages of σ² and μ².
+        weight: that of the samples in them.
         skipped: the number of steps that were not finite.
     """
 
-    def __init__(self, optimizer, smoothing, debias):
+    def __init__(self, optimizer, base_learning_rate, smoothing, debias):
         super().__init__(optimizer)
+        self.base_learning_rate = base_learning_rate
         self.smoothing, self.debias = smoothing, debias
-        self.replicas, self.base_learning_rate = 1, None
-        self.scale = self.gain = self.steps = self.variance = self.squared_norm = None
-        self.weight = self.skipped = None
+
+    def build(self, wrapper, variables):
+        """Makes an accumulator for what is measured, and the state of the estimates."""
+        keras_seam.add_accumulator(self.optimizer)
+
+        def state(name, initializer="zeros"):
+            return wrapper.add_variable(
+                (), initializer, dtype="float64", aggregation="only_first_replica", name=name
+            )
+
+        self.gain = state("gain", "ones")
+        self.steps = state("scale_invariant_steps")
+        self.variance = state("gradient_variance")
+        self.squared_norm = state("gradient_squared_norm")
+        self.weight = state("weight_of_samples")
+        self.skipped = state("skipped_steps")
+        # S is no state but configuration: a restart on other workers shall have its own.
+        self.scale = tf.Variable(wrapper.scale, dtype=tf.float64, trainable=False)
 
     @property
     def count(self):
@@ -270,10 +265,10 @@ class AdaScaleStep(keras_seam.StepOfWrapper):
         if self.count == 1:
             return []
         measured = tf.cast(self.replicas * gain.squared_norm(gradients), tf.float32)
-        rows = getattr(tf.distribute.get_strategy(), "rows", None)
-        if rows is None or rows.is_empty is None:
-            return [measured]
-        return [tf.where(rows.is_empty, NOT_MEASURED, measured)]
+        strategy = tf.distribute.get_strategy()
+        is_ours = isinstance(strategy, GradientAggregatingStrategy)
+        is_empty = strategy.empty_replicas.is_empty if is_ours else None
+        return [measured if is_empty is None else tf.where(is_empty, NOT_MEASURED, measured)]
 
     def update(self, values, variables):
         """Sums over the replicas, estimates r, and steps with η = r · lr(⌊τ⌋)."""
@@ -371,22 +366,16 @@ def within(optimizer, asker):
 
 def check_scale(scale):
     """Raises a ValueError for what is no number of small batches."""
-    if not (_is_number(scale) and 1 <= scale <= sys.float_info.max):
-        raise ValueError(
-            f"`scale` is how many small batches are in a step, 1 or more. Received: scale={scale!r}"
-        )
-
-
-def _is_number(value):
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+    expected = "is how many small batches are in a step, 1 or more"
+    check_number("scale", scale, expected, at_least=1)
 
 
 def _refuse_rules(strategy):
-    if getattr(strategy, "gradient_reduction", None) is not None:
+    if isinstance(strategy, GradientAggregatingStrategy) and strategy.gradient_reduction:
         raise ValueError(
             "AdaScale estimates the noise of the *mean* gradient, and this strategy combines "
-            "gradients in another way: use AdasumMirroredStrategy(aggregation='mean'), or leave "
-            f"AdaScale away, which Adasum makes up for. Received: {strategy.aggregation!r}"
+            "gradients in another way: use AdasumMirroredStrategy(aggregation='mean'), or remove "
+            f"AdaScale: Adasum already adapts to the batch size. Received: {strategy.aggregation!r}"
         )
 
 

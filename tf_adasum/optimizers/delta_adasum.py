@@ -5,8 +5,10 @@ import tensorflow as tf
 
 from tf_adasum.aggregation import rules
 from tf_adasum.aggregation.sparse import coalesced
+from tf_adasum.arguments import check_count
 from tf_adasum.optimizers.wrapper import WrapperOptimizer, checked
 from tf_adasum.seams import keras as keras_seam
+from tf_adasum.seams.base_strategy import GradientAggregatingStrategy
 
 
 @keras.saving.register_keras_serializable("tf_adasum")
@@ -57,33 +59,18 @@ class DeltaAdasum(WrapperOptimizer):
 
     def __init__(self, optimizer, *, local_steps=1, name="delta_adasum"):
         checked("DeltaAdasum", optimizer)
-        if not isinstance(local_steps, int) or isinstance(local_steps, bool) or local_steps < 1:
-            raise ValueError(
-                "`local_steps` must be an int, 1 or more: the steps between two combinations. "
-                f"Received: local_steps={local_steps!r}"
-            )
+        expected = "must be an int, 1 or more: the steps between two combinations"
+        check_count("local_steps", local_steps, expected)
         if tf.distribute.has_strategy():
             _check_strategy(tf.distribute.get_strategy())
         super().__init__(optimizer, name)
         self.local_steps = local_steps
-        self._step = DeltaStep(optimizer, local_steps)
-        keras_seam.take_over(optimizer, self._step)
+        self.take_steps(DeltaStep(optimizer, local_steps))
 
-    def build(self, variables):
-        """Builds the inner optimizer for a list of variables."""
-        if self.built:
-            return
+    def check_strategy(self, strategy):
+        """Raises a ValueError for a strategy that does not combine gradients; none is let pass."""
         if tf.distribute.has_strategy():
-            self.check()
-        super().build(variables)
-        self._step.variables = list(variables)
-        self._step.replicas = self._strategy.num_replicas_in_sync
-        if self.local_steps > 1:
-            self._step.taken, self._step.combinations = (
-                self.add_variable((), dtype="int64", aggregation="only_first_replica", name=name)
-                for name in ("local_steps_taken", "combinations")
-            )
-            self._step.starts = self.add_optimizer_variables(variables, "start")
+            _check_strategy(strategy)
 
     def check(self):
         """Raises a ValueError outside of a strategy of ours."""
@@ -131,7 +118,7 @@ class DeltaAdasum(WrapperOptimizer):
         }
 
 
-class DeltaStep(keras_seam.StepOfWrapper):
+class DeltaStep(keras_seam.Step):
     """One local step, and after every so many the combination.
 
     Args:
@@ -139,8 +126,7 @@ class DeltaStep(keras_seam.StepOfWrapper):
         local_steps: k.
 
     Attributes:
-        variables: those of the optimizer, known when it is built; as are
-        replicas: N, and for k > 1
+        variables: those of the optimizer, known when it is built; as are, for k > 1,
         starts: w, as variables: the weights before the first local step,
         taken: int64 scalar variable, the local steps since,
         combinations: int64 scalar variable, how many there were.
@@ -149,8 +135,16 @@ class DeltaStep(keras_seam.StepOfWrapper):
     def __init__(self, optimizer, local_steps):
         super().__init__(optimizer)
         self.local_steps = local_steps
-        self.variables, self.replicas = [], 1
-        self.starts = self.taken = self.combinations = None
+
+    def build(self, wrapper, variables):
+        """Makes, for k > 1, two counters and a copy of the weights."""
+        self.variables = list(variables)
+        if self.local_steps > 1:
+            self.taken, self.combinations = (
+                wrapper.add_variable((), dtype="int64", aggregation="only_first_replica", name=name)
+                for name in ("local_steps_taken", "combinations")
+            )
+            self.starts = wrapper.add_optimizer_variables(variables, "start")
 
     def update(self, values, variables):
         """Takes a local step, and combines if it is the last one."""
@@ -216,9 +210,10 @@ def _with_each_row_once(gradient):
 
 
 def _check_strategy(strategy):
-    if getattr(strategy, "gradient_reduction", None) is None:
+    is_ours = isinstance(strategy, GradientAggregatingStrategy)
+    if not is_ours or strategy.gradient_reduction is None:
         received = type(strategy).__name__ if tf.distribute.has_strategy() else "no strategy"
-        rule = getattr(strategy, "aggregation", None)
+        rule = strategy.aggregation if is_ours else None
         raise ValueError(
             "DeltaAdasum combines the steps that replicas take on their own, undivided gradients; "
             "strategies that average divide each by the number of replicas. Build the model under "

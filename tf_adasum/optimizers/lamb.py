@@ -6,9 +6,9 @@ import warnings
 import keras
 import tensorflow as tf
 
-from tf_adasum.optimizers.lamb_arguments import check_number, patterns
+from tf_adasum.optimizers.lamb_arguments import check_numbers, patterns
 from tf_adasum.seams import keras as keras_seam
-from tf_adasum.seams.keras.keras3 import SelfDecayingOptimizer
+from tf_adasum.seams.keras.keras3.wrapper import SelfDecayingOptimizer
 
 
 @keras.saving.register_keras_serializable("tf_adasum")
@@ -93,10 +93,7 @@ class LAMB(SelfDecayingOptimizer):
         gradient_accumulation_steps=None,
         name="lamb",
     ):
-        check_number("beta_1", beta_1, below=1)
-        check_number("beta_2", beta_2, below=1)
-        check_number("epsilon", epsilon)
-        check_number("weight_decay", weight_decay)
+        check_numbers(beta_1, beta_2, epsilon, weight_decay)
         no_decay = patterns("exclude_from_weight_decay", exclude_from_weight_decay)
         no_adaptation = patterns("exclude_from_layer_adaptation", exclude_from_layer_adaptation)
         super().__init__(
@@ -153,7 +150,7 @@ class LAMB(SelfDecayingOptimizer):
         no_decay = self._no_decay_patterns or ()
         no_adaptation = self._no_adaptation_patterns
         no_adaptation = no_decay if no_adaptation is None else no_adaptation
-        paths = [_path(variable) for variable in variables]
+        paths = [keras_seam.path_of(variable) for variable in variables]
         self._decays = [not _matches(no_decay, path) for path in paths]
         self._adapts = [not _matches(no_adaptation, path) for path in paths]
         unused = [
@@ -175,7 +172,7 @@ class LAMB(SelfDecayingOptimizer):
             return self.add_variable(
                 shape=variable.shape,
                 dtype=_at_least_float32(variable.dtype),
-                name=f"{_path(variable).replace('/', '_')}_{name}",
+                name=f"{keras_seam.path_of(variable).replace('/', '_')}_{name}",
             )
 
     def update_step(self, gradient, variable, learning_rate):
@@ -235,11 +232,6 @@ def _dense(gradient, shape):
 def _at_least_float32(dtype):
     dtype = tf.as_dtype(dtype)
     return "float32" if dtype.size < 4 else dtype.name
-
-
-def _path(variable):
-    """A Keras variable's path; the name of one of TensorFlow's, without its ":0"."""
-    return getattr(variable, "path", None) or variable.name.split(":")[0]
 
 
 def _matches(patterns, path):

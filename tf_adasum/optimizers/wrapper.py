@@ -1,4 +1,4 @@
-"""WrapperOptimizer: what optimizers that wrap another one have in common."""
+"""What optimizers that wrap another one have in common."""
 
 import warnings
 
@@ -27,6 +27,7 @@ class WrapperOptimizer(keras_seam.WrapperBase):
 
     The inner optimizer keeps everything else: its slots, `iterations`, accumulation, clipping,
     weight decay, moving averages, and their configuration, which can be read and set here, too.
+    What is done differently is a `keras_seam.Step`; see `take_steps`.
 
     Args:
         optimizer: the `keras.optimizers.Optimizer`, as `checked` returns it.
@@ -37,6 +38,15 @@ class WrapperOptimizer(keras_seam.WrapperBase):
         keras_seam.install()
         super().__init__(name)
         self.inner_optimizer = optimizer
+
+    def take_steps(self, step):
+        """Lets a step do the inner optimizer's updates.
+
+        Args:
+            step: a `keras_seam.Step` of the inner optimizer.
+        """
+        self._step = step
+        keras_seam.take_over(step)
 
     clipnorm = _of_inner_optimizer("clipnorm")
     clipvalue = _of_inner_optimizer("clipvalue")
@@ -50,11 +60,16 @@ class WrapperOptimizer(keras_seam.WrapperBase):
     locals().update({name: _of_inner_optimizer(name) for name in keras_seam.OF_SWAP_EMA_WEIGHTS})
 
     def build(self, variables):
-        """Builds the inner optimizer for a list of Keras variables."""
+        """Builds the inner optimizer for a list of Keras variables, and what the step needs."""
+        if self.built:
+            return
         self._strategy = tf.distribute.get_strategy()
+        self.check_strategy(self._strategy)
+        self._step.enter(self._strategy)
         self.check_same_settings()  # before variables are made, which workers do in step
         keras_seam.build(self.inner_optimizer, variables)
         self.built = True
+        self._step.build(self, variables)
 
     def apply(self, grads, trainable_variables=None):
         """Takes this replica's gradients, as `keras.optimizers.Optimizer.apply`."""
@@ -63,13 +78,22 @@ class WrapperOptimizer(keras_seam.WrapperBase):
         self.check()
 
         def step(gradients):
-            self._step.is_expected = True
-            keras_seam.apply(self.inner_optimizer, gradients, trainable_variables)
+            with self._step.called_by_wrapper():
+                keras_seam.apply(self.inner_optimizer, gradients, trainable_variables)
 
         keras_seam.begin_together(self, grads, trainable_variables, step)
 
+    def check_strategy(self, strategy):
+        """Raises a ValueError for a strategy under which it cannot be built.
+
+        Args:
+            strategy: the current one, TensorFlow's default where there is none.
+        """
+        raise NotImplementedError
+
     def check(self):
         """Raises a ValueError where it cannot train; a model is loaded where it only predicts."""
+        raise NotImplementedError
 
     def check_same_settings(self):
         """Raises a ValueError, on all workers, where their optimizers differ."""

@@ -1,34 +1,15 @@
-"""What the seams to both generations of Keras have in common: nothing here is private in Keras."""
+"""Optimizers, for both generations: how they reduce gradients, and the steps of wrappers."""
 
 import contextlib
-import functools
-import os
-import warnings
-import weakref
-import zipfile
 
 import tensorflow as tf
 
-from tf_adasum import atomic_files
-from tf_adasum.seams import tensorflow as tensorflow_seam
-
-# What all workers call.
-TOGETHER = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
-
-
-def wrap(owner, name, wrapper, mark="wrapped_by_tf_adasum"):
-    """Replaces a function of a class or module by what `wrapper` makes of it, once."""
-    original = getattr(owner, name)
-    if getattr(original, mark, False):
-        return
-    wrapped = functools.wraps(original)(wrapper(original))
-    setattr(wrapped, mark, True)
-    setattr(owner, name, wrapped)
+from tf_adasum.seams.base_strategy import GradientAggregatingStrategy
 
 
 def is_ours(strategy):
-    """Whether a strategy is an `AdasumMirroredStrategy`."""
-    return hasattr(strategy, "gradient_reduction")
+    """Whether a strategy is one of this package's."""
+    return isinstance(strategy, GradientAggregatingStrategy)
 
 
 def our_replica_context():
@@ -50,7 +31,7 @@ def tensorflow_variable(variable):
 
 def marker_of(strategy):
     """The strategy's `gradient_reduction`; None where Keras and TensorFlow go their own way."""
-    return getattr(strategy, "gradient_reduction", None)
+    return strategy.gradient_reduction if is_ours(strategy) else None
 
 
 class Optimizers:
@@ -95,9 +76,8 @@ class Optimizers:
 
         def take(found, *present):
             del found
-            own = iter(present)
             with guard.passed():
-                step([next(own) if is_present else None for is_present in are_present])
+                step(_at_places(are_present, present))
 
         found = guard.find(present)
         is_finite = tf.reduce_all(tf.equal(found, 0))
@@ -121,6 +101,22 @@ class Optimizers:
         marker = marker_of(context.strategy).of(reductions, indices)
         return context.all_reduce("SUM", gradients, options=marker)
 
+    def combine_present(self, optimizer, grads_and_vars, present):
+        """Combines those of an optimizer's gradients that are there; `None` stays.
+
+        Args:
+            optimizer: the one that was built for these variables.
+            grads_and_vars: list of pairs of a gradient or None, and its variable.
+            present: those pairs that have a gradient.
+
+        Returns:
+            The list of pairs, with the combined gradients.
+        """
+        combined = self.combine(optimizer, *zip(*present, strict=True)) if present else ()
+        are_present = [gradient is not None for gradient, _ in grads_and_vars]
+        variables = [variable for _, variable in grads_and_vars]
+        return list(zip(_at_places(are_present, combined), variables, strict=True))
+
     def _reductions_of(self, optimizer, replica_context):
         """The optimizer's `AggregationState`, made now if it was built in a replica."""
 
@@ -139,6 +135,12 @@ class Optimizers:
         rule_state = optimizer.gradient_reductions.rule_state
         if rule_state:
             optimizer.rule_state = rule_state  # what Keras finds here it saves with the optimizer
+
+
+def _at_places(are_present, present):
+    """The list in which what is present stands at its places, and None elsewhere."""
+    own = iter(present)
+    return [next(own) if is_present else None for is_present in are_present]
 
 
 def of_known_shape(gradient, variable):
@@ -201,27 +203,53 @@ def check_same_settings(strategy, settings):
         strategy.workers.check_same(what, settings)
 
 
-def take_over(optimizer, step):
-    """Lets a `Step` of a wrapper do the updates of an optimizer, reductions included."""
-    optimizer.step_of_wrapper = step
+class BaseStep:
+    """What an optimizer does with the gradients of one update, where a wrapper says what.
 
-
-def step_of_wrapper(optimizer):
-    """Returns the `Step` that a wrapper has given an optimizer; None without one."""
-    return getattr(optimizer, "step_of_wrapper", None)
-
-
-class AnyStep:
-    """What an optimizer does with the gradients of one update.
-
-    Every method is called in each replica.
+    `measure`, `update`, `rests` and `average` are called in each replica.
 
     Args:
         optimizer: the optimizer.
+
+    Attributes:
+        replicas: N, how many replicas take the step together.
     """
 
     def __init__(self, optimizer):
         self.optimizer = optimizer
+        self._calls_of_wrapper = 0
+        self.enter(tf.distribute.get_strategy())
+
+    def enter(self, strategy):
+        """Takes a strategy for the one whose replicas take the step."""
+        self.replicas = strategy.num_replicas_in_sync
+
+    def build(self, wrapper, variables):
+        """Makes the variables of the step; called once the optimizer is built.
+
+        Args:
+            wrapper: the `WrapperBase` that they are to be saved with, whose `add_variable` and
+                `add_optimizer_variables` make them.
+            variables: those that the optimizer was built for.
+        """
+        del wrapper, variables  # a body is what AutoGraph needs
+
+    @contextlib.contextmanager
+    def called_by_wrapper(self):
+        """Returns a context manager in which the optimizer takes steps; elsewhere it refuses."""
+        self._calls_of_wrapper += 1
+        try:
+            yield
+        finally:
+            self._calls_of_wrapper -= 1
+
+    def check_caller(self):
+        """Raises a ValueError if it was not the wrapper that called the optimizer."""
+        if not self._calls_of_wrapper:
+            raise ValueError(
+                f"This {type(self.optimizer).__name__} is inside of another optimizer, which does "
+                "its steps: compile the model with that one, or make a new optimizer."
+            )
 
     def measure(self, gradients):
         """Returns scalars that are accumulated with the gradients, and come to `update` at the end.
@@ -232,6 +260,16 @@ class AnyStep:
         del gradients
         return []
 
+    def update(self, values, variables):
+        """Clips, decays, reduces and updates.
+
+        Args:
+            values: the gradients, or their means over `gradient_accumulation_steps` calls, and the
+                scalars of `measure`.
+            variables: as many variables as gradients.
+        """
+        raise NotImplementedError
+
     def rests(self):
         """Whether this replica takes no step, nor decays weights: boolean scalar; None for never.
 
@@ -239,29 +277,30 @@ class AnyStep:
         """
         return None
 
+    def average(self):
+        """Moves the moving averages of the weights, and from time to time takes them over."""
+        raise NotImplementedError
 
-class CalledByWrapper:
-    """What the steps of wrappers have in common: optimizers in them are not used by themselves.
 
-    Attributes:
-        is_expected: whether the wrapper is about to let the optimizer step.
-    """
+def take_over(step):
+    """Lets a step do the updates of its optimizer, reductions included."""
+    step.optimizer.step_of_wrapper = step
 
-    is_expected = False
 
-    def start(self):
-        """Raises a ValueError if it was not the wrapper that called the optimizer."""
-        if not self.is_expected:
-            raise ValueError(
-                f"This {type(self.optimizer).__name__} is inside of another optimizer, which does "
-                "its steps: compile the model with that one, or make a new optimizer."
-            )
-        self.is_expected = False
+def step_of_wrapper(optimizer):
+    """Returns the step that a wrapper has given an optimizer; None without one."""
+    return getattr(optimizer, "step_of_wrapper", None)
 
 
 def is_wrapped(optimizer):
     """Whether a wrapper does the updates of this optimizer."""
     return step_of_wrapper(optimizer) is not None
+
+
+def on_any_replica(flag):
+    """Returns whether a boolean scalar is true on any replica; called in each of them."""
+    context = tf.distribute.get_replica_context()
+    return context.all_reduce("SUM", tf.cast(flag, tf.float32)) > 0
 
 
 def cond(context, predicate, then, otherwise, arguments=()):
@@ -309,198 +348,3 @@ def assign(variables, values):
             )
 
     tf.distribute.get_replica_context().merge_call(across_replicas, args=(values,))
-
-
-def identity_where_marked(original):
-    """What scales a loss by the number of replicas: a rule wants each replica's own gradient."""
-
-    def scale_loss(value):
-        return value if marker_of(tf.distribute.get_strategy()) else original(value)
-
-    return scale_loss
-
-
-def with_averaged_statistics(original):
-    """`evaluate` and `predict`."""
-
-    def evaluate_or_predict(self, *args, **kwargs):
-        _average_statistics(self)
-        return original(self, *args, **kwargs)
-
-    return evaluate_or_predict
-
-
-def averaging_statistics_first(original):
-    """`CallbackList.on_epoch_end`."""
-
-    def on_epoch_end(self, epoch, logs=None):
-        model = getattr(self, "_model", None) or getattr(self, "model", None)
-        if model is not None:
-            _average_statistics(model)
-            if is_ours(model.distribute_strategy):
-                model.distribute_strategy.nonfinite.warn_once()
-        return original(self, epoch, logs)
-
-    return on_epoch_end
-
-
-def _average_statistics(model):
-    strategy = model.distribute_strategy
-    if is_ours(strategy) and model.built:
-        synchronize(getattr(model, "optimizer", None))
-        strategy.average_statistics(model)
-
-
-def synchronize(optimizer):
-    """Ends local steps ahead of time: the replicas' weights have to be the same."""
-    while optimizer is not None:
-        if hasattr(optimizer, "synchronize"):
-            optimizer.synchronize()
-        optimizer = getattr(optimizer, "inner_optimizer", None)
-
-
-def working_together(original):
-    """What all workers call: see `TOGETHER`."""
-
-    def call(self, *args, **kwargs):
-        strategy = self.distribute_strategy
-        if not is_ours(strategy):
-            return original(self, *args, **kwargs)
-        is_a_step = original.__name__.endswith("on_batch")
-        with strategy.watching() if is_a_step else strategy.working_together(), _calls.one_more():
-            return original(self, *args, **kwargs)
-
-    return call
-
-
-class _Calls:
-    """How many calls of `TOGETHER` are under way, one within another."""
-
-    count = 0
-
-    @contextlib.contextmanager
-    def one_more(self):
-        self.count += 1
-        try:
-            yield
-        finally:
-            self.count -= 1
-
-
-_calls = _Calls()
-
-
-def reading_alone(original):
-    """What saves a model, which one worker may do by itself; in `fit`, all of them do."""
-
-    def save(*args, **kwargs):
-        if _calls.count:
-            return original(*args, **kwargs)
-        with tensorflow_seam.reading_alone():
-            return original(*args, **kwargs)
-
-    return save
-
-
-def exchangeable(dataset, following):
-    """Returns a `tf.data.Dataset` that another one may follow when an epoch begins.
-
-    Args:
-        dataset: the first one.
-        following: function that returns the dataset from this epoch on, or None for the same.
-            Gets the epoch's number where it has not begun yet, which is with Keras 2.
-    """
-    dataset = dataset.with_options(tf.data.Options())  # another object: the user may have others
-    dataset.following = following
-    return dataset
-
-
-def saving_at_once(original):
-    """`save_model` and `save_weights_only`."""
-
-    def save(model, filepath, *args, **kwargs):
-        is_path = isinstance(filepath, str | os.PathLike)
-        in_parts = any(args) or kwargs.get("max_shard_size") is not None
-        if (
-            not is_ours(getattr(model, "distribute_strategy", None))
-            or not is_path
-            or in_parts
-            or not atomic_files.is_local(filepath)
-            or not os.fspath(filepath).endswith((".keras", ".weights.h5"))
-        ):
-            return original(model, filepath, *args, **kwargs)
-        with atomic_files.replacing(filepath) as unfinished:
-            return original(model, unfinished, *args, **kwargs)
-
-    return save
-
-
-def naming_the_file(original):
-    """`load_model` and `load_weights_only`."""
-
-    of_model = original.__name__ == "load_weights_only"
-
-    def load(*args, **kwargs):
-        try:
-            return original(*args, **kwargs)
-        except (OSError, zipfile.BadZipFile) as error:
-            strategy = args[0].distribute_strategy if of_model else tf.distribute.get_strategy()
-            path = str(args[1 if of_model else 0])
-            is_missing = getattr(error, "errno", None)
-            if not is_ours(strategy) or is_missing or path in str(error):
-                raise
-            raise OSError(f"{path} cannot be read, it is cut off or damaged: {error}") from error
-
-    return load
-
-
-# For each model what its progress bar expects: "epochs", and "steps" per epoch.
-expected = weakref.WeakKeyDictionary()
-
-
-def expect(model, **numbers):
-    """Tells a model's progress bar what to expect from the next epoch on.
-
-    Args:
-        model: the model.
-        numbers: `epochs` and `steps` (per epoch); none for what `fit` was asked for.
-    """
-    if numbers:
-        expected.setdefault(model, {}).update(numbers)
-    else:
-        expected.pop(model, None)
-
-
-def expecting_what_fit_was_asked_for(original):
-    """`ProgbarLogger.on_train_begin`."""
-
-    def on_train_begin(self, logs=None):
-        expect(self.model)  # forgets what a training has left that failed
-        return original(self, logs)
-
-    return on_train_begin
-
-
-def expecting_steps(original):
-    """`ProgbarLogger.on_epoch_begin` and `.on_epoch_end`."""
-
-    def on_epoch_begin_or_end(self, epoch, logs=None):
-        if self.model in expected:
-            self.epochs = expected[self.model].get("epochs", self.epochs)
-            self.target = expected[self.model].get("steps", self.target)
-            if original.__name__ == "on_epoch_end" and self.progbar is not None:
-                self.target = self.progbar.target = self.seen  # as many as there were
-        return original(self, epoch, logs)
-
-    return on_epoch_begin_or_end
-
-
-def leave_xla_out(model):
-    """Lets a model train without XLA, and says so where the user has asked for it."""
-    if model.jit_compile and not model.run_eagerly:
-        warnings.warn(
-            "AdasumMirroredStrategy trains this model without XLA: TensorFlow's collectives have "
-            "no XLA kernels. Compile it with jit_compile=False.",
-            stacklevel=3,
-        )
-        model.jit_compile = False
