@@ -1,6 +1,5 @@
 """Which values are numbers, and what is said of one that is not."""
 
-import doctest
 import math
 from fractions import Fraction
 
@@ -51,7 +50,3 @@ def test_counts(value):
     arguments.check_count("every", 10**400)
     with pytest.raises(ValueError, match=r"`every` must be an int of 1 or more\. Received: every="):
         arguments.check_count("every", value)
-
-
-def test_examples():
-    assert doctest.testmod(arguments).failed == 0
