@@ -3,14 +3,15 @@
 import keras
 import tensorflow as tf
 
+from tf_adasum._version import KERAS_OF_TENSORFLOW, TENSORFLOW_OF_ADDONS, series
 from tf_adasum.seams.hooks import Hooks
 
 IS_KERAS_2 = keras.__version__.startswith("2.")
-if IS_KERAS_2 != tf.__version__.startswith("2.15."):
+if IS_KERAS_2 != (series(tf.__version__) == TENSORFLOW_OF_ADDONS):
+    stacks = (f"Keras {own} on TensorFlow {other}" for other, own in KERAS_OF_TENSORFLOW.items())
     raise ImportError(
-        "tf_adasum works with Keras 2.15 on TensorFlow 2.15, and with Keras 3.15 on TensorFlow "
-        f"2.21: install one of the pairs (README, 'Two lanes'). Found: Keras {keras.__version__}, "
-        f"TensorFlow {tf.__version__}"
+        f"tf_adasum works with {', or with '.join(stacks)}: install one of the pairs (README, 'Two "
+        f"stacks'). Found: Keras {keras.__version__}, TensorFlow {tf.__version__}"
     )
 if IS_KERAS_2:
     from tf_adasum.seams.keras.keras2 import private_names
