@@ -174,7 +174,8 @@ FILES_OF_KERAS_2 = {
 FILES_OF_KERAS_3 = {
     "multi_worker/test_backup.py": "our BackupAndRestore; Keras 2 backs up all workers by itself",
     "multi_worker/test_elastic.py": "our BackupAndRestore; Keras 2 backs up all workers by itself",
-    "unit/seams/test_seam_names.py": "private names of Keras 3; see test_seam_names_keras2.py",
+    "unit/seams/test_seam_names_keras3.py": "private names of Keras 3; see ..._keras2.py",
+    "unit/seams/test_seam_names.py": "private names of TensorFlow 2.21",
     "unit/seams/test_seam_behaviour.py": "what Keras 3 does that the seam mends",
     "unit/optimizers/test_lamb.py": "LAMB of our own; there it is Addons', see test_addons.py",
 }

@@ -70,7 +70,7 @@ def stepped(optimizer, gradients, before_update=lambda call: None, after=lambda 
 
 
 def apply(optimizer, calls, variables):
-    """One call; or as many as are one, see `lanes`."""
+    """One call; or as many as are one, see `stacks`."""
     calls = [[tf.constant(g) if isinstance(g, np.ndarray) else g for g in own] for own in calls]
     stacks.apply(optimizer, calls, variables)
 

@@ -5,7 +5,9 @@ import json
 import pytest
 import tensorflow as tf
 
-from tf_adasum.cluster.tasks import Cluster, resolve
+from tf_adasum.cluster import tf_config as tf_config_module
+from tf_adasum.cluster.resolver import resolve
+from tf_adasum.cluster.tasks import Cluster
 
 SimpleClusterResolver = tf.distribute.cluster_resolver.SimpleClusterResolver
 
@@ -20,7 +22,9 @@ def tf_config(monkeypatch):
     def resolved(config):
         text = config if isinstance(config, str) else json.dumps(config)
         monkeypatch.setenv("TF_CONFIG", text)
-        return resolve()[1]
+        cluster = resolve()[1]
+        assert tf_config_module.parse(text) == cluster
+        return cluster
 
     return resolved
 
@@ -138,6 +142,11 @@ def test_bad_addresses(tf_config, address):
     # On another task than this one.
     with pytest.raises(ValueError, match=f"'host:port'. Received: '{address}'"):
         tf_config({"cluster": {"worker": ["b:1", address]}, "task": FIRST})
+
+
+def test_an_address_that_cannot_be_read_as_a_number(tf_config):
+    with pytest.raises(ValueError, match="'host:port'"):
+        tf_config({"cluster": {"worker": ["a:" + "1" * 5000]}, "task": FIRST})
 
 
 @pytest.mark.parametrize("worker", ["a:1", None, [1], [None], {"x": "a:1"}, [["a:1"]], 3])
