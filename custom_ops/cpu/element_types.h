@@ -3,8 +3,7 @@
 //
 // The two 16-bit types carry their bits only. Their conversions are straight-line integer code with
 // selects instead of branches, which compilers turn into vector code on every instruction set.
-#ifndef TF_ADASUM_KERNELS_ELEMENT_TYPES_H_
-#define TF_ADASUM_KERNELS_ELEMENT_TYPES_H_
+#pragma once
 
 #include <cstdint>
 #include <cstring>
@@ -43,8 +42,7 @@ constexpr uint32_t kHalfSmallestNormalAsFloat = 113u << 23;  // the bits of 2^-1
 constexpr uint32_t kHalfOverflowAsFloat = 0x477ff000u;  // the bits of 65520: rounds to Inf
 constexpr uint32_t kBFloat16NaN = 0x7fc0u;
 
-// ---- widening: exact
-// -------------------------------------------------------------------------------
+// ---- widening: exact ---------------------------------------------------------------------------
 
 inline double Widen(double value) { return value; }
 inline double Widen(float value) { return value; }
@@ -101,5 +99,3 @@ inline void Narrow(double value, Half* out) {
 }
 
 }  // namespace tf_adasum
-
-#endif  // TF_ADASUM_KERNELS_ELEMENT_TYPES_H_

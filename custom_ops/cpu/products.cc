@@ -1,6 +1,6 @@
 #include "products.h"
 
-#include "clones.h"
+#include "instruction_sets.h"
 
 namespace tf_adasum {
 namespace {
@@ -8,7 +8,8 @@ namespace {
 constexpr int64_t kPairLanes = 16;
 constexpr int64_t kTileLanes = 4;
 constexpr int64_t kFloatLanes = 32;
-constexpr int64_t kFloatProducts = 15;  // of one lane, before they are added in double; 32 · 15 = 480
+// Products of one lane that are added in float, before a double takes over. 32 · 15 is a block.
+constexpr int64_t kFloatProducts = 15;
 
 template <int64_t kLanes>
 inline double SumOf(double* lanes) {
