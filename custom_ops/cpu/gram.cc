@@ -30,8 +30,8 @@ class Block {
   void Load(const std::vector<const T*>& rows_R, int64_t begin, int64_t count) {
     Wide<T> scratch[kBlockElements];
     for (size_t i = 0; i < rows_R.size(); ++i) {
-      rows[i] = AsDoubles(Widened(rows_R[i] + begin, count, scratch), count,
-                          &memory_[i * kBlockStride]);
+      rows[i] =
+          AsDoubles(Widened(rows_R[i] + begin, count, scratch), count, &memory_[i * kBlockStride]);
     }
     std::fill(rows.begin() + rows_R.size(), rows.end(), rows[rows_R.size() - 1]);
   }

@@ -149,9 +149,9 @@ void PairwiseCombine(const T* a_N, const T* b_N, const std::vector<Chunk>& chunk
         segment.bb += sums[last].bb;
         segment.in_float &= sums[last].in_float;
       }
-      std::fill(combinations.begin() + first, combinations.begin() + last,
-                Combination{CoefficientsOfPair(segment.aa, segment.ab, segment.bb),
-                            segment.in_float});
+      std::fill(
+          combinations.begin() + first, combinations.begin() + last,
+          Combination{CoefficientsOfPair(segment.aa, segment.ab, segment.bb), segment.in_float});
     }
 
     parallel_for(end - begin, cost, [&](int64_t first, int64_t last) {

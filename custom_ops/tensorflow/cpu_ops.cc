@@ -129,8 +129,7 @@ class SegmentGramOp : public tensorflow::OpKernel {
 
     Tensor* gram_SRR = nullptr;
     OP_REQUIRES_OK(context, context->allocate_output(
-                                0, TensorShape({segment_count, row_count, row_count}),
-                                &gram_SRR));
+                                0, TensorShape({segment_count, row_count, row_count}), &gram_SRR));
     const KeepSubnormals keep_subnormals;
     SegmentGram(Rows<T>(rows_RN), CutIntoChunks(segments.vec<int64_t>().data(), segment_count),
                 segment_count, OnWorkerThreadsOf(context), MutableElements<double>(gram_SRR));
@@ -152,8 +151,8 @@ class SegmentWeightedSumOp : public tensorflow::OpKernel {
     OP_REQUIRES_OK(context, CheckCoefficients(coefficients_SR, segments, rows_RN));
 
     Tensor* combined_N = nullptr;
-    OP_REQUIRES_OK(context, context->allocate_output(
-                                0, TensorShape({rows_RN.dim_size(1)}), &combined_N));
+    OP_REQUIRES_OK(context,
+                   context->allocate_output(0, TensorShape({rows_RN.dim_size(1)}), &combined_N));
     const KeepSubnormals keep_subnormals;
     SegmentWeightedSum(Rows<T>(rows_RN), Elements<double>(coefficients_SR),
                        CutIntoChunks(segments.vec<int64_t>().data(), segment_count),

@@ -89,10 +89,10 @@ class SegmentGramGpuOp : public tensorflow::OpKernel {
     if (gram_SRR->NumElements() == 0) return;
     Call call;
     OP_REQUIRES_OK(context, Prepare(context, &plans_, row_count, segments, &call));
-    OP_REQUIRES_OK(context, call.library->StatusOf(call.library->segment_gram(
-                                call.plan->plan(), call.plan->map(), call.workspace.data(),
-                                rows_RN.data(), rows_RN.dim_size(1),
-                                gram_SRR->flat<double>().data(), call.stream)));
+    OP_REQUIRES_OK(context,
+                   call.library->StatusOf(call.library->segment_gram(
+                       call.plan->plan(), call.plan->map(), call.workspace.data(), rows_RN.data(),
+                       rows_RN.dim_size(1), gram_SRR->flat<double>().data(), call.stream)));
   }
 
  private:
@@ -112,15 +112,15 @@ class SegmentWeightedSumGpuOp : public tensorflow::OpKernel {
     OP_REQUIRES_OK(context, CheckSegments(segments, rows_RN.dim_size(1)));
     OP_REQUIRES_OK(context, CheckCoefficients(coefficients_SR, segments, rows_RN));
     Tensor* combined_N = nullptr;
-    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({rows_RN.dim_size(1)}),
-                                                     &combined_N));
+    OP_REQUIRES_OK(context,
+                   context->allocate_output(0, TensorShape({rows_RN.dim_size(1)}), &combined_N));
     if (combined_N->NumElements() == 0) return;
     Call call;
     OP_REQUIRES_OK(context, Prepare(context, &plans_, rows_RN.dim_size(0), segments, &call));
-    OP_REQUIRES_OK(context, call.library->StatusOf(call.library->segment_weighted_sum(
-                                call.plan->plan(), call.plan->map(), rows_RN.data(),
-                                rows_RN.dim_size(1), coefficients_SR.flat<double>().data(),
-                                combined_N->data(), call.stream)));
+    OP_REQUIRES_OK(context,
+                   call.library->StatusOf(call.library->segment_weighted_sum(
+                       call.plan->plan(), call.plan->map(), rows_RN.data(), rows_RN.dim_size(1),
+                       coefficients_SR.flat<double>().data(), combined_N->data(), call.stream)));
   }
 
  private:

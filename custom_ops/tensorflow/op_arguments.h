@@ -62,9 +62,9 @@ inline absl::Status CheckCoefficients(const tensorflow::Tensor& coefficients,
                                       const tensorflow::Tensor& rows) {
   const tensorflow::TensorShape expected({segments.dim_size(0) - 1, rows.dim_size(0)});
   if (coefficients.shape() != expected) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "coefficients: expected the shape [S, R] = ", expected.DebugString(), ", received ",
-        coefficients.shape().DebugString()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("coefficients: expected the shape [S, R] = ", expected.DebugString(),
+                     ", received ", coefficients.shape().DebugString()));
   }
   return absl::OkStatus();
 }
