@@ -4,7 +4,7 @@
 #   make test    all tests; those with workers with two sets of parameters each (tests/support/sampling.py)
 #   make test-all  every test with all of its parameters, slow ones too: over an hour
 #   make test-addons  the tests in the lane of TensorFlow 2.15, Keras 2 and TensorFlow Addons
-#   make lint    ruff
+#   make lint    ruff and clang-format
 #   make sanitize  the tests of the CPU op under AddressSanitizer and UBSan: build/sanitize
 #   make wheel   dist/: a wheel with the op compiled for the TensorFlow of this environment, which
 #                its build number names (221: TensorFlow 2.21); TF_ADASUM_CUDA=1 adds GPU kernels
@@ -66,6 +66,7 @@ test-addons:
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $(filter %.h %.cc %.cu %.cuh,$(SOURCES))
 
 sanitize: $(READY)
 	$(BIN)/python benchmarks/sanitize.py
