@@ -1,6 +1,7 @@
 """A training that is saved on some replicas goes on with on fewer or more, from every form."""
 
 import pytest
+from scenarios import elastic as scenarios
 
 FORMS = ["model", "weights", "backup", "checkpoint"]
 
@@ -13,7 +14,7 @@ FORMS = ["model", "weights", "backup", "checkpoint"]
 )
 def test_goes_on(group, kind, saved_on, restored_on, tmp_path):
     options = {"saved_on": saved_on, "restored_on": restored_on, "forms": FORMS}
-    (actual,) = group.run("elastic.change_replicas", kind=kind, folder=str(tmp_path), **options)
+    (actual,) = group.run(scenarios.change_replicas, kind=kind, folder=str(tmp_path), **options)
     for form in FORMS:
         assert actual[f"{form} same"], form
         assert actual[f"{form} iterations"] == 2, form

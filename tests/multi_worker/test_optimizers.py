@@ -5,7 +5,7 @@ import inspect
 import keras
 import numpy as np
 import pytest
-from scenarios import optimizer as optimizer_scenarios
+from scenarios import optimizers as scenarios
 
 OPTIMIZERS = [
     name
@@ -25,8 +25,8 @@ OPTIONS = pytest.mark.feature(
 
 
 def assert_equals_one_process(group, name, column):
-    expected = optimizer_scenarios.reference(group.replicas, name, column)
-    for copies in group.run("optimizer.apply", name=name, column=column):
+    expected = scenarios.reference(group.replicas, name, column)
+    for copies in group.run(scenarios.apply, name=name, column=column):
         for local in range(group.devices):
             for index, value in enumerate(expected):
                 actual = copies[f"{index}.{local}"]
@@ -46,13 +46,13 @@ class TestOnLocalReplicas:
         assert_equals_one_process(group, name, column)
 
     @OPTIONS
-    @pytest.mark.parametrize("column", optimizer_scenarios.OPTIONS)
+    @pytest.mark.parametrize("column", scenarios.OPTIONS)
     def test_every_option(self, group, column):
         assert_equals_one_process(group, "AdamW", column)
 
 
 @pytest.mark.parametrize("group", ["2x1", "2x2"], indirect=True, scope="module")
 @OPTIONS
-@pytest.mark.parametrize("column", optimizer_scenarios.OPTIONS)
+@pytest.mark.parametrize("column", scenarios.OPTIONS)
 def test_every_option_on_several_workers(group, column):
     assert_equals_one_process(group, "AdamW", column)

@@ -8,7 +8,7 @@ import tensorflow as tf
 from sklearn.datasets import load_digits
 
 from scenarios.basics import scope, use_rule
-from scenarios.callback import rank_of
+from scenarios.callbacks import rank_of
 
 ROWS = 64
 
