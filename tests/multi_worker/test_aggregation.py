@@ -6,7 +6,7 @@ import tensorflow as tf
 from scenarios import aggregation as scenarios
 from scenarios import basics
 from scenarios.aggregation import RULES, means_of_neighbours
-from support import oracle
+from support import oracle, stacks
 from support.worker_group import WorkerGroup
 
 # One rounding to the gradient's dtype, and for float32 sums of 1801 elements in between; plans of
@@ -171,6 +171,7 @@ def test_orthogonality_with_several_steps_per_execution_and_eagerly(group):
 
 
 @on(["2x1"])
+@pytest.mark.keras3_only("Keras 2 cannot load the state of metrics under any strategy")
 def test_a_file_without_the_state_starts_it_anew(group, tmp_path):
     for result in group.run(scenarios.restore_other_state, folder=str(tmp_path)):
         assert "rule's state starts anew: the file holds none" in str(result["message"])
@@ -194,6 +195,7 @@ def test_restored_training_gives_the_same_numbers(group, way, tmp_path):
 
 
 @on(["2x1"])
+@stacks.needs_own_backups
 def test_a_backup_of_the_state_reaches_all_workers(group, tmp_path):
     results = group.run(scenarios.restore_backup, folder=str(tmp_path))
     assert results[0]["steps"].tolist() == [9]

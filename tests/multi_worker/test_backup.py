@@ -1,7 +1,10 @@
 """A training that is broken off goes on as if it had not been, from one file, whoever has it."""
 
-import numpy as np
 import pytest
+
+pytest.importorskip("keras", minversion="3")  # Keras 2 backs up all workers by itself
+
+import numpy as np
 from scenarios import backup as scenarios
 
 FEATURE = "`callbacks.BackupAndRestore`: broken off anywhere, goes on bit for bit"

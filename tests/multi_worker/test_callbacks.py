@@ -51,12 +51,14 @@ class TestFiles:
         assert_written_once(tmp_path, results, epochs=3, backups=BACKUPS)
 
     @on("2x1")
+    @pytest.mark.keras3_only("all workers of Keras 2 write, the others to temporary files")
     def test_the_other_worker_writes_nothing_to_a_folder_of_its_own(self, group, tmp_path):
         group.run(scenarios.train_with_files, folder=str(tmp_path / "{rank}"), epochs=1)
         assert list((tmp_path / "1").iterdir()) == []
         assert len(files_below(tmp_path / "0")) >= 5
 
     @on("1x2")
+    @pytest.mark.keras3_only("BackupAndRestore of Keras 2 has other files")
     def test_one_process_writes_as_ever(self, group, tmp_path):
         results = group.run(scenarios.train_with_files, folder=str(tmp_path), epochs=2)
         backups = ["latest.weights.h5", "training_metadata.json"]  # Keras's own
@@ -117,6 +119,7 @@ def unbroken(group):
 
 
 @on("2x1")
+@stacks.needs_own_backups
 class TestRestoring:
     @pytest.mark.parametrize(
         "folder, options",

@@ -5,6 +5,7 @@ import functools
 import numpy as np
 import pytest
 from scenarios import gain_callbacks as scenarios
+from support import stacks
 
 # Gradients are float32, and the weights that they are taken at differ by roundings of five to ten
 # steps with momentum.
@@ -31,6 +32,7 @@ def accumulated(count):
 
 
 @on("1x2", "2x1", "2x2")
+@stacks.needs_accumulation
 @pytest.mark.feature("`GainTracker`, `StopAtScaleInvariantStep`: all stop after the same step")
 def test_all_measure_the_same_and_stop_together(group):
     results = group.run(scenarios.fit_until_stopped, count=group.replicas)

@@ -5,6 +5,7 @@ import functools
 import numpy as np
 import pytest
 from scenarios import models as scenarios
+from support import stacks
 
 # The same sums in another order, over about ten steps.
 FLOAT32_STEPS = {"rtol": 2e-5, "atol": 2e-6}
@@ -40,6 +41,7 @@ def assert_learns(results, remaining, loss="loss"):
 @everywhere()
 @pytest.mark.feature("Keras's own tests of distribution, re-stated")
 class TestWhatKerasTests:
+    @pytest.mark.keras3_only("variables of Keras 3")
     def test_variables_are_mirrored(self, group):
         for actual in group.run(scenarios.make_variables):
             assert list(actual["classes"]) == ["MirroredVariable"] * 2
@@ -54,6 +56,7 @@ class TestWhatKerasTests:
             expected = [np.full([8, 2], 4.0 * (first + local)) for local in range(group.devices)]
             np.testing.assert_array_equal(actual["outputs"], expected)
 
+    @pytest.mark.keras3_only("the iterator of Keras 3 by itself")
     def test_an_epoch_gives_every_row_to_one_replica(self, group):
         results = group.run(scenarios.iterate_over_epoch, rows=100, batch_size=16)
         for step in range(7):
@@ -150,7 +153,7 @@ class TestInputs:
         "kind",
         [
             "PyDataset",
-            "dataset per worker",
+            pytest.param("dataset per worker", marks=stacks.needs_endless_fit),
             "endless dataset per worker",
         ],
     )

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 from scenarios import optimizers as scenarios
+from support import stacks
 
 OPTIMIZERS = [
     name
@@ -17,6 +18,11 @@ OPTIMIZERS = [
 
 # Some roundings to float32 of numbers near 1, and of gradients that are divided by their size.
 TOLERANCE = {"rtol": 2e-5, "atol": 2e-6}
+
+NOT_IN_KERAS_2 = {
+    "loss_scale_factor": stacks.needs_loss_scale_factor,
+    **{name: stacks.needs_accumulation for name in scenarios.OPTIONS if "accumulate" in name},
+}
 
 OPTIONS = pytest.mark.feature(
     "`clipnorm`, `global_clipnorm`, `clipvalue`, `weight_decay`, `loss_scale_factor`, "
@@ -39,20 +45,24 @@ class TestOnLocalReplicas:
         "every optimizer: plain, clipping, accumulation, EMA, mixed precision with an overflow"
     )
     @pytest.mark.parametrize(
-        "column", ["plain", "global_clipnorm", "accumulate", "ema_overwrite", "mixed_precision"]
+        "column",
+        stacks.marked(
+            ["plain", "global_clipnorm", "accumulate", "ema_overwrite", "mixed_precision"],
+            NOT_IN_KERAS_2,
+        ),
     )
-    @pytest.mark.parametrize("name", OPTIMIZERS)
+    @pytest.mark.parametrize("name", stacks.marked(OPTIMIZERS, {"Nadam": stacks.needs_nadam}))
     def test_every_optimizer(self, group, name, column):
         assert_equals_one_process(group, name, column)
 
     @OPTIONS
-    @pytest.mark.parametrize("column", scenarios.OPTIONS)
+    @pytest.mark.parametrize("column", stacks.marked(scenarios.OPTIONS, NOT_IN_KERAS_2))
     def test_every_option(self, group, column):
         assert_equals_one_process(group, "AdamW", column)
 
 
 @pytest.mark.parametrize("group", ["2x1", "2x2"], indirect=True, scope="module")
 @OPTIONS
-@pytest.mark.parametrize("column", scenarios.OPTIONS)
+@pytest.mark.parametrize("column", stacks.marked(scenarios.OPTIONS, NOT_IN_KERAS_2))
 def test_every_option_on_several_workers(group, column):
     assert_equals_one_process(group, "AdamW", column)

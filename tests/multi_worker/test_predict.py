@@ -112,6 +112,7 @@ class TestOnBatch:
             assert_close(actual, expected)
             np.testing.assert_allclose(actual["loss"][0], first_loss, **FLOAT32_MEANS)
 
+    @pytest.mark.keras3_only("train_on_batch of Keras 2 splits the batch, with messages of its own")
     def test_what_is_no_batch_is_refused_on_all_workers(self, group):
         for messages in group.run(scenarios.wrong_batches):
             assert "at least one. Received: arrays of 0, 0 rows" in str(messages["empty"])

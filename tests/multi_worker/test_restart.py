@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from scenarios import restart as scenarios
+from support import stacks
 from support.stacks import Variable
 from support.worker_group import WorkerGroup
 
@@ -79,8 +80,8 @@ def saved(tmp_path_factory):
 
 
 @on_two_workers
-@pytest.mark.parametrize("name", scenarios.OPTIMIZERS)
 class TestOtherProcesses:
+    @pytest.mark.parametrize("name", scenarios.OPTIMIZERS)
     def test_what_is_saved_is_a_training_under_way(self, saved, name, group):
         results = saved[1][name]
         local = name in scenarios.LOCAL_SLOTS
@@ -92,6 +93,9 @@ class TestOtherProcesses:
             assert results[0]["final scale invariant steps"] > scenarios.STEPS + 0.5
 
     @pytest.mark.feature("saved by each worker within an epoch, restored by other processes")
+    @pytest.mark.parametrize(
+        "name", stacks.marked(scenarios.OPTIMIZERS, {"lamb": stacks.needs_state_of_lamb})
+    )
     def test_each_restores_its_own(self, group, saved, name):
         folder, unbroken = f"{saved[0]}/{name}", saved[1][name]
         for form in FORMS[name]:
@@ -115,6 +119,7 @@ def test_all_restore_the_file_of_worker_0(group, saved, name):
 
 @on_two_workers
 @pytest.mark.feature("`BackupAndRestore`: worker 0's backup reaches all")
+@stacks.needs_own_backups
 class TestBackup:
     def test_adascale_goes_on_as_if_unbroken(self, group, tmp_path):
         results = group.run(

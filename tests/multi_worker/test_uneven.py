@@ -5,17 +5,18 @@ import pytest
 import tensorflow as tf
 from scenarios import basics
 from scenarios import uneven as scenarios
+from support import stacks
 
 UNEVEN = pytest.mark.feature("workers with datasets of different length from a function")
 
 
-@pytest.fixture(scope="module")
-def group(adasum_groups):
-    return adasum_groups.of("2x1")
+on_two_workers = pytest.mark.parametrize("group", ["2x1"], indirect=True, scope="module")
 
 
 @UNEVEN
+@on_two_workers
 class TestFromFunction:
+    @stacks.needs_endless_fit
     @pytest.mark.parametrize("unknown", [False, True], ids=["known", "unknown"])
     @pytest.mark.parametrize("batches", [(3, 1), (0, 2)], ids=str)
     def test_the_epoch_ends_with_the_longest(self, group, batches, unknown):
@@ -55,7 +56,9 @@ def all_rows(batches):
     return [batch for count in batches for batch in scenarios.dataset_of(count).as_numpy_iterator()]
 
 
+@on_two_workers
 @pytest.mark.feature("`steps_per_epoch` beyond the data, generators of different length")
+@pytest.mark.keras3_only("`fit` of Keras 2 ends in an error, on all workers")
 @pytest.mark.parametrize("steps", [None, 4])
 def test_generators_that_end_earlier_on_one_worker(group, steps):
     arguments = {"batches": (5, 2), "steps": steps}
@@ -65,7 +68,9 @@ def test_generators_that_end_earlier_on_one_worker(group, steps):
         np.testing.assert_array_equal(results[0][name], results[1][name])
 
 
+@on_two_workers
 @pytest.mark.feature("`steps_per_epoch` beyond the data, generators of different length")
+@pytest.mark.keras3_only("Keras 2 logs that data ran out")
 def test_steps_per_epoch_beyond_the_data(group):
     """As many steps as one process does."""
     model = scenarios.model_of(tf.distribute.get_strategy())

@@ -8,9 +8,14 @@ import importlib.util
 import inspect
 from pathlib import Path
 
+import pytest
+
+pytest.importorskip(
+    "keras", minversion="3"
+)  # private names of Keras 3; see test_seam_names_keras2.py
+
 import keras
 import numpy as np
-import pytest
 import tensorflow as tf
 from keras.src.backend.tensorflow import optimizer as keras_optimizer
 from keras.src.backend.tensorflow import trainer as keras_trainer
