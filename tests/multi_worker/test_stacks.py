@@ -1,4 +1,4 @@
-"""The same model, data and weights give the same combined gradients in both lanes."""
+"""The same model, data and weights give the same combined gradients in both stacks."""
 
 import pathlib
 import sys
@@ -17,8 +17,8 @@ def run(group, rule):
 
 @pytest.mark.parametrize("group", ["2x2"], indirect=True, scope="module")
 @pytest.mark.parametrize("rule", RULES)
-def test_combined_gradients_are_those_of_the_other_lane(group, rule):
-    """Against what the lane of TensorFlow 2.21 gave, see tests/golden/README.md."""
+def test_combined_gradients_are_those_of_the_other_stack(group, rule):
+    """Against what the stack of TensorFlow 2.21 gave, see tests/golden/README.md."""
     with np.load(GOLDEN) as golden:
         names = [f"gradient{index}" for index in range(4)]
         expected = {name: golden[f"{rule} {name}"] for name in names}
@@ -47,7 +47,7 @@ def test_worker_0_alone_saves(group, tmp_path):
 
 
 def main():
-    """Writes the golden file; in the lane of TensorFlow 2.21."""
+    """Writes the golden file; in the stack of TensorFlow 2.21."""
     from support.worker_group import WorkerGroup
 
     folder = pathlib.Path(sys.argv[1])

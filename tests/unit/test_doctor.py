@@ -98,7 +98,7 @@ def test_a_missing_op_is_a_warning_with_the_build_command(stub, capsys):
 @pytest.mark.parametrize(
     ("version", "level"), [("0.23.0", OK), ("0.22.0", FAIL), (None, NOTE)], ids=str
 )
-def test_addons_are_looked_for_in_their_lane(stub, version, level):
+def test_addons_are_looked_for_in_their_stack(stub, version, level):
     stub(version="2.15.1", keras="2.15.0")
     (finding,) = doctor.check_addons(lambda name: version)
     assert finding.level == level

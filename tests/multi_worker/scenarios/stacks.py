@@ -1,4 +1,4 @@
-"""What has to come out alike in both lanes: one step on digits, from the same weights."""
+"""What has to come out alike in both stacks: one step on digits, from the same weights."""
 
 import functools
 

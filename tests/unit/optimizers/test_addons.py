@@ -26,7 +26,7 @@ GOLDEN = json.loads((pathlib.Path(__file__).parents[2] / "golden/lamb_addons.jso
 
 @pytest.mark.parametrize("case", GOLDEN["cases"])
 def test_lamb_gives_the_golden_values(case):
-    """The values that LAMB of the main lane is compared with, to float32 rounding."""
+    """The values that LAMB of the main stack is compared with, to float32 rounding."""
     golden = GOLDEN["cases"][case]
     variables = {
         name: tf.Variable(value, name=name, dtype="float32")
