@@ -2,8 +2,9 @@
 
     python benchmarks/adascale_time.py
 
-SGD and AdaScale around it train the same model in turn, on 2 workers that average: the CNN of
-`make demo` and a model of 25 million parameters. Writes benchmarks/results/DATE-adascale_time.md.
+SGD alone and inside AdaScale train the same model in turn, on 2 workers that average gradients: the
+CNN of `make demo`, and a model of 25 million parameters. Writes
+benchmarks/results/DATE-adascale_time.md.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Repeats the demo with several seeds and writes a report.
 
     python benchmarks/digits.py --seeds 0 1 2
-    python benchmarks/digits.py --name digits_addons      with the Python of another lane
+    python benchmarks/digits.py --name digits_addons      with the Python of the other stack
 
 Runs examples/train_digits.py with the settings of `make demo`: one replica alone, then four workers
 with two devices each with "mean" and with "adasum", everything else equal. Writes
@@ -42,7 +42,7 @@ def measure(name, seed, folder):
 
 
 def tensorflow_version():
-    """Returns that of the one package of TensorFlow that is installed."""
+    """Returns the version of the TensorFlow package that is installed."""
     names = {"tensorflow", "tensorflow-cpu"}
     found = {one.metadata["Name"]: one.version for one in distributions()}
     return next(found[name] for name in names if name in found)

@@ -6,8 +6,9 @@
 
 Starts 2 and then 4 workers on this machine. In each step the workers combine gradients of known
 shapes by TensorFlow's SUM (what `MultiWorkerMirroredStrategy` does) and by Adasum, with its radix
-plans and wire dtypes, in turn and in one process; a ratio is that of neighbouring steps. Runs of
-one kind alone give the peak memory. What runs on the workers is in exchange_worker.py.
+plans and wire dtypes, in turn and in one process; each ratio is of neighbouring steps. Further
+runs, each of one kind alone, give the peak memory. What runs on the workers is in
+exchange_worker.py.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Writes the generated parts of docs/scaling.md: `python benchmarks/exchange.py --extend`.
 
-Nothing is measured here: the tables are what the cost model says for its default constants and for
-an assumed cluster, and what the newest reports have found.
+Nothing is measured here. The tables hold what the cost model predicts with its default constants
+and for an assumed cluster, and what the newest reports have found.
 """
 
 import collections
@@ -82,7 +82,7 @@ def estimate(model, name, buckets):
     change = f"leaves `[N]` at N = {left[0]}" if left else "stays `[N]`"
     return (
         f"{name}, {len(buckets)} {'bucket' if len(buckets) == 1 else 'buckets'}; milliseconds. The "
-        f"choice {change}.\n\n{report.table(header, rows)}"
+        f"model {change}.\n\n{report.table(header, rows)}"
     )
 
 

@@ -5,10 +5,10 @@ is a measured median and its three amounts; the fit minimizes the squares of the
 ``Σ (predicted / measured - 1)²``, with α, β, γ ≥ 0.
 
 On one machine bytes and products are almost proportional to each other. Points of the arithmetic
-alone, of which the amounts of messages and bytes are 0, tell β and γ apart.
+alone, which have no messages and no bytes, tell β and γ apart.
 
-Where workers share cores, sending takes a core longer: messages and bytes count ``workers / cores``
-times, so that α and β are those of a worker with a core of its own.
+Where workers share cores, sending takes longer: messages and bytes count ``workers / cores`` times,
+so that α and β are those of a worker with a core of its own.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""What the benchmarks share: starting workers, medians with their spread, and the report."""
+"""Starts workers for the benchmarks, gives medians with their spread, and writes the reports."""
 
 import datetime
 import json
@@ -27,7 +27,7 @@ def on_workers(workers, script, *arguments):
 
 
 def save(strategy, measured, out):
-    """Writes what `on_workers` returns; only worker 0 does."""
+    """Writes what `on_workers` returns, on worker 0 only."""
     if strategy.cluster_resolver.task_id in (None, 0):
         pathlib.Path(out).write_text(json.dumps(measured))
 

@@ -1,11 +1,11 @@
-"""Kills workers at random moments: with `--max-restarts` and backups, training ends the same.
+"""Kills workers at random moments, and checks that training ends as if nothing had happened.
 
     python benchmarks/restarts.py
 
-A parent starts two workers by the launcher, and SIGKILLs one of them at a random moment, again and
-again: most of the time while they train, write backups or validate, every fourth time while they
-start. The weights, slots and logs' last values at the end have to be those of an unbroken run, bit
-for bit, on each worker. Writes benchmarks/results/DATE-restarts.md.
+The launcher starts two workers with `--max-restarts`, which make backups. This script SIGKILLs one
+of them at a random moment, again and again: mostly while they train, write backups or validate,
+every fourth time while they start. On each worker the weights, slots and last values of the logs
+have to be those of an unbroken run, bit for bit. Writes benchmarks/results/DATE-restarts.md.
 """
 
 import argparse

@@ -4,7 +4,7 @@
 
 Two workers on this machine combine gradients of an embedding of 1,000,000 × 64 float32 numbers,
 of which each batch has touched 512 rows: as `tf.IndexedSlices`, and after `tf.convert_to_tensor`.
-The baseline is the sparse way with an embedding of 1,000 rows. Every measurement is in processes of
+The baseline is the sparse case with an embedding of 1,000 rows. Every measurement has processes of
 its own. Writes benchmarks/results/DATE-sparse_memory.md.
 """
 

@@ -4,7 +4,7 @@
 
 A model of 25 million parameters is trained on 2 workers under both strategies in turn, in one
 process. Keras 3's `fit` does not run under the stock `MultiWorkerMirroredStrategy` on several
-workers: the baseline is that strategy with our fix of its `reduce`. Writes
+workers, so the baseline is that strategy with a `reduce` that is mended here. Writes
 benchmarks/results/DATE-step_time.md.
 """
 

@@ -11,8 +11,8 @@ workers' gradients. Two steps η are offered:
     distance   η = <d, w> / ‖d‖²                minimizes ‖w - η d‖, the distance to the optimum
     loss       η = Σ (x·w)(x·d) / Σ (x·d)²      minimizes the loss on the rows that made d
 
-The authors take the first. It knows the optimum, as no training does. Neither depends on the length
-of d. The workers are logical CPU devices of this process.
+The authors take the first, which needs to know the optimum; real training does not. Neither depends
+on the length of d. The workers are logical CPU devices of this process.
 
 Reference: Choukroun, Azoulay, Kisilev, arXiv 2411.03742, and https://github.com/yoniLc/AdaCons.
 """
@@ -43,8 +43,8 @@ PUBLISHED = {
 HEADER = ["step", "batch", "workers", "mean", "published", "AdaCons", "published"]
 NOTES = """Published: the README of the authors' repository, one run each, the loss on worker 0's
 last mini-batch. Step "distance" is theirs: η = <d, w> / ‖d‖² minimizes the distance to the optimum,
-which it has to know. Step "loss" is the exact line search on the rows that made the direction. Ours
-has the momentum of AdaCons by rank, their script by the sorting permutation."""
+which it needs to know. Step "loss" is the exact line search on the rows that made the direction.
+Ours has the momentum of AdaCons by rank, their script by the sorting permutation."""
 
 
 def train(strategy, *, batch, iterations, step, seed):

@@ -6,7 +6,7 @@
 The CNN and the data of train_digits.py, SGD with momentum 0.9, a learning rate that falls to a
 tenth after three quarters of the T steps that S = 1 takes. A step on S small batches is S steps of
 `gradient_accumulation_steps`, in one process; on S replicas the numbers are the same.
-Keras 2 has no accumulation: this is for TensorFlow 2.21.
+Keras 2 has no accumulation, so this needs TensorFlow 2.21.
 
     AS     AdaScale, until the scale-invariant step is T
     LSW    linear scaling with warm-up: S times the learning rate, T/S iterations

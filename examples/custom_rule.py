@@ -1,10 +1,10 @@
-"""A rule of one's own: gradients are clipped to the median of their lengths, then averaged.
+"""Writes an own rule: gradients are clipped to the median of their lengths, then averaged.
 
     python examples/custom_rule.py
 
 Trains a small network on scikit-learn's digits on four logical CPU devices, one of which reads its
-images 100 times too bright. Its gradients are long: they drown the others in the mean. Prints the
-validation accuracy, on images as they should be, with the mean and with the rule.
+images 100 times too bright. Its gradients are long and drown the others in the mean. Prints the
+validation accuracy on right images, with the mean and with the rule.
 """
 
 import argparse

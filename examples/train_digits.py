@@ -4,8 +4,7 @@
     tf-adasum-launch -n 4 examples/train_digits.py --rule adasum     four local workers
 
 The digits are scikit-learn's: 1797 real 8×8 scans, shifted by up to one pixel while training; 300
-of them are kept for validation. With ``--data mnist`` they are MNIST's 28×28 ones, which Keras
-downloads.
+of them are kept for validation. ``--data mnist`` takes MNIST's 28×28 digits, which Keras downloads.
 
 At the end worker 0 prints a table, and saves the validation accuracy of every epoch (``NAME.json``)
 and a picture (``NAME.png``) in which earlier runs can be drawn too: ``--also mean.json``.
