@@ -1,4 +1,4 @@
-"""Runs the fuzz tests with all their random cases, and reports how many hypothesis has run.
+"""Run the fuzz tests with all their random cases, and report how many hypothesis has run.
 
     python benchmarks/fuzz.py [--times N] [--seed S]
 

@@ -1,4 +1,4 @@
-"""Reports what the other workers say when one fails, under stock TensorFlow and this package.
+"""Report what the other workers say when one fails, under stock TensorFlow and this package.
 
     python benchmarks/reliability.py [--limit SECONDS]
 
@@ -57,7 +57,7 @@ FAULTS = [
 
 
 def said(outcome, limit):
-    """Returns a cell: what a worker has said and when, and when its process ended."""
+    """Return a cell: what a worker has said and when, and when its process ended."""
     if outcome.seconds_to_end is None and outcome.error is None:
         return f"**nothing within {limit:.0f} s**"
     end = (

@@ -1,4 +1,4 @@
-"""Kills workers at random moments, and checks that training ends as if nothing had happened.
+"""Kill workers at random moments, and check that training ends as if nothing had happened.
 
     python benchmarks/restarts.py
 
@@ -28,7 +28,7 @@ SECONDS = 900  # after which a run counts as hanging
 
 
 def train(folder, save_freq):
-    """Runs on every worker: trains with backups, and leaves the state at the end."""
+    """Train with backups, on every worker, and leave the state at the end."""
     import keras
 
     import tf_adasum
@@ -68,7 +68,7 @@ def train(folder, save_freq):
 
 
 def run(folder, save_freq, kills=0, seed=0, training=0.0):
-    """Trains once, with so many kills, each within `training` seconds of training.
+    """Train once, with so many kills, each within `training` seconds of training.
 
     Returns:
         dict: "seconds", and "training", those from the first batch of the last start on;
@@ -104,7 +104,7 @@ def run(folder, save_freq, kills=0, seed=0, training=0.0):
 
 
 def kill_one(folder, launcher, restart, chance, training):
-    """Kills a worker of a start at a random moment; returns when it was, or [] if it came late."""
+    """Kill a worker of a start at a random moment; return when it was, or [] if it came late."""
     starts = chance.random() < 0.25
     worker = chance.randrange(WORKERS)
     delay = chance.uniform(0, 2 if starts else training)

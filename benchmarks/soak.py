@@ -1,4 +1,4 @@
-"""Trains for thousands of steps and looks for memory that is not freed.
+"""Train for thousands of steps and look for memory that is not freed.
 
     python benchmarks/soak.py
 
@@ -47,7 +47,7 @@ def resident_bytes():
 
 
 def train(kind, steps, out):
-    """Runs on every worker: returns the samples, [workers, samples]."""
+    """Train, on every worker, and return the samples, [workers, samples]."""
     import keras
     import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""Measures the peak memory of combining the gradients of a large embedding, sparse and densified.
+"""Measure the peak memory of combining the gradients of a large embedding, sparse and densified.
 
     python benchmarks/sparse_memory.py
 
@@ -22,7 +22,7 @@ STEPS = 5
 
 
 def measure(kind, out):
-    """Runs on every worker: the peak memory in bytes."""
+    """Return the peak memory in bytes, on every worker."""
     import tensorflow as tf
 
     import tf_adasum

@@ -52,7 +52,7 @@ SKIPPED = re.compile(r"#\s*(?P<reason>[^#]*?)\s*# doctest: \+SKIP")
 
 
 def documented(node, name):
-    """Yields `(name, docstring)` of a module, class or function, and of everything in it."""
+    """Yield `(name, docstring)` of a module, class or function, and of everything in it."""
     docstring = ast.get_docstring(node)
     if docstring and ">>>" in docstring:
         yield name, docstring
@@ -62,7 +62,7 @@ def documented(node, name):
 
 
 def examples():
-    """Yields `(module, docstring)` for each docstring of the package that has an example."""
+    """Yield `(module, docstring)` for each docstring of the package that has an example."""
     for path in sorted((ROOT / "tf_adasum").rglob("*.py")):
         module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         for name, docstring in documented(ast.parse(path.read_text()), module):

@@ -52,7 +52,7 @@ def test_there_are_links_to_check():
 
 
 def tree_of(document):
-    """Yields the paths of the tree that a document draws, by their indentation."""
+    """Yield the paths of the tree that a document draws, by their indentation."""
     (tree,) = re.findall(r"^```\n(tf_adasum/\n.*?)^```", document, re.MULTILINE | re.DOTALL)
     folders = []
     for line in tree.splitlines():

@@ -32,7 +32,7 @@ def is_for_types_alone(node):
 
 
 def statements_at_import(body):
-    """Yields the import statements that run when a module is imported: not those in functions."""
+    """Yield the import statements that run when a module is imported: not those in functions."""
     for node in body:
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             yield node
@@ -42,7 +42,7 @@ def statements_at_import(body):
 
 
 def imports(module):
-    """Returns the names of the modules that one imports when it is imported itself."""
+    """Return the names of the modules that one imports when it is imported itself."""
     found = set()
     for node in statements_at_import(ast.parse(MODULES[module].read_text()).body):
         if isinstance(node, ast.Import):
@@ -62,7 +62,7 @@ def with_packages(module):
 
 
 def all_imports(module):
-    """Returns what is imported by a module, and by what that imports, and so on."""
+    """Return what is imported by a module, and by what that imports, and so on."""
     found, ahead = set(), with_packages(module)
     while ahead:
         found |= ahead
@@ -93,7 +93,7 @@ def test_a_room_opens_without_tensorflow(name):
 
 
 def in_circles(imported_by):
-    """Returns what is left of a graph without all that lies on no circle."""
+    """Return what is left of a graph without all that lies on no circle."""
     left = dict(imported_by)
     while True:
         pointed_at = set().union(*left.values())
