@@ -14,7 +14,7 @@ import importlib
 import sys
 import typing
 
-from tf_adasum._version import __version__
+from tf_adasum._version import KERAS_OF_ADDONS, TENSORFLOW, TENSORFLOW_OF_ADDONS, __version__
 
 if typing.TYPE_CHECKING:
     from tf_adasum import callbacks, ops, optimizers, schedules
@@ -58,9 +58,10 @@ def __getattr__(name: str) -> typing.Any:
         if error.name != "tensorflow":
             raise
         raise ImportError(
-            "tf_adasum needs TensorFlow 2.21 (or 2.15, with Keras 2), of which there are two "
-            "packages: install one with pip install 'tensorflow-cpu>=2.21,<2.22', or with GPUs "
-            "pip install 'tensorflow[and-cuda]>=2.21,<2.22'."
+            f"tf_adasum needs TensorFlow {TENSORFLOW} (or {TENSORFLOW_OF_ADDONS}, with Keras "
+            f"{KERAS_OF_ADDONS}), of which there are two packages: install one with pip install "
+            f"'tensorflow-cpu=={TENSORFLOW}.*', or with GPUs pip install "
+            f"'tensorflow[and-cuda]=={TENSORFLOW}.*'."
         ) from error
 
 

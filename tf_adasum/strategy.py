@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tf_adasum import startup
 from tf_adasum.aggregation import Scheme, rules
-from tf_adasum.cluster import tasks as cluster_tasks
+from tf_adasum.cluster import resolver as cluster_resolvers
 from tf_adasum.cluster.devices import local_devices
 from tf_adasum.cross_device_ops import AdasumCrossDeviceOps
 from tf_adasum.replicas import average_statistics, batches, equal_variables, nonfinite_gradients
@@ -123,7 +123,7 @@ class AdasumMirroredStrategy(
         tensorflow_seam.let_collectives_run_in_loops()
         options = startup.checked_options(communication_options)
         self._options = startup.options_of_collectives(options)
-        resolver, tasks = cluster_tasks.resolve(cluster_resolver)
+        resolver, tasks = cluster_resolvers.resolve(cluster_resolver)
         names = local_devices(devices)
         count = len(tasks.addresses) if tasks else 1
         self._scheme = Scheme.checked(

@@ -160,16 +160,13 @@ def _message(variable, replicas, differing, devices):
         f"replica {replica}" + (f" (worker {replica // devices})" if replica >= devices else "")
         for replica in replicas
     ]
+    path = keras_seam.path_of(variable)
     return (
-        f"The replicas hold different values of {_path(variable)!r}{more} and would train on with "
+        f"The replicas hold different values of {path!r}{more} and would train on with "
         "them. Restore the same file on all workers, make the same assignments on all of them, and "
         "let nothing but the optimizer change weights in a step. "
         f"Received: other values than on replica 0 on {', '.join(where)}"
     )
-
-
-def _path(variable):
-    return getattr(variable, "path", None) or variable.name.removesuffix(":0")
 
 
 def _tf_variable(variable):

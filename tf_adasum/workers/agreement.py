@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from tf_adasum import ops
-from tf_adasum._version import __version__
+from tf_adasum._version import __version__, series
 from tf_adasum.aggregation import Scheme
 from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.workers.workers import Workers
@@ -35,8 +35,8 @@ def terms(
     """
     return {
         "tf_adasum": __version__,
-        "TensorFlow": _release(tf.__version__),
-        "Keras": _release(keras.__version__),
+        "TensorFlow": series(tf.__version__),
+        "Keras": series(keras.__version__),
         **scheme.terms(),
         "devices per worker": devices,
         "communication_options.bytes_per_pack": options.bytes_per_pack,
@@ -123,8 +123,3 @@ class SameGradients:
         if differ_here:  # this worker is the only one
             raise ValueError(f"{what} Received: {by_replica}")
         self._known.add(hash(shapes[0]))
-
-
-def _release(version: str) -> str:
-    """The release that a version belongs to: "2.15" of "2.15.1"."""
-    return ".".join(version.split(".")[:2])
