@@ -3,14 +3,17 @@
 import keras
 import tensorflow as tf
 
+from tf_adasum import _version
 from tf_adasum.seams.hooks import Hooks
 
 IS_KERAS_2 = keras.__version__.startswith("2.")
-if IS_KERAS_2 != tf.__version__.startswith("2.15."):
+if IS_KERAS_2 != (_version.series(tf.__version__) == _version.TENSORFLOW_OF_ADDONS):
+    pairs = _version.KERAS_OF_TENSORFLOW.items()
     raise ImportError(
-        "tf_adasum works with Keras 2.15 on TensorFlow 2.15, and with Keras 3.15 on TensorFlow "
-        f"2.21: install one of the pairs (README, 'Two lanes'). Found: Keras {keras.__version__}, "
-        f"TensorFlow {tf.__version__}"
+        "tf_adasum works with "
+        + " and with ".join(f"Keras {own} on TensorFlow {tensorflow}" for tensorflow, own in pairs)
+        + ": install one of the pairs (README, 'Two stacks'). Found: Keras "
+        f"{keras.__version__}, TensorFlow {tf.__version__}"
     )
 if IS_KERAS_2:
     from tf_adasum.seams.keras.keras2 import private_names

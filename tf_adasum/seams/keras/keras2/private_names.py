@@ -2,6 +2,8 @@
 
 import keras
 
+from tf_adasum._version import KERAS_OF_ADDONS, TENSORFLOW_OF_ADDONS
+
 try:
     from keras.src.backend import RandomGenerator
     from keras.src.engine.data_adapter import DataHandler, TensorLikeDataAdapter
@@ -18,8 +20,9 @@ try:
     from keras.src.utils import losses_utils as losses
 except ImportError as error:
     raise ImportError(
-        f"tf_adasum works with Keras 2.15 on TensorFlow 2.15; Keras {keras.__version__} has moved "
-        f"something it builds on: {error}. Install a supported one: pip install 'tf-adasum[addons]'"
+        f"tf_adasum works with Keras {KERAS_OF_ADDONS} on TensorFlow {TENSORFLOW_OF_ADDONS}; Keras "
+        f"{keras.__version__} has moved something it builds on: {error}. Install a supported one: "
+        "pip install 'tf-adasum[addons]'"
     ) from error
 
 # The class with `fit`.

@@ -2,6 +2,8 @@
 
 import keras
 
+from tf_adasum._version import KERAS
+
 try:
     from keras.src.backend.tensorflow.optimizer import TFOptimizer, filter_empty_gradients
     from keras.src.backend.tensorflow.trainer import TensorFlowTrainer, TFEpochIterator
@@ -13,8 +15,8 @@ try:
     from keras.src.utils.python_utils import pythonify_logs
 except ImportError as error:
     raise ImportError(
-        f"tf_adasum works with Keras 3.15 on TensorFlow; Keras {keras.__version__} has moved "
-        f"something it builds on: {error}. Install a supported one: pip install 'keras>=3.15,<3.16'"
+        f"tf_adasum works with Keras {KERAS} on TensorFlow; Keras {keras.__version__} has moved "
+        f"something it builds on: {error}. Install a supported one: pip install 'keras=={KERAS}.*'"
     ) from error
 
 # The class with `fit`.
