@@ -4,7 +4,8 @@
 #   make test    all tests; those with workers with two sets of parameters each (tests/support/sampling.py)
 #   make test-all  every test with all of its parameters, slow ones too: over an hour
 #   make test-addons  the tests in the lane of TensorFlow 2.15, Keras 2 and TensorFlow Addons
-#   make lint    ruff
+#   make lint    ruff and clang-format
+#   make types   mypy, on the public API, aggregation and ops
 #   make sanitize  the tests of the CPU op under AddressSanitizer and UBSan: build/sanitize
 #   make wheel   dist/: a wheel with the op compiled for the TensorFlow of this environment, which
 #                its build number names (221: TensorFlow 2.21); TF_ADASUM_CUDA=1 adds GPU kernels
@@ -24,7 +25,7 @@ SOURCES = $(shell find custom_ops -type f -not -name '*.pyc') setup.py pyproject
 # A compiled op fits one minor version of TensorFlow.
 MINOR = import tensorflow as tf; print("".join(tf.version.VERSION.split(".")[:2]))
 
-.PHONY: demo test test-all test-addons lint sanitize wheel clean
+.PHONY: demo test test-all test-addons lint types sanitize wheel clean
 
 demo: $(READY)
 	$(BIN)/python examples/train_digits.py $(DEMO) --out demo/one_replica
@@ -66,6 +67,10 @@ test-addons:
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $(filter %.h %.cc %.cu %.cuh,$(SOURCES))
+
+types: $(READY)
+	$(BIN)/mypy
 
 sanitize: $(READY)
 	$(BIN)/python benchmarks/sanitize.py
@@ -80,7 +85,7 @@ $(READY): $(SOURCES)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip 'setuptools>=64' wheel
 	$(BIN)/python -m pip install --quiet '$(TENSORFLOW_$(EXTRA))'
-	$(BIN)/python -m pip install --quiet --no-build-isolation -e '.[$(EXTRA),examples,test]'
+	$(BIN)/python -m pip install --quiet --no-build-isolation -e '.[$(EXTRA),examples,dev]'
 	$(BIN)/python -m tf_adasum.doctor
 	touch $(READY)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support import stacks
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -231,6 +232,7 @@ def test_rounding_is_that_of_the_dtype_on_the_wire(benchmarks):
 
 
 @pytest.mark.slow
+@stacks.needs_own_backups
 def test_workers_killed_at_random_moments_end_as_if_they_were_not(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(BENCHMARKS)
     import restarts

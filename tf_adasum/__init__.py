@@ -12,8 +12,16 @@ without TensorFlow; or at once where Keras was imported before, so that it can l
 
 import importlib
 import sys
+import typing
 
 from tf_adasum._version import KERAS_OF_ADDONS, TENSORFLOW, TENSORFLOW_OF_ADDONS, __version__
+
+if typing.TYPE_CHECKING:
+    from tf_adasum import callbacks, ops, optimizers, schedules
+    from tf_adasum.aggregation import adasum, rules
+    from tf_adasum.cross_device_ops import AdasumCrossDeviceOps
+    from tf_adasum.errors import ReplicasDiffer, WorkerLostError
+    from tf_adasum.strategy import AdasumMirroredStrategy
 
 _MODULE_OF = {
     "AdasumCrossDeviceOps": "tf_adasum.cross_device_ops",
@@ -39,7 +47,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> typing.Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
@@ -57,15 +65,15 @@ def __getattr__(name):
         ) from error
 
 
-def _register():
-    """Lets Keras find the classes of saved models, where Keras is there already."""
+def _register() -> None:
+    """Let Keras find the classes of saved models, where Keras is there already."""
     keras = sys.modules.get("keras")
     if getattr(keras, "backend", None) and keras.backend.backend() == "tensorflow":
         for name in ("callbacks", "optimizers", "schedules"):
             importlib.import_module(f"tf_adasum.{name}")
 
 
-def __dir__():
+def __dir__() -> list[str]:
     return sorted(__all__)
 
 

@@ -1,4 +1,4 @@
-"""Start-up: the workers meet, begin to watch each other, and start TensorFlow's servers.
+"""Start-up: arguments are checked, the workers meet and watch each other, TensorFlow starts.
 
 TensorFlow's own start waits without a word, and partly without end, for workers that do not come.
 So the workers meet before it (`cluster.rendezvous`) and compare what they need to have in common; a
@@ -27,7 +27,7 @@ LAUNCHER = "TF_ADASUM_LAUNCHER"
 def checked_options(
     options: tensorflow_seam.CommunicationOptions | None,
 ) -> tensorflow_seam.CommunicationOptions:
-    """Returns the argument `communication_options` of a strategy.
+    """Return the argument `communication_options` of a strategy.
 
     Raises:
         ValueError: for an object of another class.
@@ -45,13 +45,34 @@ def checked_options(
 def options_of_collectives(
     options: tensorflow_seam.CommunicationOptions,
 ) -> tensorflow_seam.CommunicationOptions:
-    """Returns the options without a timeout, for which TensorFlow keeps a thread per collective.
+    """Return the options without a timeout, for which TensorFlow keeps a thread per collective.
 
     `Watch` bounds the wait with one thread for all.
     """
     return tensorflow_seam.CommunicationOptions(
         bytes_per_pack=options.bytes_per_pack, implementation=options.implementation
     )
+
+
+def averaged(local_reduction: str | None, tasks: Cluster | None, devices: int) -> int:
+    """Return how many neighbouring replicas are averaged before the rule: those of a host.
+
+    Args:
+        local_reduction: the strategy's argument.
+        tasks: the cluster; None without one.
+        devices: the number of this worker's devices.
+
+    Raises:
+        ValueError: for another argument than "mean" or None; for hosts of different size.
+    """
+    if local_reduction is None:
+        return 1
+    if local_reduction != "mean":
+        raise ValueError(
+            "`local_reduction` must be 'mean' or None. "
+            f"Received: local_reduction={local_reduction!r}"
+        )
+    return devices * (tasks.workers_per_host() if tasks else 1)
 
 
 def start(
@@ -65,7 +86,7 @@ def start(
     devices: tuple[str, ...],
     cross_device_ops: Callable,
 ) -> tuple[tensorflow_seam.GradientAggregatingExtended, watch.Watch | watch.NoWatch]:
-    """Brings the workers together and makes what a strategy does behind its public face.
+    """Bring the workers together and makes what a strategy does behind its public face.
 
     Args:
         strategy: the strategy that is being made.

@@ -7,7 +7,6 @@ import functools
 import typing
 from collections.abc import Callable, Iterator, Sequence
 
-import numpy as np
 import tensorflow as tf
 
 from tf_adasum import startup
@@ -130,7 +129,7 @@ class AdasumMirroredStrategy(
         self._scheme = Scheme.checked(
             self._aggregation,
             len(names) * count,
-            averaged=_averaged(local_reduction, tasks, len(names)),
+            averaged=startup.averaged(local_reduction, tasks, len(names)),
             radix_plan=radix_plan,
             wire_dtype=wire_dtype,
         )
@@ -147,7 +146,7 @@ class AdasumMirroredStrategy(
         tf.distribute.Strategy.__init__(self, extended)
         self._scheme.probe_values()
         rank = tasks.rank if tasks else 0
-        self._workers = Workers(rank, count, self._gather_from_workers, self._add_over_workers)
+        self._workers = Workers.of(self, rank, count, self._options)
         self._seeds = Seeds(self._workers)
         self._same_gradients = agreement.SameGradients(self._workers)
         self._empty_replicas = EmptyReplicas()
@@ -164,12 +163,14 @@ class AdasumMirroredStrategy(
     def gradient_reduction(self) -> tensorflow_seam.GradientReduction | None:
         """Options that mark an `all_reduce` as one of gradients; None where the rule is `Mean`.
 
-        For custom training loops that do not use a Keras optimizer:
+        For custom training loops that do not use a Keras optimizer.
 
-        >>> def combine(gradients):
-        ...     context = tf.distribute.get_replica_context()
-        ...     return context.all_reduce("SUM", gradients, options=strategy.gradient_reduction)
-        >>> combined = strategy.run(combine, args=([tf.ones([3])],))
+        Example:
+            >>> strategy = tf_adasum.AdasumMirroredStrategy()
+            >>> def combine(gradients):
+            ...     context = tf.distribute.get_replica_context()
+            ...     return context.all_reduce("SUM", gradients, options=strategy.gradient_reduction)
+            >>> combined = strategy.run(combine, args=([tf.ones([3])],))
         """
         if type(self._aggregation) is rules.Mean:
             return None
@@ -178,7 +179,7 @@ class AdasumMirroredStrategy(
     def gradient_reduction_of(
         self, variables: Sequence[typing.Any]
     ) -> tensorflow_seam.GradientReduction | None:
-        """Returns `gradient_reduction` for the gradients of some variables.
+        """Return `gradient_reduction` for the gradients of some variables.
 
         For rules that have a state or whose granularity needs the variables' paths. Call it once,
         before the training loop, and reduce the gradients of all these variables in this order.
@@ -191,6 +192,9 @@ class AdasumMirroredStrategy(
                 list of Keras variables.
 
         Example:
+            >>> strategy = tf_adasum.AdasumMirroredStrategy(aggregation="adacons")
+            >>> with strategy.scope():
+            ...     model = keras.Sequential([keras.layers.Input([3]), keras.layers.Dense(1)])
             >>> options = strategy.gradient_reduction_of(model.trainable_variables)
         """
         if not all(isinstance(variable, keras_seam.VARIABLE_TYPES) for variable in variables):
@@ -203,7 +207,7 @@ class AdasumMirroredStrategy(
         return self.gradient_reduction.of(self.aggregation_state(paths), range(len(paths)))
 
     def aggregation_state(self, paths: Sequence[str]) -> AggregationState:
-        """Makes what outlives the reductions of the gradients of some variables.
+        """Make what outlives the reductions of the gradients of some variables.
 
         Args:
             paths: list of str, the variables' paths, in the order in which gradients are numbered.
@@ -242,7 +246,7 @@ class AdasumMirroredStrategy(
         kwargs: dict | None = None,
         options: tf.distribute.RunOptions | None = None,
     ) -> typing.Any:
-        """Calls a function in each replica: `tf.distribute.Strategy.run`.
+        """Call a function in each replica: `tf.distribute.Strategy.run`.
 
         A replica without rows, after a last batch that did not suffice for all, contributes zeros
         instead of its gradients. That is one whose first argument with a batch axis of unknown
@@ -265,23 +269,9 @@ class AdasumMirroredStrategy(
         """The `Seeds`: one for all workers."""
         return self._seeds
 
-    def _gather_from_workers(self, numbers):
-        collectives = tensorflow_seam.cross_device_ops(self.extended)
-        with tf.init_scope():  # a step that is traced may ask, too
-            return collectives.gather_from_workers(numbers, self._options)
-
-    def _add_over_workers(self, numbers):
-        # This worker speaks through its first replica; the others have to take part.
-        silent = [np.zeros_like(numbers)] * (len(self.extended.worker_devices) - 1)
-        per_replica = iter([numbers, *silent])
-        values = self.experimental_distribute_values_from_function(
-            lambda context: tf.constant(next(per_replica))
-        )
-        return self.reduce("SUM", values, axis=None).numpy()
-
     @contextlib.contextmanager
     def working_together(self) -> Iterator[None]:
-        """Returns a context manager for what all workers do together, such as a training loop.
+        """Return a context manager for what all workers do together, such as a training loop.
 
         `fit`, `evaluate` and `predict` are in one already. An exception that leaves it is told to
         the other workers, which would wait for this one. And keys of collectives are used again,
@@ -291,9 +281,9 @@ class AdasumMirroredStrategy(
             tf_adasum.WorkerLostError: where TensorFlow has raised because of another worker.
 
         Example:
+            >>> strategy = tf_adasum.AdasumMirroredStrategy()
             >>> with strategy.working_together():
-            ...     for batch in batches:
-            ...         train_step(batch)
+            ...     results = [strategy.run(lambda: tf.constant(step)) for step in range(3)]
         """
         collectives = tensorflow_seam.cross_device_ops(self.extended)
         with self.watching():
@@ -308,7 +298,7 @@ class AdasumMirroredStrategy(
         return self._watch.call(tensorflow_seam.may_come_from_another_worker)
 
     def check_replicas(self, variables: Sequence[typing.Any] | None = None) -> None:
-        """Checks that all replicas on all workers hold the same bits of the variables they share.
+        """Check that all replicas on all workers hold the same bits of the variables they share.
 
         All workers have to call it, outside of `strategy.run` and `tf.function`. `fit` does it once
         when training starts on several workers; `callbacks.ReplicaCheck` does it every so often.
@@ -327,13 +317,13 @@ class AdasumMirroredStrategy(
                 for what is no variable.
 
         Example:
+            >>> strategy = tf_adasum.AdasumMirroredStrategy()
             >>> strategy.check_replicas()
-            >>> strategy.check_replicas(model.trainable_variables)
         """
         equal_variables.check(self, variables)
 
     def check_model(self, model: typing.Any) -> None:
-        """Checks, as `check_replicas`, the variables of a model that replicas share.
+        """Check, as `check_replicas`, the variables of a model that replicas share.
 
         That is also the aggregation rule's state. Between the local steps of a
         `optimizers.DeltaAdasum` the weights are left out.
@@ -341,7 +331,7 @@ class AdasumMirroredStrategy(
         self.check_replicas(equal_variables.shared_variables(model))
 
     def average_statistics(self, model: typing.Any) -> None:
-        """Averages over the replicas what each of them has counted on its own rows.
+        """Average over the replicas what each of them has counted on its own rows.
 
         That is every floating-point weight that was made not to be trained (frozen ones are the
         same on all replicas), in particular the moving mean and variance of a BatchNormalization
@@ -350,9 +340,6 @@ class AdasumMirroredStrategy(
 
         Args:
             model: a built `keras.Model` of this strategy.
-
-        Example:
-            >>> strategy.average_statistics(model)
         """
         if self.num_replicas_in_sync > 1:
             average_statistics.average(self, model)
@@ -360,7 +347,7 @@ class AdasumMirroredStrategy(
     # ---- data ----------------------------------------------------------------------------------
 
     def split_batch(self, batch: typing.Any) -> typing.Any:
-        """Splits one global batch over all replicas, in the order in which `predict` returns rows.
+        """Split one global batch over all replicas, in the order in which `predict` returns rows.
 
         Args:
             batch: structure of arrays ``[B, ...]``, the same on every worker; None is left alone.
@@ -372,6 +359,7 @@ class AdasumMirroredStrategy(
             ValueError: if there are no rows, or arrays of different length.
 
         Example:
+            >>> strategy = tf_adasum.AdasumMirroredStrategy()
             >>> x, y = strategy.split_batch((np.ones([8, 3]), np.ones([8, 1])))
         """
         return batches.split(self, batch)
@@ -379,7 +367,7 @@ class AdasumMirroredStrategy(
     def experimental_distribute_dataset(
         self, dataset: tf.data.Dataset, options: tf.distribute.InputOptions | None = None
     ) -> tf.distribute.DistributedDataset:
-        """Distributes a dataset: `tf.distribute.Strategy.experimental_distribute_dataset`.
+        """Distribute a dataset: `tf.distribute.Strategy.experimental_distribute_dataset`.
 
         With many local devices tf.data's autotuning of the dataset is switched off, unless its
         options switch it on: the end of every epoch would wait for it, for up to 40 s. Parallelism
@@ -404,7 +392,7 @@ class AdasumMirroredStrategy(
         dataset_fn: Callable[[tf.distribute.InputContext], tf.data.Dataset],
         options: tf.distribute.InputOptions | None = None,
     ) -> tf.distribute.DistributedDataset:
-        """Distributes datasets: `tf.distribute.Strategy.distribute_datasets_from_function`.
+        """Distribute datasets: `tf.distribute.Strategy.distribute_datasets_from_function`.
 
         The workers' datasets may have different numbers of batches: an epoch ends, on all of them
         together, with the longest, and replicas whose data has ended go on without rows.
@@ -423,7 +411,7 @@ class AdasumMirroredStrategy(
     # ---- reductions that are none of gradients -------------------------------------------------
 
     def gather(self, value: typing.Any, axis: int) -> tf.Tensor:
-        """Gathers `value` of all replicas: `tf.distribute.Strategy.gather`, of more dtypes.
+        """Gather `value` of all replicas: `tf.distribute.Strategy.gather`, of more dtypes.
 
         TensorFlow gathers float16, float32, float64, int32 and int64 from several workers; bfloat16
         and bool, as some models predict, and small integers travel as one of these.
@@ -441,7 +429,7 @@ class AdasumMirroredStrategy(
     def reduce(
         self, reduce_op: str | tf.distribute.ReduceOp, value: typing.Any, axis: int | None
     ) -> tf.Tensor:
-        """Reduces `value` over the replicas: `tf.distribute.Strategy.reduce`.
+        """Reduce `value` over the replicas: `tf.distribute.Strategy.reduce`.
 
         Keras asks for the mean of a metric, a scalar, "along axis 0", which TensorFlow refuses. A
         scalar is reduced over the replicas alone.
@@ -450,15 +438,3 @@ class AdasumMirroredStrategy(
         if axis is not None and getattr(local, "shape", None) is not None and local.shape.rank == 0:
             axis = None
         return super().reduce(reduce_op, value, axis)
-
-
-def _averaged(local_reduction, tasks, devices):
-    """How many neighbouring replicas are averaged first: those of a host."""
-    if local_reduction is None:
-        return 1
-    if local_reduction != "mean":
-        raise ValueError(
-            "`local_reduction` must be 'mean' or None. "
-            f"Received: local_reduction={local_reduction!r}"
-        )
-    return devices * (tasks.workers_per_host() if tasks else 1)

@@ -71,7 +71,13 @@ class WorkerGroup:
         self._collect(SECONDS_TO_START)
 
     def run(self, scenario, timeout=120, **arguments):
-        """Runs a function of `scenarios` on all workers at once.
+        """Runs a function on all workers at once.
+
+        Args:
+            scenario: a function at the top of a module that workers can import, as those of
+                `scenarios` are. It takes the strategy first, and returns a dict of arrays.
+            timeout: seconds until the group is ended.
+            arguments: further ones of the function, as JSON can hold them.
 
         Returns:
             For each worker the dict of arrays that the function returned.
@@ -82,7 +88,12 @@ class WorkerGroup:
         self._requests += 1
         files = [self.folder / f"{self._requests}_{index}.npz" for index in range(self.workers)]
         for process, file in zip(self._processes, files, strict=True):
-            request = {"scenario": scenario, "arguments": arguments, "file": str(file)}
+            request = {
+                "module": scenario.__module__,
+                "function": scenario.__qualname__,
+                "arguments": arguments,
+                "file": str(file),
+            }
             process.stdin.write(json.dumps(request).encode() + b"\n")
             process.stdin.flush()
         self._collect(timeout)

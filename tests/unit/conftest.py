@@ -28,7 +28,7 @@ def dtype(request):
 
 @pytest.fixture
 def two_gradients():
-    """A step of an optimizer has two gradients: see `lanes.gradients_per_step`."""
+    """A step of an optimizer has two gradients: see `stacks.gradients_per_step`."""
     with stacks.gradients_per_step(2):
         yield
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from support import stacks
 
 import tf_adasum
-from tf_adasum import ops, rules, startup, strategy
+from tf_adasum import ops, rules, startup
 from tf_adasum.aggregation import cost_model
 from tf_adasum.cluster import rendezvous
 from tf_adasum.cluster import tasks as cluster_tasks
@@ -122,7 +122,10 @@ def test_wrong_environment_is_refused(two_workers, monkeypatch):
         {"radix_plan": [2]},
         {"radix_plan": (2,)},
         {"aggregation": rules.Sum()},
-        {"communication_options": tf.distribute.experimental.CommunicationOptions(0, 3.0)},
+        pytest.param(
+            {"communication_options": tf.distribute.experimental.CommunicationOptions(0, 3.0)},
+            id="communication_options",
+        ),
         {"devices": ["/device:CPU:0"]},
     ],
     ids=str,
@@ -176,14 +179,14 @@ def tasks_at(*addresses, rank=0):
     ],
 )
 def test_workers_of_one_address_share_a_host(addresses, averaged):
-    assert strategy._averaged("mean", tasks_at(*addresses), devices=2) == averaged
-    assert strategy._averaged(None, tasks_at(*addresses), devices=2) == 1
+    assert startup.averaged("mean", tasks_at(*addresses), devices=2) == averaged
+    assert startup.averaged(None, tasks_at(*addresses), devices=2) == 1
 
 
 @pytest.mark.parametrize("addresses", [("a:1", "a:2", "b:1"), ("a:1", "b:1", "a:2", "b:2")])
 def test_hosts_of_different_size_are_refused(addresses):
     with pytest.raises(ValueError, match=r"local_reduction='mean' needs .* Received: a:1, "):
-        strategy._averaged("mean", tasks_at(*addresses), devices=1)
+        startup.averaged("mean", tasks_at(*addresses), devices=1)
 
 
 def test_only_the_first_three_arguments_are_positional():

@@ -16,15 +16,17 @@ class LAMB(tfa.optimizers.LAMB):
     empty `exclude_from_layer_adaptation` for the exclusions from weight decay.
 
     Args:
-        learning_rate: η: a float or a `tf.keras.optimizers.schedules.LearningRateSchedule`.
-        beta_1: β1, in [0, 1).
-        beta_2: β2, in [0, 1).
-        epsilon: ε, above 0.
-        weight_decay: λ, 0 or more.
-        exclude_from_weight_decay: regular expression or list of them, searched in the variable's
-            name, which ends in ``":0"``; None, none.
-        exclude_from_layer_adaptation: the same; None, the ones of `exclude_from_weight_decay`.
-        name: name of the optimizer.
+        learning_rate: float or `tf.keras.optimizers.schedules.LearningRateSchedule`, η. Defaults to
+            `0.001`.
+        beta_1: float, β1, in [0, 1). Defaults to `0.9`.
+        beta_2: float, β2, in [0, 1). Defaults to `0.999`.
+        epsilon: float, ε, above 0. Defaults to `1e-6`.
+        weight_decay: float, λ, 0 or more. Defaults to `0.0`.
+        exclude_from_weight_decay: str, a regular expression, or list of them, searched in the
+            variable's name, which ends in ``":0"``. Defaults to `None`, which excludes nothing.
+        exclude_from_layer_adaptation: the same. Defaults to `None`, which takes those of
+            `exclude_from_weight_decay`.
+        name: str, name of the optimizer. Defaults to `"lamb"`.
         kwargs: `clipnorm`, `clipvalue`, `global_clipnorm`, of legacy optimizers.
 
     Raises:
@@ -66,7 +68,7 @@ class LAMB(tfa.optimizers.LAMB):
         )
 
     def get_config(self):
-        """Returns the constructor's arguments; Addons leaves the exclusions out."""
+        """Return the constructor's arguments; Addons leaves the exclusions out."""
         return super().get_config() | {
             "exclude_from_weight_decay": self.exclude_from_weight_decay,
             "exclude_from_layer_adaptation": self.exclude_from_layer_adaptation,

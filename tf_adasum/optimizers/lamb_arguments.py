@@ -6,7 +6,7 @@ from tf_adasum.arguments import check_number
 
 
 def check_numbers(beta_1, beta_2, epsilon, weight_decay):
-    """Raises a ValueError unless the numbers of LAMB are in their ranges."""
+    """Raise a ValueError unless the numbers of LAMB are in their ranges."""
     for name, value in {"beta_1": beta_1, "beta_2": beta_2}.items():
         check_number(name, value, "of LAMB must be in [0, 1)", at_least=0, below=1)
     for name, value in {"epsilon": epsilon, "weight_decay": weight_decay}.items():
@@ -14,7 +14,7 @@ def check_numbers(beta_1, beta_2, epsilon, weight_decay):
 
 
 def patterns(name, given):
-    """Returns an argument as a tuple of regular expressions; None if it is None.
+    """Return an argument as a tuple of regular expressions; None if it is None.
 
     Raises:
         ValueError: for a pattern that is none.

@@ -40,7 +40,7 @@ def is_shared(variable):
 
 
 def shared_variables(model):
-    """Returns the variables of a model and its optimizer that have to be the same on all replicas.
+    """Return the variables of a model and its optimizer that have to be the same on all replicas.
 
     That is also the aggregation rule's state. Between the local steps of a `DeltaAdasum` the
     weights are each replica's own, and are left out.
@@ -67,7 +67,7 @@ def _is_synchronized(optimizer):
 
 
 def check(strategy, variables=None):
-    """Compares the replicas' copies of variables.
+    """Compare the replicas' copies of variables.
 
     Args:
         strategy: an `AdasumMirroredStrategy`; all its workers have to call this.
@@ -132,7 +132,7 @@ def _checked(variables):
 
 
 def _from_all_replicas(workers, numbers):
-    """Returns the local replicas' integers ``[devices, k]`` of all workers, ``[N, k]``."""
+    """Return the local replicas' integers ``[devices, k]`` of all workers, ``[N, k]``."""
     own = np.array(numbers, np.int64)
     return workers.gather(own.ravel()).reshape(-1, own.shape[1])
 

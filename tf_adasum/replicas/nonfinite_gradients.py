@@ -20,7 +20,7 @@ MESSAGE_END = "The step was not done on any replica."
 
 
 def checked(action):
-    """Returns the argument `on_nonfinite` of a strategy.
+    """Return the argument `on_nonfinite` of a strategy.
 
     Raises:
         ValueError: if it is none of `ACTIONS`.
@@ -68,7 +68,7 @@ class NonFinite:
 
     @contextlib.contextmanager
     def passed(self):
-        """Within it optimizers that an optimizer uses in its step ask no more."""
+        """While active, nested optimizers skip the check: the outer one has made it."""
         self._passed.add(replica())
         try:
             yield
@@ -76,7 +76,7 @@ class NonFinite:
             self._passed.discard(replica())
 
     def find(self, gradients):
-        """Asks all replicas for what is not finite; called in each of them.
+        """Ask all replicas for what is not finite; called in each of them.
 
         Args:
             gradients: this replica's dense and sparse gradients; none is None.
@@ -121,7 +121,7 @@ class NonFinite:
         return tf.strings.join([f"{MESSAGE} Received on ", received, f". {MESSAGE_END}"])
 
     def warn_once(self):
-        """Warns if steps were left out, the first time it is called after one."""
+        """Warn if steps were left out, the first time it is called after one."""
         if self._has_warned or not self.skipped_steps:
             return
         self._has_warned = True
@@ -133,7 +133,7 @@ class NonFinite:
         )
 
     def raising_plainly(self, function):
-        """Returns a training function that raises a FloatingPointError, where `leave_out` raises.
+        """Return a training function that raises a FloatingPointError, where `leave_out` raises.
 
         TensorFlow shows the error of an operation with the whole graph around it; its message is
         taken out of that. With another action than ``"raise"`` it is the function itself.

@@ -43,7 +43,7 @@ class GradientAggregatingStrategy(abc.ABC):
 
     @abc.abstractmethod
     def aggregation_state(self, paths: Sequence[str]) -> AggregationState:
-        """Makes what outlives the reductions of the gradients of some variables.
+        """Make what outlives the reductions of the gradients of some variables.
 
         Args:
             paths: the variables' paths, in the order in which gradients are numbered.
@@ -57,7 +57,7 @@ class GradientAggregatingStrategy(abc.ABC):
     @property
     @abc.abstractmethod
     def empty_replicas(self) -> EmptyReplicas:
-        """Knows, within `run`, which replicas have no rows, and zeroes their gradients."""
+        """What knows, within `run`, which replicas have no rows, and zeroes their gradients."""
 
     @property
     @abc.abstractmethod
@@ -66,7 +66,7 @@ class GradientAggregatingStrategy(abc.ABC):
 
     @abc.abstractmethod
     def check_same_gradients(self, names: Sequence[str], shapes: Sequence[str]) -> None:
-        """Checks that all replicas reduce gradients of the same shapes; in every reduction.
+        """Check that all replicas reduce gradients of the same shapes; in every reduction.
 
         Args:
             names: for each local replica the names of the variables whose gradients it reduces.
@@ -90,7 +90,7 @@ class GradientAggregatingStrategy(abc.ABC):
 
     @abc.abstractmethod
     def working_together(self) -> contextlib.AbstractContextManager[None]:
-        """Returns a context manager for what all workers do together, such as `fit`."""
+        """Return a context manager for what all workers do together, such as `fit`."""
 
     @abc.abstractmethod
     def watching(self) -> contextlib.AbstractContextManager[None]:
@@ -98,7 +98,7 @@ class GradientAggregatingStrategy(abc.ABC):
 
     @abc.abstractmethod
     def check_model(self, model: typing.Any) -> None:
-        """Checks that all replicas hold the same bits of the variables of a model that they share.
+        """Check that all replicas hold the same bits of the variables of a model that they share.
 
         Args:
             model: a `keras.Model` of this strategy.
@@ -109,7 +109,7 @@ class GradientAggregatingStrategy(abc.ABC):
 
     @abc.abstractmethod
     def average_statistics(self, model: typing.Any) -> None:
-        """Averages what each replica has counted on its own rows, such as moving means.
+        """Average what each replica has counted on its own rows, such as moving means.
 
         Args:
             model: a built `keras.Model` of this strategy.
@@ -117,7 +117,7 @@ class GradientAggregatingStrategy(abc.ABC):
 
     @abc.abstractmethod
     def split_batch(self, batch: typing.Any) -> typing.Any:
-        """Splits one global batch over all replicas.
+        """Split one global batch over all replicas.
 
         Args:
             batch: structure of arrays ``[B, ...]``, the same on every worker; None is left alone.

@@ -68,7 +68,7 @@ class Hook:
         return f"{self.function.__module__}.{self.function.__qualname__}"
 
     def install(self) -> None:
-        """Replaces the function, unless this hook has done so in this process.
+        """Replace the function, unless this hook has done so in this process.
 
         Raises:
             AttributeError: if there is no such function.
@@ -99,11 +99,11 @@ class Hooks:
         self._hooks: list[Hook] = []
 
     def __iter__(self) -> Iterator[Hook]:
-        """Gives the hooks, in the order in which they stand."""
+        """Give the hooks, in the order in which they stand."""
         return iter(self._hooks)
 
     def replaces(self, owner: object, *names: str, outermost: bool = False) -> Callable:
-        """Returns a decorator of the function that runs instead of some of `owner`'s.
+        """Return a decorator of the function that runs instead of some of `owner`'s.
 
         Args:
             owner: a class or module.
@@ -114,7 +114,7 @@ class Hooks:
         return self._adding(owner, names, outermost=outermost)
 
     def overrides(self, owner: type, *names: str) -> Callable:
-        """Returns a decorator of a method in a subclass of `owner`, which has it privately.
+        """Return a decorator of a method in a subclass of `owner`, which has it privately.
 
         Args:
             owner: a class.
@@ -131,7 +131,7 @@ class Hooks:
         return add
 
     def install(self) -> None:
-        """Replaces the functions; again is harmless.
+        """Replace the functions; again is harmless.
 
         Raises:
             AttributeError: naming a function that is not there.

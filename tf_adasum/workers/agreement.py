@@ -25,7 +25,7 @@ def terms(
     options: tensorflow_seam.CommunicationOptions,
     on_nonfinite: str,
 ) -> dict:
-    """Returns what workers compare when they meet, before TensorFlow starts.
+    """Return what workers compare when they meet, before TensorFlow starts.
 
     Args:
         scheme: how gradients are aggregated.
@@ -47,7 +47,7 @@ def terms(
 
 
 def check_same_cardinality(workers: Workers, cardinality: int) -> None:
-    """Checks that all workers' datasets have the same number of batches.
+    """Check that all workers' datasets have the same number of batches.
 
     Args:
         workers: the strategy's.
@@ -85,7 +85,7 @@ def is_same_length(workers: Workers, cardinality: int) -> bool:
 
 
 class SameGradients:
-    """Checks that all replicas reduce gradients of the same shapes.
+    """A check that all replicas reduce gradients of the same shapes.
 
     Args:
         workers: the strategy's.
@@ -96,7 +96,7 @@ class SameGradients:
         self._known: set[int] = set()  # what all workers have agreed on
 
     def check(self, names: Sequence[str], shapes: Sequence[str]) -> None:
-        """Compares with the other workers, if it is not known that all have the same.
+        """Compare with the other workers, if it is not known that all have the same.
 
         Args:
             names: for each local replica the names of the variables whose gradients it reduces.

@@ -9,7 +9,7 @@ from tf_adasum.workers.workers import Workers
 
 
 class Seeds:
-    """Draws seeds from a generator of its own; Python's global one is the user's.
+    """A generator of seeds, apart from Python's global one, which is the user's.
 
     Args:
         workers: the strategy's.
@@ -21,7 +21,7 @@ class Seeds:
         self._generator: random.Random | None = None
 
     def draw(self) -> int:
-        """Returns another seed of 31 bits each time, of this worker alone.
+        """Return another seed of 31 bits each time, of this worker alone.
 
         The generator starts anew whenever TensorFlow's global seed is set, so that setting it
         repeats a run.
@@ -34,7 +34,7 @@ class Seeds:
         return self._generator.getrandbits(31)
 
     def common(self) -> int | None:
-        """Returns a seed that worker 0 has drawn; all workers have to call it.
+        """Return a seed that worker 0 has drawn; all workers have to call it.
 
         Another one each time, and reproducible from worker 0's global seed where it has one.
 

@@ -9,6 +9,9 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
+import tensorflow as tf
+
+from tf_adasum.seams import tensorflow as tensorflow_seam
 
 # Bytes travel in pieces of this size, because every device holds a piece and a copy of it.
 PIECE_BYTES = 64 * 2**20
@@ -29,7 +32,7 @@ class Workers:
         add: function of this worker's int64 array ``[k]`` that returns the sum over all workers.
 
     Example:
-        >>> workers = strategy.workers
+        >>> workers = tf_adasum.AdasumMirroredStrategy().workers
         >>> workers.gather([workers.rank, 7])
         array([[0, 7]])
     """
@@ -44,8 +47,42 @@ class Workers:
         self.rank, self.count = rank, count
         self._gather, self._add = gather, add
 
+    @classmethod
+    def of(
+        cls,
+        strategy: tf.distribute.Strategy,
+        rank: int,
+        count: int,
+        options: tensorflow_seam.CommunicationOptions,
+    ) -> Workers:
+        """Make the workers of a strategy, which talk in TensorFlow's collectives.
+
+        Args:
+            strategy: an `AdasumMirroredStrategy`.
+            rank: this worker's.
+            count: W.
+            options: of the collectives.
+        """
+        extended = strategy.extended
+        collectives = tensorflow_seam.cross_device_ops(extended)
+
+        def gather(own):
+            with tf.init_scope():  # a step that is traced may ask, too
+                return collectives.gather_from_workers(own, options)
+
+        def add(own):
+            # This worker speaks through its first replica; the others have to take part.
+            silent = [np.zeros_like(own)] * (len(extended.worker_devices) - 1)
+            per_replica = iter([own, *silent])
+            values = strategy.experimental_distribute_values_from_function(
+                lambda context: tf.constant(next(per_replica))
+            )
+            return strategy.reduce("SUM", values, axis=None).numpy()
+
+        return cls(rank, count, gather, add)
+
     def gather(self, numbers: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Returns the integers ``[k]`` of every worker: int64 ``[W, k]``."""
+        """Return the integers ``[k]`` of every worker: int64 ``[W, k]``."""
         own = np.array(numbers, np.int64)
         return self._gather(own) if self.count > 1 else own[None]
 
@@ -54,12 +91,12 @@ class Workers:
         return bool(self.gather([int(flag)]).any())
 
     def from_first(self, value: int | Sequence[int]) -> int | np.ndarray:
-        """Returns worker 0's integer, or its integers ``[k]``; the others' do not matter."""
+        """Return worker 0's integer, or its integers ``[k]``; the others' do not matter."""
         numbers = self.gather(np.atleast_1d(np.array(value, np.int64)))[0]
         return numbers if np.ndim(value) else int(numbers[0])
 
     def bytes_from(self, rank: int, data: bytes) -> bytes:
-        """Returns the bytes of one worker.
+        """Return the bytes of one worker.
 
         Args:
             rank: that worker's.
@@ -73,7 +110,7 @@ class Workers:
         return b"".join(self._add(words).tobytes() for words in _pieces(own))[:size]
 
     def check_same(self, what: str, value: object, shown: str | None = None) -> None:
-        """Checks that all workers have the same.
+        """Check that all workers have the same.
 
         Args:
             what: what all of them need and how to get it, in sentences: the error begins with them.
@@ -103,7 +140,7 @@ def _named(ranks: list[int]) -> str:
 
 
 def _pieces(data: bytes) -> Iterator[np.ndarray]:
-    """Yields bytes as arrays of int64, a piece at a time.
+    """Yield bytes as arrays of int64, a piece at a time.
 
     Int64 is the one integer type that collectives know on CPUs and GPUs and that GPUs hold in their
     own memory.
@@ -113,5 +150,5 @@ def _pieces(data: bytes) -> Iterator[np.ndarray]:
 
 
 def _words(data: bytes) -> np.ndarray:
-    """Returns bytes as int64, the last one filled up with zeros."""
+    """Return bytes as int64, the last one filled up with zeros."""
     return np.frombuffer(data.ljust(-(-len(data) // 8) * 8, b"\0"), np.int64)

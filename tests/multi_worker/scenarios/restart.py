@@ -9,7 +9,7 @@ from support import stacks
 from support.stacks import LossScaleOptimizer, copies_of, loss_scale_of
 
 from scenarios.basics import random_data, use_rule
-from scenarios.callback import Interrupt, Interrupted, rank_of
+from scenarios.callbacks import Interrupt, Interrupted, rank_of
 from scenarios.keras import Recorder
 from tf_adasum.optimizers import LAMB, AdaScale, DeltaAdasum
 from tf_adasum.seams import keras as keras_seam

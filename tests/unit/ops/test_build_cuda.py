@@ -7,9 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import emulated_gpu  # puts custom_ops on the path
-
-build_cuda = emulated_gpu.build_cuda
+from support.cuda_library import build_cuda
 
 # Knows some architectures, writes down its arguments, and makes the file it was asked for.
 NVCC = """#!/bin/sh

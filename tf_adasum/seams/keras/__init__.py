@@ -101,7 +101,7 @@ else:
 
 
 def install():
-    """Installs the hooks; again is harmless.
+    """Install the hooks; again is harmless.
 
     Raises:
         RuntimeError: if Keras runs on another backend than TensorFlow.

@@ -12,7 +12,7 @@ from tf_adasum.seams.keras.optimizers import is_ours
 
 @hooks.replaces(private_names.saving_lib, "save_model", "save_weights_only")
 def save(original, model, filepath, *args, **kwargs):
-    """Writes to another name and renames: a process that is killed would leave part of a file.
+    """Write to another name and rename: a process that is killed would leave part of a file.
 
     `Model.save`, `.save_weights` and ModelCheckpoint come here, and write to the file's own name,
     where there may have been a whole one before.
@@ -33,7 +33,7 @@ def save(original, model, filepath, *args, **kwargs):
 
 @hooks.replaces(private_names.saving_lib, "load_model", "load_weights_only")
 def load(original, *args, **kwargs):
-    """Says which file is damaged, where Keras does not."""
+    """Say which file is damaged, where Keras does not."""
     of_model = original.__name__ == "load_weights_only"
     try:
         return original(*args, **kwargs)

@@ -46,7 +46,7 @@ def are_calls_under_way():
     outermost=True,
 )
 def call_together(original, self, *args, **kwargs):
-    """Tells the other workers where one raises: they would wait for it."""
+    """Tell the other workers where one raises: they would wait for it."""
     strategy = self.distribute_strategy
     if not is_ours(strategy):
         return original(self, *args, **kwargs)
@@ -60,14 +60,14 @@ def call_together(original, self, *args, **kwargs):
 
 @hooks.replaces(private_names.Trainer, "evaluate", "predict")
 def evaluate_or_predict(original, self, *args, **kwargs):
-    """Averages first what replicas have counted on their own rows, as BatchNormalization does."""
+    """Average first what replicas have counted on their own rows, as BatchNormalization does."""
     _average_statistics(self)
     return original(self, *args, **kwargs)
 
 
 @hooks.replaces(keras.callbacks.CallbackList, "on_epoch_end")
 def on_epoch_end(original, self, epoch, logs=None):
-    """Averages what replicas have counted, before callbacks save; warns of steps left out."""
+    """Average what replicas have counted, before callbacks save; warn of steps left out."""
     model = getattr(self, "_model", None) or getattr(self, "model", None)
     if model is not None:
         _average_statistics(model)
@@ -84,7 +84,7 @@ def _average_statistics(model):
 
 
 def synchronize(optimizer):
-    """Ends local steps ahead of time: the replicas' weights have to be the same.
+    """End local steps ahead of time: the replicas' weights have to be the same.
 
     Args:
         optimizer: a model's, with those within it; or None.
@@ -102,7 +102,7 @@ _expected = weakref.WeakKeyDictionary()
 
 
 def expect(model, **numbers):
-    """Tells a model's progress bar what to expect from the next epoch on.
+    """Tell a model's progress bar what to expect from the next epoch on.
 
     Args:
         model: the model.
@@ -116,14 +116,14 @@ def expect(model, **numbers):
 
 @hooks.replaces(keras.callbacks.ProgbarLogger, "on_train_begin")
 def on_train_begin(original, self, logs=None):
-    """Forgets what a training that failed was expected to be."""
+    """Forget what a training that failed was expected to be."""
     expect(self.model)
     return original(self, logs)
 
 
 @hooks.replaces(keras.callbacks.ProgbarLogger, "on_epoch_begin", "on_epoch_end")
 def on_epoch_begin_or_end(original, self, epoch, logs=None):
-    """Lets callbacks say how long the training is: Keras shows what `fit` was asked for."""
+    """Let callbacks say how long the training is: Keras shows what `fit` was asked for."""
     if self.model in _expected:
         self.epochs = _expected[self.model].get("epochs", self.epochs)
         self.target = _expected[self.model].get("steps", self.target)
@@ -136,7 +136,7 @@ def on_epoch_begin_or_end(original, self, epoch, logs=None):
 
 
 def exchangeable(dataset, following):
-    """Returns a `tf.data.Dataset` that another one may follow when an epoch begins.
+    """Return a `tf.data.Dataset` that another one may follow when an epoch begins.
 
     Args:
         dataset: the first one.
@@ -149,7 +149,7 @@ def exchangeable(dataset, following):
 
 
 def leave_xla_out(model):
-    """Lets a model train without XLA, and says so where the user has asked for it."""
+    """Let a model train without XLA, and say so where the user has asked for it."""
     if model.jit_compile and not model.run_eagerly:
         warnings.warn(
             "AdasumMirroredStrategy trains this model without XLA: TensorFlow's collectives have "

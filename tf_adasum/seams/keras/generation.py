@@ -3,17 +3,15 @@
 import keras
 import tensorflow as tf
 
-from tf_adasum import _version
+from tf_adasum._version import KERAS_OF_TENSORFLOW, TENSORFLOW_OF_ADDONS, series
 from tf_adasum.seams.hooks import Hooks
 
 IS_KERAS_2 = keras.__version__.startswith("2.")
-if IS_KERAS_2 != (_version.series(tf.__version__) == _version.TENSORFLOW_OF_ADDONS):
-    pairs = _version.KERAS_OF_TENSORFLOW.items()
+if IS_KERAS_2 != (series(tf.__version__) == TENSORFLOW_OF_ADDONS):
+    stacks = (f"Keras {own} on TensorFlow {other}" for other, own in KERAS_OF_TENSORFLOW.items())
     raise ImportError(
-        "tf_adasum works with "
-        + " and with ".join(f"Keras {own} on TensorFlow {tensorflow}" for tensorflow, own in pairs)
-        + ": install one of the pairs (README, 'Two stacks'). Found: Keras "
-        f"{keras.__version__}, TensorFlow {tf.__version__}"
+        f"tf_adasum works with {', or with '.join(stacks)}: install one of the pairs (README, 'Two "
+        f"stacks'). Found: Keras {keras.__version__}, TensorFlow {tf.__version__}"
     )
 if IS_KERAS_2:
     from tf_adasum.seams.keras.keras2 import private_names

@@ -13,24 +13,24 @@ def is_ours(strategy):
 
 
 def our_replica_context():
-    """The current replica context, if it belongs to one of our strategies."""
+    """Return the current replica context, if it belongs to one of our strategies."""
     context = tf.distribute.get_replica_context()
     return context if context and is_ours(context.strategy) else None
 
 
 def path_of(variable):
-    """Returns a Keras variable's path; the name of one of TensorFlow's, without its ":0"."""
+    """Return a Keras variable's path; the name of one of TensorFlow's, without its ":0"."""
     return getattr(variable, "path", None) or variable.name.partition(":")[0]
 
 
 def tensorflow_variable(variable):
-    """Returns the `tf.Variable` of a Keras 3 variable; one of TensorFlow's as it is."""
+    """Return the `tf.Variable` of a Keras 3 variable; one of TensorFlow's as it is."""
     value = variable.value
     return variable if callable(value) else value
 
 
 def marker_of(strategy):
-    """The strategy's `gradient_reduction`; None where Keras and TensorFlow go their own way."""
+    """Return the strategy's `gradient_reduction`; None where Keras goes its own way."""
     return strategy.gradient_reduction if is_ours(strategy) else None
 
 
@@ -38,19 +38,19 @@ class Optimizers:
     """How the optimizers of a generation of Keras reduce their gradients."""
 
     def variables_of(self, optimizer):
-        """Returns the list of variables that a built optimizer was built for."""
+        """Return the list of variables that a built optimizer was built for."""
         raise NotImplementedError
 
     def index_of(self, optimizer, variable):
-        """Returns the number of a variable, Keras's or TensorFlow's, among these."""
+        """Return the number of a variable, Keras's or TensorFlow's, among these."""
         raise NotImplementedError
 
     def build(self, optimizer, variables):
-        """Makes an optimizer's own variables, if it has none yet; called in a replica."""
+        """Make an optimizer's own variables, if it has none yet; called in a replica."""
         raise NotImplementedError
 
     def begin_together(self, optimizer, gradients, variables, step):
-        """Takes a step with what a replica has of gradients, if all replicas have finite ones.
+        """Take a step with what a replica has of gradients, if all replicas have finite ones.
 
         Args:
             optimizer: the optimizer.
@@ -85,7 +85,7 @@ class Optimizers:
         return cond(context, is_finite, take, leave_out, (found, *present))
 
     def combine(self, optimizer, gradients, variables):
-        """Combines what the replicas have for some variables by the strategy's rule.
+        """Combine what the replicas have for some variables by the strategy's rule.
 
         Args:
             optimizer: the one that was built for these variables.
@@ -102,7 +102,7 @@ class Optimizers:
         return context.all_reduce("SUM", gradients, options=marker)
 
     def combine_present(self, optimizer, grads_and_vars, present):
-        """Combines those of an optimizer's gradients that are there; `None` stays.
+        """Combine those of an optimizer's gradients that are there; `None` stays.
 
         Args:
             optimizer: the one that was built for these variables.
@@ -118,7 +118,7 @@ class Optimizers:
         return list(zip(_at_places(are_present, combined), variables, strict=True))
 
     def _reductions_of(self, optimizer, replica_context):
-        """The optimizer's `AggregationState`, made now if it was built in a replica."""
+        """Return the optimizer's `AggregationState`, made now if it was built in a replica."""
 
         def across_replicas(strategy):
             if reductions_of(optimizer) is None:
@@ -129,7 +129,7 @@ class Optimizers:
         return reductions_of(optimizer)
 
     def set_reductions(self, optimizer, strategy):
-        """Gives a built optimizer its `AggregationState`."""
+        """Give a built optimizer its `AggregationState`."""
         paths = [path_of(variable) for variable in self.variables_of(optimizer)]
         optimizer.gradient_reductions = strategy.aggregation_state(paths)
         rule_state = optimizer.gradient_reductions.rule_state
@@ -138,13 +138,13 @@ class Optimizers:
 
 
 def _at_places(are_present, present):
-    """The list in which what is present stands at its places, and None elsewhere."""
+    """Return the list in which what is present stands at its places, and None elsewhere."""
     own = iter(present)
     return [next(own) if is_present else None for is_present in are_present]
 
 
 def of_known_shape(gradient, variable):
-    """Returns a gradient with its variable's shape.
+    """Return a gradient with its variable's shape.
 
     Inside a cond, as of accumulation, it is lost; the rows of a sparse one also in an all-reduce.
     """
@@ -176,24 +176,24 @@ def _check_same_gradients(replica_context, gradients, variables, groups):
 
 
 def reductions_of(optimizer):
-    """Returns the `AggregationState` of an optimizer; None where it has none."""
+    """Return the `AggregationState` of an optimizer; None where it has none."""
     return getattr(innermost(optimizer), "gradient_reductions", None)
 
 
 def innermost(optimizer):
-    """Returns the optimizer within all wrappers, as `LossScaleOptimizer` is one."""
+    """Return the optimizer within all wrappers, as `LossScaleOptimizer` is one."""
     while hasattr(optimizer, "inner_optimizer"):
         optimizer = optimizer.inner_optimizer
     return optimizer
 
 
 def accumulation_steps(optimizer):
-    """Returns how many gradients go into an update: `gradient_accumulation_steps`, or else 1."""
+    """Return how many gradients go into an update: `gradient_accumulation_steps`, or else 1."""
     return getattr(optimizer, "gradient_accumulation_steps", None) or 1
 
 
 def check_same_settings(strategy, settings):
-    """Lets the workers of a strategy, where it is one of ours, compare an optimizer's settings."""
+    """Let the workers of a strategy, where it is one of ours, compare an optimizer's settings."""
     what = "All workers need an optimizer with the same settings."
     if our_replica_context():
         tf.distribute.get_replica_context().merge_call(
@@ -221,11 +221,11 @@ class BaseStep:
         self.enter(tf.distribute.get_strategy())
 
     def enter(self, strategy):
-        """Takes a strategy for the one whose replicas take the step."""
+        """Take a strategy for the one whose replicas take the step."""
         self.replicas = strategy.num_replicas_in_sync
 
     def build(self, wrapper, variables):
-        """Makes the variables of the step; called once the optimizer is built.
+        """Make the variables of the step; called once the optimizer is built.
 
         Args:
             wrapper: the `WrapperBase` that they are to be saved with, whose `add_variable` and
@@ -236,7 +236,7 @@ class BaseStep:
 
     @contextlib.contextmanager
     def called_by_wrapper(self):
-        """Returns a context manager in which the optimizer takes steps; elsewhere it refuses."""
+        """Return a context manager in which the optimizer takes steps; elsewhere it refuses."""
         self._calls_of_wrapper += 1
         try:
             yield
@@ -244,7 +244,7 @@ class BaseStep:
             self._calls_of_wrapper -= 1
 
     def check_caller(self):
-        """Raises a ValueError if it was not the wrapper that called the optimizer."""
+        """Raise a ValueError if it was not the wrapper that called the optimizer."""
         if not self._calls_of_wrapper:
             raise ValueError(
                 f"This {type(self.optimizer).__name__} is inside of another optimizer, which does "
@@ -252,7 +252,7 @@ class BaseStep:
             )
 
     def measure(self, gradients):
-        """Returns scalars that are accumulated with the gradients, and come to `update` at the end.
+        """Return scalars that are accumulated with the gradients, and come to `update` at the end.
 
         Args:
             gradients: of this call, neither clipped nor reduced.
@@ -261,7 +261,7 @@ class BaseStep:
         return []
 
     def update(self, values, variables):
-        """Clips, decays, reduces and updates.
+        """Clip, decay, reduce and update.
 
         Args:
             values: the gradients, or their means over `gradient_accumulation_steps` calls, and the
@@ -278,17 +278,17 @@ class BaseStep:
         return None
 
     def average(self):
-        """Moves the moving averages of the weights, and from time to time takes them over."""
+        """Move the moving averages of the weights, and from time to time take them over."""
         raise NotImplementedError
 
 
 def take_over(step):
-    """Lets a step do the updates of its optimizer, reductions included."""
+    """Let a step do the updates of its optimizer, reductions included."""
     step.optimizer.step_of_wrapper = step
 
 
 def step_of_wrapper(optimizer):
-    """Returns the step that a wrapper has given an optimizer; None without one."""
+    """Return the step that a wrapper has given an optimizer; None without one."""
     return getattr(optimizer, "step_of_wrapper", None)
 
 
@@ -298,13 +298,13 @@ def is_wrapped(optimizer):
 
 
 def on_any_replica(flag):
-    """Returns whether a boolean scalar is true on any replica; called in each of them."""
+    """Return whether a boolean scalar is true on any replica; called in each of them."""
     context = tf.distribute.get_replica_context()
     return context.all_reduce("SUM", tf.cast(flag, tf.float32)) > 0
 
 
 def cond(context, predicate, then, otherwise, arguments=()):
-    """Calls one of two functions in each replica; unlike in a `tf.cond`, they may reduce.
+    """Call one of two functions in each replica; unlike in a `tf.cond`, they may reduce.
 
     Args:
         context: the replica context.
@@ -331,7 +331,7 @@ def cond(context, predicate, then, otherwise, arguments=()):
 
 
 def assign(variables, values):
-    """Assigns each replica's own values to variables; called in each replica.
+    """Assign each replica's own values to variables; called in each replica.
 
     Args:
         variables: Keras or TensorFlow variables.

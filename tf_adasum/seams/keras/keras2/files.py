@@ -18,7 +18,7 @@ hooks.replaces(legacy_saving, "load_model")(load)
 @hooks.replaces(keras.Model, "get_weights", outermost=True)
 @hooks.replaces(tf.train.Checkpoint, "_write", outermost=True)
 def read_alone(original, *args, **kwargs):
-    """Lets one worker read all variables by itself, as to save them; in `fit`, all of them do.
+    """Let one worker read all variables by itself, as to save them; in `fit`, all of them do.
 
     It reads the statistics that replicas count on their own rows, which takes all workers.
     """

@@ -26,9 +26,9 @@ BACKS_UP_ONE_WORKER = False
 
 @hooks.replaces(TensorLikeDataAdapter, "__init__")
 def adapt_arrays(original, self, *args, **kwargs):
-    """Lets all workers shuffle arrays with worker 0's seed.
+    """Let all workers shuffle arrays with worker 0's seed.
 
-    Each would shuffle by itself, so that some rows are seen twice and some never.
+    With Keras each shuffles by itself, so that some rows are seen twice and some never.
     """
     strategy = tf.distribute.get_strategy()
     if kwargs.get("shuffle") and is_ours(strategy):
@@ -41,7 +41,7 @@ def adapt_arrays(original, self, *args, **kwargs):
 
 @hooks.replaces(keras.Model, "make_train_function")
 def make_train_function(original, self, force=False):
-    """Trains without XLA, and lets `on_nonfinite="raise"` raise a FloatingPointError.
+    """Train without XLA, and let `on_nonfinite="raise"` raise a FloatingPointError.
 
     XLA has no kernels for TensorFlow's collectives; where the user asks for it, a warning says so.
     """
@@ -58,7 +58,7 @@ def make_train_function(original, self, force=False):
 
 @hooks.replaces(keras.Model, "train_on_batch", "test_on_batch")
 def on_batch(original, self, *args, **kwargs):
-    """Returns what the metrics say, which is of all rows.
+    """Return what the metrics say, which is of all rows.
 
     On several workers with several devices Keras adds up what each worker returns.
     """
@@ -79,25 +79,25 @@ _initial_epochs = weakref.WeakKeyDictionary()
 
 @hooks.replaces(keras.Model, "_maybe_load_initial_counters_from_ckpt")
 def maybe_load_initial_counters_from_ckpt(original, self, steps_per_epoch, initial_epoch):
-    """Lets `set_initial_epoch` say which epoch `fit` begins with."""
+    """Let `set_initial_epoch` say which epoch `fit` begins with."""
     _about_to_train.add(self)
     epoch, step = original(self, steps_per_epoch, initial_epoch)
     return _initial_epochs.pop(self, None) or epoch, step
 
 
 def initial_epoch(model):
-    """Returns the epoch in which `fit` starts, if that has been set; or else 0."""
+    """Return the epoch in which `fit` starts, if that has been set; or else 0."""
     return _initial_epochs.get(model, 0)
 
 
 def set_initial_epoch(model, epoch):
-    """Sets the epoch in which `fit` starts; 0 leaves it to the argument of `fit`."""
+    """Set the epoch in which `fit` starts; 0 leaves it to the argument of `fit`."""
     _initial_epochs[model] = epoch
 
 
 @hooks.replaces(DataHandler, "_configure_dataset_and_inferred_steps")
 def configure_dataset(original, self, strategy, x, steps_per_epoch, class_weight, distribute):
-    """Notes that there are class weights.
+    """Note that there are class weights.
 
     Keras maps them onto the dataset: one that follows would not have them.
     """
@@ -107,9 +107,9 @@ def configure_dataset(original, self, strategy, x, steps_per_epoch, class_weight
 
 @hooks.replaces(DataHandler, "enumerate_epochs")
 def enumerate_epochs(original, self):
-    """Lets a dataset that is `exchangeable` be followed: Keras has one for all epochs.
+    """Let a dataset that is `exchangeable` be followed: Keras has one for all epochs.
 
-    It makes an epoch's iterator before callbacks hear of the epoch, and so asks for the dataset
+    Keras makes an epoch's iterator before callbacks hear of the epoch: so the dataset is asked for
     with the epoch's number.
     """
     following = getattr(self._adapter.get_dataset(), "following", None)
@@ -135,13 +135,13 @@ def enumerate_epochs(original, self):
 
 
 def set_data_order(model, order):
-    """Does nothing: backups are of whole epochs."""
+    """Do nothing: backups are of whole epochs."""
 
 
 def position_in_data(model, batch):
-    """Returns `batch`."""
+    """Return `batch`."""
     return batch
 
 
 def call_in_order(callback_list):
-    """Does nothing: Keras 2 calls callbacks in order."""
+    """Do nothing: Keras 2 calls callbacks in order."""

@@ -14,7 +14,7 @@ WITHOUT_AUTOCAST = {"experimental_autocast": False}
 
 @hooks.replaces(RandomGenerator, "make_legacy_seed")
 def make_legacy_seed(original, self):
-    """Mixes in the replica's id: workers with the same seed drop the same units."""
+    """Mix in the replica's id: workers with the same seed drop the same units."""
     seed = original(self)
     context = our_replica_context()
     if not context:

@@ -37,14 +37,14 @@ class OptimizersOfKeras2(Optimizers):
     """New-style optimizers, built for a list of variables, and legacy ones, which are not."""
 
     def variables_of(self, optimizer):
-        """Returns the list of variables that an optimizer has met first, all of a model as a rule.
+        """Return the list of variables that an optimizer has met first, all of a model as a rule.
 
         Neither kind of optimizer keeps them.
         """
         return list(optimizer.first_variables)
 
     def index_of(self, optimizer, variable):
-        """Returns the number of a variable among these."""
+        """Return the number of a variable among these."""
         key = key_of(variable)
         for index, own in enumerate(optimizer.first_variables):
             if key_of(own) == key:
@@ -55,7 +55,7 @@ class OptimizersOfKeras2(Optimizers):
         )
 
     def build(self, optimizer, variables):
-        """Makes an optimizer's own variables, if it has none yet; keeps which they belong to.
+        """Make an optimizer's own variables, if it has none yet; keep which they belong to.
 
         Once for all replicas, outside of them: each would make its own.
         """
@@ -89,7 +89,7 @@ class OptimizersOfKeras2(Optimizers):
                 optimizer.build(optimizer.first_variables)
 
     def set_reductions_of_ours(self, optimizer):
-        """Gives an optimizer its `AggregationState` if it is built under one of our strategies."""
+        """Give an optimizer its `AggregationState` if it is built under one of our strategies."""
         strategy = tf.distribute.get_strategy()
         is_outside = tf.distribute.in_cross_replica_context()
         if marker_of(strategy) and is_outside and reductions_of(optimizer) is None:
@@ -111,7 +111,7 @@ def _met_first(optimizer, variables):
 
 
 def distributed(variable):
-    """Returns the variable of all replicas that one of a replica belongs to."""
+    """Return the variable of all replicas that one of a replica belongs to."""
     if isinstance(variable, tf.distribute.DistributedValues):
         return variable
     container = getattr(getattr(variable, "handle", None), "_distributed_container", None)
@@ -123,7 +123,7 @@ def _name_of(optimizer):
 
 
 def key_of(variable):
-    """Returns what a variable of all replicas, and each replica's own, have in common."""
+    """Return what a variable of all replicas, and each replica's own, have in common."""
     return distributed(variable)._unique_id
 
 
@@ -137,7 +137,7 @@ begin_together, combine, index_of = (
 
 @hooks.replaces(Optimizer, "build")
 def build_with_reductions(original, self, var_list):
-    """Makes the variables of the rule, which have to be there when weights are loaded."""
+    """Make the variables of the rule, which have to be there when weights are loaded."""
     _refuse_nadam(self)
     original(self, var_list)
     if not hasattr(self, "first_variables"):
@@ -161,7 +161,7 @@ def _refuse_nadam(optimizer):
 @hooks.replaces(Optimizer, "aggregate_gradients")
 @hooks.replaces(OptimizerV2, "_aggregate_gradients")
 def aggregate_gradients(original, self, grads_and_vars):
-    """Marks the reduction as one of gradients, and gives each its variable's static shape."""
+    """Mark the reduction as one of gradients, and give each its variable's static shape."""
     context = tf.distribute.get_replica_context()
     is_users_own = getattr(self, "gradient_aggregator", None) not in (
         None,
@@ -183,7 +183,7 @@ def aggregate_gradients(original, self, grads_and_vars):
 @hooks.replaces(Optimizer, "apply_gradients")
 @hooks.replaces(OptimizerV2, "apply_gradients")
 def apply_gradients(original, self, grads_and_vars, name=None, *args, **kwargs):
-    """Takes zeros for the gradients of a replica without rows; `on_nonfinite` may leave a step out.
+    """Take zeros for the gradients of a replica without rows; `on_nonfinite` may leave a step out.
 
     It is where a step begins. A wrapper, as `AdaScale`, does the update here.
     """
@@ -225,7 +225,7 @@ class Resting(typing.NamedTuple):
 
 @hooks.replaces(Optimizer, "_update_step")
 def update_step(original, self, gradient, variable):
-    """Lets a replica rest that takes no step of its own, weight decay included.
+    """Let a replica rest that takes no step of its own, weight decay included.
 
     It is where one variable is updated on its device.
     """
@@ -244,7 +244,7 @@ def update_step(original, self, gradient, variable):
 
 @hooks.replaces(Optimizer, "_distributed_apply_gradients_fn")
 def distributed_apply_gradients_fn(original, self, distribution, grads_and_vars, **kwargs):
-    """Leaves the moving averages of the weights to `Step.average` of a wrapper.
+    """Leave the moving averages of the weights to `Step.average` of a wrapper.
 
     Keras moves them with each update, and the wrapper combines the weights after it.
     """
@@ -258,12 +258,12 @@ def distributed_apply_gradients_fn(original, self, distribution, grads_and_vars,
 
 
 def build(optimizer, variables):
-    """Makes an optimizer's own variables, if it has none yet."""
+    """Make an optimizer's own variables, if it has none yet."""
     _optimizers.build(_without_loss_scale(optimizer), variables)
 
 
 def apply(optimizer, gradients, variables):
-    """Lets an optimizer take a step with this replica's gradients."""
+    """Let an optimizer take a step with this replica's gradients."""
     optimizer.apply_gradients(zip(gradients, variables, strict=True))
 
 
@@ -283,6 +283,6 @@ def is_built(optimizer):
 
 
 def all_variables(optimizer):
-    """Returns all variables of an optimizer, as a list."""
+    """Return all variables of an optimizer, as a list."""
     variables = optimizer.variables
     return list(variables() if callable(variables) else variables)

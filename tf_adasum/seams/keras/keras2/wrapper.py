@@ -35,13 +35,13 @@ class Step(BaseStep):
     """A step as Keras 2 takes it, where a wrapper lets it."""
 
     def update(self, values, variables):
-        """Clips, decays and updates."""
+        """Clip, decay and update."""
         is_legacy = isinstance(self.optimizer, OptimizerV2)
         update = self._update_legacy if is_legacy else self._update
         update(list(values), list(map(distributed, variables)), self.rests())
 
     def _update(self, gradients, variables, rests):
-        """What `Optimizer.apply_gradients` does after the reduction."""
+        """Do what `Optimizer.apply_gradients` does after the reduction."""
         optimizer = self.optimizer
         with tf.name_scope(optimizer.name):
             optimizer._compute_current_learning_rate()
@@ -60,7 +60,7 @@ class Step(BaseStep):
                     variable.assign(value)
 
     def _update_legacy(self, gradients, variables, rests):
-        """A step; a replica that rests takes back what has moved."""
+        """Take a step; a replica that rests takes back what has moved."""
         optimizer, had = self.optimizer, []
         if rests is not None:
             moving = [v for v in optimizer.variables() if v is not optimizer.iterations]
@@ -75,7 +75,7 @@ class Step(BaseStep):
             assign(moved, [tf.where(rests, *pair) for pair in zip(values, moved, strict=True)])
 
     def average(self):
-        """Moves the moving averages of the weights, and from time to time takes them over."""
+        """Move the moving averages of the weights, and from time to time take them over."""
         average_weights(self.optimizer, self.optimizer.iterations - 1)
 
 
@@ -94,7 +94,7 @@ class WrapperBase(Optimizer):
         self.built = False
 
     def aggregate_gradients(self, grads_and_vars):
-        """Leaves gradients to the step; where one replica's are not finite, all get NaN.
+        """Leave gradients to the step; where one replica's are not finite, all get NaN.
 
         `tf.keras.mixed_precision.LossScaleOptimizer` looks at them after this.
         """
@@ -117,7 +117,7 @@ class WrapperBase(Optimizer):
     def apply_gradients(
         self, grads_and_vars, name=None, skip_gradients_aggregation=False, **kwargs
     ):
-        """Takes pairs of gradients and variables; returns `iterations`."""
+        """Take pairs of gradients and variables; return `iterations`."""
         del name, skip_gradients_aggregation, kwargs
         grads_and_vars = list(grads_and_vars)
         if grads_and_vars:
@@ -125,7 +125,7 @@ class WrapperBase(Optimizer):
         return self.iterations
 
     def add_variable(self, shape, initializer="zeros", dtype=None, aggregation=None, name=None):
-        """Makes a variable of its own.
+        """Make a variable of its own.
 
         Args: as of Keras 3; `aggregation` is ``"only_first_replica"`` or None.
         """
@@ -143,7 +143,7 @@ class WrapperBase(Optimizer):
         return variable
 
     def add_optimizer_variables(self, variables, name):
-        """Makes a variable of its own, of zeros, beside each of a list of variables."""
+        """Make a variable of its own, of zeros, beside each of a list of variables."""
         return [self.add_variable_from_reference(variable, name) for variable in variables]
 
     @property
@@ -159,7 +159,7 @@ def _values(gradient):
 
 @hooks.replaces(LossScaleOptimizerV3, "apply_gradients")
 def apply_gradients(original, self, grads_and_vars, *args, **kwargs):
-    """Builds the inner optimizer before: Keras does where no replica can wait for another."""
+    """Build the inner optimizer before: Keras does where no replica can wait for another."""
     grads_and_vars = list(grads_and_vars)
     if isinstance(self.inner_optimizer, WrapperBase) or our_replica_context():
         build(self.inner_optimizer, [variable for _, variable in grads_and_vars])
@@ -167,17 +167,17 @@ def apply_gradients(original, self, grads_and_vars, *args, **kwargs):
 
 
 def own_variables(optimizer):
-    """Returns the variables that the optimizer itself has made, not those of an inner one."""
+    """Return the variables that the optimizer itself has made, not those of an inner one."""
     return [variable for variable in optimizer._variables if variable is not optimizer._iterations]
 
 
 def add_accumulator(optimizer):
-    """Does nothing: Keras 2 has no `gradient_accumulation_steps`."""
+    """Do nothing: Keras 2 has no `gradient_accumulation_steps`."""
     del optimizer  # a body is what AutoGraph needs
 
 
 def exchange_learning_rate(optimizer, learning_rate):
-    """Gives an optimizer another learning rate; returns what it had.
+    """Give an optimizer another learning rate; return what it had.
 
     Args:
         optimizer: the optimizer.
@@ -214,7 +214,7 @@ def exchange_learning_rate(optimizer, learning_rate):
 
 
 def floating(learning_rate):
-    """Returns a learning rate as a tensor that has fractions: a schedule may return an int."""
+    """Return a learning rate as a tensor that has fractions: a schedule may return an int."""
     learning_rate = tf.convert_to_tensor(learning_rate)
     if learning_rate.dtype.is_floating:
         return learning_rate
@@ -222,7 +222,7 @@ def floating(learning_rate):
 
 
 def variables_to_save(optimizer):
-    """Returns the variables of a wrapper that Keras does not save by itself.
+    """Return the variables of a wrapper that Keras does not save by itself.
 
     These are its own, and those of a legacy optimizer in it.
     """
@@ -232,7 +232,7 @@ def variables_to_save(optimizer):
 
 
 def average_weights(optimizer, count):
-    """Moves the moving averages of the weights as Keras does, for the `count`-th time from 0.
+    """Move the moving averages of the weights as Keras does, for the `count`-th time from 0.
 
     They start with the weights before the first step.
 

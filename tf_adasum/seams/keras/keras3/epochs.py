@@ -10,9 +10,9 @@ from tf_adasum.seams.keras.optimizers import is_ours
 
 @hooks.replaces(TFEpochIterator, "_get_iterator")
 def get_iterator(original, self):
-    """Lets all workers shuffle arrays with worker 0's seed, or that of a `DataOrder`.
+    """Let all workers shuffle arrays with worker 0's seed, or that of a `DataOrder`.
 
-    Each would shuffle by itself, so that some rows are seen twice and some never. The seed is
+    With Keras each shuffles by itself, so that some rows are seen twice and some never. The seed is
     another one in each epoch.
     """
     strategy = self._distribute_strategy
@@ -28,7 +28,7 @@ def get_iterator(original, self):
 
 @hooks.replaces(TFEpochIterator, "__iter__")
 def begin_epoch(original, self):
-    """Lets an `exchangeable` dataset be followed, and leaves out what a `DataOrder` has done.
+    """Let an `exchangeable` dataset be followed, and leave out what a `DataOrder` has done.
 
     Keras has one dataset for all epochs, and begins every epoch with its first batch.
     """
@@ -51,7 +51,7 @@ def begin_epoch(original, self):
 
 
 def _leave_out_steps(epoch_iterator, batches):
-    """Leaves out the first batches of an epoch that has begun, and the steps made of them."""
+    """Leave out the first batches of an epoch that has begun, and the steps made of them."""
     together, done = epoch_iterator.steps_per_execution, 0
     while done < batches:
         _, _, iterator = next(epoch_iterator._epoch_iterator)
@@ -70,12 +70,12 @@ _last_iterator, _iterator_of_training = weakref.WeakKeyDictionary(), weakref.Wea
 
 
 def note_iterator(model, iterator):
-    """Keeps in mind the `TFEpochIterator` that a model's `fit`, or an evaluation, begins with."""
+    """Keep in mind the `TFEpochIterator` that a model's `fit`, or an evaluation, begins with."""
     _last_iterator[model] = weakref.ref(iterator)
 
 
 def set_data_order(model, order):
-    """Lets the `fit` that is about to begin take its data in an order.
+    """Let the `fit` that is about to begin take its data in an order.
 
     Args:
         model: the model; in a custom loop nothing happens.
@@ -91,7 +91,7 @@ def set_data_order(model, order):
 
 
 def position_in_data(model, batch):
-    """Returns how many batches of the current pass through the data are done.
+    """Return how many batches of the current pass through the data are done.
 
     Args:
         model: the model.

@@ -28,11 +28,11 @@ BACKS_UP_ONE_WORKER = True
 
 @hooks.replaces(Trainer, "_maybe_symbolic_build")
 def maybe_symbolic_build(original, self, iterator=None, data_batch=None):
-    """Hands Keras the first local batch, of which it needs the shapes only.
+    """Hand Keras the first local batch, of which it needs the shapes only.
 
-    It averages the first *data batch* over the workers, with a collective that breaks under
-    multi-worker strategies. `fit` hands it the iterator of its epochs, which is kept in mind. Fails
-    loudly in `test_unbuilt_model_trains`.
+    Keras averages the first *data batch* over the workers, with a collective that breaks under
+    multi-worker strategies. `fit` hands over the iterator of its epochs, which is kept in mind.
+    Fails loudly in `test_unbuilt_model_trains`.
     """
     if iterator is not None:
         note_iterator(self, iterator)
@@ -58,7 +58,7 @@ def _is_all_built(model):
 
 @hooks.replaces(Trainer, "_make_function")
 def make_function(original, self, step_function):
-    """Trains without XLA, and lets `on_nonfinite="raise"` raise a FloatingPointError.
+    """Train without XLA, and let `on_nonfinite="raise"` raise a FloatingPointError.
 
     XLA has no kernels for TensorFlow's collectives; where the user asks for it, a warning says so.
     """
@@ -71,7 +71,7 @@ def make_function(original, self, step_function):
 
 @hooks.replaces(Trainer, "train_on_batch", "test_on_batch", "predict_on_batch")
 def on_batch(original, self, x, y=None, sample_weight=None, class_weight=None, **kwargs):
-    """Splits the batch: Keras hands the whole one to every replica."""
+    """Split the batch: Keras hands the whole one to every replica."""
     strategy = self._distribute_strategy
     given = {"y": y, "sample_weight": sample_weight, "class_weight": class_weight}
     kwargs |= {name: value for name, value in given.items() if value is not None}
@@ -99,7 +99,7 @@ def on_batch(original, self, x, y=None, sample_weight=None, class_weight=None, *
 
 
 def call_in_order(callback_list):
-    """Lets a `CallbackList` call its callbacks after each batch before the next one begins.
+    """Let a `CallbackList` call its callbacks after each batch before the next one begins.
 
     Without a callback that was given and wants to be called after batches, it does so from another
     thread, while the training goes on: no place for collectives.
@@ -108,10 +108,10 @@ def call_in_order(callback_list):
 
 
 def initial_epoch(model):
-    """Returns the epoch in which `fit` starts: `Model._initial_epoch`, set by BackupAndRestore."""
+    """Return the epoch in which `fit` starts: `Model._initial_epoch`, set by BackupAndRestore."""
     return model._initial_epoch or 0
 
 
 def set_initial_epoch(model, epoch):
-    """Sets the epoch in which `fit` starts; 0 leaves it to the argument of `fit`."""
+    """Set the epoch in which `fit` starts; 0 leaves it to the argument of `fit`."""
     model._initial_epoch = epoch

@@ -14,7 +14,7 @@ WITHOUT_AUTOCAST = {"autocast": False}
 
 @hooks.replaces(losses, "reduce_values")
 def reduce_values(original, values, sample_weight=None, reduction="sum_over_batch_size"):
-    """Reduces the losses of no rows to 0 where Keras knows that there are none, as elsewhere.
+    """Reduce the losses of no rows to 0 where Keras knows that there are none, as elsewhere.
 
     It would leave them as a vector.
     """
@@ -28,7 +28,7 @@ def reduce_values(original, values, sample_weight=None, reduction="sum_over_batc
 
 @hooks.replaces(keras.layers.BatchNormalization, "_moments")
 def moments(original, self, inputs, mask):
-    """Takes the moving moments for those of no rows, which are NaN and would spread to them."""
+    """Take the moving moments for those of no rows, which are NaN and would spread to them."""
     own = original(self, inputs, mask)
     context = our_replica_context()
     is_empty = context.strategy.empty_replicas.is_empty if context else None
@@ -43,7 +43,7 @@ def moments(original, self, inputs, mask):
 
 @hooks.replaces(keras.random.SeedGenerator, "next")
 def next_seed(original, self, ordered=True):
-    """Mixes in the replica's id: with the same seed all replicas would drop the same units."""
+    """Mix in the replica's id: with the same seed all replicas would drop the same units."""
     seed = original(self, ordered)
     context = our_replica_context()
     if not context or context.num_replicas_in_sync == 1:

@@ -34,15 +34,15 @@ class OptimizersOfKeras3(Optimizers):
     """The optimizers of Keras 3, which are built for a list of variables."""
 
     def variables_of(self, optimizer):
-        """Returns the list of variables that a built optimizer was built for."""
+        """Return the list of variables that a built optimizer was built for."""
         return list(optimizer._trainable_variables)
 
     def index_of(self, optimizer, variable):
-        """Returns the number of a variable, Keras's or TensorFlow's, among these."""
+        """Return the number of a variable, Keras's or TensorFlow's, among these."""
         return optimizer._get_variable_index(variable)
 
     def build(self, optimizer, variables):
-        """Makes an optimizer's own variables, if it has none yet."""
+        """Make an optimizer's own variables, if it has none yet."""
         if not optimizer.built:
             with keras.name_scope(optimizer.name):
                 optimizer.build(list(variables))
@@ -59,7 +59,7 @@ begin_together, combine, index_of = (
 
 @hooks.replaces(BaseOptimizer, "build")
 def build_with_reductions(original, self, variables):
-    """Makes the variables of the rule, which have to be there when weights are loaded."""
+    """Make the variables of the rule, which have to be there when weights are loaded."""
     original(self, variables)
     strategy = self._distribution_strategy
     if hasattr(self, "inner_optimizer"):  # a wrapper: the inner one reduces
@@ -71,7 +71,7 @@ def build_with_reductions(original, self, variables):
 @hooks.replaces(BaseOptimizer, "apply")
 @hooks.replaces(MultiOptimizer, "apply")
 def apply_together(original, self, grads, trainable_variables=None):
-    """Takes zeros for the gradients of a replica without rows; `on_nonfinite` may leave a step out.
+    """Take zeros for the gradients of a replica without rows; `on_nonfinite` may leave a step out.
 
     It is where a step begins.
     """
@@ -84,7 +84,7 @@ def apply_together(original, self, grads, trainable_variables=None):
 
 @hooks.replaces(keras.optimizers.LossScaleOptimizer, "check_finite")
 def check_finite(original, self, grads):
-    """Asks all replicas: where one alone overflows, they would part ways and wait without end.
+    """Ask all replicas: where one alone overflows, they would part ways and wait without end.
 
     Keras looks at one replica's gradients, before any reduction.
     """
@@ -97,7 +97,7 @@ def check_finite(original, self, grads):
 
 @hooks.replaces(TFOptimizer, "_all_reduce_sum_gradients")
 def all_reduce_sum_gradients(original, self, grads_and_vars):
-    """Marks the reduction as one of gradients, and gives each its variable's static shape.
+    """Mark the reduction as one of gradients, and give each its variable's static shape.
 
     It is the one place where every optimizer, `train_step`, custom loop and gradient accumulation
     reduces gradients. Fails loudly in `test_every_optimizer_reduction_is_marked`.
@@ -126,7 +126,7 @@ class RestingRate(typing.NamedTuple):
 
 @hooks.replaces(TFOptimizer, "_distributed_tf_update_step")
 def distributed_tf_update_step(original, self, distribution, grads_and_vars, learning_rate):
-    """Lets a replica rest that takes no step of its own, where the rate is a `RestingRate`.
+    """Let a replica rest that takes no step of its own, where the rate is a `RestingRate`.
 
     Keras updates the variables on all local devices.
     """
@@ -149,7 +149,7 @@ def distributed_tf_update_step(original, self, distribution, grads_and_vars, lea
 
 @hooks.replaces(TFOptimizer, "_backend_apply_gradients")
 def backend_apply_gradients(original, self, grads, trainable_variables):
-    """Decides once for all replicas about accumulation and `ema_overwrite_frequency`.
+    """Decide once for all replicas about accumulation and `ema_overwrite_frequency`.
 
     Keras decides with a `cond` in each replica, inside of which no reduction can be made. And a
     wrapper, as `AdaScale`, does the update here.
@@ -173,7 +173,7 @@ def backend_apply_gradients(original, self, grads, trainable_variables):
 
 
 def _accumulate(optimizer, values, variables, step):
-    """Updates with the mean of the values of every so many calls."""
+    """Update with the mean of the values of every so many calls."""
     steps = optimizer.gradient_accumulation_steps
     accumulated = optimizer._accumulated_gradients
     accumulators = [accumulated[index_of(optimizer, variable)] for variable in variables]
@@ -196,7 +196,7 @@ class Step(BaseStep):
     """A step as Keras 3 takes it."""
 
     def update(self, values, variables):
-        """Clips, decays, reduces and updates."""
+        """Clip, decay, reduce and update."""
         values, rate = self.optimizer._clip_gradients(values), self.optimizer.learning_rate
         rests = self.rests()
         if rests is None:
@@ -206,14 +206,14 @@ class Step(BaseStep):
         self.optimizer._backend_update_step(values, variables, rate)
 
     def average(self):
-        """Moves the moving averages of the weights, and from time to time takes them over."""
+        """Move the moving averages of the weights, and from time to time take them over."""
         optimizer = self.optimizer
         optimizer._update_model_variables_moving_average(optimizer._trainable_variables)
         overwrite_weights(optimizer, optimizer.iterations)
 
 
 def overwrite_weights(optimizer, count):
-    """Takes the moving averages for the weights, as often as `ema_overwrite_frequency` says.
+    """Take the moving averages for the weights, as often as `ema_overwrite_frequency` says.
 
     Args:
         optimizer: a built optimizer with `use_ema`; called in each replica.
@@ -233,12 +233,12 @@ def overwrite_weights(optimizer, count):
 
 
 def build(optimizer, variables):
-    """Makes an optimizer's own variables, if it has none yet."""
+    """Make an optimizer's own variables, if it has none yet."""
     _optimizers.build(optimizer, variables)
 
 
 def apply(optimizer, gradients, variables):
-    """Lets an optimizer take a step with this replica's gradients."""
+    """Let an optimizer take a step with this replica's gradients."""
     optimizer.apply(gradients, variables)
 
 
@@ -248,5 +248,5 @@ def is_built(optimizer):
 
 
 def all_variables(optimizer):
-    """Returns all variables of an optimizer, as a list."""
+    """Return all variables of an optimizer, as a list."""
     return list(optimizer.variables)

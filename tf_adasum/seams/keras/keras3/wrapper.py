@@ -28,7 +28,7 @@ class WrapperBase(keras.optimizers.Optimizer):
         super().__init__(learning_rate=lambda: self.learning_rate, name=name)
 
     def apply_gradients(self, grads_and_vars):
-        """Takes pairs of gradients and variables; returns `iterations`."""
+        """Take pairs of gradients and variables; return `iterations`."""
         super().apply_gradients(grads_and_vars)
         return self.iterations
 
@@ -46,22 +46,22 @@ class SelfDecayingOptimizer(keras.optimizers.Optimizer):
 
     @hooks.overrides(BaseOptimizer)
     def _use_weight_decay(self, variable):
-        """Keeps Keras from decaying weights before the step."""
+        """Keep Keras from decaying weights before the step."""
         return False
 
 
 def own_variables(optimizer):
-    """Returns the variables that the optimizer itself has made, not those of an inner one."""
+    """Return the variables that the optimizer itself has made, not those of an inner one."""
     return optimizer._variables[:]
 
 
 def variables_to_save(optimizer):
-    """Returns the variables of a wrapper that Keras does not save by itself."""
+    """Return the variables of a wrapper that Keras does not save by itself."""
     return own_variables(optimizer)
 
 
 def average_weights(optimizer, count):
-    """Moves the moving averages of the weights as Keras does, for the `count`-th time from 0.
+    """Move the moving averages of the weights as Keras does, for the `count`-th time from 0.
 
     Keras counts iterations, and starts the averages in the first.
 
@@ -77,7 +77,7 @@ def average_weights(optimizer, count):
 
 
 def add_accumulator(optimizer):
-    """Makes room for one of the scalars that `Step.measure` returns, where there is accumulation.
+    """Make room for one of the scalars that `Step.measure` returns, where there is accumulation.
 
     Args:
         optimizer: the one that accumulates, built.
@@ -88,7 +88,7 @@ def add_accumulator(optimizer):
 
 
 def exchange_learning_rate(optimizer, learning_rate):
-    """Gives an optimizer another learning rate; returns what it had.
+    """Give an optimizer another learning rate; return what it had.
 
     The property `learning_rate` takes a variable that it replaces out of a list that
     tf.train.Checkpoint tracks, which then refuses to save.
@@ -102,7 +102,7 @@ def exchange_learning_rate(optimizer, learning_rate):
 
 
 def floating(learning_rate):
-    """Returns a learning rate as a tensor that has fractions: a schedule may return an int."""
+    """Return a learning rate as a tensor that has fractions: a schedule may return an int."""
     learning_rate = tf.convert_to_tensor(keras.ops.convert_to_tensor(learning_rate))
     if learning_rate.dtype.is_floating:
         return learning_rate

@@ -1,4 +1,4 @@
-"""What has to come out alike in both lanes: one step on digits, from the same weights."""
+"""What has to come out alike in both stacks: one step on digits, from the same weights."""
 
 import functools
 
@@ -8,7 +8,7 @@ import tensorflow as tf
 from sklearn.datasets import load_digits
 
 from scenarios.basics import scope, use_rule
-from scenarios.callback import rank_of
+from scenarios.callbacks import rank_of
 
 ROWS = 64
 

@@ -10,7 +10,7 @@ from support.stacks import LossScaleOptimizer, copies_of
 
 import tf_adasum
 from scenarios.basics import random_data, use_rule
-from scenarios.callback import rank_of
+from scenarios.callbacks import rank_of
 from tf_adasum import optimizers
 from tf_adasum.callbacks import ReplicaCheck
 from tf_adasum.seams import keras as keras_seam
