@@ -97,6 +97,7 @@ def test_workers_with_devices(group, local_steps):
 
 
 @pytest.mark.parametrize("group", ["3x1"], indirect=True, scope="module")
+@pytest.mark.one_stack
 def test_three_workers(group):
     results = check(group, "lamb", local_steps=2)
     np.testing.assert_array_equal(results[0]["weight0.0"], results[2]["weight0.0"])

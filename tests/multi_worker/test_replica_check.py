@@ -45,6 +45,7 @@ class TestOneReplicaDiffers:
 
 @on("2x1")
 @pytest.mark.parametrize("differs", [False, True])
+@pytest.mark.one_stack
 def test_every_dtype_bit_by_bit(group, differs):
     for result in group.run(scenarios.check_values, differs=differs):
         for dtype in scenarios.DTYPES:
@@ -55,10 +56,12 @@ def test_every_dtype_bit_by_bit(group, differs):
 
 @on("2x1")
 class TestWorkers:
+    @pytest.mark.one_stack
     def test_zero_has_a_sign(self, group):
         for result in group.run(scenarios.negative_zero):
             assert result["raised"][0] == "ReplicasDiffer"
 
+    @pytest.mark.one_stack
     def test_different_lists_are_refused_and_what_one_worker_keeps_is_left_out(self, group):
         for result in group.run(scenarios.different_lists):
             kind, message = result["raised"]
@@ -66,6 +69,7 @@ class TestWorkers:
             assert [*result["alive on one"]] == ["", ""]
 
     @pytest.mark.parametrize("every", [None, 2])
+    @pytest.mark.one_stack
     def test_a_callback_that_not_all_have_is_refused_on_all(self, group, every):
         results = group.run(scenarios.callback_of_one_worker, every=every)
         own = [f"ReplicaCheck(every={every})" if every else "none"]
