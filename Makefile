@@ -5,7 +5,7 @@
 #   make test    every test, on a sample of its cases (tests/support/sampling.py)
 #   make test-all  every case of every test, slow ones too: hours
 #   make test-addons  `make test` on the stack of TensorFlow 2.15, Keras 2 and TensorFlow Addons
-#   make lint    ruff
+#   make lint    ruff and clang-format
 #   make types   mypy, on the public API, aggregation and ops
 #   make sanitize  the tests of the CPU op under AddressSanitizer and UBSan: build/sanitize
 #   make wheel   dist/: a wheel with the op compiled for the TensorFlow of this environment, which
@@ -73,6 +73,7 @@ test-addons:
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $(filter %.h %.cc %.cu %.cuh,$(SOURCES))
 
 types: $(READY)
 	$(BIN)/mypy

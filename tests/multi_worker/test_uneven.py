@@ -48,7 +48,7 @@ class TestFromFunction:
     def test_infinite_on_one_worker_is_refused_on_all(self, group):
         arguments = {"batches": (3, -3), "unknown": False}
         for actual in group.run(scenarios.from_function, timeout=60, **arguments):
-            assert "Received: worker 0: 3, worker 1: infinite" in str(actual["message"])
+            assert "Received: worker 0: 3; worker 1: infinite" in str(actual["message"])
         group.run(basics.reduce_gradients, rule="adasum")  # they can still talk to each other
 
 

@@ -283,7 +283,7 @@ def orthogonality_of_known_gradients(strategy, **options):
     use_rule(strategy, "adasum", **options)
     gradients = [g for g in known_gradients(strategy.num_replicas_in_sync) if g.dtype == tf.float32]
     paths = [f"variable{number}" for number in range(len(gradients))]
-    reductions = strategy.reductions(paths)
+    reductions = strategy.aggregation_state(paths)
     with strategy.scope():
         reductions.measure_orthogonality()
     marker = strategy.gradient_reduction.of(reductions, range(len(paths)))

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_adasum import ops
+from tf_adasum import arguments, ops
 from tf_adasum.aggregation.rules import granularity as granularities
 from tf_adasum.aggregation.rules.base import AggregationRule
 
@@ -60,11 +60,8 @@ class AdaCons(AggregationRule):
     """
 
     def __init__(self, momentum=0.99, granularity="model", rescale=False):
-        is_number = isinstance(momentum, (int, float)) and not isinstance(momentum, bool)
-        if not (is_number and 0 <= momentum < 1):
-            raise ValueError(
-                f"`momentum` of AdaCons must be in [0, 1). Received: momentum={momentum!r}"
-            )
+        expected = "of AdaCons must be in [0, 1)"
+        arguments.check_number("momentum", momentum, expected, at_least=0, below=1)
         if not isinstance(rescale, bool):
             raise ValueError(f"`rescale` must be True or False. Received: rescale={rescale!r}")
         self.momentum = float(momentum)

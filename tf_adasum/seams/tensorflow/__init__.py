@@ -96,7 +96,7 @@ class GradientReduction(CommunicationOptions):
     and context managers do not reach them.
 
     Attributes:
-        reductions: the `Reductions` of the gradients' variables, or None.
+        reductions: the `AggregationState` of the gradients' variables, or None.
         indices: which of these variables the gradients belong to.
     """
 
