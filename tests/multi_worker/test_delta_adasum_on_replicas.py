@@ -18,7 +18,7 @@ OPTIMIZERS = stacks.marked(scenarios.OPTIMIZERS, {"nadam": stacks.needs_nadam})
 
 
 def check(group, name, first=0, **arguments):
-    """Compares weights and slots with one optimizer per replica."""
+    """Compare weights and slots with one optimizer per replica."""
     weights, slots = scenarios.reference(group.replicas, name, **arguments)
     results = group.run(scenarios.steps, name=name, **arguments)
     for worker, result in enumerate(results):

@@ -48,7 +48,7 @@ def is_selected_by_hand(config):
 
 
 def sample(cases):
-    """Returns those of the cases of a test that are taken; skipped ones only if all of them are."""
+    """Return those of the cases of a test that are taken; skipped ones only if all of them are."""
     can_run = [case for case in cases if not case.get_closest_marker("skip")]
     by_chance = sorted(can_run or cases[:1], key=number_of)
     if stacks.IS_KERAS_2 and cases[0].get_closest_marker("one_stack"):
@@ -59,7 +59,7 @@ def sample(cases):
 
 
 def with_every_value(cases):
-    """Returns the first case, and others until every value of each parameter has occurred."""
+    """Return the first case, and others until every value of each parameter has occurred."""
     chosen = cases[:1]
     missing = set().union(*map(values_of, cases)) - values_of(cases[0])
     while missing:
