@@ -35,7 +35,7 @@ def initial_values():
 
 
 def steps(strategy, count, kind="own", steps=STEPS, momentum=0.9, schedule=False, **options):
-    """Steps on `count` gradients each; return the weights, and after each step the estimates.
+    """Take steps on `count` gradients each; return the weights, and after each step the estimates.
 
     Args:
         strategy: the workers' strategy, or None.

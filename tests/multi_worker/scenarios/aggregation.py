@@ -350,7 +350,7 @@ def message_of_a_bad_rule(strategy):
 
 
 def restore_backup(strategy, folder):
-    """Train with AdaCons, is interrupted, and goes on from worker 0's backup alone."""
+    """Train with AdaCons until an interrupt, and go on from worker 0's backup alone."""
     use_rule(strategy, RULES["adacons"]())
     worker = strategy.cluster_resolver.task_id
     x, y = random_data(24)

@@ -63,7 +63,7 @@ def count_reductions(strategy, counts):
 
 
 def steps(strategy, name, wrapped=True, steps=STEPS, local_steps=1, end=False, options=None):
-    """Steps on each replica's own gradients; return weights and slots of each local replica.
+    """Take steps on each replica's own gradients; return weights and slots of each local replica.
 
     Args:
         strategy: the workers' strategy.
