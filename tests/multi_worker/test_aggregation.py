@@ -166,6 +166,7 @@ def test_scenarios_find_the_strategy_as_it_was_made(group):
 
 
 @on(["2x1"])
+@pytest.mark.slow
 def test_orthogonality_with_several_steps_per_execution_and_eagerly(group):
     at_once = group.run(scenarios.track_orthogonality, steps_per_execution=3)[0]
     assert at_once["steps"].tolist() == [3, 6]
@@ -251,6 +252,7 @@ def test_an_embedding_in_a_loop_on_the_device(group):
         np.testing.assert_array_equal(together[1][name], one_by_one[0][name], err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.one_stack
 def test_workers_share_a_host_if_their_addresses_do(tmp_path):
     options = {"local_reduction": "mean", "radix_plan": [2]}

@@ -99,6 +99,7 @@ class TestGoingOn:
         goes_on_as_unbroken(group, tmp_path, [1, 3], batches, together=2, save_freq=4)
 
     @on("1x2")
+    @pytest.mark.slow
     def test_after_an_epoch(self, group, tmp_path):
         goes_on_as_unbroken(group, tmp_path, [2, 1], batches_from(2, 0, 2), data="shuffled steps")
 

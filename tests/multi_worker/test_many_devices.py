@@ -6,7 +6,7 @@ from scenarios import basics
 
 
 @pytest.mark.parametrize(
-    "group", [pytest.param("1x16", marks=pytest.mark.slow), "1x32"], indirect=True, scope="module"
+    "group", ["1x16", pytest.param("1x32", marks=pytest.mark.slow)], indirect=True, scope="module"
 )
 @pytest.mark.one_stack
 def test_many_logical_devices_train(group):
