@@ -32,7 +32,7 @@ needs_compiler = pytest.mark.skipif(
 
 
 def run(*arguments):
-    """Runs Python without a GPU in sight."""
+    """Run Python without a GPU in sight."""
     return subprocess.run(
         [sys.executable, *map(str, arguments)],
         env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
@@ -83,7 +83,7 @@ def test_gpu_benchmark_says_that_there_is_no_gpu():
 
 @pytest.fixture
 def benchmarks(monkeypatch):
-    """Makes the scripts importable."""
+    """Make the scripts importable."""
     monkeypatch.syspath_prepend(BENCHMARKS)
 
 

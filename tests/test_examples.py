@@ -19,13 +19,13 @@ ROOT = pathlib.Path(__file__).parent.parent
 
 @pytest.fixture
 def example(monkeypatch):
-    """Imports an example by its name."""
+    """Import an example by its name."""
     monkeypatch.syspath_prepend(ROOT / "examples")
     return importlib.import_module
 
 
 def run(script, *arguments):
-    """Returns the lines that an example prints."""
+    """Return the lines that an example prints."""
     ended = subprocess.run(
         [sys.executable, f"examples/{script}", *map(str, arguments)],
         cwd=ROOT,

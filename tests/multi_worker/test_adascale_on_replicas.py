@@ -83,6 +83,7 @@ def test_sends_one_number_in_the_same_all_reduce(group):
         assert result["adascale"][1] - result["sgd"][1] == 4 * group.devices
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", ["4x1"], indirect=True, scope="module")
 def test_four_workers(group):
     check(group.run(scenarios.steps, count=4, momentum=0.0), 4, momentum=0.0)

@@ -58,6 +58,7 @@ def assert_combined(results, group, combine, rounding=ROUNDING):
 
 @pytest.mark.feature("radix plans, such as `radix_plan=[2, 2]`")
 @pytest.mark.parametrize(("group", "plan"), PLANS, indirect=["group"], scope="module")
+@pytest.mark.one_stack
 class TestPlans:
     def test_combines_as_the_tree_of_the_plan(self, group, plan):
         results = group.run(scenarios.reduce_by_plan, radix_plan=plan)
@@ -78,6 +79,7 @@ class TestPlans:
 
 
 @on(["2x2"])
+@pytest.mark.one_stack
 class TestOnFourReplicas:
     @pytest.mark.feature("`local_reduction='mean'`: the rule across hosts")
     @pytest.mark.parametrize("averaged", [2, 4])
@@ -155,6 +157,7 @@ class TestTraining:
 
 
 @on(["1x2"])
+@pytest.mark.one_stack
 def test_scenarios_find_the_strategy_as_it_was_made(group):
     """Groups are shared: what one scenario sets must not reach the next."""
     group.run(basics.reduce_gradients, rule="sum")
@@ -163,6 +166,7 @@ def test_scenarios_find_the_strategy_as_it_was_made(group):
 
 
 @on(["2x1"])
+@pytest.mark.slow
 def test_orthogonality_with_several_steps_per_execution_and_eagerly(group):
     at_once = group.run(scenarios.track_orthogonality, steps_per_execution=3)[0]
     assert at_once["steps"].tolist() == [3, 6]
@@ -204,6 +208,7 @@ def test_a_backup_of_the_state_reaches_all_workers(group, tmp_path):
 
 
 @on(["2x1"])
+@pytest.mark.one_stack
 def test_groups_that_differ_between_workers_are_refused(group):
     for result in group.run(scenarios.different_groups):
         assert "in the same groups" in str(result["message"])
@@ -247,6 +252,8 @@ def test_an_embedding_in_a_loop_on_the_device(group):
         np.testing.assert_array_equal(together[1][name], one_by_one[0][name], err_msg=name)
 
 
+@pytest.mark.slow
+@pytest.mark.one_stack
 def test_workers_share_a_host_if_their_addresses_do(tmp_path):
     options = {"local_reduction": "mean", "radix_plan": [2]}
     hosts = ["127.0.0.1", "127.0.0.2"]

@@ -44,7 +44,7 @@ def backups_in(folder):
 
 
 def goes_on_as_unbroken(group, tmp_path, at, batches, plain=False, only_worker_0=False, **options):
-    """Breaks off after the batch `at`, and expects these batches from the restart on."""
+    """Break off after the batch `at`, and expect these batches from the restart on."""
     expected = group.run(scenarios.train_unbroken, folder=str(tmp_path / "unbroken"), **options)
     callbacks = {"plain": plain, "only_worker_0": only_worker_0}
     folder = str(tmp_path / ("{rank}" if only_worker_0 else "broken"))
@@ -99,6 +99,7 @@ class TestGoingOn:
         goes_on_as_unbroken(group, tmp_path, [1, 3], batches, together=2, save_freq=4)
 
     @on("1x2")
+    @pytest.mark.slow
     def test_after_an_epoch(self, group, tmp_path):
         goes_on_as_unbroken(group, tmp_path, [2, 1], batches_from(2, 0, 2), data="shuffled steps")
 

@@ -18,7 +18,7 @@ OPTIMIZERS = stacks.marked(scenarios.OPTIMIZERS, {"nadam": stacks.needs_nadam})
 
 
 def check(group, name, first=0, **arguments):
-    """Compares weights and slots with one optimizer per replica."""
+    """Compare weights and slots with one optimizer per replica."""
     weights, slots = scenarios.reference(group.replicas, name, **arguments)
     results = group.run(scenarios.steps, name=name, **arguments)
     for worker, result in enumerate(results):
@@ -99,6 +99,7 @@ def test_workers_with_devices(group, local_steps):
 
 
 @pytest.mark.parametrize("group", ["3x1"], indirect=True, scope="module")
+@pytest.mark.one_stack
 def test_three_workers(group):
     results = check(group, "lamb", local_steps=2)
     np.testing.assert_array_equal(results[0]["weight0.0"], results[2]["weight0.0"])

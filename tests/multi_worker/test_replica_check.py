@@ -45,6 +45,7 @@ class TestOneReplicaDiffers:
 
 @on("2x1")
 @pytest.mark.parametrize("differs", [False, True])
+@pytest.mark.one_stack
 def test_every_dtype_bit_by_bit(group, differs):
     for result in group.run(scenarios.check_values, differs=differs):
         for dtype in scenarios.DTYPES:
@@ -55,10 +56,12 @@ def test_every_dtype_bit_by_bit(group, differs):
 
 @on("2x1")
 class TestWorkers:
+    @pytest.mark.one_stack
     def test_zero_has_a_sign(self, group):
         for result in group.run(scenarios.negative_zero):
             assert result["raised"][0] == "ReplicasDiffer"
 
+    @pytest.mark.one_stack
     def test_different_lists_are_refused_and_what_one_worker_keeps_is_left_out(self, group):
         for result in group.run(scenarios.different_lists):
             kind, message = result["raised"]
@@ -66,6 +69,7 @@ class TestWorkers:
             assert [*result["alive on one"]] == ["", ""]
 
     @pytest.mark.parametrize("every", [None, 2])
+    @pytest.mark.one_stack
     def test_a_callback_that_not_all_have_is_refused_on_all(self, group, every):
         results = group.run(scenarios.callback_of_one_worker, every=every)
         own = [f"ReplicaCheck(every={every})" if every else "none"]
@@ -90,15 +94,13 @@ WITH_FOUR = [("sgd", "adacons"), ("delta, 3 local steps", "adasum"), ("adascale"
 
 
 @pytest.mark.parametrize(
-    "group, combinations",
-    [("2x1", COMBINATIONS), ("2x2", WITH_FOUR)],
+    "group, optimizer, rule",
+    [*(("2x1", *each) for each in COMBINATIONS), *(("2x2", *each) for each in WITH_FOUR)],
     indirect=["group"],
-    ids=["2x1", "2x2"],
     scope="module",
 )
 @pytest.mark.feature("every rule and optimizer keeps the replicas' weights the same, bit for bit")
-def test_replicas_stay_the_same(group, combinations):
-    for optimizer, rule in combinations:
-        for result in group.run(scenarios.train_and_check, optimizer=optimizer, rule=rule, every=1):
-            # Each of 2 x 2 steps, and at the start.
-            assert result["checks"] == 2 * 2 + 1, (optimizer, rule)
+def test_replicas_stay_the_same(group, optimizer, rule):
+    for result in group.run(scenarios.train_and_check, optimizer=optimizer, rule=rule, every=1):
+        # Each of 2 x 2 steps, and at the start.
+        assert result["checks"] == 2 * 2 + 1

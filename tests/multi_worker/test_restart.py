@@ -64,9 +64,12 @@ def test_adascale_can_be_checkpointed(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory):
+def saved(request, tmp_path_factory):
     """The folder of the files, and each optimizer's results; the processes are gone."""
     folder = tmp_path_factory.mktemp("saved")
+    own = (each for each in request.session.items if each.path == request.path)
+    tests = [each for each in own if "saved" in each.fixturenames]
+    wanted = {each.callspec.params["name"] for each in tests}
     first = WorkerGroup(2, 1, tmp_path_factory.mktemp("first_processes"))
     try:
         return folder, {
@@ -74,6 +77,7 @@ def saved(tmp_path_factory):
                 scenarios.train_and_save, name=name, folder=f"{folder}/{name}", forms=forms
             )
             for name, forms in FORMS.items()
+            if name in wanted
         }
     finally:
         first.close()

@@ -135,6 +135,7 @@ class TestCustomLoop:
 
 
 @on("1x3")
+@pytest.mark.slow
 @EMPTY
 def test_four_rows_on_three_devices(group):
     for rule in ("adasum", "adacons", "mean"):

@@ -47,7 +47,7 @@ def test_worker_0_alone_saves(group, tmp_path):
 
 
 def main():
-    """Writes the golden file; in the stack of TensorFlow 2.21."""
+    """Write the golden file; in the stack of TensorFlow 2.21."""
     from support.worker_group import WorkerGroup
 
     folder = pathlib.Path(sys.argv[1])

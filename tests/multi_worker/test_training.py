@@ -82,6 +82,7 @@ def test_gradients_are_combined_in_eager_mode(group):
 
 @everywhere(LOCAL_AND_DISTRIBUTED)
 @pytest.mark.parametrize("dtype", ["int32", "complex64"])
+@pytest.mark.one_stack
 def test_unusable_gradients_are_refused_on_all_workers(group, dtype):
     for actual in group.run(basics.apply_unusable_gradient, dtype=dtype):
         assert dtype in str(actual["message"])
@@ -150,6 +151,7 @@ class TestTraining:
 
 
 @everywhere(["2x1", "3x1"])
+@pytest.mark.one_stack
 def test_a_large_gradient_travels_in_pieces(group):
     for actual in group.run(basics.reduce_large_gradient, size=12_000_017):
         assert max(actual["errors"]) <= ROUNDING["float32"]
@@ -167,11 +169,13 @@ def test_communication_options_reach_every_collective(group):
 
 
 @everywhere(["1x4"])
+@pytest.mark.one_stack
 def test_local_replicas_need_no_collectives(group):
     assert len(group.run(basics.collective_attributes)[0]["ops"]) == 0
 
 
 @everywhere(["2x1"])
+@pytest.mark.one_stack
 def test_an_exception_on_the_workers_is_reported(group):
     with pytest.raises(WorkerFailed, match="`aggregation` must be one of"):
         group.run(basics.train_with_adam, rule="no such rule")

@@ -8,7 +8,7 @@ Where nothing is selected by hand, slow tests are skipped, and of the cases of a
 - of any other test so many that every value of each of its parameters occurs.
 
 Which ones is chance that does not change from run to run. No test is left out. Everything that is
-selected with `--slow`, `-k`, `-m`, `--last-failed` or by its name, as in file.py::test, runs.
+selected with `--slow`, `-k`, `-m`, `--last-failed` or by its name, file.py or file.py::test, runs.
 """
 
 import collections
@@ -18,8 +18,9 @@ import pytest
 
 from support import stacks
 
-# Where there is a choice, a test takes one of these, so that few worker groups have to start.
-FREQUENT_TOPOLOGIES = ("1x2", "2x1", "2x2")
+# Where a test has the choice it takes one of the first, so that few worker groups have to start
+# and few replicas to be traced.
+PREFERRED_TOPOLOGIES = (("1x2", "2x1"), ("2x2",))
 
 
 def pytest_addoption(parser):
@@ -41,25 +42,24 @@ def pytest_collection_modifyitems(config, items):
 
 def is_selected_by_hand(config):
     option = config.option
-    by_name = any("::" in str(argument) for argument in config.args)
+    by_name = any(argument.partition("::")[0].endswith(".py") for argument in config.args)
     by_word = option.keyword or option.markexpr or getattr(option, "lf", False)
     return bool(option.slow or by_word or by_name)
 
 
 def sample(cases):
-    """Returns those of the cases of a test that are taken; skipped ones only if all of them are."""
+    """Return those of the cases of a test that are taken; skipped ones only if all of them are."""
     can_run = [case for case in cases if not case.get_closest_marker("skip")]
     by_chance = sorted(can_run or cases[:1], key=number_of)
     if stacks.IS_KERAS_2 and cases[0].get_closest_marker("one_stack"):
         return []
     if stacks.IS_KERAS_2 or cases[0].path.parent.name == "multi_worker":
-        by_chance.sort(key=lambda case: topology_of(case) not in FREQUENT_TOPOLOGIES)
-        return by_chance[:1]
+        return sorted(by_chance, key=place_of_topology)[:1]
     return with_every_value(by_chance)
 
 
 def with_every_value(cases):
-    """Returns the first case, and others until every value of each parameter has occurred."""
+    """Return the first case, and others until every value of each parameter has occurred."""
     chosen = cases[:1]
     missing = set().union(*map(values_of, cases)) - values_of(cases[0])
     while missing:
@@ -76,6 +76,12 @@ def values_of(case):
 
 def number_of(case):
     return zlib.crc32(case.nodeid.encode() + bytes([stacks.IS_KERAS_2]))
+
+
+def place_of_topology(case):
+    """Where the topology of a case stands in `PREFERRED_TOPOLOGIES`, or behind all."""
+    places = enumerate(PREFERRED_TOPOLOGIES)
+    return next((i for i, alike in places if topology_of(case) in alike), len(PREFERRED_TOPOLOGIES))
 
 
 def topology_of(case):

@@ -43,7 +43,7 @@ else:
 
 
 def make_devices():
-    """Makes the devices of the replicas; only before TensorFlow runs anything."""
+    """Make the devices of the replicas; only before TensorFlow runs anything."""
     if IS_KERAS_2:
         tf.config.set_logical_device_configuration(
             tf.config.list_physical_devices("CPU")[0],
@@ -65,17 +65,17 @@ def gradients_per_step(count):
 
 
 def devices_of(count):
-    """Returns the devices that a step with so many gradients takes."""
+    """Return the devices that a step with so many gradients takes."""
     return [f"CPU:{index}" for index in range(count if IS_KERAS_2 else 1)]
 
 
 def calls_per_update(count):
-    """Returns how many calls an update takes if it has so many gradients."""
+    """Return how many calls an update takes if it has so many gradients."""
     return 1 if IS_KERAS_2 else count
 
 
 def accumulating(cls, learning_rate, steps, **options):
-    """Returns an optimizer that updates with the mean of so many gradients."""
+    """Return an optimizer that updates with the mean of so many gradients."""
     if not IS_KERAS_2:
         return cls(learning_rate, gradient_accumulation_steps=steps, **options)
     assert calls_at_once() == steps, f"this needs gradients_per_step({steps})"
@@ -83,17 +83,17 @@ def accumulating(cls, learning_rate, steps, **options):
 
 
 def calls_at_once():
-    """Returns how many calls of Keras 3 are one here."""
+    """Return how many calls of Keras 3 are one here."""
     return tf.distribute.get_strategy().num_replicas_in_sync if IS_KERAS_2 else 1
 
 
 def build(optimizer, variables):
-    """Builds an optimizer; a legacy one, too, which Keras builds in its first step."""
+    """Build an optimizer; a legacy one, too, which Keras builds in its first step."""
     keras_seam.build(optimizer, variables)
 
 
 def apply(optimizer, calls, variables):
-    """Takes a step with the gradients of `calls_at_once` calls, a list of lists."""
+    """Take a step with the gradients of `calls_at_once` calls, a list of lists."""
     if not IS_KERAS_2:
         (gradients,) = calls
         optimizer.apply(gradients, variables)
@@ -112,7 +112,7 @@ def apply(optimizer, calls, variables):
 
 
 def apply_in(strategy, optimizer, gradients, variables):
-    """Takes a step of the replicas of a strategy with the same gradients on each."""
+    """Take a step of the replicas of a strategy with the same gradients on each."""
 
     def in_replica():
         if IS_KERAS_2:
@@ -124,7 +124,7 @@ def apply_in(strategy, optimizer, gradients, variables):
 
 
 def legacy_optimizer(name, *args, **options):
-    """Returns an optimizer of Keras 2's older kind; of the only one elsewhere."""
+    """Return an optimizer of Keras 2's older kind; of the only one elsewhere."""
     module = keras.optimizers.legacy if IS_KERAS_2 else keras.optimizers
     return getattr(module, name)(*args, **options)
 
@@ -160,7 +160,7 @@ RUNS_EAGERLY = not IS_KERAS_2
 
 
 def first_of(optimizer):
-    """Returns the variables that an optimizer was built for."""
+    """Return the variables that an optimizer was built for."""
     return optimizer.first_variables if IS_KERAS_2 else optimizer._trainable_variables
 
 
@@ -183,7 +183,7 @@ needs_nadam = pytest.mark.keras3_only(
 
 
 def marked(values, marks):
-    """Returns the parameters of a test, some of them with a marker.
+    """Return the parameters of a test, some of them with a marker.
 
     Args:
         values: of the parameter.
@@ -194,7 +194,7 @@ def marked(values, marks):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Skips tests that are for Keras 3 only, under Keras 2."""
+    """Skip tests that are for Keras 3 only, under Keras 2."""
     for test in items if IS_KERAS_2 else ():
         marker = test.get_closest_marker("keras3_only")
         if marker:
@@ -205,12 +205,12 @@ def pytest_collection_modifyitems(items):
 
 
 def loss_scale_of(optimizer):
-    """Returns the current scale of a `LossScaleOptimizer`, as a tensor."""
+    """Return the current scale of a `LossScaleOptimizer`, as a tensor."""
     return tf.convert_to_tensor(optimizer.loss_scale if IS_KERAS_2 else optimizer.dynamic_scale)
 
 
 def scaled(optimizer, gradients):
-    """Returns gradients as `apply` of a `LossScaleOptimizer` wants them.
+    """Return gradients as `apply` of a `LossScaleOptimizer` wants them.
 
     That of Keras 2 has taken the scale out of them in `get_unscaled_gradients`.
     """
@@ -225,7 +225,7 @@ def is_slot(name):
 
 
 def scale_loss(optimizer, loss):
-    """Returns a loss as an optimizer wants it."""
+    """Return a loss as an optimizer wants it."""
     if not IS_KERAS_2:
         return optimizer.scale_loss(loss)
     is_scaling = isinstance(optimizer, LossScaleOptimizer)
@@ -233,7 +233,7 @@ def scale_loss(optimizer, loss):
 
 
 def state_of(optimizer):
-    """Returns the variables of an optimizer; without `iterations`, where skipped steps count."""
+    """Return the variables of an optimizer; without `iterations`, where skipped steps count."""
     variables = keras_seam.all_variables(optimizer)
     if not IS_KERAS_2:
         return variables
@@ -241,10 +241,10 @@ def state_of(optimizer):
 
 
 def in_model(path):
-    """Returns the path of a variable of a Sequential model; names of Keras 2 lack the model's."""
+    """Return the path of a variable of a Sequential model; names of Keras 2 lack the model's."""
     return path if IS_KERAS_2 else f"sequential/{path}"
 
 
 def copies_of(strategy, variable):
-    """Returns the variables on the local replicas that a Keras variable stands for."""
+    """Return the variables on the local replicas that a Keras variable stands for."""
     return strategy.experimental_local_results(keras_seam.tensorflow_variable(variable))

@@ -71,7 +71,7 @@ class WorkerGroup:
         self._collect(SECONDS_TO_START)
 
     def run(self, scenario, timeout=120, **arguments):
-        """Runs a function on all workers at once.
+        """Run a function on all workers at once.
 
         Args:
             scenario: a function at the top of a module that workers can import, as those of
@@ -100,7 +100,7 @@ class WorkerGroup:
         return [dict(np.load(file)) for file in files]
 
     def close(self):
-        """Ends all processes."""
+        """End all processes."""
         self.has_ended = True
         for process in self._processes:
             with contextlib.suppress(BrokenPipeError):
@@ -115,7 +115,7 @@ class WorkerGroup:
             reply.close()
 
     def _collect(self, timeout):
-        """Waits for one reply of each worker."""
+        """Wait for one reply of each worker."""
         deadline = time.monotonic() + timeout
         failures = []
         for index, reply in enumerate(self._replies):
@@ -144,7 +144,7 @@ class WorkerGroup:
 
 
 def worker_environment(ports, index, devices, hosts=None):
-    """Returns the environment of worker `index` of the cluster on these ports."""
+    """Return the environment of worker `index` of the cluster on these ports."""
     hosts = hosts or ["127.0.0.1"] * len(ports)
     environment = {
         **os.environ,
@@ -162,7 +162,7 @@ def worker_environment(ports, index, devices, hosts=None):
 
 
 def free_ports(count):
-    """Returns distinct ports that nobody uses."""
+    """Return distinct ports that nobody uses."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for one in sockets:

@@ -16,7 +16,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from support import stacks
 
 import tf_adasum
 
@@ -113,7 +112,7 @@ def names(monkeypatch, tmp_path):
     keras.utils.enable_interactive_logging()
 
 
-@pytest.mark.skipif(stacks.IS_KERAS_2, reason="the examples are written for Keras 3")
+@pytest.mark.keras3_only("the examples are written for Keras 3")
 @pytest.mark.parametrize(("module", "docstring"), examples())
 def test_the_example_prints_what_stands_there(module, docstring, names, request):
     own = vars(importlib.import_module(module))
@@ -135,7 +134,7 @@ def test_what_is_skipped_says_why(module, docstring):
             assert SKIPPED.search(line) and SKIPPED.search(line)["reason"], line
 
 
-@pytest.mark.skipif(stacks.IS_KERAS_2, reason="the examples are written for Keras 3")
+@pytest.mark.keras3_only("the examples are written for Keras 3")
 @pytest.mark.parametrize("name", PUBLIC)
 def test_public_classes_and_functions_have_an_example(name):
     thing = operator.attrgetter(name)(tf_adasum)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.one_stack
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "tf_adasum"
 FILES = sorted(PACKAGE.rglob("*.py"))

@@ -96,7 +96,7 @@ class SaveAfter(keras.callbacks.Callback):
 
 
 def train_and_save(strategy, name, folder, forms):
-    """Returns the state when it was saved, and that of the unbroken run at its end."""
+    """Return the state when it was saved, and that of the unbroken run at its end."""
     model = compiled_model(strategy, name, seed=1)
     save = SaveAfter(strategy, folder, forms)
     fit(model, [save])
@@ -104,7 +104,7 @@ def train_and_save(strategy, name, folder, forms):
 
 
 def restore_and_go_on(strategy, name, folder, form, from_worker=None):
-    """Returns the state that was restored, and that at the end.
+    """Return the state that was restored, and that at the end.
 
     Args:
         strategy: the workers' strategy, of other processes than those that saved.

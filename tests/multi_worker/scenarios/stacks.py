@@ -17,7 +17,7 @@ WEIGHTS = 6
 
 
 def combined_gradients(strategy, rule):
-    """Returns how far one step of SGD with learning rate 1 moves each weight.
+    """Return how far one step of SGD with learning rate 1 moves each weight.
 
     Weights, rows and their order come from NumPy; Keras 2 and 3 draw different initial values from
     one seed.

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from support.cuda_library import build_cuda
 
+pytestmark = pytest.mark.one_stack
+
 # Knows some architectures, writes down its arguments, and makes the file it was asked for.
 NVCC = """#!/bin/sh
 case "$1" in

@@ -193,7 +193,7 @@ def test_the_mean_of_the_strategy_is_accepted(trained):
 
 
 def test_warns_once_of_what_is_not_sgd():
-    adascale._warn_where_not_validated.cache_clear()
+    adascale._warn_of_experiment.cache_clear()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(2):
@@ -206,7 +206,7 @@ def test_warns_once_of_what_is_not_sgd():
 
 
 def test_the_warning_points_to_the_line_that_made_it():
-    adascale._warn_where_not_validated.cache_clear()
+    adascale._warn_of_experiment.cache_clear()
     with pytest.warns(UserWarning, match="AdaScale around Adam") as caught:
         AdaScale(keras.optimizers.Adam())
     assert [one.filename for one in caught] == [__file__]

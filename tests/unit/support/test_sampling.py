@@ -107,6 +107,16 @@ def test_what_is_named_without_its_parameters_runs_with_all(outcomes, is_keras_2
     assert len(parameters_of(passed, "test_formula")) == 3
 
 
+def test_a_file_that_is_named_runs_with_all_cases(outcomes, is_keras_2):
+    passed, skipped = outcomes("multi_worker/test_workers.py")
+    assert len(passed) == 6 + 2 + 1 and not skipped
+
+
+def test_a_folder_that_is_named_runs_a_sample(outcomes, is_keras_2):
+    passed, _ = outcomes("multi_worker")
+    assert len(passed) == 2
+
+
 @pytest.mark.parametrize(
     ("expression", "count"),
     [("ways and eagerly and 3x1", 1), ("long or formula or float32", 1 + 3 + 5)],
