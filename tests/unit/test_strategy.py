@@ -122,7 +122,10 @@ def test_wrong_environment_is_refused(two_workers, monkeypatch):
         {"radix_plan": [2]},
         {"radix_plan": (2,)},
         {"aggregation": rules.Sum()},
-        {"communication_options": tf.distribute.experimental.CommunicationOptions(0, 3.0)},
+        pytest.param(
+            {"communication_options": tf.distribute.experimental.CommunicationOptions(0, 3.0)},
+            id="communication_options",
+        ),
         {"devices": ["/device:CPU:0"]},
     ],
     ids=str,

@@ -7,6 +7,9 @@ import importlib.util
 import inspect
 
 import pytest
+
+pytest.importorskip("keras", minversion="3")  # names of TensorFlow 2.21, which comes with Keras 3
+
 import tensorflow as tf
 from support.private_names import private_names
 from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
