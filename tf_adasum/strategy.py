@@ -261,7 +261,7 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         >>> context = tf.distribute.get_replica_context()
         >>> combined = context.all_reduce("SUM", gradients, options=strategy.gradient_reduction)
         """
-        if type(self._aggregation) is rules.Mean:
+        if self._aggregation.is_stock_mean:
             return None
         return tensorflow_seam.GradientReduction()
 
