@@ -125,8 +125,7 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         self._seeding = self._seeds = None  # see `_next_seed`
         keras_seam.install()
         worker_callbacks.install()
-        tensorflow_seam.stop_autotuning_device_datasets()
-        tensorflow_seam.let_collectives_run_in_loops()
+        tensorflow_seam.hooks.install()
         options = _checked_options(communication_options)
         self._options = _without_timeout(options)
         resolver, tasks = cluster_tasks.resolve(cluster_resolver)
@@ -172,8 +171,8 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
                 tensorflow_seam.first_replica(extended),
                 tensorflow_seam.CommunicationOptions(timeout_seconds=remaining),
             )
-            if cross_device_ops.marks:
-                self._watch.started(cross_device_ops.marks.read, tensorflow_seam.abort_collectives)
+            if counters := cross_device_ops.counters:
+                self._watch.started(counters.read, tensorflow_seam.abort_collectives)
             _leave_progress_bars_to_the_first_worker(tasks)
         self._scheme.probe_values()
         self._nonfinite = nonfinite_gradients.NonFinite(self, self._on_nonfinite)
@@ -225,7 +224,7 @@ class AdasumMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
             if cross_device_ops.all_local:
                 yield
                 return
-            with cross_device_ops.key_turns.within(lambda *own: self._gather_from_workers(own)):
+            with cross_device_ops.key_reuse.within(lambda *own: self._gather_from_workers(own)):
                 yield
 
     def watching(self):
