@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
+from support import stacks
 
 import tf_adasum
 from tf_adasum.aggregation import LocalExchange, Scheme, aggregate
@@ -18,13 +19,13 @@ ROOT = pathlib.Path(__file__).parent.parent
 
 @pytest.fixture
 def example(monkeypatch):
-    """Imports an example by its name."""
+    """Import an example by its name."""
     monkeypatch.syspath_prepend(ROOT / "examples")
     return importlib.import_module
 
 
 def run(script, *arguments):
-    """Returns the lines that an example prints."""
+    """Return the lines that an example prints."""
     ended = subprocess.run(
         [sys.executable, f"examples/{script}", *map(str, arguments)],
         cwd=ROOT,
@@ -121,6 +122,7 @@ def test_adacons_is_ahead_of_the_mean_in_the_regression(tmp_path):
     assert row in report.read_text()
 
 
+@stacks.needs_accumulation
 def test_adascale_against_linear_scaling(tmp_path):
     """The same run for S = 1; with S = 4 between T/S and T iterations, and a table of all."""
     steps = 48

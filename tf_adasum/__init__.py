@@ -12,14 +12,22 @@ without TensorFlow; or at once where Keras was imported before, so that it can l
 
 import importlib
 import sys
+import typing
 
-from tf_adasum._version import __version__
+from tf_adasum._version import KERAS_OF_ADDONS, TENSORFLOW, TENSORFLOW_OF_ADDONS, __version__
+
+if typing.TYPE_CHECKING:
+    from tf_adasum import callbacks, ops, optimizers, schedules
+    from tf_adasum.aggregation import adasum, rules
+    from tf_adasum.cross_device_ops import AdasumCrossDeviceOps
+    from tf_adasum.errors import ReplicasDiffer, WorkerLostError
+    from tf_adasum.strategy import AdasumMirroredStrategy
 
 _MODULE_OF = {
     "AdasumCrossDeviceOps": "tf_adasum.cross_device_ops",
     "AdasumMirroredStrategy": "tf_adasum.strategy",
     "WorkerLostError": "tf_adasum.errors",
-    "ReplicasDiffer": "tf_adasum.replicas.equal_variables",
+    "ReplicasDiffer": "tf_adasum.errors",
     "adasum": "tf_adasum.aggregation",
     "rules": "tf_adasum.aggregation",
 }
@@ -39,7 +47,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> typing.Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
@@ -50,21 +58,22 @@ def __getattr__(name):
         if error.name != "tensorflow":
             raise
         raise ImportError(
-            "tf_adasum needs TensorFlow 2.21 (or 2.15, with Keras 2), of which there are two "
-            "packages: install one with pip install 'tensorflow-cpu>=2.21,<2.22', or with GPUs "
-            "pip install 'tensorflow[and-cuda]>=2.21,<2.22'."
+            f"tf_adasum needs TensorFlow {TENSORFLOW} (or {TENSORFLOW_OF_ADDONS}, with Keras "
+            f"{KERAS_OF_ADDONS}), of which there are two packages: install one with pip install "
+            f"'tensorflow-cpu=={TENSORFLOW}.*', or with GPUs pip install "
+            f"'tensorflow[and-cuda]=={TENSORFLOW}.*'."
         ) from error
 
 
-def _register():
-    """Lets Keras find the classes of saved models, where Keras is there already."""
+def _register() -> None:
+    """Let Keras find the classes of saved models, where Keras is there already."""
     keras = sys.modules.get("keras")
     if getattr(keras, "backend", None) and keras.backend.backend() == "tensorflow":
         for name in ("callbacks", "optimizers", "schedules"):
             importlib.import_module(f"tf_adasum.{name}")
 
 
-def __dir__():
+def __dir__() -> list[str]:
     return sorted(__all__)
 
 

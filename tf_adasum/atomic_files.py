@@ -1,56 +1,65 @@
-"""Files that are there as a whole or not at all, whenever the process is killed.
+"""Files that exist as a whole or not at all, whenever the process is killed.
 
-A file is written under another name in the same directory, brought to the disk, and renamed, which
+A file is written under another name in the same directory, flushed to the disk, and renamed, which
 POSIX does in one step. Standard library only.
 """
+
+from __future__ import annotations
 
 import contextlib
 import os
 import re
 import uuid
+from collections.abc import Iterator
 
-# What a file that is being written is called; its end stays, because Keras chooses a format by it.
+# How the name of an unfinished file begins; its end stays, because Keras chooses a format by it.
 UNFINISHED = ".unfinished-"
 
 
-def is_local(path):
-    """Whether a path, a str or a `pathlib.Path`, is one of this machine's file system."""
+def is_local(path: str | os.PathLike) -> bool:
+    """Say whether a path is in this machine's file system, and no URL such as "gs://…".
+
+    Example:
+        >>> is_local("/tmp/model.keras"), is_local("gs://bucket/model.keras")
+        (True, False)
+    """
     return not re.match(r"^[a-zA-Z][a-zA-Z0-9+.-]*://", os.fspath(path))
 
 
 @contextlib.contextmanager
-def replacing(path):
-    """Yields the path to write to; afterwards, the file is at `path`, in place of another one.
+def replacing(path: str | os.PathLike) -> Iterator[str]:
+    """Context that yields the path to write to, and moves the file to `path` at its end.
 
-    Where writing fails, nothing is left and `path` is as it was. Where the process is killed, a
+    If writing fails, nothing is left behind and `path` is as it was. If the process is killed, a
     file whose name begins with `UNFINISHED` may be left beside it.
 
     Args:
-        path: a local path, str or `pathlib.Path`. Permissions are those of a new file.
+        path: a local path. The file there, if any, is replaced by one with a new file's
+            permissions.
     """
     # A link stays one: what it points to is replaced.
     folder, name = os.path.split(os.path.realpath(path))
     unfinished = os.path.join(folder, f"{UNFINISHED}{uuid.uuid4().hex[:8]}-{name}")
     try:
         yield unfinished
-        _to_the_disk(unfinished)
+        _flush(unfinished)
         os.replace(unfinished, os.path.join(folder, name))
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.remove(unfinished)
         raise
-    _to_the_disk(folder)  # the new name
+    _flush(folder)  # the new name
 
 
-def remove_unfinished(folder):
-    """Removes what killed processes have left in a directory that nobody else writes to."""
+def remove_unfinished(folder: str | os.PathLike) -> None:
+    """Remove what killed processes have left in a directory that nobody else writes to."""
     for name in os.listdir(folder):
         if name.startswith(UNFINISHED):
             with contextlib.suppress(OSError):  # not ours: a directory
                 os.remove(os.path.join(folder, name))
 
 
-def _to_the_disk(path):
+def _flush(path):
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,15 +1,25 @@
 """AdasumCrossDeviceOps: gradient reductions go through a rule, all others stay TensorFlow's."""
 
+from __future__ import annotations
+
 import functools
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from tf_adasum import ops
-from tf_adasum.aggregation import CollectiveExchange, LocalExchange, Scheme, aggregate
+from tf_adasum.aggregation import (
+    CollectiveExchange,
+    LocalExchange,
+    RuleApplication,
+    Scheme,
+    aggregate,
+    rules,
+)
 from tf_adasum.aggregation.groups import CollectiveGroup
 from tf_adasum.aggregation.rules.checks import is_own
-from tf_adasum.seams.tensorflow import GradientCrossDeviceOps
+from tf_adasum.seams import tensorflow as tensorflow_seam
 
 # TensorFlow's all-to-all names its buffers by source and destination rank without a separator, so
 # that ranks (1, 11) and (11, 1) of one process collide.
@@ -20,7 +30,7 @@ MOST_DEVICES_IN_ALL_TO_ALL = 11
 GATHERED_BYTES = 4 * 2**20
 
 
-class AdasumCrossDeviceOps(GradientCrossDeviceOps):
+class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
     """The `tf.distribute.CrossDeviceOps` that `AdasumMirroredStrategy` installs.
 
     A reduction marked as one of gradients becomes ``Σ_i c_i g_i`` with the rule's coefficients. Any
@@ -32,18 +42,36 @@ class AdasumCrossDeviceOps(GradientCrossDeviceOps):
     collectives.
 
     Args:
-        scheme: the `aggregation.Scheme`, or an `AggregationRule` for one without anything special.
-        devices: this worker's devices.
-        group_size: the number of replicas on all workers.
-        options: default `tf.distribute.experimental.CommunicationOptions`; `bytes_per_pack` is the
-            size of a bucket.
-        collective_keys: the strategy's; None makes new ones.
+        scheme: a `tf_adasum.rules.AggregationRule`, or the strategy's `aggregation.Scheme`.
+        devices: list of str, this worker's devices.
+        group_size: int, the number of replicas on all workers.
+        options: `tf.distribute.experimental.CommunicationOptions` of reductions that have none of
+            their own; `bytes_per_pack` is the size of a bucket.
+        collective_keys: the strategy's. Defaults to new ones.
 
     Raises:
         ValueError: with more than 11 devices on each of several workers.
+
+    Example:
+        >>> strategy = tf.distribute.MirroredStrategy(
+        ...     ["CPU:0"],
+        ...     cross_device_ops=tf_adasum.AdasumCrossDeviceOps(
+        ...         tf_adasum.rules.Adasum(),
+        ...         devices=["CPU:0"],
+        ...         group_size=1,
+        ...         options=tf.distribute.experimental.CommunicationOptions(),
+        ...     ),
+        ... )
     """
 
-    def __init__(self, scheme, devices, group_size, options, collective_keys=None):
+    def __init__(
+        self,
+        scheme: Scheme | rules.AggregationRule,
+        devices: Sequence[str],
+        group_size: int,
+        options: tf.distribute.experimental.CommunicationOptions,
+        collective_keys: object | None = None,
+    ):
         if group_size > len(devices) > MOST_DEVICES_IN_ALL_TO_ALL:
             raise ValueError(
                 f"At most {MOST_DEVICES_IN_ALL_TO_ALL} devices per worker can be used on several "
@@ -57,40 +85,46 @@ class AdasumCrossDeviceOps(GradientCrossDeviceOps):
         self._replica_of_rank = np.arange(group_size)
         self._first_replica = 0
 
-    def meet(self, first_replica, options):
-        """Finds out which replica has which rank; every worker has to call it.
+    def meet(
+        self, first_replica: int, options: tf.distribute.experimental.CommunicationOptions
+    ) -> None:
+        """Find out which replica has which rank; every worker has to call it.
 
         Args:
             first_replica: id of this worker's first replica.
             options: `CommunicationOptions`; its timeout bounds the wait for the other workers.
         """
-
         local_replicas = range(first_replica, first_replica + len(self.local_devices))
         gathered = self.gather([np.array([replica]) for replica in local_replicas], options)
         self._first_replica = first_replica
         self._replica_of_rank = gathered[:, 0]
 
-    def gather_from_workers(self, vector, options):
-        """Brings a small int64 or float64 array ``[k]`` of each worker to all: ``[workers, k]``."""
-        own = np.asarray(vector)
-        devices = len(self.local_devices)
-        return self.gather_from_replicas([own] * devices, options)[::devices]
-
-    def gather_from_replicas(self, vectors, options):
-        """Brings a small int64 or float64 array ``[k]`` of each replica to all: ``[replicas, k]``.
+    def gather_from_workers(
+        self, vector: np.ndarray, options: tf.distribute.experimental.CommunicationOptions
+    ) -> np.ndarray:
+        """Bring a small vector of each worker to all of them; every worker has to call it.
 
         Args:
-            vectors: for each local replica its array.
+            vector: int64 or float64 array ``[k]``.
             options: `CommunicationOptions`.
-        """
-        return self.gather(vectors, options)[np.argsort(self._replica_of_rank)]
 
-    def combine_gradients(self, gradients, options):
-        """Combines the gradients of the local replicas with those of all others.
+        Returns:
+            NumPy array ``[workers, k]``, in the order of the workers' ranks.
+        """
+        devices = len(self.local_devices)
+        of_ranks = self.gather([np.asarray(vector)] * devices, options)
+        return of_ranks[np.argsort(self._replica_of_rank)][::devices]
+
+    def combine_gradients(
+        self,
+        gradients: list[list[tf.Tensor | tf.IndexedSlices]],
+        options: tensorflow_seam.GradientReduction,
+    ) -> list[list[tf.Tensor | tf.IndexedSlices]]:
+        """Combine the gradients of the local replicas with those of all others.
 
         Args:
             gradients: for each local replica the list of its gradients.
-            options: merged `CommunicationOptions`.
+            options: the merged options.
 
         Returns:
             For each local replica the list of combined gradients, on its device.
@@ -102,7 +136,7 @@ class AdasumCrossDeviceOps(GradientCrossDeviceOps):
             return self._combine_locally(gradients, options)
         return self._combine_collectively(gradients, options)
 
-    def leaves_one_gradient_alone(self, options):
+    def leaves_one_gradient_alone(self, options: tensorflow_seam.GradientReduction) -> bool:
         """Whether combining the gradients of a single replica changes nothing."""
         reductions = options.reductions
         is_measured = reductions is not None and reductions.measures_orthogonality
@@ -134,7 +168,9 @@ class AdasumCrossDeviceOps(GradientCrossDeviceOps):
                 _keep(options, application, local)
         return combined
 
-    def _application(self, options, local):
+    def _application(
+        self, options: tensorflow_seam.GradientReduction, local: int
+    ) -> RuleApplication | None:
         if options.reductions is not None:
             return options.reductions.application(options.indices, local)
         if self.scheme.whole_rule.initial_state(1, self.replicas):

@@ -13,7 +13,6 @@ import argparse
 import dataclasses
 import importlib
 import importlib.metadata
-import json
 import os
 import shutil
 import socket
@@ -21,16 +20,22 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 
-from tf_adasum._version import __version__
+from tf_adasum._version import (
+    ADDONS,
+    KERAS,
+    KERAS_OF_TENSORFLOW,
+    PYTHON,
+    TENSORFLOW_OF_ADDONS,
+    __version__,
+    series,
+)
+from tf_adasum.cluster import tf_config
 from tf_adasum.launch import visible_gpus
 
 OK, NOTE, WARN, FAIL = "ok", "note", "warn", "FAIL"
 
-_PYTHON_VERSIONS = ((3, 11), (3, 12), (3, 13))
-# The lanes: the series of Keras that goes with a series of TensorFlow.
-_LANES = {"2.21": "3.15", "2.15": "2.15"}
 _INSTALL = (
-    "pip install 'tf-adasum[cpu]' or 'tf-adasum[cuda]', or for TensorFlow 2.15 "
+    f"pip install 'tf-adasum[cpu]' or 'tf-adasum[cuda]', or for TensorFlow {TENSORFLOW_OF_ADDONS} "
     "'tf-adasum[addons]'; in a checkout: -e '.[cpu]'"
 )
 _BUILD = (
@@ -41,7 +46,14 @@ _BUILD = (
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """One line of the report: what was found about a subject, and the fix if it needs one."""
+    """One line of the report: what was found about a subject, and the fix if it needs one.
+
+    Attributes:
+        level: `OK`, `NOTE`, `WARN` or `FAIL`.
+        subject: what was looked at, such as "keras".
+        text: what was found.
+        fix: what to do about it. Defaults to None: nothing.
+    """
 
     level: str
     subject: str
@@ -61,10 +73,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the report.
 
     Args:
-        arguments: the command line after the program's name; default ``sys.argv[1:]``.
+        arguments: the command line after the program's name. Defaults to ``sys.argv[1:]``.
 
     Returns:
-        0 when tf_adasum can be used, 1 when something must be done first.
+        The exit code: 0 when tf_adasum can be used, 1 when something must be done first.
+
+    Raises:
+        SystemExit: with code 2 and a message on stderr for any argument; with 0 for ``--help``.
+
+    Example:
+        >>> main([])  # takes half a minute, and depends on the machine  # doctest: +SKIP
+        0
     """
     argparse.ArgumentParser(
         prog="python -m tf_adasum.doctor",
@@ -114,11 +133,10 @@ def check_python(version: tuple[int, ...] | None = None) -> list[Finding]:
     """Compare the running Python, and name our own version."""
     version = tuple(sys.version_info[:3]) if version is None else version
     text = ".".join(map(str, version))
-    supported = ", ".join(".".join(map(str, each)) for each in _PYTHON_VERSIONS)
     own = Finding(OK, "tf_adasum", __version__)
-    if version[:2] in _PYTHON_VERSIONS:
+    if series(text) in PYTHON:
         return [own, Finding(OK, "python", text)]
-    fix = f"make an environment with one of Python {supported}"
+    fix = f"make an environment with one of Python {', '.join(PYTHON)}"
     return [own, Finding(FAIL, "python", f"{text} is not supported", fix)]
 
 
@@ -141,7 +159,7 @@ def check_distributions(
         text = "neither tensorflow nor tensorflow-cpu is installed as a package"
         return [Finding(WARN, "tensorflow", text, _INSTALL)]
     (version,) = found.values()
-    return [_series_finding("tensorflow", text, version, *_LANES)]
+    return [_series_finding("tensorflow", text, version, *KERAS_OF_TENSORFLOW)]
 
 
 def check_tensorflow_import() -> list[Finding]:
@@ -152,20 +170,21 @@ def check_tensorflow_import() -> list[Finding]:
     except Exception as error:  # a broken installation raises more than ImportError
         fix = f"pip uninstall -y tensorflow tensorflow-cpu, then {_INSTALL}"
         return [Finding(FAIL, "import", f"TensorFlow: {_describe(error)}", fix)]
-    return [_series_finding("import", f"TensorFlow {version}", version, *_LANES)]
+    return [_series_finding("import", f"TensorFlow {version}", version, *KERAS_OF_TENSORFLOW)]
 
 
 def check_keras() -> list[Finding]:
     """Compare Keras and the backend it was told to use."""
-    series = _keras_series(importlib.import_module("tensorflow").__version__)
+    tensorflow = importlib.import_module("tensorflow").__version__
+    wanted = KERAS_OF_TENSORFLOW.get(series(tensorflow), KERAS)
     fix = 'set KERAS_BACKEND=tensorflow, or "backend": "tensorflow" in ~/.keras/keras.json'
     try:
         keras = importlib.import_module("keras")
         version, backend = keras.__version__, keras.backend.backend()
     except Exception as error:  # Keras imports its backend, which may not be installed
-        fix = f"{fix}; if it is: pip install --force-reinstall 'keras=={series}.*'"
+        fix = f"{fix}; if it is: pip install --force-reinstall 'keras=={wanted}.*'"
         return [Finding(FAIL, "keras", _describe(error), fix)]
-    findings = [_series_finding("keras", version, version, series)]
+    findings = [_series_finding("keras", version, version, wanted)]
     if backend == "tensorflow":
         return [*findings, Finding(OK, "keras", "backend tensorflow")]
     return [*findings, Finding(FAIL, "keras", f"backend {backend}, not tensorflow", fix)]
@@ -174,14 +193,14 @@ def check_keras() -> list[Finding]:
 def check_addons(
     version_of: Callable[[str], str | None] | None = None,
 ) -> list[Finding]:
-    """Look for TensorFlow Addons where there is Keras 2: `optimizers.LAMB` is made of it."""
-    if not importlib.import_module("tensorflow").__version__.startswith("2.15."):
+    """Look for TensorFlow Addons on its stack: `optimizers.LAMB` is made of it there."""
+    if series(importlib.import_module("tensorflow").__version__) != TENSORFLOW_OF_ADDONS:
         return []
     version = (version_of or _installed_version)("tensorflow-addons")
     if version is None:
         text = "not installed; only needed for optimizers.LAMB: pip install"
-        return [Finding(NOTE, "addons", f"{text} 'tensorflow-addons==0.23.*'")]
-    return [_series_finding("addons", f"TensorFlow Addons {version}", version, "0.23")]
+        return [Finding(NOTE, "addons", f"{text} 'tensorflow-addons=={ADDONS}.*'")]
+    return [_series_finding("addons", f"TensorFlow Addons {version}", version, ADDONS)]
 
 
 def check_compiler(which: Callable[[str], str | None] = shutil.which) -> list[Finding]:
@@ -243,41 +262,19 @@ def check_arithmetic() -> list[Finding]:
 
 def check_tf_config(environment: Mapping[str, str] | None = None) -> list[Finding]:
     """Check the cluster described by ``TF_CONFIG``, if there is one."""
-    text = (os.environ if environment is None else environment).get("TF_CONFIG")
+    text = (os.environ if environment is None else environment).get(tf_config.NAME)
     if not text:
-        return [Finding(NOTE, "TF_CONFIG", "not set: one process, no cluster")]
+        return [Finding(NOTE, tf_config.NAME, "not set: one process, no cluster")]
     try:
-        kind, index, addresses = _parse_tf_config(text)
+        cluster = tf_config.parse(text)
     except ValueError as error:
-        fix = (
-            '{"cluster": {"worker": ["host0:port", "host1:port"]}, '
-            '"task": {"type": "worker", "index": 0}}, or start with tf-adasum-launch'
-        )
-        return [Finding(FAIL, "TF_CONFIG", str(error), fix)]
-    found = Finding(OK, "TF_CONFIG", f"{kind} {index} of {', '.join(addresses)}")
-    return [found, _port_finding(int(addresses[index].rpartition(":")[2]))]
-
-
-def _parse_tf_config(text: str) -> tuple[str, int, list[str]]:
-    """Return this task's type and index and the addresses of that type, or raise ValueError."""
-    try:
-        config = json.loads(text)
-        kind, index = config["task"]["type"], int(config["task"]["index"])
-        addresses = list(config["cluster"][kind])
-        everyone = [address for group in config["cluster"].values() for address in group]
-    except json.JSONDecodeError as error:
-        raise ValueError(f"not valid JSON: {error}") from error
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"no usable cluster and task in it: {_describe(error)}") from error
-    for address in everyone:
-        host, _, port = str(address).rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise ValueError(f"{address!r} is not host:port")
-    if len(set(everyone)) < len(everyone):
-        raise ValueError("an address appears more than once")
-    if not 0 <= index < len(addresses):
-        raise ValueError(f"task index {index}, but {len(addresses)} addresses of type {kind!r}")
-    return kind, index, addresses
+        fix = f"{tf_config.EXAMPLE}, or start with tf-adasum-launch"
+        return [Finding(FAIL, tf_config.NAME, str(error), fix)]
+    if cluster is None:
+        return [Finding(NOTE, tf_config.NAME, "no cluster in it: one process")]
+    text = f"{cluster.names[cluster.rank]} of {', '.join(cluster.addresses)}"
+    _, port = cluster.host_and_port(cluster.rank)
+    return [Finding(OK, tf_config.NAME, text), _port_finding(port)]
 
 
 def _port_finding(port: int) -> Finding:
@@ -289,22 +286,16 @@ def _port_finding(port: int) -> Finding:
             probe.bind(("", port))
         except OSError as error:
             fix = f"end the process that holds it (ss -ltnp 'sport = :{port}') or change the port"
-            return Finding(FAIL, "TF_CONFIG", f"port {port}: {error.strerror}", fix)
-    return Finding(OK, "TF_CONFIG", f"port {port} is free")
+            return Finding(FAIL, tf_config.NAME, f"port {port}: {error.strerror}", fix)
+    return Finding(OK, tf_config.NAME, f"port {port} is free")
 
 
-def _series_finding(subject: str, text: str, version: str, *series: str) -> Finding:
+def _series_finding(subject: str, text: str, version: str, *supported: str) -> Finding:
     """Compare a version with the series that are supported."""
-    if any(version.startswith(f"{each}.") for each in series):
+    if series(version) in supported:
         return Finding(OK, subject, text)
-    supported = " or ".join(f"{each}.x" for each in series)
-    return Finding(FAIL, subject, f"{text} is not supported", f"{supported}: {_INSTALL}")
-
-
-def _keras_series(tensorflow_version: str) -> str:
-    """Return the series of Keras of a TensorFlow's lane; of the main lane for an unknown one."""
-    series = ".".join(tensorflow_version.split(".")[:2])
-    return _LANES.get(series, next(iter(_LANES.values())))
+    wanted = " or ".join(f"{each}.x" for each in supported)
+    return Finding(FAIL, subject, f"{text} is not supported", f"{wanted}: {_INSTALL}")
 
 
 def _installed_version(name: str) -> str | None:

@@ -1,4 +1,4 @@
-"""What this package raises that no other exception says."""
+"""The exceptions that this package raises by a name of its own."""
 
 
 class WorkerLostError(RuntimeError):
@@ -7,3 +7,11 @@ class WorkerLostError(RuntimeError):
     The message names it and says what to do. TensorFlow's collectives stay unusable until the
     process starts again; saving weights still works.
     """
+
+
+class ReplicasDiffer(RuntimeError):
+    """Replicas hold different values of a variable that they share; raised on all workers."""
+
+
+class DamagedBackup(Exception):
+    """A backup is cut off or damaged; the message names the file."""

@@ -1,10 +1,13 @@
 """Learning rate schedules for S times the batch: the baselines of AdaScale."""
 
-import sys
+from __future__ import annotations
+
+from typing import Any
 
 import keras
 import tensorflow as tf
 
+from tf_adasum import arguments
 from tf_adasum.seams import keras as keras_seam
 
 
@@ -24,10 +27,11 @@ class LinearScalingWarmup(keras.optimizers.schedules.LearningRateSchedule):
     Args:
         learning_rate: ``lr``: a float, or the `keras.optimizers.schedules.LearningRateSchedule` of
             the run with S = 1.
-        scale: S, 1 or more; for data-parallel training the number of replicas.
-        total_steps: T, the iterations of the run with S = 1.
-        warmup: w, in [0, 1]; 0 starts with S times the learning rate.
-        iterations: n; None, ⌈T / S⌉.
+        scale: S, a number, 1 or more; for data-parallel training the number of replicas.
+        total_steps: T, an int, the iterations of the run with S = 1.
+        warmup: w, a float in [0, 1], the fraction of all iterations that warms up; 0 starts with S
+            times the learning rate. Defaults to `5 / 90`.
+        iterations: n, an int. Defaults to `None`: ⌈T / S⌉.
 
     Raises:
         ValueError: for a number out of its range, or something that is no such number or schedule.
@@ -48,44 +52,49 @@ class LinearScalingWarmup(keras.optimizers.schedules.LearningRateSchedule):
         Johnson et al., ICML 2020 (arXiv 2007.05105), table 2.
     """
 
-    def __init__(self, learning_rate, *, scale, total_steps, warmup=5 / 90, iterations=None):
+    def __init__(
+        self,
+        learning_rate: float | keras.optimizers.schedules.LearningRateSchedule,
+        *,
+        scale: float,
+        total_steps: int,
+        warmup: float = 5 / 90,
+        iterations: int | None = None,
+    ):
         is_schedule = isinstance(learning_rate, keras.optimizers.schedules.LearningRateSchedule)
-        if not (is_schedule or (_is_number(learning_rate) and learning_rate >= 0)):
-            raise ValueError(
-                "`learning_rate` must be a float, 0 or more, or a LearningRateSchedule. "
-                f"Received: learning_rate={learning_rate!r}"
-            )
-        if not (_is_number(scale) and scale >= 1):
-            raise ValueError(
-                f"`scale` must be a finite number of batches per step, 1 or more. "
-                f"Received: scale={scale!r}"
-            )
-        if not (_is_number(warmup) and 0 <= warmup <= 1):
-            raise ValueError(
-                f"`warmup` must be a fraction of all iterations, in [0, 1]. "
-                f"Received: warmup={warmup!r}"
-            )
-        _check_count("total_steps", total_steps)
+        if not is_schedule:
+            expected = "must be a float, 0 or more, or a LearningRateSchedule"
+            arguments.check_number("learning_rate", learning_rate, expected, at_least=0)
+        expected = "must be a finite number of batches per step, 1 or more"
+        arguments.check_number("scale", scale, expected, at_least=1)
+        expected = "must be a fraction of all iterations, in [0, 1]"
+        arguments.check_number("warmup", warmup, expected, at_least=0, at_most=1)
+        expected = "must be a number of iterations, an int of 1 or more"
+        arguments.check_count("total_steps", total_steps, expected)
         if iterations is not None:
-            _check_count("iterations", iterations)
+            arguments.check_count("iterations", iterations, expected)
         self.learning_rate = learning_rate if is_schedule else float(learning_rate)
-        self.scale = scale
+        self.scale = scale if isinstance(scale, int) else float(scale)
         self.total_steps = total_steps
         self.warmup = float(warmup)
         self._given_iterations = iterations
 
     @property
-    def iterations(self):
-        """n: how many steps to train."""
+    def iterations(self) -> int:
+        """n, the number of steps to train."""
         if self._given_iterations is not None:
             return self._given_iterations
         return int(-(-self.total_steps // self.scale))
 
-    def __call__(self, step):
-        """Returns η, a scalar tensor of the dtype that the schedule has, or Keras's default.
+    def __call__(self, step: Any) -> tf.Tensor:
+        """Return the learning rate η of a step.
 
         Args:
             step: t, a scalar: a Python number, a tensor or a variable; read as int64.
+
+        Returns:
+            A scalar tensor of the schedule's dtype; of Keras's default for a `learning_rate` that
+            is a float.
         """
         t = tf.cast(step, tf.int64)
         learning_rate = self.learning_rate
@@ -95,16 +104,16 @@ class LinearScalingWarmup(keras.optimizers.schedules.LearningRateSchedule):
         learning_rate = keras_seam.floating(learning_rate)
         return learning_rate * tf.cast(self._factor(t), learning_rate.dtype)
 
-    def _factor(self, t):
-        """What warm-up has made of the learning rate: from 1 to S, float64."""
+    def _factor(self, t: tf.Tensor) -> tf.Tensor:
+        """Return by what the learning rate is multiplied: from 1 to S, float64."""
         warmup_iterations = self.warmup * self.iterations
         if warmup_iterations == 0:
             return tf.constant(self.scale, tf.float64)
         progress = tf.minimum(tf.cast(t, tf.float64) / warmup_iterations, 1)
         return 1 + (self.scale - 1) * progress
 
-    def get_config(self):
-        """Returns the constructor's arguments."""
+    def get_config(self) -> dict[str, Any]:
+        """Return the constructor's arguments."""
         learning_rate = self.learning_rate
         if not isinstance(learning_rate, float):
             learning_rate = keras.optimizers.schedules.serialize(learning_rate)
@@ -117,22 +126,9 @@ class LinearScalingWarmup(keras.optimizers.schedules.LearningRateSchedule):
         }
 
     @classmethod
-    def from_config(cls, config):
-        """Returns a schedule made from what `get_config` returned."""
+    def from_config(cls, config: dict[str, Any]) -> LinearScalingWarmup:
+        """Return a schedule made from what `get_config` returned."""
         learning_rate = config["learning_rate"]
         if isinstance(learning_rate, dict):
             learning_rate = keras.optimizers.schedules.deserialize(learning_rate)
         return cls(**config | {"learning_rate": learning_rate})
-
-
-def _is_number(value):
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return is_number and abs(value) <= sys.float_info.max  # an int can be too large for a float
-
-
-def _check_count(name, value):
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(
-            f"`{name}` must be a number of iterations, an int of 1 or more. "
-            f"Received: {name}={value!r}"
-        )

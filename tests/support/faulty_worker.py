@@ -43,7 +43,7 @@ def happen():
     elif fault == "differ":  # a collective of its own
         import tensorflow as tf
 
-        tf.distribute.get_strategy().common_seed()
+        tf.distribute.get_strategy().seeds.common()
 
 
 def at_start():

@@ -98,7 +98,7 @@ def test_a_missing_op_is_a_warning_with_the_build_command(stub, capsys):
 @pytest.mark.parametrize(
     ("version", "level"), [("0.23.0", OK), ("0.22.0", FAIL), (None, NOTE)], ids=str
 )
-def test_addons_are_looked_for_in_their_lane(stub, version, level):
+def test_addons_are_looked_for_on_their_stack(stub, version, level):
     stub(version="2.15.1", keras="2.15.0")
     (finding,) = doctor.check_addons(lambda name: version)
     assert finding.level == level
@@ -244,8 +244,9 @@ def test_gpus_that_tensorflow_does_not_see(stub, visible, gpus, expected):
 
 
 def tf_config(addresses=("127.0.0.1:1",), kind="worker", index=0):
+    jobs = {"worker": list(addresses), "ps": ["p:9"], "evaluator": ["e:9"]}
     task = {"type": kind, "index": index}
-    return {"TF_CONFIG": json.dumps({"cluster": {"worker": list(addresses)}, "task": task})}
+    return {"TF_CONFIG": json.dumps({"cluster": jobs, "task": task})}
 
 
 @pytest.fixture
@@ -265,8 +266,17 @@ def test_tf_config_in_order(free_port, index):
     assert str(free_port) in findings[1].text
 
 
-def test_tf_config_is_optional():
-    assert levels(doctor.check_tf_config({})) == [NOTE]
+def test_the_chief_is_the_first_task(free_port):
+    jobs = {"worker": ["other:99"], "chief": [f"127.0.0.1:{free_port}"], "ps": ["p:1"]}
+    text = json.dumps({"cluster": jobs, "task": {"type": "chief", "index": 0}})
+    found, port = doctor.check_tf_config({"TF_CONFIG": text})
+    assert (found.level, found.text) == (OK, f"chief 0 of 127.0.0.1:{free_port}, other:99")
+    assert str(free_port) in port.text
+
+
+@pytest.mark.parametrize("text", [None, "", "{}", '{"cluster": {}}', '{"task": {}}'])
+def test_tf_config_is_optional(text):
+    assert levels(doctor.check_tf_config({"TF_CONFIG": text} if text is not None else {})) == [NOTE]
 
 
 def test_a_port_in_use():
@@ -283,18 +293,21 @@ def test_a_port_in_use():
     ("environment", "text"),
     [
         ({"TF_CONFIG": "{"}, "not valid JSON"),
-        ({"TF_CONFIG": "[]"}, "no usable cluster and task"),
-        ({"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}}'}, "no usable cluster and task"),
-        ({"TF_CONFIG": '{"cluster": 3, "task": 4}'}, "no usable cluster and task"),
-        (tf_config(kind="chief"), "no usable cluster and task"),
-        (tf_config(index="one"), "no usable cluster and task"),
-        (tf_config(index=1), "task index 1"),
-        (tf_config(index=-1), "task index -1"),
-        (tf_config([]), "task index 0"),
-        (tf_config(["localhost"]), "not host:port"),
-        (tf_config(["localhost:port"]), "not host:port"),
-        (tf_config(["localhost:70000"]), "not host:port"),
-        (tf_config(["a:1", "a:1"]), "more than once"),
+        ({"TF_CONFIG": "[" * 100_000}, "not valid JSON"),
+        ({"TF_CONFIG": "[]"}, "must look like"),
+        ({"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}}'}, "does not say which task this is"),
+        ({"TF_CONFIG": '{"cluster": 3, "task": 4}'}, "must look like"),
+        (tf_config(kind="chief"), "does not contain this task"),
+        (tf_config(kind="ps"), "Only 'chief' and 'worker' tasks train"),
+        (tf_config(kind="evaluator"), "Only 'chief' and 'worker' tasks train"),
+        (tf_config(index="one"), "must be a whole number"),
+        (tf_config(index=1), "Received: worker 1"),
+        (tf_config(index=-1), "Received: worker -1"),
+        (tf_config([]), "Received: worker 0"),
+        (tf_config(["localhost"]), "'host:port'"),
+        (tf_config(["localhost:port"]), "'host:port'"),
+        (tf_config(["localhost:70000"]), "'host:port'"),
+        (tf_config(["a:1", "a:1"]), "one address to two tasks"),
     ],
 )
 def test_tf_config_out_of_order(environment, text):

@@ -8,7 +8,7 @@ import tensorflow as tf
 from support import stacks
 
 import tf_adasum
-from tf_adasum import ops, rules, strategy
+from tf_adasum import ops, rules, startup
 from tf_adasum.cluster import rendezvous
 from tf_adasum.cluster import tasks as cluster_tasks
 from tf_adasum.seams import tensorflow as tensorflow_seam
@@ -120,7 +120,10 @@ def test_wrong_environment_is_refused(two_workers, monkeypatch):
         {"radix_plan": [2]},
         {"radix_plan": (2,)},
         {"aggregation": rules.Sum()},
-        {"communication_options": tf.distribute.experimental.CommunicationOptions(0, 3.0)},
+        pytest.param(
+            {"communication_options": tf.distribute.experimental.CommunicationOptions(0, 3.0)},
+            id="communication_options",
+        ),
         {"devices": ["/device:CPU:0"]},
     ],
     ids=str,
@@ -159,9 +162,9 @@ def test_the_workers_are_asked_for_what_they_have_to_share(two_workers, monkeypa
     assert met[1][2] == rendezvous.DEFAULT_TIMEOUT
 
 
-def tasks_at(*addresses):
-    names = tuple(f"worker {rank}" for rank in range(len(addresses)))
-    return cluster_tasks.Cluster(addresses, names, rank=0)
+def tasks_at(*addresses, rank=0):
+    names = tuple(f"worker {number}" for number in range(len(addresses)))
+    return cluster_tasks.Cluster(addresses, names, rank)
 
 
 @pytest.mark.parametrize(
@@ -174,14 +177,14 @@ def tasks_at(*addresses):
     ],
 )
 def test_workers_of_one_address_share_a_host(addresses, averaged):
-    assert strategy._averaged("mean", tasks_at(*addresses), devices=2) == averaged
-    assert strategy._averaged(None, tasks_at(*addresses), devices=2) == 1
+    assert startup.averaged("mean", tasks_at(*addresses), devices=2) == averaged
+    assert startup.averaged(None, tasks_at(*addresses), devices=2) == 1
 
 
 @pytest.mark.parametrize("addresses", [("a:1", "a:2", "b:1"), ("a:1", "b:1", "a:2", "b:2")])
 def test_hosts_of_different_size_are_refused(addresses):
     with pytest.raises(ValueError, match=r"local_reduction='mean' needs .* Received: a:1, "):
-        strategy._averaged("mean", tasks_at(*addresses), devices=1)
+        startup.averaged("mean", tasks_at(*addresses), devices=1)
 
 
 def test_only_the_first_three_arguments_are_positional():
@@ -229,15 +232,13 @@ def test_scalars_are_reduced_over_replicas_whatever_the_axis(axis):
 def test_progress_bars_stay_without_the_launcher(monkeypatch):
     called = []
     monkeypatch.setattr(
-        strategy.keras.utils, "disable_interactive_logging", lambda: called.append(1)
+        startup.keras.utils, "disable_interactive_logging", lambda: called.append(1)
     )
-    tasks = [
-        strategy.cluster.Cluster(("a:1", "b:2"), ("worker 0", "worker 1"), rank) for rank in (0, 1)
-    ]
-    monkeypatch.delenv(strategy.LAUNCHER, raising=False)
-    strategy._leave_progress_bars_to_the_first_worker(tasks[1])
-    monkeypatch.setenv(strategy.LAUNCHER, "1")
-    strategy._leave_progress_bars_to_the_first_worker(tasks[0])
+    first, second = (tasks_at("a:1", "b:2", rank=rank) for rank in (0, 1))
+    monkeypatch.delenv(startup.LAUNCHER, raising=False)
+    startup._leave_progress_bars_to_the_first_worker(second)
+    monkeypatch.setenv(startup.LAUNCHER, "1")
+    startup._leave_progress_bars_to_the_first_worker(first)
     assert not called
-    strategy._leave_progress_bars_to_the_first_worker(tasks[1])
+    startup._leave_progress_bars_to_the_first_worker(second)
     assert called

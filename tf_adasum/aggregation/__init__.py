@@ -40,7 +40,7 @@ def aggregate(
     bucket_bytes: int | None = None,
     application: RuleApplication | None = None,
 ) -> list[Gradient]:
-    """Combines the replicas' gradients: ``Σ_i c_i g_i`` with the rule's coefficients.
+    """Combine the replicas' gradients: ``Σ_i c_i g_i`` with the rule's coefficients.
 
     Args:
         gradients: for each replica that is present here (all of them for `LocalExchange`, one for
@@ -73,7 +73,7 @@ def units(
     bucket_bytes: int | None,
     application: RuleApplication,
 ) -> list[list[AnyPlan]]:
-    """Returns lists of plans: those whose coefficients have to be found together."""
+    """Return lists of plans: those whose coefficients have to be found together."""
     alone = application.groups_are_variables
     is_whole = application.measures_orthogonality or not alone
     dense = buckets.plan(gradients[0], bucket_bytes)
@@ -87,7 +87,7 @@ def combine(
     gradients: Sequence[Sequence[Gradient]],
     application: RuleApplication,
 ) -> list[tuple[int, Gradient]]:
-    """Combines the gradients of some plans that have equally many levels, with the same rules.
+    """Combine the gradients of some plans that have equally many levels, with the same rules.
 
     Returns:
         list of ``(index, gradient)``.
@@ -164,7 +164,7 @@ def _slices_of_tensors(slices: tf.IndexedSlices) -> tf.IndexedSlices:
 
 
 def adasum(values: Iterable[Any]) -> Any:
-    """Combines tensors, or equal structures of tensors, with Adasum, here and now.
+    """Combine tensors, or equal structures of tensors, with Adasum, here and now.
 
     ``adasum(a, b) = (1 - a·b / (2‖a‖²)) a + (1 - a·b / (2‖b‖²)) b`` on each tensor, and the tree of
     neighbours for more than two; see `rules.Adasum`. For custom loops, and to study gradients that

@@ -36,7 +36,7 @@ Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices
 
 
 def elements_aligned(dtype: tf.DType) -> int:
-    """Returns the number of elements between two aligned addresses."""
+    """Return the number of elements between two aligned addresses."""
     return max(1, ALIGNED_BYTES // dtype.size)
 
 
@@ -59,7 +59,7 @@ class Bucket:
 
     @classmethod
     def of(cls, indices: Sequence[int], gradients: Sequence[Gradient]) -> "Bucket":
-        """Returns the bucket of ``gradients[i] for i in indices``."""
+        """Return the bucket of ``gradients[i] for i in indices``."""
         shapes = tuple(gradients[i].shape for i in indices)
         dtype = gradients[indices[0]].dtype
         alignment = elements_aligned(dtype)
@@ -73,7 +73,7 @@ class Bucket:
         return int(self.segments[-1])
 
     def pack(self, gradients: Sequence[Gradient], size: int | None = None) -> tf.Tensor:
-        """Copies this bucket's gradients into a buffer ``[size]``, by default ``[n]``."""
+        """Copy this bucket's gradients into a buffer ``[size]``, by default ``[n]``."""
         ends = np.append(self.segments[1:-1], size or self.size)
         pieces = []
         for index, start, end in zip(self.indices, self.segments, ends, strict=False):
@@ -83,7 +83,7 @@ class Bucket:
         return tf.concat(pieces, axis=0)
 
     def unpack(self, buffer: tf.Tensor) -> list[tuple[int, tf.Tensor]]:
-        """Returns ``(index, gradient)`` for each gradient in a buffer of n or more elements."""
+        """Return ``(index, gradient)`` for each gradient in a buffer of n or more elements."""
         return [
             (index, tf.reshape(tf.slice(buffer, [start], [shape.num_elements()]), shape))
             for index, shape, start in zip(self.indices, self.shapes, self.segments, strict=False)
@@ -91,7 +91,7 @@ class Bucket:
 
 
 def plan(gradients: Sequence[Gradient], bucket_bytes: int | None = None) -> list[Bucket]:
-    """Distributes gradients over buckets.
+    """Distribute gradients over buckets.
 
     The last gradients come first: backpropagation computes them first. A bucket holds gradients of
     one dtype and is closed once it holds `bucket_bytes` or more; a large gradient is never cut.

@@ -51,7 +51,7 @@ class CostModel:
     gamma: float
 
     def seconds(self, plan: Sequence[int], size: float, segments: int) -> float:
-        """Returns the seconds that a bucket takes.
+        """Return the seconds that a bucket takes.
 
         Args:
             plan: the radices.
@@ -66,13 +66,13 @@ class CostModel:
         )
 
     def best(self, replicas: int, size: float, segments: int) -> tuple[int, ...]:
-        """Returns the plan of fewest seconds among those that respect Adasum's tree."""
+        """Return the plan of fewest seconds among those that respect Adasum's tree."""
         plans = radix_plans.tree_plans(replicas)
         return min(plans, key=lambda plan: self.seconds(plan, size, segments))
 
 
 def amounts(plan: Sequence[int], size: float, segments: int) -> tuple[float, float, float]:
-    """Returns what α, β and γ are multiplied by: messages, bytes, and bytes times products."""
+    """Return what α, β and γ are multiplied by: messages, bytes, and bytes times products."""
     pieces = max(1, round(size / buckets.PIECE_BYTES))
     messages, sent, products = 0.0, 0.0, 0.0
     members, own = 1, float(size)
@@ -99,7 +99,7 @@ DEFAULT = CostModel(alpha=8.2e-4, beta=4.7e-9, gamma=7.4e-11)
 def default_plan(
     replicas: int, size: float, segments: int, costs: CostModel | None = None
 ) -> tuple[int, ...]:
-    """Returns the plan of a bucket for which the user has chosen none.
+    """Return the plan of a bucket for which the user has chosen none.
 
     Args:
         replicas: N.
@@ -122,7 +122,7 @@ def default_plan(
 
 
 def measured() -> CostModel | None:
-    """Returns the cost model of the environment variable ``TF_ADASUM_COST_MODEL``; None without it.
+    """Return the cost model of the environment variable ``TF_ADASUM_COST_MODEL``; None without it.
 
     Raises:
         ValueError: if it is set and is not of the form ``alpha=1e-4,beta=1e-9,gamma=1e-10``.

@@ -63,7 +63,7 @@ class Plan:
         self._starts = range(0, pieces * self._width, self._width)
 
     def split(self, gradients: Sequence[Sequence[tf.Tensor]]) -> list[tuple[Any, np.ndarray]]:
-        """Returns the pieces of this replica's gradients: vectors and their segments."""
+        """Return the pieces of this replica's gradients: vectors and their segments."""
         buffer = tf.cast(
             self._bucket.pack(gradients[0], len(self._starts) * self._width), self._dtype
         )
@@ -76,7 +76,7 @@ class Plan:
         ]
 
     def join(self, pieces: Sequence[tf.Tensor]) -> list[tuple[int, tf.Tensor]]:
-        """Returns ``(index, gradient)`` for each gradient of the combined pieces."""
+        """Return ``(index, gradient)`` for each gradient of the combined pieces."""
         whole = tf.ensure_shape(tf.concat(pieces, axis=0), [len(self._starts) * self._width])
         return self._bucket.unpack(tf.cast(whole, self._bucket.dtype))
 
@@ -85,7 +85,7 @@ class LocalPlan(Plan):
     """A plan for buckets of all replicas, in this process: one piece, the list of all vectors."""
 
     def split(self, gradients: Sequence[Sequence[tf.Tensor]]) -> list[tuple[Any, np.ndarray]]:
-        """Returns the one piece: all replicas' vectors, and the segments."""
+        """Return the one piece: all replicas' vectors, and the segments."""
         return [([self._bucket.pack(own) for own in gradients], self._bucket.segments)]
 
 
@@ -100,7 +100,7 @@ class PairwisePlan(LocalPlan):
         super().__init__(bucket, levels=[])
 
     def split(self, gradients: Sequence[Sequence[tf.Tensor]]) -> list[tuple[Any, np.ndarray]]:
-        """Returns the one piece: the combination of all vectors, made here, and the segments."""
+        """Return the one piece: the combination of all vectors, made here, and the segments."""
         ((vectors, segments),) = super().split(gradients)
         while len(vectors) > 1:
             vectors = [
@@ -122,7 +122,7 @@ class LocalExchange:
         self.group = LocalGroup()
 
     def plan(self, bucket: Bucket, is_whole: bool) -> Plan:
-        """Returns the plan for a `Bucket`.
+        """Return the plan for a `Bucket`.
 
         Args:
             bucket: the bucket.
@@ -135,7 +135,7 @@ class LocalExchange:
         return LocalPlan(bucket, [Together(self.scheme.whole_rule, self.group)])
 
     def all_slices(self, slices: Sequence[Sequence[Slices]]) -> list[list[Slices]]:
-        """Returns the replicas' sparse gradients: for each variable the list of all replicas'."""
+        """Return the replicas' sparse gradients: for each variable the list of all replicas'."""
         return [list(own) for own in zip(*slices, strict=True)]
 
 
@@ -167,7 +167,7 @@ class CollectiveExchange:
         return self._group_of(1, self.scheme.replicas)
 
     def plan(self, bucket: Bucket, is_whole: bool) -> Plan:
-        """Returns the plan for a `Bucket`, the same on all replicas; see `LocalExchange.plan`."""
+        """Return the plan for a `Bucket`, the same on all replicas; see `LocalExchange.plan`."""
         replicas = self.scheme.replicas
         wire_dtype = narrower(bucket.dtype, self.scheme.wire_dtype)
         size = bucket.size * (wire_dtype or bucket.dtype).size
@@ -201,7 +201,7 @@ class CollectiveExchange:
         return self.scheme.levels(radix_plan or (across,))
 
     def all_slices(self, slices: Sequence[Sequence[Slices]]) -> list[list[Slices]]:
-        """Returns the replicas' sparse gradients: for each variable the list of all replicas'.
+        """Return the replicas' sparse gradients: for each variable the list of all replicas'.
 
         Args:
             slices: this replica's, in a list of one: for each variable its indices ``[K]`` and
@@ -236,7 +236,7 @@ Exchange = LocalExchange | CollectiveExchange
 
 
 def narrower(dtype: tf.DType, wire_dtype: tf.DType | None) -> tf.DType | None:
-    """Returns the wire dtype where it has fewer bytes than the gradients', else None."""
+    """Return the wire dtype where it has fewer bytes than the gradients', else None."""
     if wire_dtype is None or wire_dtype.size >= dtype.size:
         return None
     return wire_dtype

@@ -19,13 +19,13 @@ class Collectives(Protocol):
     """The collectives of one replica in a group, which count its members in ranks."""
 
     def all_to_all(self, shards: tf.Tensor) -> tf.Tensor:
-        """Sends row i of ``[R, W]`` to rank i; returns ``[R, W]``, row i from rank i."""
+        """Send row i of ``[R, W]`` to rank i; return ``[R, W]``, row i from rank i."""
 
     def all_reduce(self, value: tf.Tensor) -> tf.Tensor:
-        """Returns the sum of the members' values, the same bits on each."""
+        """Return the sum of the members' values, the same bits on each."""
 
     def all_gather(self, value: tf.Tensor) -> tf.Tensor:
-        """Concatenates the members' values along the first axis, in the order of the ranks."""
+        """Concatenate the members' values along the first axis, in the order of the ranks."""
 
 
 class CollectiveGroup:
@@ -46,12 +46,12 @@ class CollectiveGroup:
         self._rank_of_member = np.argsort(self._member_of_rank)
 
     def all_to_all(self, shards: tf.Tensor) -> tf.Tensor:
-        """Sends row i of ``[R, W]`` to member i; returns ``[R, W]``, row i from member i."""
+        """Send row i of ``[R, W]`` to member i; return ``[R, W]``, row i from member i."""
         received = self._collectives.all_to_all(_ordered(shards, self._member_of_rank))
         return tf.ensure_shape(_ordered(received, self._rank_of_member), shards.shape)
 
     def all_reduce(self, value: tf.Tensor) -> tf.Tensor:
-        """Returns the sum of the members' values, the same bits on each."""
+        """Return the sum of the members' values, the same bits on each."""
         elements = value.shape.num_elements()
         if elements is not None and self.size * elements * value.dtype.size <= GATHERED_SUM_BYTES:
             summed = tf.reduce_sum(self._collectives.all_gather(value[None]), axis=0)
@@ -60,7 +60,7 @@ class CollectiveGroup:
         return tf.ensure_shape(summed, value.shape)
 
     def all_gather(self, value: tf.Tensor) -> tf.Tensor:
-        """Returns the members' values, which have one shape, as ``[R, *shape]``."""
+        """Return the members' values, which have one shape, as ``[R, *shape]``."""
         gathered = self._collectives.all_gather(value[None])
         return tf.ensure_shape(_ordered(gathered, self._rank_of_member), [self.size, *value.shape])
 
@@ -69,7 +69,7 @@ class LocalGroup:
     """All replicas are in this process: a "value" is the list of all of theirs."""
 
     def all_gather(self, values: list[tf.Tensor]) -> tf.Tensor:
-        """Returns the values as ``[R, *shape]``."""
+        """Return the values as ``[R, *shape]``."""
         return tf.stack(values)
 
 
@@ -77,10 +77,10 @@ class RowsGroup:
     """All replicas' values are rows of one tensor already."""
 
     def all_gather(self, rows: tf.Tensor) -> tf.Tensor:
-        """Returns the rows."""
+        """Return the rows."""
         return rows
 
 
 def _ordered(rows: tf.Tensor, order: np.ndarray) -> tf.Tensor:
-    """Returns ``rows[order]``, without a copy where the order is that already."""
+    """Return ``rows[order]``, without a copy where the order is that already."""
     return rows if (order == np.arange(len(order))).all() else tf.gather(rows, order)

@@ -19,7 +19,7 @@ class Gathers(Protocol):
     """A group whose members' values come together; what a value is, the group says."""
 
     def all_gather(self, value: Any) -> tf.Tensor:
-        """Returns the members' values, as ``[R, …]``."""
+        """Return the members' values, as ``[R, …]``."""
 
 
 class Level(Protocol):
@@ -28,13 +28,13 @@ class Level(Protocol):
     rule: AggregationRule
 
     def scatter(self, vector: Any, segments: Any) -> tuple[tf.Tensor, Any]:
-        """Returns the rows ``[R, W]`` that this member combines, and their segments."""
+        """Return the rows ``[R, W]`` that this member combines, and their segments."""
 
     def complete(self, gram: tf.Tensor) -> tf.Tensor:
-        """Returns the Gram matrices of all members' rows; `gram` are those of this member's."""
+        """Return the Gram matrices of all members' rows; `gram` are those of this member's."""
 
     def gather(self, combined: tf.Tensor) -> tf.Tensor:
-        """Returns the vector that all members' combinations ``[W]`` make together."""
+        """Return the vector that all members' combinations ``[W]`` make together."""
 
 
 class Together:
@@ -56,15 +56,15 @@ class Together:
         self._group = group
 
     def scatter(self, vector: Any, segments: Any) -> tuple[tf.Tensor, Any]:
-        """Returns the rows, and their segments."""
+        """Return the rows, and their segments."""
         return self._group.all_gather(vector), segments
 
     def complete(self, gram: tf.Tensor) -> tf.Tensor:
-        """Returns the Gram matrices: they are complete."""
+        """Return the Gram matrices: they are complete."""
         return gram
 
     def gather(self, combined: tf.Tensor) -> tf.Tensor:
-        """Returns the combination: every member has it."""
+        """Return the combination: every member has it."""
         return combined
 
 
@@ -96,14 +96,14 @@ class Shards:
         self._block = block
 
     def scatter(self, vector: tf.Tensor, segments: np.ndarray) -> tuple[tf.Tensor, np.ndarray]:
-        """Returns this member's shard of every vector, and the segments of the shard."""
+        """Return this member's shard of every vector, and the segments of the shard."""
         shards_RW = tf.reshape(vector, [self._column.size, -1])
         width = shards_RW.shape[1]
         own = shard_segments(segments, self._column.member * width, width)
         return self._column.all_to_all(shards_RW), own
 
     def complete(self, gram: tf.Tensor) -> tf.Tensor:
-        """Adds up the shards' Gram matrices ``[S, R, R]``, of which the upper half travels."""
+        """Add up the shards' Gram matrices ``[S, R, R]``, of which the upper half travels."""
         members = gram.shape[-1]
         rows, columns = np.triu_indices(members)
         pair_of = np.zeros([members, members], np.int32)
@@ -113,12 +113,12 @@ class Shards:
         return tf.reshape(tf.gather(summed, pair_of.ravel(), axis=1), tf.shape(gram))
 
     def gather(self, combined: tf.Tensor) -> tf.Tensor:
-        """Joins the members' shards ``[W]`` to the vector."""
+        """Join the members' shards ``[W]`` to the vector."""
         return tf.reshape(self._column.all_gather(combined), [-1])
 
 
 def shard_segments(segments: np.ndarray, start: int, width: int) -> np.ndarray:
-    """Cuts a segment table to ``start : start + width``.
+    """Cut a segment table to ``start : start + width``.
 
     What lies behind the table's end, the padding of the last shard, goes to the last segment: zeros
     change no inner product.

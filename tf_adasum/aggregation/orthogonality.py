@@ -9,7 +9,7 @@ from tf_adasum.aggregation import rules
 
 
 def squared_lengths(gram_SRR: tf.Tensor, averaged: int = 1) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns ``cᵀGc`` and ``trace(G)``, each ``[S]``, with Adasum's coefficients c.
+    """Return ``cᵀGc`` and ``trace(G)``, each ``[S]``, with Adasum's coefficients c.
 
     Args:
         gram_SRR: the Gram matrices.

@@ -13,7 +13,7 @@ import numpy as np
 
 
 def checked(plan: Iterable[Any] | None, replicas: int) -> tuple[int, ...] | None:
-    """Returns the plan as a tuple of ints; None stays None, a plan to be chosen.
+    """Return the plan as a tuple of ints; None stays None, a plan to be chosen.
 
     Args:
         plan: sequence of ints, 2 or more each, or None.
@@ -51,7 +51,7 @@ def respects_tree(plan: Sequence[int]) -> bool:
 
 @functools.cache
 def tree_plans(replicas: int) -> tuple[tuple[int, ...], ...]:
-    """Returns all plans for N replicas that respect the tree, the shortest first.
+    """Return all plans for N replicas that respect the tree, the shortest first.
 
     Example:
         >>> tree_plans(8)

@@ -20,7 +20,7 @@ from tf_adasum.aggregation.scheme import Scheme
 
 
 class RuleApplication:
-    """Turns Gram matrices into coefficients, in the right groups and with the state.
+    """What turns Gram matrices into coefficients, in the right groups and with the state.
 
     Args:
         groups: ints ``[V]``: the group of each gradient.
@@ -46,7 +46,7 @@ class RuleApplication:
 
     @classmethod
     def of_first_step(cls, scheme: Scheme, variables: int) -> "RuleApplication":
-        """Returns the application of a rule in its first step, to variables without paths.
+        """Return the application of a rule in its first step, to variables without paths.
 
         Raises:
             ValueError: for a rule whose granularity needs the variables' paths.
@@ -74,7 +74,7 @@ class RuleApplication:
     def coefficients(
         self, rule: AggregationRule, gram_SRR: tf.Tensor, indices: Sequence[int]
     ) -> tf.Tensor:
-        """Returns the coefficients ``[S, R]`` of the gradients at `indices`, and keeps the state.
+        """Return the coefficients ``[S, R]`` of the gradients at `indices`, and keep the state.
 
         Args:
             rule: the `AggregationRule`.
@@ -108,7 +108,7 @@ class RuleApplication:
         return c_PR if is_alone else tf.gather(c_PR, position)
 
     def orthogonality(self) -> tf.Tensor:
-        """Returns float64 ``[V + 1]``: of each variable, NaN where it has no gradient; of all."""
+        """Return float64 ``[V + 1]``: of each variable, NaN where it has no gradient; of all."""
         nothing = (tf.constant(0.0, tf.float64),) * 2
         lengths = [self._lengths.get(index, nothing) for index in range(len(self.groups))]
         return orthogonality.orthogonality(*map(tf.stack, zip(*lengths, strict=True)))

@@ -48,7 +48,7 @@ class Scheme:
         radix_plan: Iterable[Any] | None = None,
         wire_dtype: Any = None,
     ) -> "Scheme":
-        """Returns the scheme for a strategy's arguments.
+        """Return the scheme for a strategy's arguments.
 
         Raises:
             ValueError: naming the argument that is wrong, or that the rule does not allow.
@@ -81,12 +81,12 @@ class Scheme:
         return nested(self.levels(self.radix_plan or (self.replicas // self.averaged,)))
 
     def levels(self, radix_plan: Sequence[int]) -> list[tuple[int, rules.AggregationRule]]:
-        """Returns the radix and the rule of each level: the hosts' mean, then those of the plan."""
+        """Return the radix and the rule of each level: the hosts' mean, then those of the plan."""
         levels = [(radix, self.rule) for radix in radix_plan]
         return [(self.averaged, rules.Mean()), *levels] if self.averaged > 1 else levels
 
     def probe_values(self) -> None:
-        """Applies the rule to orthogonal gradients of length 1.
+        """Apply the rule to orthogonal gradients of length 1.
 
         Raises:
             ValueError: naming the rule, if the coefficients are not finite.
@@ -103,7 +103,7 @@ class Scheme:
                 raise ValueError(error.message) from error
 
     def terms(self) -> dict[str, Any]:
-        """Returns what all workers have to have in common, for the rendezvous."""
+        """Return what all workers have to have in common, for the rendezvous."""
         return {
             "rule": _short(repr(self.rule)),
             "radix_plan": self.radix_plan and list(self.radix_plan),
@@ -121,7 +121,7 @@ def _short(text: str) -> str:
 
 
 def _probe_shapes(rule: rules.AggregationRule, replicas: int) -> None:
-    """Applies a rule to Gram matrices without values; runs no operation of TensorFlow."""
+    """Apply a rule to Gram matrices without values; runs no operation of TensorFlow."""
     if checks.is_own(rule):
         return
     with tf.Graph().as_default(), tf.device("CPU:0"):

@@ -48,7 +48,7 @@ class SparsePlan:
         self._union = tf.sort(tf.unique(tf.concat([i for i, _ in slices], axis=0))[0])
 
     def split(self, gradients: Any) -> list[tuple[tf.Tensor, tf.Tensor]]:
-        """Returns one piece: the rows ``[R, U·d]`` of all replicas, and their one segment."""
+        """Return one piece: the rows ``[R, U·d]`` of all replicas, and their one segment."""
         del gradients
         rows = tf.size(self._union, tf.int64)
         width = self._slices[0][1].shape[1]
@@ -64,7 +64,7 @@ class SparsePlan:
         return [(tf.ensure_shape(rows_RW, [len(spread), None]), tf.stack([0, rows * width]))]
 
     def join(self, pieces: Sequence[tf.Tensor]) -> list[tuple[int, tf.IndexedSlices]]:
-        """Returns the index and the combined gradient: `tf.IndexedSlices` over the union."""
+        """Return the index and the combined gradient: `tf.IndexedSlices` over the union."""
         (combined,) = pieces
         row_shape = self._like.values.shape[1:]
         values = tf.reshape(combined, [-1, *row_shape])
@@ -73,7 +73,7 @@ class SparsePlan:
 
 
 def plans(gradients: Sequence[Sequence[Gradient]], exchange: Exchange) -> list[SparsePlan]:
-    """Returns a `SparsePlan` for each gradient that is sparse.
+    """Return a `SparsePlan` for each gradient that is sparse.
 
     Args:
         gradients: for each replica that is present here its gradients.
@@ -92,7 +92,7 @@ def plans(gradients: Sequence[Sequence[Gradient]], exchange: Exchange) -> list[S
 
 
 def coalesced(slices: tf.IndexedSlices) -> tuple[tf.Tensor, tf.Tensor]:
-    """Sums repeated indices.
+    """Sum repeated indices.
 
     Args:
         slices: `tf.IndexedSlices` with values ``[L, …]`` of known row shape.

@@ -19,13 +19,10 @@ import numpy as np
 import tensorflow as tf
 
 from tf_adasum import atomic_files
+from tf_adasum.errors import DamagedBackup
 
 MAGIC = b"tf_adasum backup 1 "
 SUFFIX = ".backup"
-
-
-class DamagedBackup(Exception):
-    """A backup file that was cut off or changed; the message has its name."""
 
 
 @dataclasses.dataclass

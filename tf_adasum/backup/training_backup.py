@@ -14,8 +14,9 @@ import numpy as np
 
 from tf_adasum import atomic_files
 from tf_adasum.backup import training_state
-from tf_adasum.backup.backup_files import Backup, BackupFiles, DamagedBackup
+from tf_adasum.backup.backup_files import Backup, BackupFiles
 from tf_adasum.backup.data_order import DataOrder
+from tf_adasum.errors import DamagedBackup
 from tf_adasum.seams import keras as keras_seam
 from tf_adasum.seams import tensorflow as tensorflow_seam
 
@@ -221,7 +222,7 @@ def _none_good(why, folder):
 def _draw_seed(model):
     """Draws a seed for the order of arrays, reproducible from TensorFlow's global seed."""
     strategy = model.distribute_strategy
-    if hasattr(strategy, "_next_seed"):
-        return strategy._next_seed()
+    if hasattr(strategy, "seeds"):
+        return strategy.seeds.draw()
     own = tensorflow_seam.global_seed()
     return random.Random(None if own is None else int(own)).getrandbits(31)

@@ -1,8 +1,10 @@
-"""Which devices of this worker hold a replica each. Public TensorFlow names only."""
+"""The devices of this worker, each of which holds a replica. Public TensorFlow names only."""
+
+from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import tensorflow as tf
 
@@ -10,16 +12,16 @@ import tensorflow as tf
 DEVICES_PER_WORKER = "TF_ADASUM_DEVICES_PER_WORKER"
 
 
-def local_devices(requested=None):
-    """Returns this worker's devices, e.g. ``("GPU:0", "GPU:1")``.
+def local_devices(requested: Sequence[str] | None = None) -> tuple[str, ...]:
+    """Return this worker's devices, such as ``("GPU:0", "GPU:1")``.
 
-    In this order: the requested ones; as many as the environment variable
+    The first of these that applies: the requested ones; as many as the environment variable
     ``TF_ADASUM_DEVICES_PER_WORKER`` says; all GPUs; all logical CPU devices. TensorFlow has one
-    logical CPU unless more are configured; where the environment variable asks for more and there
-    is no GPU, they are configured here.
+    logical CPU unless more are configured. If the environment variable asks for more and there is
+    no GPU, they are configured here.
 
     Args:
-        requested: None, or a sequence of device names such as ``"GPU:0"`` or ``"/device:CPU:1"``.
+        requested: device names such as ``"GPU:0"`` or ``"/device:CPU:1"``. Defaults to None.
 
     Raises:
         ValueError: for devices that do not exist, repeat, or are of different types, and for a
@@ -90,9 +92,9 @@ def _short_name(name, requested):
 
 
 def _logical_devices(device_type):
-    """Names of the logical devices there are, or will be; does not start TensorFlow's runtime.
+    """Return the names of the logical devices that exist, or will once the runtime starts.
 
-    Several workers can only be set up while the runtime has not started.
+    This does not start TensorFlow's runtime: several workers can only be set up before.
     """
     count = 0
     for physical in tf.config.get_visible_devices(device_type):

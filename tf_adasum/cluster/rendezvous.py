@@ -1,20 +1,23 @@
 """The rendezvous: the tasks of a cluster meet before TensorFlow starts its server.
 
-TensorFlow's own start-up waits for a task that never comes without a word, and shares no hint when
-the tasks were started with different settings. So every task first listens on its own port and
-introduces itself at the others' ports. Each pair exchanges one line of JSON in either direction;
-a task that has met all others leaves the port to TensorFlow.
+TensorFlow's own start-up says nothing while it waits for a task that never comes, and does not
+notice that the tasks were started with different settings. So every task first listens on its own
+port and introduces itself at the others' ports. Each pair exchanges one line of JSON in either
+direction; a task that has met all others leaves the port to TensorFlow. Standard library only.
 """
+
+from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import select
 import socket
 import threading
 import time
+from typing import Any
 
-from tf_adasum.watch.connections import listening_host
+from tf_adasum.cluster import addresses, json_lines
+from tf_adasum.cluster.tasks import Cluster
 
 # Seconds to wait for the others where CommunicationOptions(timeout_seconds=...) says nothing.
 DEFAULT_TIMEOUT = 60.0
@@ -22,28 +25,26 @@ DEFAULT_TIMEOUT = 60.0
 _SECONDS_BETWEEN_ROUNDS = 0.1
 _SECONDS_BETWEEN_MESSAGES = 10.0
 _SECONDS_FOR_AN_ANSWER = 2.0
-_LONGEST_LINE = 1 << 16
 _SECONDS_FOR_A_SERVER = 10.0
 # In the frame with which a server begins each HTTP/2 connection: 3 bytes of length, then its type.
 _SETTINGS_TYPE = (3, 0x04)
 
 
-def wait_for_server(address, timeout=_SECONDS_FOR_A_SERVER):
-    """Waits until TensorFlow's server has taken an address over; after the timeout it is silent.
+def wait_for_server(address: str, timeout: float = _SECONDS_FOR_A_SERVER) -> None:
+    """Wait until TensorFlow's server has taken an address over; return after the timeout, too.
 
-    The other tasks register with worker 0's. Coming while it starts, on the port on which they have
-    just met, TensorFlow 2.15 may wait for an answer that never comes (seen once in three starts of
-    four workers on a busy machine).
+    The other tasks register with worker 0's server. One that comes while the server starts, on the
+    port where they have just met, may wait for an answer that never comes (seen with TensorFlow
+    2.15 once in three starts of four workers on a busy machine).
 
     Args:
         address: "host:port" of worker 0.
-        timeout: seconds.
+        timeout: seconds. Defaults to 10.
     """
-    host, _, port = address.rpartition(":")
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         try:
-            with socket.create_connection((host.strip("[]"), int(port)), timeout=1) as connection:
+            with socket.create_connection(addresses.split(address), timeout=1) as connection:
                 begun = connection.recv(_SETTINGS_TYPE[0] + 1, socket.MSG_WAITALL)
         except OSError:
             begun = b""
@@ -52,17 +53,19 @@ def wait_for_server(address, timeout=_SECONDS_FOR_A_SERVER):
         time.sleep(_SECONDS_BETWEEN_ROUNDS)
 
 
-def meet(cluster, terms, timeout, offer=None):
-    """Waits until every task of the cluster has introduced itself.
+def meet(
+    cluster: Cluster, terms: dict[str, Any], timeout: float, offer: dict[str, Any] | None = None
+) -> dict[int, dict[str, Any]]:
+    """Wait until every task of the cluster has introduced itself.
 
     Args:
         cluster: the `Cluster`.
         terms: dict of what all tasks have to have in common; JSON types.
         timeout: seconds.
-        offer: dict of what this task tells the others beyond that; JSON types.
+        offer: dict of what this task tells the others beyond that; JSON types. Defaults to nothing.
 
     Returns:
-        dict from the others' ranks to what they have offered.
+        Dict from the others' ranks to what they have offered.
 
     Raises:
         OSError: if another process uses this task's port.
@@ -72,22 +75,22 @@ def meet(cluster, terms, timeout, offer=None):
     terms = {"cluster": list(cluster.addresses), **terms}
     deadline = time.monotonic() + timeout
     next_message = time.monotonic() + _SECONDS_BETWEEN_MESSAGES
-    with _Doorstep(cluster, terms, offer or {}) as doorstep:
-        while missing := doorstep.missing():
+    with _Introductions(cluster, terms, offer or {}) as introductions:
+        while missing := introductions.missing():
             for rank in missing:
-                doorstep.call_on(rank, deadline)
+                introductions.call_on(rank, deadline)
             if time.monotonic() > deadline:
                 break
             if time.monotonic() > next_message:
                 next_message += _SECONDS_BETWEEN_MESSAGES
                 print(f"tf_adasum: waiting for {cluster.named(missing)}", flush=True)
-            if doorstep.missing():
+            if introductions.missing():
                 time.sleep(_SECONDS_BETWEEN_ROUNDS)
         # Not before all others have heard this task's terms: they would miss it instead.
-        doorstep.check_terms()
-        if missing := doorstep.missing():
-            raise TimeoutError(_who_is_missing(cluster, missing, doorstep.strangers, timeout))
-        return doorstep.offers
+        introductions.check_terms()
+        if missing := introductions.missing():
+            raise TimeoutError(_who_is_missing(cluster, missing, introductions.strangers, timeout))
+        return introductions.offers
 
 
 def _who_is_missing(cluster, missing, strangers, timeout):
@@ -103,7 +106,7 @@ def _who_is_missing(cluster, missing, strangers, timeout):
     return message
 
 
-class _Doorstep:
+class _Introductions:
     """This task's open port, and what the other tasks have said.
 
     A thread answers callers, so that no task waits for one that is itself waiting.
@@ -129,21 +132,22 @@ class _Doorstep:
         self._listener.close()
 
     def missing(self):
-        """Returns the ranks of the tasks not met yet."""
+        """Return the ranks of the tasks not met yet."""
         own = self._cluster.rank
         tasks = range(len(self._cluster.addresses))
         return [rank for rank in tasks if rank != own and rank not in self._terms_of]
 
     def call_on(self, rank, deadline):
-        """Introduces this task to another and hears its introduction, if it is there."""
-        host, _, port = self._cluster.addresses[rank].rpartition(":")
+        """Introduce this task to another and hear its introduction, if it is there."""
         seconds = min(_SECONDS_FOR_AN_ANSWER, deadline - time.monotonic())
         if seconds <= 0:
             return
         try:
-            with socket.create_connection((host.strip("[]"), int(port)), seconds) as connection:
-                _send(connection, self._introduction)
-                if self._remember(_receive(connection)) != rank:
+            where = self._cluster.host_and_port(rank)
+            with socket.create_connection(where, seconds) as connection:
+                connection.sendall(json_lines.encode(self._introduction))
+                introduction = json_lines.receive(connection, _SECONDS_FOR_AN_ANSWER)
+                if self._remember(introduction) != rank:
                     self.strangers.add(rank)
         except ConnectionRefusedError:
             self.strangers.discard(rank)
@@ -153,7 +157,7 @@ class _Doorstep:
             pass  # not reachable now, or no name that can be; the next round tries again
 
     def check_terms(self):
-        """Raises ValueError if a task that was met has other terms."""
+        """Raise a ValueError if a task that was met has other terms."""
         ours = self._introduction["terms"]
         for rank, theirs in list(self._terms_of.items()):
             for term in ours.keys() | theirs.keys():
@@ -166,7 +170,7 @@ class _Doorstep:
                     )
 
     def _answer_callers(self):
-        """Gives each caller a thread: one that says nothing keeps nobody waiting."""
+        """Give each caller a thread: one that says nothing keeps nobody waiting."""
         while not self._closing.is_set():
             if not select.select([self._listener], [], [], _SECONDS_BETWEEN_ROUNDS)[0]:
                 continue
@@ -177,12 +181,13 @@ class _Doorstep:
     def _answer(self, connection):
         with connection, contextlib.suppress(OSError):  # the caller went away; it will call again
             connection.settimeout(_SECONDS_FOR_AN_ANSWER)
-            introduction = _receive(connection)
-            _send(connection, self._introduction)
+            introduction = json_lines.receive(connection, _SECONDS_FOR_AN_ANSWER)
+            connection.sendall(json_lines.encode(self._introduction))
             self._remember(introduction)
 
     def _remember(self, introduction):
-        """Returns the rank of the task that introduced itself, None if it is none of the others."""
+        """Return the rank of the task that introduced itself, None if it is none of the others."""
+        introduction = introduction or {}
         rank, terms = introduction.get("rank"), introduction.get("terms")
         others = set(range(len(self._cluster.addresses))) - {self._cluster.rank}
         if type(rank) is not int or rank not in others or not isinstance(terms, dict):
@@ -194,12 +199,12 @@ class _Doorstep:
 
 
 def _listen(cluster):
-    """Listens on this task's port; on all interfaces, unless its host is this machine alone."""
-    host, _, port = cluster.addresses[cluster.rank].rpartition(":")
+    """Listen on this task's port; on all interfaces, unless its host is this machine alone."""
+    host, port = cluster.host_and_port(cluster.rank)
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((listening_host(host), int(port)))
+        listener.bind((addresses.listening_host(host), port))
         listener.listen(128)
     except OSError as error:
         listener.close()
@@ -211,29 +216,3 @@ def _listen(cluster):
             "process or give the task another port",
         ) from error
     return listener
-
-
-def _send(connection, message):
-    connection.sendall(json.dumps(message).encode() + b"\n")
-
-
-def _receive(connection):
-    """Returns the one line of JSON that the other side sends, {} if it is something else.
-
-    Raises:
-        TimeoutError: if the line is not there in time, however it trickles in.
-    """
-    line = b""
-    deadline = time.monotonic() + _SECONDS_FOR_AN_ANSWER
-    while not line.endswith(b"\n") and len(line) < _LONGEST_LINE:
-        if time.monotonic() > deadline:
-            raise TimeoutError
-        piece = connection.recv(4096)
-        if not piece:
-            break
-        line += piece
-    try:
-        message = json.loads(line)
-    except (ValueError, RecursionError):  # deeply nested JSON exhausts the parser
-        return {}
-    return message if isinstance(message, dict) else {}

@@ -1,9 +1,12 @@
-"""Ends a worker that TensorFlow's start-up does not return to.
+"""Ends this worker if TensorFlow's start-up never returns.
 
 Worker 0 waits in there without end for a worker that ends between the rendezvous and TensorFlow's
-registration (seen with TensorFlow 2.21), and holds Python's global lock meanwhile: no thread of its
-own could say so. This file is run as a process of its own, by `bounded`; standard library only.
+registration (seen with TensorFlow 2.21), and holds Python's global lock meanwhile: none of its own
+threads could end it. So this file is also a program, which `bounded` starts as a process of its
+own, by the file's path and without any packages: standard library only, and nothing of tf_adasum.
 """
+
+from __future__ import annotations
 
 import contextlib
 import json
@@ -13,11 +16,18 @@ import signal
 import socket
 import subprocess
 import sys
+import typing
+from collections.abc import Iterator
+
+if typing.TYPE_CHECKING:
+    from tf_adasum.cluster.tasks import Cluster
+
+_SECONDS_TO_CONNECT = 2.0
 
 
 @contextlib.contextmanager
-def bounded(cluster, seconds):
-    """Ends this process with a message if what is inside takes longer.
+def bounded(cluster: Cluster, seconds: float) -> Iterator[None]:
+    """End this process with a message if what is inside takes longer.
 
     Args:
         cluster: the `Cluster`.
@@ -31,22 +41,20 @@ def bounded(cluster, seconds):
         "worker": os.getpid(),
         "name": cluster.names[cluster.rank],
         "seconds": seconds,
-        "others": [(cluster.names[rank], cluster.addresses[rank]) for rank in others],
+        "others": [(cluster.named([rank]), cluster.host_and_port(rank)) for rank in others],
     }
     command = [sys.executable, "-I", "-S", os.path.abspath(__file__), json.dumps(task)]
-    guard = subprocess.Popen(command, stdin=subprocess.PIPE)
-    try:
+    # The end of the block closes the pipe, which tells the program that all is well, as the end of
+    # this process would; and waits for it.
+    with subprocess.Popen(command, stdin=subprocess.PIPE):
         yield
-    finally:
-        guard.stdin.close()  # tells it that all is well, as the end of this process would
-        guard.wait()
 
 
-def main(task):
-    """Waits until the worker has started or ended, and not for too long."""
+def main(task: dict) -> None:
+    """Wait until the worker has started or ended, and kill it if that takes too long."""
     if select.select([sys.stdin], [], [], task["seconds"])[0]:
         return
-    gone = [f"{name} ({address})" for name, address in task["others"] if not _answers(address)]
+    gone = [name for name, address in task["others"] if not _answers(address)]
     print(
         f"tf_adasum: {task['name']} has waited {task['seconds']:.0f} s in TensorFlow's start-up, "
         + (f"and {', '.join(gone)} cannot be reached any more. " if gone else "")
@@ -58,9 +66,9 @@ def main(task):
 
 
 def _answers(address):
-    host, _, port = address.rpartition(":")
+    host, port = address
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), 2.0):
+        with socket.create_connection((host, port), _SECONDS_TO_CONNECT):
             return True
     except OSError:
         return False

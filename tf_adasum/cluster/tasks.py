@@ -1,12 +1,16 @@
-"""The cluster: which tasks train together, and which of them this process is."""
+"""The tasks that train together, and which of them this process is. Standard library only."""
+
+from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
-import os
-import re
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-import tensorflow as tf
+from tf_adasum.cluster import addresses
+
+# The jobs whose tasks train, in rank order.
+TRAINING_JOBS = ("chief", "worker")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,25 +20,29 @@ class Cluster:
     Attributes:
         addresses: "host:port" of each task, in rank order: the chief, if there is one, then the
             workers.
-        names: name of each, e.g. "worker 2".
+        names: name of each, such as "worker 2".
         rank: index of this task.
     """
 
-    addresses: tuple
-    names: tuple
+    addresses: tuple[str, ...]
+    names: tuple[str, ...]
     rank: int
 
-    def named(self, ranks):
-        """Returns the names and addresses of some tasks, for messages."""
+    def named(self, ranks: Iterable[int]) -> str:
+        """Return the names and addresses of some tasks, for messages."""
         return ", ".join(f"{self.names[rank]} ({self.addresses[rank]})" for rank in ranks)
 
-    def workers_per_host(self):
-        """Returns how many tasks share a host, that is the part of the address before the port.
+    def host_and_port(self, rank: int) -> tuple[str, int]:
+        """Return where a task is, as sockets take it."""
+        return addresses.split(self.addresses[rank])
+
+    def workers_per_host(self) -> int:
+        """Return how many tasks share a host, that is the part of the address before the port.
 
         Raises:
             ValueError: unless it is the same number on every host, in neighbouring ranks.
         """
-        hosts = [address.rpartition(":")[0] for address in self.addresses]
+        hosts = [self.host_and_port(rank)[0] for rank in range(len(self.addresses))]
         runs = [len(list(run)) for _, run in itertools.groupby(hosts)]
         if len(runs) > len(set(hosts)) or len(set(runs)) > 1:
             raise ValueError(
@@ -45,107 +53,54 @@ class Cluster:
         return runs[0]
 
 
-def resolve(cluster_resolver=None):
-    """Reads and checks the cluster.
+def place(
+    jobs: Mapping[str, Any], task_type: str | None, task_id: int | None, source: str
+) -> Cluster:
+    """Return the cluster with this task's place in it.
 
     Args:
-        cluster_resolver: a `tf.distribute.cluster_resolver.ClusterResolver`; None for TF_CONFIG.
-
-    Returns:
-        The resolver, and a `Cluster`, or None where this process trains alone.
+        jobs: from names of jobs to the addresses of their tasks. Only those that train count.
+        task_type: this task's job.
+        task_id: its index in the job.
+        source: where all this comes from, for messages.
 
     Raises:
-        ValueError: if `cluster_resolver` is none, or the cluster or this task's place in it is
-            missing or wrong.
+        ValueError: if this task does not train or is not in the cluster, or an address is wrong or
+            appears twice.
     """
-    resolvers = tf.distribute.cluster_resolver
-    source = "cluster_resolver"
-    if cluster_resolver is None:
-        source = "TF_CONFIG"
-        text = os.environ.get("TF_CONFIG", "{}")
-        if text:
-            _check_tf_config(text)
-            cluster_resolver = resolvers.TFConfigClusterResolver()
-        else:  # set but empty: no cluster, which TensorFlow's resolver cannot read
-            cluster_resolver = resolvers.SimpleClusterResolver(tf.train.ClusterSpec({}))
-    if not isinstance(cluster_resolver, resolvers.ClusterResolver):
-        raise ValueError(
-            "`cluster_resolver` must be a tf.distribute.cluster_resolver.ClusterResolver. "
-            f"Received: cluster_resolver={cluster_resolver!r}"
-        )
-    tasks = tf.train.ClusterSpec(cluster_resolver.cluster_spec()).as_dict()
-    if not tasks:
-        return cluster_resolver, None
-    return cluster_resolver, _place_in(
-        tasks, cluster_resolver.task_type, cluster_resolver.task_id, source
-    )
-
-
-def _check_tf_config(text):
-    """Checks the shape of TF_CONFIG, and leaves its contents to `_place_in`."""
-    try:
-        config = json.loads(text)
-    except (ValueError, RecursionError) as error:  # deeply nested JSON exhausts the parser
-        raise ValueError(
-            f"TF_CONFIG is not valid JSON ({error}). Received: {text[:1000]!r}"
-        ) from error
-    jobs = config.get("cluster", {}) if isinstance(config, dict) else None
-    if not isinstance(jobs, dict) or not all(
-        isinstance(addresses, list) and all(isinstance(address, str) for address in addresses)
-        for addresses in jobs.values()
-    ):
-        raise ValueError(
-            'TF_CONFIG must look like {"cluster": {"worker": ["host:port", ...]}, '
-            f'"task": {{"type": "worker", "index": 0}}}}. Received: {text!r}'
-        )
-    if not jobs:
-        return
-    task = config.get("task")
-    if not isinstance(task, dict) or "type" not in task or "index" not in task:
-        raise ValueError(
-            'TF_CONFIG has a "cluster" but does not say which task this is; add '
-            f'"task": {{"type": "worker", "index": 0}}. Received: {text!r}'
-        )
-    if not re.fullmatch(r"-?\d+", str(task["index"])):
-        raise ValueError(
-            'The "index" of the "task" in TF_CONFIG must be a whole number. '
-            f"Received: {task['index']!r}"
-        )
-
-
-def _place_in(tasks, task_type, task_id, source):
     if task_type is None or task_id is None:
         raise ValueError(
             f"{source} gives a cluster but not this task's type and index. "
             f"Received: task_type={task_type!r}, task_id={task_id!r}"
         )
-    if task_type not in ("chief", "worker"):
+    if task_type not in TRAINING_JOBS:
         raise ValueError(
             "Only 'chief' and 'worker' tasks train with AdasumMirroredStrategy. "
             f"Received: task type {task_type!r} from {source}"
         )
-    jobs = {job: tasks.get(job) or [] for job in ("chief", "worker")}
-    sparse = [job for job, addresses in jobs.items() if not isinstance(addresses, list)]
+    of_jobs = {job: jobs.get(job) or [] for job in TRAINING_JOBS}
+    sparse = [job for job, of_job in of_jobs.items() if not isinstance(of_job, list)]
     if sparse:
         raise ValueError(
             f"{source} must list every task of the job {sparse[0]!r}: all of them train. "
-            f"Received: {jobs[sparse[0]]}"
+            f"Received: {of_jobs[sparse[0]]}"
         )
-    members = [(job, index) for job in jobs for index in range(len(jobs[job]))]
-    addresses = (*jobs["chief"], *jobs["worker"])
+    members = [(job, index) for job, of_job in of_jobs.items() for index in range(len(of_job))]
+    of_all = tuple(itertools.chain.from_iterable(of_jobs.values()))
     if (task_type, int(task_id)) not in members:
         raise ValueError(
             f"{source} does not contain this task: the cluster has "
             f"{', '.join(f'{job} {index}' for job, index in members)}. "
             f"Received: {task_type} {task_id}"
         )
-    if len(set(addresses)) < len(addresses):
-        raise ValueError(f"{source} gives one address to two tasks. Received: {addresses}")
-    for address in addresses:
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+    if len(set(of_all)) < len(of_all):
+        raise ValueError(f"{source} gives one address to two tasks. Received: {of_all}")
+    for address in of_all:
+        try:
+            addresses.split(address)
+        except ValueError as error:
             raise ValueError(
                 f"{source} must give each task's address as 'host:port'. Received: {address!r}"
-            )
+            ) from error
     names = tuple(f"{job} {index}" for job, index in members)
-    return Cluster(addresses, names, members.index((task_type, int(task_id))))
+    return Cluster(of_all, names, members.index((task_type, int(task_id))))

@@ -3,9 +3,8 @@
     tf-adasum-launch -n 4 train.py --epochs 3
     tf-adasum-launch -n 2 --devices-per-worker 2 -m package.train --epochs 3
 
-Reading order: `main` (command line) -> `launch` (the whole life of a job) -> `worker_environments`
-(what each worker is told, GPUs included). The processes themselves are the part of
-`tf_adasum.launch.processes`.
+Reading order: `main` (command line) -> `launch` (a job from start to end) -> `worker_environments`
+(what each worker is told, GPUs included). `tf_adasum.launch.processes` runs the processes.
 
 Standard library only: the launcher is ready at once and never initialises a GPU itself.
 """
@@ -33,13 +32,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the ``tf-adasum-launch`` command line.
 
     Args:
-        arguments: the command line after the program's name; default ``sys.argv[1:]``.
+        arguments: the command line after the program's name. Defaults to ``sys.argv[1:]``.
 
     Returns:
         The exit code of `launch`.
 
     Raises:
         SystemExit: with code 2 and a message on stderr when the arguments cannot be used.
+
+    Example:
+        >>> main(["-n", "4", "train.py"])  # starts processes  # doctest: +SKIP
+        0
     """
     parser = _parser()
     options = parser.parse_args(arguments)
@@ -120,8 +123,8 @@ def launch(
 
     The first worker that fails, a signal to this process (SIGINT, SIGTERM, SIGHUP) or the timeout
     stops the job: SIGTERM to every worker's process group, then SIGKILL after `grace` seconds, or
-    at once on SIGINT. The end of a worker is also the end of the processes it left behind in its
-    group. If this process is killed, Linux kills the workers (not the processes they started).
+    at once on SIGINT. When a worker ends, the processes that it left behind in its group are
+    killed. If this process is killed, Linux kills the workers (not the processes they started).
 
     With `max_restarts` the failure of a worker starts all of them again, on new ports, after a
     second; they see which start it is as ``TF_ADASUM_RESTART_COUNT``, 0 for the first. A signal to
@@ -130,15 +133,17 @@ def launch(
     Args:
         command: the complete argument vector of a worker, e.g. ``[sys.executable, "train.py"]``.
         num_workers: number of workers, at least 1.
-        devices_per_worker: devices each worker shall use, at least 1; see `worker_environments`.
-        timeout: seconds after which the job is stopped, restarts included; None for no limit.
-        grace: seconds between SIGTERM and SIGKILL.
-        max_restarts: how often the workers are started again, all of them, at most.
+        devices_per_worker: devices of each worker, at least 1; see `worker_environments`. Defaults
+            to None: the visible GPUs divided evenly, else one CPU device.
+        timeout: seconds after which the job is stopped, restarts included. Defaults to None: no
+            limit.
+        grace: seconds between SIGTERM and SIGKILL. Defaults to 5.
+        max_restarts: how often the workers are started again at most, all of them. Defaults to 0.
 
     Returns:
-        Of the last start: 0 when every worker ended with 0; the code of the first worker that
-        failed (128 + n when signal n ended it); 128 + n when this process received signal n
-        (SIGPIPE when its output was closed); 124 after `timeout`.
+        The exit code of the last start: 0 when every worker ended with 0; the code of the first
+        worker that failed (128 + n when signal n ended it); 128 + n when this process received
+        signal n (SIGPIPE when its output was closed); 124 after `timeout`.
 
     Raises:
         ValueError: an argument cannot be used, or there are too few GPUs. Nothing was started.
@@ -178,14 +183,20 @@ def worker_environments(
     Args:
         addresses: ``host:port`` of every worker. A single worker gets no ``TF_CONFIG``, not even
             an inherited one: it is not part of a cluster.
-        devices_per_worker: if given, told to the workers as ``TF_ADASUM_DEVICES_PER_WORKER``.
-        environment: what the workers inherit; default ``os.environ``.
+        devices_per_worker: told to the workers as ``TF_ADASUM_DEVICES_PER_WORKER``. Defaults to
+            None: they are told nothing.
+        environment: what the workers inherit. Defaults to ``os.environ``.
 
     Returns:
         One complete environment per worker, in the order of `addresses`.
 
     Raises:
         ValueError: `devices_per_worker` is below 1, or there are too few GPUs.
+
+    Example:
+        >>> first, _ = worker_environments(["a:1", "b:1"], environment={"CUDA_VISIBLE_DEVICES": ""})
+        >>> first["TF_CONFIG"]
+        '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}'
     """
     if devices_per_worker is not None and devices_per_worker < 1:
         raise ValueError(
@@ -214,7 +225,15 @@ def worker_environments(
 
 
 def visible_gpus(environment: Mapping[str, str]) -> list[str]:
-    """Return the GPUs CUDA would show, as entries for ``CUDA_VISIBLE_DEVICES``."""
+    """Return the GPUs CUDA would show, as entries for ``CUDA_VISIBLE_DEVICES``.
+
+    Args:
+        environment: a process's environment.
+
+    Example:
+        >>> visible_gpus({"CUDA_VISIBLE_DEVICES": "0,2"})
+        ['0', '2']
+    """
     chosen = environment.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return [str(index) for index in range(_count_gpus())]

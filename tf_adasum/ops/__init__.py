@@ -56,7 +56,7 @@ DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
 def pairwise_combine(
     a: Any, b: Any, segments: Any = None, *, device: str | None = None
 ) -> tf.Tensor:
-    """Combines two tensors by Adasum, segment by segment.
+    """Combine two tensors by Adasum, segment by segment.
 
         combined = (1 - a·b / (2‖a‖²))·a + (1 - a·b / (2‖b‖²))·b
 

@@ -101,7 +101,7 @@ class OpLibrary:
         return None
 
     def status(self) -> Status:
-        """Tries to load the library if that has not been tried yet, and says how it went."""
+        """Try to load the library if that has not been tried yet, and says how it went."""
         with self._lock:
             if self._status is None:
                 self._status = self._attempt()
@@ -163,7 +163,7 @@ _installed = OpLibrary(Path(__file__).parent)
 
 
 def load(device_type: str | None = "CPU") -> types.ModuleType | None:
-    """Loads the installed library; see `OpLibrary.load`."""
+    """Load the installed library; see `OpLibrary.load`."""
     return _installed.load(device_type)
 
 

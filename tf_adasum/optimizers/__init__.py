@@ -3,6 +3,7 @@
 import importlib
 import warnings
 
+from tf_adasum._version import ADDONS
 from tf_adasum.optimizers.adascale import AdaScale
 from tf_adasum.optimizers.delta_adasum import DeltaAdasum
 from tf_adasum.seams import keras as keras_seam
@@ -22,7 +23,7 @@ def __getattr__(name):
     if name == "LAMB":
         raise ImportError(
             "With Keras 2 optimizers.LAMB is that of TensorFlow Addons, which is not installed: "
-            "pip install 'tensorflow-addons==0.23.*'"
+            f"pip install 'tensorflow-addons=={ADDONS}.*'"
         )
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

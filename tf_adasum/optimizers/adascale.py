@@ -1,18 +1,20 @@
 """AdaScale: the learning rate that fits a larger batch, measured in every step."""
 
+from __future__ import annotations
+
 import functools
 import math
-import numbers
-import sys
 import warnings
 
 import keras
 import tensorflow as tf
 
+from tf_adasum.arguments import check_number
 from tf_adasum.optimizers import gain
 from tf_adasum.optimizers.wrapper import WrapperOptimizer, checked
 from tf_adasum.schedules import LinearScalingWarmup
 from tf_adasum.seams import keras as keras_seam
+from tf_adasum.seams.base_strategy import GradientAggregatingStrategy
 
 VALIDATED = (keras.optimizers.SGD,)
 
@@ -22,7 +24,7 @@ NOT_MEASURED = -math.inf
 
 @keras.saving.register_keras_serializable("tf_adasum")
 class AdaScale(WrapperOptimizer):
-    """Adapts an optimizer to batches that are S times as large as those it was tuned for.
+    """Optimizer for batches that are S times as large as those that another one was tuned for.
 
     In step t, with g_i the gradients of the S small batches and ḡ their mean:
 
@@ -36,10 +38,6 @@ class AdaScale(WrapperOptimizer):
     schedule `lr`, and the number of steps T it was made for, stay those of S = 1; train until τ ≥ T
     (`callbacks.StopAtScaleInvariantStep`). Momentum stays as it is.
 
-    >>> optimizer = tf_adasum.optimizers.AdaScale(keras.optimizers.SGD(0.1, momentum=0.9))
-    >>> model.compile(optimizer, loss)
-    >>> model.fit(..., callbacks=[tf_adasum.callbacks.StopAtScaleInvariantStep(10_000)])
-
     The small batches are those of the replicas, under any `tf.distribute` strategy that averages,
     and of `gradient_accumulation_steps`, under a strategy or none. Besides the gradients one number
     per step is sent, in the same all-reduce. Gradients are measured as they come; the inner
@@ -52,14 +50,15 @@ class AdaScale(WrapperOptimizer):
     loss's scale accordingly.
 
     Args:
-        optimizer: the `keras.optimizers.Optimizer` for S = 1. The method is derived for SGD and
-            tested for it, with and without momentum; others get a warning.
-        scale: S. Default: the number C of gradients that are measured, replicas x accumulation
-            steps. Another one says that each of them is of a batch of S/C small ones.
-        smoothing: θ in [0, 1) of the moving averages. Default: max(1 - S/1000, 0).
-        debias: the moving average: exponentially weighted and debiased, or else the form of the
-            paper's appendix B.3, see `gain.averaging`.
-        name: name of the optimizer.
+        optimizer: `keras.optimizers.Optimizer`, the one for S = 1. The method is derived for SGD
+            and tested for it, with and without momentum; others get a warning.
+        scale: float, S, 1 or more. Defaults to the number C of gradients that are measured,
+            replicas x accumulation steps. Another one says that each of them is of a batch of S/C
+            small ones.
+        smoothing: float, θ in [0, 1) of the moving averages. Defaults to `max(1 - S/1000, 0)`.
+        debias: bool, whether the moving averages are exponentially weighted and debiased, or else
+            have the form of the paper's appendix B.3, see `gain.averaging`. Defaults to `True`.
+        name: str, name of the optimizer. Defaults to `"adascale"`.
 
     Raises:
         ValueError: for what is no optimizer or is wrapped already, a scale below 1, a smoothing
@@ -67,28 +66,51 @@ class AdaScale(WrapperOptimizer):
             under an `AdasumMirroredStrategy` with another rule than the mean; when it is used: with
             a scale above 1 and a single gradient, which has no variance.
 
+    Example:
+        Two orthogonal gradients are all noise: a step with their mean is worth two steps, and twice
+        as long.
+
+        >>> import keras
+        >>> import numpy as np
+        >>> import tf_adasum
+        >>> sgd = keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)
+        >>> optimizer = tf_adasum.optimizers.AdaScale(sgd)
+        >>> w = keras.Variable([1.0, 1.0])
+        >>> optimizer.apply([np.array([1, 0], "float32")], [w])
+        >>> optimizer.apply([np.array([0, 1], "float32")], [w])
+        >>> float(optimizer.gain), [round(float(element), 4) for element in w.numpy()]
+        (2.0, [0.9, 0.9])
+
+        With `model.compile(optimizer, loss)`, `callbacks.StopAtScaleInvariantStep(T)` ends `fit`
+        after T steps of the small batch.
+
     Reference:
         Johnson et al., "AdaScale SGD: A User-Friendly Algorithm for Distributed Training", ICML
         2020 (arXiv 2007.05105), Algorithm 1. Here τ counts as in the paper; the schedule is
         evaluated at ⌊τ⌋.
     """
 
-    def __init__(self, optimizer, *, scale=None, smoothing=None, debias=True, name="adascale"):
+    def __init__(
+        self,
+        optimizer: keras.optimizers.Optimizer,
+        *,
+        scale: float | None = None,
+        smoothing: float | None = None,
+        debias: bool = True,
+        name: str = "adascale",
+    ):
         checked("AdaScale", optimizer)
         if scale is not None:
             check_scale(scale)
-        if smoothing is not None and not (_is_number(smoothing) and 0 <= smoothing < 1):
-            raise ValueError(
-                "`smoothing` must be in [0, 1): 0 takes the last step alone, 0.9 about ten. "
-                f"Received: smoothing={smoothing!r}"
-            )
+        if smoothing is not None:
+            expected = "must be in [0, 1): 0 takes the last step alone, 0.9 about ten"
+            check_number("smoothing", smoothing, expected, at_least=0, below=1)
         _refuse_rules(tf.distribute.get_strategy())
-        _warn_where_not_validated(type(optimizer))
+        if not isinstance(optimizer, VALIDATED):
+            _warn_of_experiment(type(optimizer).__name__)
         super().__init__(optimizer, name)
         self.smoothing, self.debias = smoothing, bool(debias)
         self._given_scale = scale
-        self._step = AdaScaleStep(optimizer, smoothing, self.debias)
-        self._step.replicas = tf.distribute.get_strategy().num_replicas_in_sync
         base = keras_seam.exchange_learning_rate(optimizer, ScaledLearningRate(self))
         if isinstance(base, LinearScalingWarmup):
             keras_seam.exchange_learning_rate(optimizer, base)  # left as it was
@@ -96,41 +118,23 @@ class AdaScale(WrapperOptimizer):
                 "AdaScale does the scaling: give the optimizer the schedule of S = 1. Received: "
                 "learning_rate=LinearScalingWarmup(…)"
             )
-        self._step.base_learning_rate = base
-        keras_seam.take_over(optimizer, self._step)
-
-    def build(self, variables):
-        """Builds the inner optimizer and the state of the estimates, for a list of variables."""
-        if self.built:
-            return
-        strategy = tf.distribute.get_strategy()
-        _refuse_rules(strategy)
-        self._step.replicas = strategy.num_replicas_in_sync
-        super().build(variables)
-        keras_seam.add_accumulator(self.inner_optimizer)
-        state = functools.partial(
-            self.add_variable, (), dtype="float64", aggregation="only_first_replica"
-        )
-        self._step.gain = state("ones", name="gain")
-        self._step.steps = state(name="scale_invariant_steps")
-        self._step.variance = state(name="gradient_variance")
-        self._step.squared_norm = state(name="gradient_squared_norm")
-        self._step.weight = state(name="weight_of_samples")
-        self._step.skipped = state(name="skipped_steps")
-        # S is no state but configuration: a restart on other workers shall have its own.
-        self._step.scale = tf.Variable(self.scale, dtype=tf.float64, trainable=False)
+        self.take_steps(AdaScaleStep(optimizer, base, smoothing, self.debias))
 
     @property
-    def scale(self):
+    def scale(self) -> float:
         """S: how many small batches are in a step, as a float."""
         return float(self._step.count if self._given_scale is None else self._given_scale)
 
-    def check(self):
-        """Raises a ValueError where there is nothing to measure."""
+    def check_strategy(self, strategy: tf.distribute.Strategy) -> None:
+        """Raise a ValueError for an `AdasumMirroredStrategy` with another rule than the mean."""
+        _refuse_rules(strategy)
+
+    def check(self) -> None:
+        """Raise a ValueError where there is nothing to measure."""
         self._check_measurable(self.scale)
 
     @property
-    def settings(self):
+    def settings(self) -> str:
         """What all workers have to have in common, as a str."""
         return f"scale={self.scale}, smoothing={self.smoothing}, debias={self.debias}"
 
@@ -142,13 +146,18 @@ class AdaScale(WrapperOptimizer):
                 f"optimizer. Received: scale={scale}, 1 replica, no accumulation"
             )
 
-    def set_scale(self, scale):
-        """Sets S between two steps, where the batch size changes during training.
+    def set_scale(self, scale: float) -> None:
+        """Set S between two steps, where the batch size changes during training.
 
         The average of σ² is kept: it belongs to the small batch, which stays the same.
 
         Args:
-            scale: S, 1 or more; may be a fraction. The same on all workers, which compare it.
+            scale: float, S, 1 or more; may be a fraction. The same on all workers, which compare
+                it.
+
+        Raises:
+            ValueError: for a scale below 1; above 1 with a single gradient in a step; on all
+                workers, if theirs differ.
         """
         check_scale(scale)
         if self.built:
@@ -159,27 +168,27 @@ class AdaScale(WrapperOptimizer):
             self._step.scale.assign(scale)
 
     @property
-    def gain(self):
+    def gain(self) -> tf.Tensor:
         """r of the last step, in [1, S]: float64 scalar tensor; 1 before the first."""
         return self._state("gain", 1.0)
 
     @property
-    def scale_invariant_steps(self):
+    def scale_invariant_steps(self) -> tf.Tensor:
         """τ, the sum of the gains so far: float64 scalar tensor."""
         return self._state("steps")
 
     @property
-    def gradient_variance(self):
+    def gradient_variance(self) -> tf.Tensor:
         """σ², the moving average, a squared norm of gradients: float64 scalar tensor."""
         return self._state("variance")
 
     @property
-    def gradient_squared_norm(self):
+    def gradient_squared_norm(self) -> tf.Tensor:
         """μ², the moving average, a squared norm of gradients: float64 scalar tensor."""
         return self._state("squared_norm")
 
     @property
-    def skipped_steps(self):
+    def skipped_steps(self) -> tf.Tensor:
         """How many steps had gradients that were not finite: float64 scalar tensor."""
         return self._state("skipped")
 
@@ -213,13 +222,13 @@ class AdaScale(WrapperOptimizer):
             )
 
     @property
-    def effective_learning_rate(self):
-        """η = r · lr(⌊τ⌋)."""
+    def effective_learning_rate(self) -> tf.Tensor:
+        """η = r · lr(⌊τ⌋), with the r of the last step: scalar tensor."""
         base = keras_seam.floating(self.learning_rate)
         return tf.cast(self.gain, base.dtype) * base
 
-    def get_config(self):
-        """Returns the constructor's arguments; the inner optimizer has its own learning rate."""
+    def get_config(self) -> dict:
+        """Return the constructor's arguments; the inner optimizer has its own learning rate."""
         inner = self.inner_optimizer
         scaled = keras_seam.exchange_learning_rate(inner, self._step.base_learning_rate)
         try:
@@ -235,30 +244,47 @@ class AdaScale(WrapperOptimizer):
         }
 
 
-class AdaScaleStep(keras_seam.StepOfWrapper):
-    """One update: measure, reduce, estimate, and let the inner optimizer do the rest.
+class AdaScaleStep(keras_seam.Step):
+    """Measure, reduce, estimate, and let the inner optimizer do the rest.
+
+    `build` makes the scalar variables.
 
     Args:
         optimizer: the inner optimizer.
+        base_learning_rate: lr, as the inner optimizer was given it.
         smoothing: θ, or None for the default.
         debias: which moving average.
 
     Attributes:
-        base_learning_rate: lr, as the inner optimizer was given it.
-        replicas: N. Known when the optimizer is built are the scalar variables
-        scale: S,
-        gain, steps: r and τ,
-        variance, squared_norm: the moving averages of σ² and μ²,
-        weight: that of the samples in them,
+        scale: S.
+        gain, steps: r and τ.
+        variance, squared_norm: the moving averages of σ² and μ².
+        weight: that of the samples in them.
         skipped: the number of steps that were not finite.
     """
 
-    def __init__(self, optimizer, smoothing, debias):
+    def __init__(self, optimizer, base_learning_rate, smoothing, debias):
         super().__init__(optimizer)
+        self.base_learning_rate = base_learning_rate
         self.smoothing, self.debias = smoothing, debias
-        self.replicas, self.base_learning_rate = 1, None
-        self.scale = self.gain = self.steps = self.variance = self.squared_norm = None
-        self.weight = self.skipped = None
+
+    def build(self, wrapper, variables):
+        """Make an accumulator for what is measured, and the state of the estimates."""
+        keras_seam.add_accumulator(self.optimizer)
+
+        def state(name, initializer="zeros"):
+            return wrapper.add_variable(
+                (), initializer, dtype="float64", aggregation="only_first_replica", name=name
+            )
+
+        self.gain = state("gain", "ones")
+        self.steps = state("scale_invariant_steps")
+        self.variance = state("gradient_variance")
+        self.squared_norm = state("gradient_squared_norm")
+        self.weight = state("weight_of_samples")
+        self.skipped = state("skipped_steps")
+        # S is no state but configuration: a restart on other workers shall have its own.
+        self.scale = tf.Variable(wrapper.scale, dtype=tf.float64, trainable=False)
 
     @property
     def count(self):
@@ -266,17 +292,17 @@ class AdaScaleStep(keras_seam.StepOfWrapper):
         return self.replicas * keras_seam.accumulation_steps(self.optimizer)
 
     def measure(self, gradients):
-        """Returns N‖g_i/N‖², as Keras has divided g_i by N; its sum over the replicas is a mean."""
+        """Return N‖g_i/N‖², as Keras has divided g_i by N; its sum over the replicas is a mean."""
         if self.count == 1:
             return []
         measured = tf.cast(self.replicas * gain.squared_norm(gradients), tf.float32)
-        rows = getattr(tf.distribute.get_strategy(), "rows", None)
-        if rows is None or rows.is_empty is None:
-            return [measured]
-        return [tf.where(rows.is_empty, NOT_MEASURED, measured)]
+        strategy = tf.distribute.get_strategy()
+        is_ours = isinstance(strategy, GradientAggregatingStrategy)
+        is_empty = strategy.empty_replicas.is_empty if is_ours else None
+        return [measured if is_empty is None else tf.where(is_empty, NOT_MEASURED, measured)]
 
     def update(self, values, variables):
-        """Sums over the replicas, estimates r, and steps with η = r · lr(⌊τ⌋)."""
+        """Sum over the replicas, estimate r, and step with η = r · lr(⌊τ⌋)."""
         gradients, measured = values[: len(variables)], values[len(variables) :]
         gradients, measured = _sums_over_replicas(gradients, measured)
         pairs = zip(gradients, variables, strict=True)
@@ -288,7 +314,7 @@ class AdaScaleStep(keras_seam.StepOfWrapper):
         self.steps.assign_add(advance)
 
     def estimate(self, mean_square, square_of_mean):
-        """Takes a step's sample into the averages and sets r; returns how far τ goes.
+        """Take a step's sample into the averages and set r; return how far τ goes.
 
         Args:
             mean_square: (1/C) Σ‖g_i‖².
@@ -324,16 +350,16 @@ class ScaledLearningRate(keras.optimizers.schedules.LearningRateSchedule):
         self._adascale = adascale
 
     def __call__(self, step):
-        """Returns η; the iteration does not matter."""
+        """Return η; the iteration does not matter."""
         return self._adascale.effective_learning_rate
 
     def get_config(self):
-        """Returns an empty config: `AdaScale.get_config` has the learning rate."""
+        """Return an empty config: `AdaScale.get_config` has the learning rate."""
         return {}
 
 
 def _sums_over_replicas(gradients, measured):
-    """Sums gradients and measured scalars over all replicas, in one all-reduce where that is one.
+    """Sum gradients and measured scalars over all replicas, in one all-reduce where that is one.
 
     TensorFlow packs what it reduces together into one buffer of one dtype.
     """
@@ -348,12 +374,12 @@ def _sums_over_replicas(gradients, measured):
     return sums, context.all_reduce("SUM", measured) if measured else []
 
 
-def within(optimizer, asker):
-    """Returns the `AdaScale` that an optimizer is, or has in it.
+def within(optimizer: keras.optimizers.Optimizer | None, asker: str) -> AdaScale:
+    """Return the `AdaScale` that an optimizer is, or has in it.
 
     Args:
-        optimizer: a model's.
-        asker: who needs it, for the message.
+        optimizer: `keras.optimizers.Optimizer` of a model, or None.
+        asker: str, who needs it, for the message.
 
     Raises:
         ValueError: if there is none.
@@ -369,33 +395,26 @@ def within(optimizer, asker):
     return optimizer
 
 
-def check_scale(scale):
-    """Raises a ValueError for what is no number of small batches."""
-    if not (_is_number(scale) and 1 <= scale <= sys.float_info.max):
-        raise ValueError(
-            f"`scale` is how many small batches are in a step, 1 or more. Received: scale={scale!r}"
-        )
-
-
-def _is_number(value):
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+def check_scale(scale: float) -> None:
+    """Raise a ValueError for what is no number of small batches."""
+    expected = "is how many small batches are in a step, 1 or more"
+    check_number("scale", scale, expected, at_least=1)
 
 
 def _refuse_rules(strategy):
-    if getattr(strategy, "gradient_reduction", None) is not None:
+    if isinstance(strategy, GradientAggregatingStrategy) and strategy.gradient_reduction:
         raise ValueError(
             "AdaScale estimates the noise of the *mean* gradient, and this strategy combines "
-            "gradients in another way: use AdasumMirroredStrategy(aggregation='mean'), or leave "
-            f"AdaScale away, which Adasum makes up for. Received: {strategy.aggregation!r}"
+            "gradients in another way: use AdasumMirroredStrategy(aggregation='mean'), or remove "
+            f"AdaScale: Adasum already adapts to the batch size. Received: {strategy.aggregation!r}"
         )
 
 
 @functools.cache  # once for each class
-def _warn_where_not_validated(optimizer):
-    if not issubclass(optimizer, VALIDATED):
-        warnings.warn(
-            f"AdaScale around {optimizer.__name__} is an experiment: it is made for SGD, and what "
-            "is known of it (Johnson et al., ICML 2020, Table 2; docs/optimizers.md) was measured "
-            "with SGD, with and without momentum.",
-            stacklevel=3,
-        )
+def _warn_of_experiment(name):
+    warnings.warn(
+        f"AdaScale around {name} is an experiment: it is made for SGD, and what is known of it "
+        "(Johnson et al., ICML 2020, Table 2; docs/optimizers.md) was measured with SGD, with and "
+        "without momentum.",
+        stacklevel=3,
+    )

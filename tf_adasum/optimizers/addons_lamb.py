@@ -1,32 +1,32 @@
 """LAMB where TensorFlow Addons has it: with TensorFlow 2.15."""
 
-import math
-import numbers
-
 import keras
 import tensorflow as tf
 import tensorflow_addons as tfa
 
-from tf_adasum.optimizers.lamb_arguments import check_number, patterns
+from tf_adasum.arguments import is_number
+from tf_adasum.optimizers.lamb_arguments import check_numbers, patterns
 
 
 @keras.saving.register_keras_serializable("tf_adasum")
 class LAMB(tfa.optimizers.LAMB):
-    """`tensorflow_addons.optimizers.LAMB`, with the arguments of LAMB in the main lane.
+    """`tensorflow_addons.optimizers.LAMB`, with the arguments of LAMB on the main stack.
 
     The steps are those of `tf_adasum.optimizers.lamb.LAMB`, to float32 rounding. Addons takes an
     empty `exclude_from_layer_adaptation` for the exclusions from weight decay.
 
     Args:
-        learning_rate: η: a float or a `tf.keras.optimizers.schedules.LearningRateSchedule`.
-        beta_1: β1, in [0, 1).
-        beta_2: β2, in [0, 1).
-        epsilon: ε, above 0.
-        weight_decay: λ, 0 or more.
-        exclude_from_weight_decay: regular expression or list of them, searched in the variable's
-            name, which ends in ``":0"``; None, none.
-        exclude_from_layer_adaptation: the same; None, the ones of `exclude_from_weight_decay`.
-        name: name of the optimizer.
+        learning_rate: float or `tf.keras.optimizers.schedules.LearningRateSchedule`, η. Defaults to
+            `0.001`.
+        beta_1: float, β1, in [0, 1). Defaults to `0.9`.
+        beta_2: float, β2, in [0, 1). Defaults to `0.999`.
+        epsilon: float, ε, above 0. Defaults to `1e-6`.
+        weight_decay: float, λ, 0 or more. Defaults to `0.0`.
+        exclude_from_weight_decay: str, a regular expression, or list of them, searched in the
+            variable's name, which ends in ``":0"``. Defaults to `None`, which excludes nothing.
+        exclude_from_layer_adaptation: the same. Defaults to `None`, which takes those of
+            `exclude_from_weight_decay`.
+        name: str, name of the optimizer. Defaults to `"lamb"`.
         kwargs: `clipnorm`, `clipvalue`, `global_clipnorm`, of legacy optimizers.
 
     Raises:
@@ -48,14 +48,11 @@ class LAMB(tfa.optimizers.LAMB):
         **kwargs,
     ):
         _check_learning_rate(learning_rate)
-        check_number("beta_1", beta_1, below=1)
-        check_number("beta_2", beta_2, below=1)
-        check_number("epsilon", epsilon)
+        check_numbers(beta_1, beta_2, epsilon, weight_decay)
         if epsilon == 0:
             raise ValueError(
                 "`epsilon` of TensorFlow Addons' LAMB must be above 0. Received: epsilon=0"
             )
-        check_number("weight_decay", weight_decay)
         no_decay = patterns("exclude_from_weight_decay", exclude_from_weight_decay)
         no_adaptation = patterns("exclude_from_layer_adaptation", exclude_from_layer_adaptation)
         super().__init__(
@@ -71,7 +68,7 @@ class LAMB(tfa.optimizers.LAMB):
         )
 
     def get_config(self):
-        """Returns the constructor's arguments; Addons leaves the exclusions out."""
+        """Return the constructor's arguments; Addons leaves the exclusions out."""
         return super().get_config() | {
             "exclude_from_weight_decay": self.exclude_from_weight_decay,
             "exclude_from_layer_adaptation": self.exclude_from_layer_adaptation,
@@ -81,8 +78,7 @@ class LAMB(tfa.optimizers.LAMB):
 def _check_learning_rate(given):
     if callable(given) or tf.is_tensor(given):
         return
-    is_number = isinstance(given, numbers.Real) and not isinstance(given, bool)
-    if not (is_number and 0 <= given < math.inf):
+    if not is_number(given, at_least=0):
         raise ValueError(
             "`learning_rate` of LAMB must be a number, 0 or more, or a "
             f"tf.keras.optimizers.schedules.LearningRateSchedule. Received: {given!r}"

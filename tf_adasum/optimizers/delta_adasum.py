@@ -1,17 +1,23 @@
 """DeltaAdasum: Adasum after the optimizer, on the steps that the replicas have taken."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+
 import keras
 import tensorflow as tf
 
 from tf_adasum.aggregation import rules
 from tf_adasum.aggregation.sparse import coalesced
+from tf_adasum.arguments import check_count
 from tf_adasum.optimizers.wrapper import WrapperOptimizer, checked
 from tf_adasum.seams import keras as keras_seam
+from tf_adasum.seams.base_strategy import GradientAggregatingStrategy
 
 
 @keras.saving.register_keras_serializable("tf_adasum")
 class DeltaAdasum(WrapperOptimizer):
-    """Combines what the optimizer makes of each replica's gradient, instead of the gradients.
+    """Optimizer that combines what another one makes of each replica's gradient.
 
     Each replica takes `local_steps` steps of its *own* optimizer on its *own* gradients, from the
     same weights w; then the strategy's rule combines how far each has come:
@@ -21,9 +27,6 @@ class DeltaAdasum(WrapperOptimizer):
     It is how Adasum is meant to be used with Momentum, Adam and LAMB, whose steps depend on more
     than the gradient. With SGD without momentum and one local step it is what Adasum of the
     gradients is.
-
-    >>> optimizer = tf_adasum.optimizers.DeltaAdasum(keras.optimizers.Adam(1e-3), local_steps=4)
-    >>> model.compile(optimizer, loss)
 
     * The optimizer's slots (momenta, …) are each replica's own and never sent. A file holds those
       of its writer's first replica: a worker with one device that saves and loads a file of its own
@@ -41,61 +44,66 @@ class DeltaAdasum(WrapperOptimizer):
       optimizer; how far an embedding has come is sent as a whole.
 
     Args:
-        optimizer: the `keras.optimizers.Optimizer`.
-        local_steps: k, steps between two combinations.
-        name: name of the optimizer.
+        optimizer: `keras.optimizers.Optimizer`, the one that takes the local steps.
+        local_steps: int, k, steps between two combinations. Defaults to `1`.
+        name: str, name of the optimizer. Defaults to `"delta_adasum"`.
 
     Raises:
         ValueError: for what is no optimizer or is wrapped already, `local_steps` below 1; when it
             is built or used: under another strategy than an `AdasumMirroredStrategy`, under its
             rule ``"mean"``, or under `AdaCons` without `rescale`.
 
+    Example:
+        >>> import keras
+        >>> import numpy as np
+        >>> import tf_adasum
+        >>> strategy = tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"])
+        >>> with strategy.scope():
+        ...     adam = keras.optimizers.Adam(1e-3)
+        ...     optimizer = tf_adasum.optimizers.DeltaAdasum(adam, local_steps=4)
+        ...     model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+        ...     model.compile(optimizer, "mse")
+        >>> history = model.fit(np.ones([6, 2]), np.ones([6, 1]), batch_size=1, verbose=0)
+        >>> int(optimizer.iterations), optimizer.is_synchronized  # combined after 4, and at the end
+        (6, True)
+
     Reference:
         Maleki et al., "Scaling Distributed Training with Adaptive Summation", MLSys 2021
         (arXiv 2006.02924), section 3.
     """
 
-    def __init__(self, optimizer, *, local_steps=1, name="delta_adasum"):
+    def __init__(
+        self,
+        optimizer: keras.optimizers.Optimizer,
+        *,
+        local_steps: int = 1,
+        name: str = "delta_adasum",
+    ):
         checked("DeltaAdasum", optimizer)
-        if not isinstance(local_steps, int) or isinstance(local_steps, bool) or local_steps < 1:
-            raise ValueError(
-                "`local_steps` must be an int, 1 or more: the steps between two combinations. "
-                f"Received: local_steps={local_steps!r}"
-            )
+        expected = "must be an int, 1 or more: the steps between two combinations"
+        check_count("local_steps", local_steps, expected)
         if tf.distribute.has_strategy():
             _check_strategy(tf.distribute.get_strategy())
         super().__init__(optimizer, name)
         self.local_steps = local_steps
-        self._step = DeltaStep(optimizer, local_steps)
-        keras_seam.take_over(optimizer, self._step)
+        self.take_steps(DeltaStep(optimizer, local_steps))
 
-    def build(self, variables):
-        """Builds the inner optimizer for a list of variables."""
-        if self.built:
-            return
+    def check_strategy(self, strategy: tf.distribute.Strategy) -> None:
+        """Raise a ValueError for a strategy that does not combine gradients; none is let pass."""
         if tf.distribute.has_strategy():
-            self.check()
-        super().build(variables)
-        self._step.variables = list(variables)
-        self._step.replicas = self._strategy.num_replicas_in_sync
-        if self.local_steps > 1:
-            self._step.taken, self._step.combinations = (
-                self.add_variable((), dtype="int64", aggregation="only_first_replica", name=name)
-                for name in ("local_steps_taken", "combinations")
-            )
-            self._step.starts = self.add_optimizer_variables(variables, "start")
+            _check_strategy(strategy)
 
-    def check(self):
-        """Raises a ValueError outside of a strategy of ours."""
+    def check(self) -> None:
+        """Raise a ValueError outside of a strategy of ours."""
         _check_strategy(tf.distribute.get_strategy())
 
     @property
-    def settings(self):
+    def settings(self) -> str:
         """What all workers have to have in common, as a str."""
         return f"local_steps={self.local_steps}"
 
-    def synchronize(self):
-        """Combines now what the replicas have done since the last combination.
+    def synchronize(self) -> None:
+        """Combine now what the replicas have done since the last combination.
 
         All workers have to call it, outside of `strategy.run`. With one local step, or if there was
         none since, it does nothing.
@@ -107,11 +115,11 @@ class DeltaAdasum(WrapperOptimizer):
         self._synchronize()
 
     @property
-    def is_synchronized(self):
+    def is_synchronized(self) -> bool:
         """Whether the replicas' weights are the same: no local step since the last combination."""
         return not self.built or self.local_steps == 1 or int(self._step.taken.numpy()) == 0
 
-    _synchronize = None
+    _synchronize: Callable[[], None] | None = None
 
     @property
     def learning_rate(self):
@@ -122,8 +130,8 @@ class DeltaAdasum(WrapperOptimizer):
     def learning_rate(self, learning_rate):
         self.inner_optimizer.learning_rate = learning_rate
 
-    def get_config(self):
-        """Returns the constructor's arguments."""
+    def get_config(self) -> dict:
+        """Return the constructor's arguments."""
         return {
             "optimizer": keras.saving.serialize_keras_object(self.inner_optimizer),
             "local_steps": self.local_steps,
@@ -131,7 +139,7 @@ class DeltaAdasum(WrapperOptimizer):
         }
 
 
-class DeltaStep(keras_seam.StepOfWrapper):
+class DeltaStep(keras_seam.Step):
     """One local step, and after every so many the combination.
 
     Args:
@@ -139,8 +147,7 @@ class DeltaStep(keras_seam.StepOfWrapper):
         local_steps: k.
 
     Attributes:
-        variables: those of the optimizer, known when it is built; as are
-        replicas: N, and for k > 1
+        variables: those of the optimizer, known when it is built; as are, for k > 1,
         starts: w, as variables: the weights before the first local step,
         taken: int64 scalar variable, the local steps since,
         combinations: int64 scalar variable, how many there were.
@@ -149,11 +156,19 @@ class DeltaStep(keras_seam.StepOfWrapper):
     def __init__(self, optimizer, local_steps):
         super().__init__(optimizer)
         self.local_steps = local_steps
-        self.variables, self.replicas = [], 1
-        self.starts = self.taken = self.combinations = None
+
+    def build(self, wrapper, variables):
+        """Make, for k > 1, two counters and a copy of the weights."""
+        self.variables = list(variables)
+        if self.local_steps > 1:
+            self.taken, self.combinations = (
+                wrapper.add_variable((), dtype="int64", aggregation="only_first_replica", name=name)
+                for name in ("local_steps_taken", "combinations")
+            )
+            self.starts = wrapper.add_optimizer_variables(variables, "start")
 
     def update(self, values, variables):
-        """Takes a local step, and combines if it is the last one."""
+        """Take a local step, and combine if it is the last one."""
         if self.replicas > 1:
             values = [_with_each_row_once(value) for value in values]
         if self.local_steps > 1:
@@ -166,10 +181,10 @@ class DeltaStep(keras_seam.StepOfWrapper):
             self._combine(variables, starts)
 
     def rests(self):
-        """A replica without rows takes no local step, not even one of its momentum."""
+        """Let a replica without rows take no local step, not even one of its momentum."""
         if self.replicas == 1 or keras_seam.accumulation_steps(self.optimizer) > 1:
             return None
-        return tf.distribute.get_strategy().rows.is_empty_if_any()
+        return tf.distribute.get_strategy().empty_replicas.is_empty_if_any()
 
     def _update_in_turn(self, values, variables):
         context = tf.distribute.get_replica_context()
@@ -183,7 +198,7 @@ class DeltaStep(keras_seam.StepOfWrapper):
             start.assign(variable)
 
     def combine(self):
-        """Combines the local steps taken since the last time; called in each replica."""
+        """Combine the local steps taken since the last time; called in each replica."""
         if self.replicas > 1:
             self._combine(self.variables, self.starts)
         self.taken.assign(0)
@@ -201,13 +216,13 @@ class DeltaStep(keras_seam.StepOfWrapper):
         keras_seam.assign(variables, [start + delta for start, delta in pairs])
 
     def average(self):
-        """Moves the moving averages of the weights, where all replicas have the same weights."""
+        """Move the moving averages of the weights, where all replicas have the same weights."""
         if self.local_steps == 1:
             super().average()
 
 
 def _with_each_row_once(gradient):
-    """A sparse gradient with repeated rows summed: Keras's Adam squares them one by one."""
+    """Sum the repeated rows of a sparse gradient: Keras's Adam squares them one by one."""
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
     indices, rows = coalesced(gradient)
@@ -216,9 +231,10 @@ def _with_each_row_once(gradient):
 
 
 def _check_strategy(strategy):
-    if getattr(strategy, "gradient_reduction", None) is None:
+    is_ours = isinstance(strategy, GradientAggregatingStrategy)
+    if not is_ours or strategy.gradient_reduction is None:
         received = type(strategy).__name__ if tf.distribute.has_strategy() else "no strategy"
-        rule = getattr(strategy, "aggregation", None)
+        rule = strategy.aggregation if is_ours else None
         raise ValueError(
             "DeltaAdasum combines the steps that replicas take on their own, undivided gradients; "
             "strategies that average divide each by the number of replicas. Build the model under "

@@ -15,7 +15,10 @@ Source: Johnson et al., "AdaScale SGD: A User-Friendly Algorithm for Distributed
 2020 (arXiv 2007.05105), section 3.4 and appendix B.
 """
 
+from __future__ import annotations
+
 import collections
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -29,14 +32,16 @@ LEAST_VARIANCE = 1e-6
 SMALL = 2**16
 
 
-def estimates(mean_square, square_of_mean, count, scale):
-    """Estimates σ² and μ² from the gradients of one step.
+def estimates(
+    mean_square: tf.Tensor, square_of_mean: tf.Tensor, count: int, scale: tf.Tensor | float
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Estimate σ² and μ² from the gradients of one step.
 
     Args:
         mean_square: (1/C) Σ‖g_i‖², float64 scalar.
         square_of_mean: ‖ḡ‖², float64 scalar.
-        count: C, 2 or more.
-        scale: S, 1 or more.
+        count: int, C, 2 or more.
+        scale: float or float64 scalar, S, 1 or more.
 
     Returns:
         σ²_t, at least 1e-6, and μ²_t, at least 0.
@@ -44,21 +49,23 @@ def estimates(mean_square, square_of_mean, count, scale):
     Example:
         Two orthogonal gradients of length 1: (1/2)(1 + 1) = 1 and ‖ḡ‖² = 1/2.
 
-        >>> estimates(1.0, 0.5, count=2, scale=2)
-        (1.0, 0.0)
+        >>> [float(estimate) for estimate in estimates(1.0, 0.5, count=2, scale=2)]
+        [1.0, 0.0]
     """
     variance = tf.maximum(scale / (count - 1) * (mean_square - square_of_mean), LEAST_VARIANCE)
     return variance, tf.maximum(square_of_mean - variance / scale, 0.0)
 
 
-def gain_ratio(variance, squared_norm, scale):
-    """Returns r = (σ² + μ²) / (σ²/S + μ²), in [1, S]; a NaN stays one."""
+def gain_ratio(variance: tf.Tensor, squared_norm: tf.Tensor, scale: tf.Tensor | float) -> tf.Tensor:
+    """Return r = (σ² + μ²) / (σ²/S + μ²), in [1, S]; a NaN stays one."""
     ratio = (variance + squared_norm) / (variance / scale + squared_norm)
     return tf.clip_by_value(ratio, tf.ones_like(ratio), tf.cast(scale, ratio.dtype))
 
 
-def averaging(weight, smoothing, debias):
-    """How a moving average takes up the next sample: ``average += rate · (sample - average)``.
+def averaging(
+    weight: tf.Tensor, smoothing: tf.Tensor | float, debias: bool
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return how a moving average takes up a sample: ``average += rate · (sample - average)``.
 
     * Debiased: an exponentially weighted moving average that starts at 0, divided by the weight of
       the samples in it, 1 - θ^t.
@@ -67,8 +74,8 @@ def averaging(weight, smoothing, debias):
 
     Args:
         weight: of the samples so far, float64 scalar, 0 before the first.
-        smoothing: θ in [0, 1).
-        debias: which of the two.
+        smoothing: float or float64 scalar, θ in [0, 1).
+        debias: bool, which of the two.
 
     Returns:
         The weight with the next sample, and the rate.
@@ -79,14 +86,15 @@ def averaging(weight, smoothing, debias):
     return weight + 1, tf.maximum(1 / (weight + 1), 1 - smoothing)
 
 
-def squared_norm(gradients):
-    """Returns Σ‖g‖² over the gradients of all variables, float64 scalar.
+def squared_norm(gradients: Sequence[tf.Tensor | tf.IndexedSlices]) -> tf.Tensor:
+    """Return Σ‖g‖² over the gradients of all variables, float64 scalar.
 
     Args:
         gradients: list of floating-point tensors or `tf.IndexedSlices`, whose repeated rows add up
             to one before they are squared.
     """
-    small, large = collections.defaultdict(list), []
+    small: dict[tf.DType, list[tf.Tensor]] = collections.defaultdict(list)
+    large: list[tf.Tensor] = []
     for gradient in gradients:
         if isinstance(gradient, tf.IndexedSlices):
             _, gradient = coalesced(gradient)

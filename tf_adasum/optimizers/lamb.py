@@ -1,14 +1,18 @@
 """LAMB: Adam whose step on each variable has a length in proportion to that variable's norm."""
 
+from __future__ import annotations
+
 import re
 import warnings
+from collections.abc import Callable, Sequence
 
 import keras
 import tensorflow as tf
+from keras.optimizers.schedules import LearningRateSchedule
 
-from tf_adasum.optimizers.lamb_arguments import check_number, patterns
+from tf_adasum.optimizers.lamb_arguments import check_numbers, patterns
 from tf_adasum.seams import keras as keras_seam
-from tf_adasum.seams.keras.keras3 import SelfDecayingOptimizer
+from tf_adasum.seams.keras.keras3.wrapper import SelfDecayingOptimizer
 
 
 @keras.saving.register_keras_serializable("tf_adasum")
@@ -39,14 +43,17 @@ class LAMB(SelfDecayingOptimizer):
     names that end in ``":0"``, which a path does not.
 
     Args:
-        learning_rate: η: a float, a `keras.optimizers.schedules.LearningRateSchedule` or a callable
-            without arguments.
-        beta_1: β1, in [0, 1).
-        beta_2: β2, in [0, 1).
-        epsilon: ε, 0 or more. With 0, an element whose gradients were all 0 has no step but λ w.
-        weight_decay: λ, 0 or more.
-        exclude_from_weight_decay: regular expression or list of them; None, none.
-        exclude_from_layer_adaptation: the same; None, the ones of `exclude_from_weight_decay`.
+        learning_rate: float, `keras.optimizers.schedules.LearningRateSchedule` or callable without
+            arguments, η. Defaults to `0.001`.
+        beta_1: float, β1, in [0, 1). Defaults to `0.9`.
+        beta_2: float, β2, in [0, 1). Defaults to `0.999`.
+        epsilon: float, ε, 0 or more. With 0, an element whose gradients were all 0 has no step but
+            λ w. Defaults to `1e-6`.
+        weight_decay: float, λ, 0 or more. Defaults to `0.0`.
+        exclude_from_weight_decay: str, a regular expression, or list of them. Defaults to `None`,
+            which excludes nothing.
+        exclude_from_layer_adaptation: the same. Defaults to `None`, which takes those of
+            `exclude_from_weight_decay`.
         clipnorm, clipvalue, global_clipnorm, use_ema, ema_momentum, ema_overwrite_frequency: as in
             all Keras optimizers.
         loss_scale_factor, gradient_accumulation_steps, name: likewise.
@@ -76,27 +83,24 @@ class LAMB(SelfDecayingOptimizer):
 
     def __init__(
         self,
-        learning_rate=0.001,
-        beta_1=0.9,
-        beta_2=0.999,
-        epsilon=1e-6,
-        weight_decay=0.0,
-        exclude_from_weight_decay=None,
-        exclude_from_layer_adaptation=None,
-        clipnorm=None,
-        clipvalue=None,
-        global_clipnorm=None,
-        use_ema=False,
-        ema_momentum=0.99,
-        ema_overwrite_frequency=None,
-        loss_scale_factor=None,
-        gradient_accumulation_steps=None,
-        name="lamb",
+        learning_rate: float | LearningRateSchedule | Callable[[], float] = 0.001,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-6,
+        weight_decay: float = 0.0,
+        exclude_from_weight_decay: str | Sequence[str] | None = None,
+        exclude_from_layer_adaptation: str | Sequence[str] | None = None,
+        clipnorm: float | None = None,
+        clipvalue: float | None = None,
+        global_clipnorm: float | None = None,
+        use_ema: bool = False,
+        ema_momentum: float = 0.99,
+        ema_overwrite_frequency: int | None = None,
+        loss_scale_factor: float | None = None,
+        gradient_accumulation_steps: int | None = None,
+        name: str = "lamb",
     ):
-        check_number("beta_1", beta_1, below=1)
-        check_number("beta_2", beta_2, below=1)
-        check_number("epsilon", epsilon)
-        check_number("weight_decay", weight_decay)
+        check_numbers(beta_1, beta_2, epsilon, weight_decay)
         no_decay = patterns("exclude_from_weight_decay", exclude_from_weight_decay)
         no_adaptation = patterns("exclude_from_layer_adaptation", exclude_from_layer_adaptation)
         super().__init__(
@@ -119,8 +123,8 @@ class LAMB(SelfDecayingOptimizer):
         self._no_decay_patterns = no_decay
         self._no_adaptation_patterns = no_adaptation
 
-    def get_config(self):
-        """Returns the constructor's arguments."""
+    def get_config(self) -> dict:
+        """Return the constructor's arguments."""
         no_decay, no_adaptation = self._no_decay_patterns, self._no_adaptation_patterns
         return super().get_config() | {
             "beta_1": self.beta_1,
@@ -131,7 +135,7 @@ class LAMB(SelfDecayingOptimizer):
         }
 
     def exclude_from_weight_decay(self, var_list=None, var_names=None):
-        """Refuses: the constructor takes the exclusions, and saves them with the model."""
+        """Refuse: the constructor takes the exclusions, and saves them with the model."""
         raise ValueError(
             "LAMB takes exclusions when it is made: LAMB(exclude_from_weight_decay=[regular "
             "expressions on variable paths]). Received: exclude_from_weight_decay("
@@ -139,7 +143,7 @@ class LAMB(SelfDecayingOptimizer):
         )
 
     def build(self, variables):
-        """Makes m and v, and decides which variables are excluded from what.
+        """Make m and v, and decide which variables are excluded from what.
 
         Args:
             variables: list of `keras.Variable`, or of `tf.Variable`, whose name is its path.
@@ -153,7 +157,7 @@ class LAMB(SelfDecayingOptimizer):
         no_decay = self._no_decay_patterns or ()
         no_adaptation = self._no_adaptation_patterns
         no_adaptation = no_decay if no_adaptation is None else no_adaptation
-        paths = [_path(variable) for variable in variables]
+        paths = [keras_seam.path_of(variable) for variable in variables]
         self._decays = [not _matches(no_decay, path) for path in paths]
         self._adapts = [not _matches(no_adaptation, path) for path in paths]
         unused = [
@@ -175,11 +179,11 @@ class LAMB(SelfDecayingOptimizer):
             return self.add_variable(
                 shape=variable.shape,
                 dtype=_at_least_float32(variable.dtype),
-                name=f"{_path(variable).replace('/', '_')}_{name}",
+                name=f"{keras_seam.path_of(variable).replace('/', '_')}_{name}",
             )
 
     def update_step(self, gradient, variable, learning_rate):
-        """Takes one step on one variable; called by Keras.
+        """Take one step on one variable; called by Keras.
 
         Args:
             gradient: tensor of the variable's shape, or `tf.IndexedSlices`.
@@ -226,7 +230,7 @@ def _trust_ratio(w, u):
 
 
 def _dense(gradient, shape):
-    """The gradient as one tensor; the rows of a repeated index add up."""
+    """Return the gradient as one tensor; the rows of a repeated index add up."""
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
     return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, shape[0])
@@ -235,11 +239,6 @@ def _dense(gradient, shape):
 def _at_least_float32(dtype):
     dtype = tf.as_dtype(dtype)
     return "float32" if dtype.size < 4 else dtype.name
-
-
-def _path(variable):
-    """A Keras variable's path; the name of one of TensorFlow's, without its ":0"."""
-    return getattr(variable, "path", None) or variable.name.split(":")[0]
 
 
 def _matches(patterns, path):

@@ -1,20 +1,20 @@
-"""The arguments of LAMB, the same for both lanes."""
+"""The arguments of LAMB, the same on both stacks."""
 
-import math
 import re
-import sys
+
+from tf_adasum.arguments import check_number
 
 
-def check_number(name, value, below=math.inf):
-    """Raises a ValueError unless an argument is a number of at least 0, and below another one."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not (is_number and 0 <= value < below and value <= sys.float_info.max):
-        expected = "in [0, 1)" if below == 1 else "a finite number, 0 or more"
-        raise ValueError(f"`{name}` of LAMB must be {expected}. Received: {name}={value!r}")
+def check_numbers(beta_1, beta_2, epsilon, weight_decay):
+    """Raise a ValueError unless the numbers of LAMB are in their ranges."""
+    for name, value in {"beta_1": beta_1, "beta_2": beta_2}.items():
+        check_number(name, value, "of LAMB must be in [0, 1)", at_least=0, below=1)
+    for name, value in {"epsilon": epsilon, "weight_decay": weight_decay}.items():
+        check_number(name, value, "of LAMB must be a finite number, 0 or more", at_least=0)
 
 
 def patterns(name, given):
-    """Returns an argument as a tuple of regular expressions; None if it is None.
+    """Return an argument as a tuple of regular expressions; None if it is None.
 
     Raises:
         ValueError: for a pattern that is none.

@@ -1,4 +1,4 @@
-"""WrapperOptimizer: what optimizers that wrap another one have in common."""
+"""What optimizers that wrap another one have in common."""
 
 import warnings
 
@@ -9,7 +9,7 @@ from tf_adasum.seams import keras as keras_seam
 
 
 def _of_inner_optimizer(name):
-    """A property that is the inner optimizer's."""
+    """Return a property that is the inner optimizer's."""
 
     def read(self):
         inner = vars(self).get("inner_optimizer")
@@ -27,6 +27,7 @@ class WrapperOptimizer(keras_seam.WrapperBase):
 
     The inner optimizer keeps everything else: its slots, `iterations`, accumulation, clipping,
     weight decay, moving averages, and their configuration, which can be read and set here, too.
+    What is done differently is a `keras_seam.Step`; see `take_steps`.
 
     Args:
         optimizer: the `keras.optimizers.Optimizer`, as `checked` returns it.
@@ -38,6 +39,15 @@ class WrapperOptimizer(keras_seam.WrapperBase):
         super().__init__(name)
         self.inner_optimizer = optimizer
 
+    def take_steps(self, step):
+        """Let a step do the inner optimizer's updates.
+
+        Args:
+            step: a `keras_seam.Step` of the inner optimizer.
+        """
+        self._step = step
+        keras_seam.take_over(step)
+
     clipnorm = _of_inner_optimizer("clipnorm")
     clipvalue = _of_inner_optimizer("clipvalue")
     global_clipnorm = _of_inner_optimizer("global_clipnorm")
@@ -47,32 +57,45 @@ class WrapperOptimizer(keras_seam.WrapperBase):
     ema_overwrite_frequency = _of_inner_optimizer("ema_overwrite_frequency")
     gradient_accumulation_steps = _of_inner_optimizer("gradient_accumulation_steps")
     loss_scale_factor = _of_inner_optimizer("loss_scale_factor")
-    locals().update({name: _of_inner_optimizer(name) for name in keras_seam.OF_SWAP_EMA_WEIGHTS})
 
     def build(self, variables):
-        """Builds the inner optimizer for a list of Keras variables."""
+        """Build the inner optimizer for a list of Keras variables, and what the step needs."""
+        if self.built:
+            return
         self._strategy = tf.distribute.get_strategy()
+        self.check_strategy(self._strategy)
+        self._step.enter(self._strategy)
         self.check_same_settings()  # before variables are made, which workers do in step
         keras_seam.build(self.inner_optimizer, variables)
         self.built = True
+        self._step.build(self, variables)
 
     def apply(self, grads, trainable_variables=None):
-        """Takes this replica's gradients, as `keras.optimizers.Optimizer.apply`."""
+        """Take this replica's gradients, as `keras.optimizers.Optimizer.apply`."""
         if trainable_variables is not None:
             keras_seam.build(self, trainable_variables)
         self.check()
 
         def step(gradients):
-            self._step.is_expected = True
-            keras_seam.apply(self.inner_optimizer, gradients, trainable_variables)
+            with self._step.called_by_wrapper():
+                keras_seam.apply(self.inner_optimizer, gradients, trainable_variables)
 
         keras_seam.begin_together(self, grads, trainable_variables, step)
 
+    def check_strategy(self, strategy):
+        """Raise a ValueError for a strategy under which it cannot be built.
+
+        Args:
+            strategy: the current one, TensorFlow's default where there is none.
+        """
+        raise NotImplementedError
+
     def check(self):
-        """Raises a ValueError where it cannot train; a model is loaded where it only predicts."""
+        """Raise a ValueError where it cannot train; a model is loaded where it only predicts."""
+        raise NotImplementedError
 
     def check_same_settings(self):
-        """Raises a ValueError, on all workers, where their optimizers differ."""
+        """Raise a ValueError, on all workers, where their optimizers differ."""
         steps = f"gradient_accumulation_steps={self.gradient_accumulation_steps}"
         inner = f"{type(self.inner_optimizer).__name__}({steps})"
         settings = f"{type(self).__name__}({inner}, {self.settings})"
@@ -84,16 +107,16 @@ class WrapperOptimizer(keras_seam.WrapperBase):
         raise NotImplementedError
 
     def exclude_from_weight_decay(self, var_list=None, var_names=None):
-        """Excludes variables, as `keras.optimizers.Optimizer.exclude_from_weight_decay`."""
+        """Exclude variables, as `keras.optimizers.Optimizer.exclude_from_weight_decay`."""
         self.inner_optimizer.exclude_from_weight_decay(var_list, var_names)
 
     def save_own_variables(self, store):
-        """Saves its own variables; Keras comes to the inner optimizer by itself."""
+        """Save its own variables; Keras comes to the inner optimizer by itself."""
         for index, variable in enumerate(keras_seam.variables_to_save(self)):
             store[str(index)] = variable.numpy()
 
     def load_own_variables(self, store):
-        """Loads what `save_own_variables` has saved."""
+        """Load what `save_own_variables` has saved."""
         own = keras_seam.variables_to_save(self)
         if len(store.keys()) != len(own):
             warnings.warn(
@@ -111,17 +134,17 @@ class WrapperOptimizer(keras_seam.WrapperBase):
         return self.inner_optimizer.iterations
 
     def scale_loss(self, loss):
-        """Scales a loss by the inner optimizer's `loss_scale_factor`."""
+        """Scale a loss by the inner optimizer's `loss_scale_factor`."""
         return self.inner_optimizer.scale_loss(loss)
 
     def finalize_variable_values(self, var_list):
-        """Gives the variables the values they have after training: `use_ema`."""
+        """Give the variables the values they have after training: `use_ema`."""
         if hasattr(self.inner_optimizer, "finalize_variable_values"):
             self.inner_optimizer.finalize_variable_values(var_list)
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        """Returns an optimizer made from what `get_config` returned."""
+        """Return an optimizer made from what `get_config` returned."""
         config = dict(config)
         config["optimizer"] = keras.saving.deserialize_keras_object(
             config["optimizer"], custom_objects=custom_objects
@@ -129,8 +152,12 @@ class WrapperOptimizer(keras_seam.WrapperBase):
         return cls(**config)
 
 
+for attribute in keras_seam.OF_SWAP_EMA_WEIGHTS:
+    setattr(WrapperOptimizer, attribute, _of_inner_optimizer(attribute))
+
+
 def checked(wrapper, optimizer):
-    """Returns an optimizer that can be wrapped.
+    """Return an optimizer that can be wrapped.
 
     Args:
         wrapper: name of the wrapper's class.

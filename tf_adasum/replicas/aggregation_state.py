@@ -1,8 +1,7 @@
-"""Reductions: what stays between the reductions of some variables' gradients.
+"""State that outlives a reduction: variable groups, the rule's saved state, the orthogonality.
 
-Each optimizer has one `Reductions`: the groups its variables form, the variables that hold the
-rule's state, and, where a callback asked, the one with the orthogonality. The aggregation itself is
-pure: for every reduction it is lent a `RuleApplication` of tensors.
+Each optimizer has one `AggregationState`. The aggregation itself is pure: for every reduction it is
+lent a `RuleApplication` of tensors.
 
 Shape legend: V variables, P groups, R replicas.
 """
@@ -53,7 +52,7 @@ class RuleState(keras.layers.Layer):
         return self._of_name()
 
     def variables_of(self, local):
-        """Returns dict from names to the `tf.Variable` on a local replica."""
+        """Return dict from names to the `tf.Variable` on a local replica."""
         strategy = tf.distribute.get_strategy()
         return {
             name: strategy.experimental_local_results(keras_seam.tensorflow_variable(variable))[
@@ -63,7 +62,7 @@ class RuleState(keras.layers.Layer):
         }
 
     def load_own_variables(self, store):
-        """Takes a saved state, unless it is one of other groups or another number of replicas."""
+        """Take a saved state, unless it is one of other groups or another number of replicas."""
         saved = {name: tuple(store[name].shape) for name in store.keys()}
         own = {str(i): tuple(v.shape) for i, v in enumerate(self.of_name.values())}
         if saved == own:
@@ -84,7 +83,7 @@ class SavedRuleState(tf.train.experimental.PythonState):
         self._rule_state = rule_state
 
     def serialize(self):
-        """Returns the state as a str."""
+        """Return the state as a str."""
         arrays = {name: variable.numpy() for name, variable in self._rule_state.of_name.items()}
         return json.dumps(
             {
@@ -94,7 +93,7 @@ class SavedRuleState(tf.train.experimental.PythonState):
         )
 
     def deserialize(self, string_value):
-        """Takes a saved state, unless it is one of other groups or another number of replicas."""
+        """Take a saved state, unless it is one of other groups or another number of replicas."""
         saved = json.loads(string_value)
         own = self._rule_state.of_name
         shapes = {name: (dtype, tuple(shape)) for name, (dtype, shape, _) in saved.items()}
@@ -115,8 +114,11 @@ def _warn_of_other_shapes(saved, own):
     )
 
 
-class Reductions:
-    """The reductions of the gradients of some variables.
+class AggregationState:
+    """What outlives the reductions of the gradients of some variables.
+
+    These are the groups that the variables form, the variables that hold the rule's state, and,
+    where a callback asked for it, the one with the orthogonality.
 
     Args:
         scheme: the strategy's `aggregation.Scheme`.
@@ -140,7 +142,7 @@ class Reductions:
         self._groups = granularity.groups(self._scheme.rule.granularity, self.paths)
 
     def extend(self, paths):
-        """Takes in further variables, which get the next numbers.
+        """Take in further variables, which get the next numbers.
 
         Args:
             paths: their paths.
@@ -161,7 +163,7 @@ class Reductions:
             self.measure_orthogonality()
 
     def measure_orthogonality(self):
-        """Makes a variable for the orthogonality; functions traced from now on fill it."""
+        """Make a variable for the orthogonality; functions traced from now on fill it."""
         if self._orthogonality is None:
             self.version += 1
             self._orthogonality = tf.Variable(
@@ -169,12 +171,12 @@ class Reductions:
             )
 
     def stop_measuring_orthogonality(self):
-        """Forgets the variable; functions traced from now on compute nothing for it."""
+        """Forget the variable; functions traced from now on compute nothing for it."""
         self.version += 1
         self._orthogonality = None
 
     def groups_of(self, indices):
-        """Returns the groups of some of the variables, as a list of ints."""
+        """Return the groups of some of the variables, as a list of ints."""
         return self._groups[list(indices)].tolist()
 
     @property
@@ -193,7 +195,7 @@ class Reductions:
         return tf.convert_to_tensor(self._on(0, self._orthogonality))
 
     def application(self, indices, local):
-        """Returns the `RuleApplication` for one reduction, on a local replica.
+        """Return the `RuleApplication` for one reduction, on a local replica.
 
         Args:
             indices: which of the variables the gradients belong to.
@@ -208,7 +210,7 @@ class Reductions:
         )
 
     def keep(self, application, indices, local):
-        """Keeps what a reduction has left; arguments as in `application`."""
+        """Keep what a reduction has left; arguments as in `application`."""
         if self.rule_state:
             for name, variable in self.rule_state.variables_of(local).items():
                 variable.assign(application.state[name])

@@ -17,7 +17,7 @@ _averages = weakref.WeakKeyDictionary()
 
 
 def average(strategy, model):
-    """Averages the floating-point weights of a model that each replica moves on its own.
+    """Average the floating-point weights of a model that each replica moves on its own.
 
     Not those that were made to be trained and are frozen: they are the same on all replicas, or
     something is wrong that should not be smoothed over. In float64, so that weights that are equal

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 
 def split(strategy, batch):
-    """Splits one global batch over all replicas, in the order in which `predict` returns rows.
+    """Split one global batch over all replicas, in the order in which `predict` returns rows.
 
     Args:
         strategy: the strategy over whose N replicas it is split.
@@ -41,7 +41,7 @@ def split(strategy, batch):
 
 
 def row_range(rows, replica, *, replicas, devices):
-    """Returns which rows of a global batch are a replica's: ceil(B / N) or floor(B / N) of them.
+    """Return which rows of a global batch are a replica's: ceil(B / N) or floor(B / N) of them.
 
     `predict` returns the rows of every worker's first device, then those of every second one, and
     so on: in this order the replicas get their parts.
@@ -65,7 +65,7 @@ def row_range(rows, replica, *, replicas, devices):
 
 
 def in_their_own_memory(dataset):
-    """Returns a dataset whose batches lie in memory of their own.
+    """Return a dataset whose batches lie in memory of their own.
 
     The arrays that a Python generator yields are used in place where they are aligned. With several
     local devices TensorFlow joins the devices' parts of a batch in that memory, and so overwrites

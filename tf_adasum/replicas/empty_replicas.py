@@ -1,4 +1,4 @@
-"""Rows: which replicas have none in this step, and what they contribute: nothing.
+"""Replicas without rows in a step, and what they contribute: nothing.
 
 A last batch may leave replicas without rows: four rows on three devices are 2, 2, 0. What such a
 replica computes is no gradient, but the derivative of its regularizers, or 0/0.
@@ -11,8 +11,8 @@ import tensorflow as tf
 from tf_adasum.seams import tensorflow as tensorflow_seam
 
 
-class Rows:
-    """Knows, while a strategy runs a function in each replica, which replicas have no rows.
+class EmptyReplicas:
+    """Which replicas have no rows, while a strategy runs a function in each of them.
 
     What counts is the first argument with a batch axis of unknown length, or in eager code the
     first with a batch axis. Where all lengths are known and none is 0 nothing is added to a graph.
@@ -23,7 +23,7 @@ class Rows:
         self._noting = weakref.WeakKeyDictionary()  # a tf.function, and the one that notes
 
     def noting(self, function):
-        """Returns a function that notes first whether this replica has rows.
+        """Return a function that notes first whether this replica has rows.
 
         Args:
             function: what `strategy.run` was given.
@@ -47,7 +47,7 @@ class Rows:
         self._is_empty[replica()] = has_no_rows((args, kwargs))
 
     def forget(self):
-        """Forgets what was noted: its tensors belong to one graph."""
+        """Forget what was noted: its tensors belong to one graph."""
         self._is_empty.clear()
 
     @property
@@ -68,7 +68,7 @@ class Rows:
         return tf.constant(False) if own is None else tf.convert_to_tensor(own)
 
     def zero_where_empty(self, gradients):
-        """Returns a replica's gradients; zeros if it has no rows.
+        """Return a replica's gradients; zeros if it has no rows.
 
         Args:
             gradients: list of tensors, `tf.IndexedSlices` and None.
@@ -120,7 +120,7 @@ def _length(value):
 
 
 def replica():
-    """Returns the id, among all workers' replicas, of the one that calls this; None outside."""
+    """Return the id, among all workers' replicas, of the one that calls this; None outside."""
     context = tf.distribute.get_replica_context()
     return context and int(tf.get_static_value(context.replica_id_in_sync_group))
 

@@ -11,18 +11,16 @@ second collective brings the digests of all variables, to name the first that di
 Shape legend: N replicas, V variables.
 """
 
+import functools
 import zlib
 
 import numpy as np
 import tensorflow as tf
 
+from tf_adasum.errors import ReplicasDiffer
 from tf_adasum.seams import keras as keras_seam
 
 NOT_HERE = 0  # the digest of a variable that a worker does not have (any more)
-
-
-class ReplicasDiffer(RuntimeError):
-    """Replicas hold different values of a variable that they share; raised on all workers."""
 
 
 def is_shared(variable):
@@ -42,7 +40,7 @@ def is_shared(variable):
 
 
 def shared_variables(model):
-    """Returns the variables of a model and its optimizer that have to be the same on all replicas.
+    """Return the variables of a model and its optimizer that have to be the same on all replicas.
 
     That is also the aggregation rule's state. Between the local steps of a `DeltaAdasum` the
     weights are each replica's own, and are left out.
@@ -68,33 +66,41 @@ def _is_synchronized(optimizer):
     return True
 
 
-def check(strategy, variables, gather):
-    """Compares the replicas' copies of variables.
+def check(strategy, variables=None):
+    """Compare the replicas' copies of variables.
 
     Args:
-        strategy: the strategy; all its workers have to call this.
-        variables: list of Keras or TensorFlow variables, in the same order on all workers; None in
-            the place of one that this worker does not have.
-        gather: function of an int64 array ``[k]`` for each local replica; returns those of all
-            replicas, ``[N, k]``, in their order. k is the same on all of them.
+        strategy: an `AdasumMirroredStrategy`; all its workers have to call this.
+        variables: list of Keras or TensorFlow variables, in the same order on all workers. Defaults
+            to all shared ones that were made under the strategy and are alive.
 
     Raises:
         ReplicasDiffer: on all workers, naming the first variable that differs.
-        ValueError: on all workers, if they pass different numbers of variables.
+        ValueError: on all workers, if they pass different numbers of variables; in a function; for
+            what is no variable.
     """
+    context = tf.distribute.get_replica_context()
+    if tf.inside_function() or (context and context.strategy is strategy):
+        raise ValueError(
+            "check_replicas reads the variables of all replicas: call it outside of tf.function "
+            "and strategy.run."
+        )
+    variables = _all_shared(strategy) if variables is None else _checked(variables)
+    if strategy.num_replicas_in_sync == 1:
+        return
+
     local_replicas = range(len(strategy.extended.worker_devices))
     digests = np.zeros([len(local_replicas), len(variables)], np.int64)
     for number, variable in enumerate(variables):
         if variable is not None:
             digests[:, number] = _digests(strategy, _tf_variable(variable), len(local_replicas))
+    gather = functools.partial(_from_all_replicas, strategy.workers)
     counts_and_sums = gather([[len(variables), zlib.crc32(own.tobytes())] for own in digests])
     if (counts_and_sums == counts_and_sums[0]).all():
         return
-    counts = counts_and_sums[:: len(local_replicas), 0]
-    if (counts != counts[0]).any():
-        raise ValueError(
-            "All workers have to check the same variables. Received: "
-            + ", ".join(f"{count} on worker {worker}" for worker, count in enumerate(counts))
+    if (counts_and_sums[:, 0] != len(variables)).any():
+        strategy.workers.check_same(
+            "All workers have to check the same variables.", f"{len(variables)} of them"
         )
     digests_NV = gather(digests)
     everywhere_V = (digests_NV != NOT_HERE).all(axis=0)
@@ -105,6 +111,30 @@ def check(strategy, variables, gather):
         raise ReplicasDiffer(
             _message(variables[first], others, int(different_V.sum()), len(local_replicas))
         )
+
+
+def _all_shared(strategy):
+    """The shared variables made under a strategy; None in the place of one that is gone here."""
+    return [
+        variable if variable is not None and is_shared(variable) else None
+        for variable in strategy.extended.created_variables()
+    ]
+
+
+def _checked(variables):
+    is_list = isinstance(variables, (list, tuple))
+    if not is_list or not all(isinstance(v, keras_seam.VARIABLE_TYPES) for v in variables):
+        raise ValueError(
+            "`variables` must be a list of Keras or TensorFlow variables, or None. "
+            f"Received: variables={variables!r}"
+        )
+    return list(variables)
+
+
+def _from_all_replicas(workers, numbers):
+    """Return the local replicas' integers ``[devices, k]`` of all workers, ``[N, k]``."""
+    own = np.array(numbers, np.int64)
+    return workers.gather(own.ravel()).reshape(-1, own.shape[1])
 
 
 def _digests(strategy, variable, local_replicas):
@@ -130,16 +160,13 @@ def _message(variable, replicas, differing, devices):
         f"replica {replica}" + (f" (worker {replica // devices})" if replica >= devices else "")
         for replica in replicas
     ]
+    path = keras_seam.path_of(variable)
     return (
-        f"The replicas hold different values of {_path(variable)!r}{more} and would train on with "
+        f"The replicas hold different values of {path!r}{more} and would train on with "
         "them. Restore the same file on all workers, make the same assignments on all of them, and "
         "let nothing but the optimizer change weights in a step. "
         f"Received: other values than on replica 0 on {', '.join(where)}"
     )
-
-
-def _path(variable):
-    return getattr(variable, "path", None) or variable.name.removesuffix(":0")
 
 
 def _tf_variable(variable):

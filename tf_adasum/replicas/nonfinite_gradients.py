@@ -20,7 +20,7 @@ MESSAGE_END = "The step was not done on any replica."
 
 
 def checked(action):
-    """Returns the argument `on_nonfinite` of a strategy.
+    """Return the argument `on_nonfinite` of a strategy.
 
     Raises:
         ValueError: if it is none of `ACTIONS`.
@@ -68,7 +68,7 @@ class NonFinite:
 
     @contextlib.contextmanager
     def passed(self):
-        """Within it optimizers that an optimizer uses in its step ask no more."""
+        """While active, nested optimizers skip the check: the outer one has made it."""
         self._passed.add(replica())
         try:
             yield
@@ -76,7 +76,7 @@ class NonFinite:
             self._passed.discard(replica())
 
     def find(self, gradients):
-        """Asks all replicas for what is not finite; called in each of them.
+        """Ask all replicas for what is not finite; called in each of them.
 
         Args:
             gradients: this replica's dense and sparse gradients; none is None.
@@ -121,7 +121,7 @@ class NonFinite:
         return tf.strings.join([f"{MESSAGE} Received on ", received, f". {MESSAGE_END}"])
 
     def warn_once(self):
-        """Warns if steps were left out, the first time it is called after one."""
+        """Warn if steps were left out, the first time it is called after one."""
         if self._has_warned or not self.skipped_steps:
             return
         self._has_warned = True
@@ -132,22 +132,31 @@ class NonFinite:
             stacklevel=2,
         )
 
+    def raising_plainly(self, function):
+        """Return a training function that raises a FloatingPointError, where `leave_out` raises.
 
-def raising_plainly(function):
-    """Returns a function that raises the FloatingPointError which TensorFlow's error speaks of."""
+        TensorFlow shows the error of an operation with the whole graph around it; its message is
+        taken out of that. With another action than ``"raise"`` it is the function itself.
 
-    @functools.wraps(function)
-    def call(*args, **kwargs):
-        try:
-            return function(*args, **kwargs)
-        except tf.errors.InvalidArgumentError as error:
-            found = re.search(f"{re.escape(MESSAGE)}.*?{re.escape(MESSAGE_END)}", str(error), re.S)
-            if not found:
-                raise
-            message = found.group()
-        raise FloatingPointError(message)
+        Args:
+            function: what `fit` calls for each step.
+        """
+        if self.action != "raise":
+            return function
 
-    return call
+        @functools.wraps(function)
+        def call(*args, **kwargs):
+            try:
+                return function(*args, **kwargs)
+            except tf.errors.InvalidArgumentError as error:
+                text = f"{re.escape(MESSAGE)}.*?{re.escape(MESSAGE_END)}"
+                found = re.search(text, str(error), re.S)
+                if not found:
+                    raise
+                message = found.group()
+            raise FloatingPointError(message)
+
+        return call
 
 
 def _is_finite(gradient):

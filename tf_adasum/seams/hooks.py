@@ -18,6 +18,7 @@ from the registries.
 
 import functools
 import inspect
+import types
 from collections.abc import Callable, Iterator
 
 # The attribute of a replaced function that holds the hooks around it, the innermost first.
@@ -39,7 +40,7 @@ class Hook:
 
     def __init__(
         self,
-        owner: object,
+        owner: type | types.ModuleType,
         name: str,
         function: Callable,
         *,
@@ -52,10 +53,9 @@ class Hook:
     @property
     def target(self) -> str:
         """The function's full name, as ``"keras.src.models.model.Model.fit"``."""
-        is_module = inspect.ismodule(self.owner)
-        owner = "" if is_module else f"{self.owner.__module__}."
-        owner += self.owner.__name__ if is_module else self.owner.__qualname__
-        return f"{owner}.{self.name}"
+        if isinstance(self.owner, types.ModuleType):
+            return f"{self.owner.__name__}.{self.name}"
+        return f"{self.owner.__module__}.{self.owner.__qualname__}.{self.name}"
 
     @property
     def reason(self) -> str:
@@ -68,7 +68,7 @@ class Hook:
         return f"{self.function.__module__}.{self.function.__qualname__}"
 
     def install(self) -> None:
-        """Replaces the function, unless this hook has done so in this process.
+        """Replace the function, unless this hook has done so in this process.
 
         Raises:
             AttributeError: if there is no such function.
@@ -99,11 +99,13 @@ class Hooks:
         self._hooks: list[Hook] = []
 
     def __iter__(self) -> Iterator[Hook]:
-        """Gives the hooks, in the order in which they stand."""
+        """Give the hooks, in the order in which they stand."""
         return iter(self._hooks)
 
-    def replaces(self, owner: object, *names: str, outermost: bool = False) -> Callable:
-        """Returns a decorator of the function that runs instead of some of `owner`'s.
+    def replaces(
+        self, owner: type | types.ModuleType, *names: str, outermost: bool = False
+    ) -> Callable:
+        """Return a decorator of the function that runs instead of some of `owner`'s.
 
         Args:
             owner: a class or module.
@@ -114,7 +116,7 @@ class Hooks:
         return self._adding(owner, names, outermost=outermost)
 
     def overrides(self, owner: type, *names: str) -> Callable:
-        """Returns a decorator of a method in a subclass of `owner`, which has it privately.
+        """Return a decorator of a method in a subclass of `owner`, which has it privately.
 
         Args:
             owner: a class.
@@ -131,7 +133,7 @@ class Hooks:
         return add
 
     def install(self) -> None:
-        """Replaces the functions; again is harmless.
+        """Replace the functions; again is harmless.
 
         Raises:
             AttributeError: naming a function that is not there.

@@ -1,15 +1,19 @@
-"""Whereabouts: where in the program a thread is, seen from another one."""
+"""Where in the user's program a thread is, seen from another one. Standard library only."""
+
+from __future__ import annotations
 
 import os
 import sys
 import threading
+from collections.abc import Hashable
 
 # Frames of these packages are not where a user has to look.
 _PACKAGES = ("tensorflow", "keras", "tf_adasum", "wrapt", "numpy")
+_STANDARD_LIBRARY = os.path.join(os.path.dirname(threading.__file__), "")
 
 
-def of_thread(identity):
-    """Returns where a thread is.
+def of_thread(identity: int | None) -> tuple[Hashable, str]:
+    """Return where a thread is.
 
     Args:
         identity: its `ident`; None for the main thread.
@@ -24,9 +28,10 @@ def of_thread(identity):
     if frame is None:
         return None, ""
     signature = None
-    if "tensorflow" in frame.f_code.co_filename.split(os.sep):
+    if frame.f_code.co_filename.startswith(_folders("tensorflow")):
         signature = (id(frame), frame.f_lasti)
-    while frame is not None and _is_of_a_package(frame.f_code.co_filename):
+    not_the_users = ("<frozen", _STANDARD_LIBRARY, *_folders(*_PACKAGES))
+    while frame is not None and frame.f_code.co_filename.startswith(not_the_users):
         frame = frame.f_back
     if frame is None:
         return signature, ""
@@ -34,8 +39,10 @@ def of_thread(identity):
     return signature, f"{os.path.basename(code.co_filename)}:{frame.f_lineno} ({code.co_name})"
 
 
-def _is_of_a_package(path):
-    parts = path.split(os.sep)
-    if any(package in parts[:-1] for package in _PACKAGES):
-        return True
-    return path.startswith(("<frozen", os.path.dirname(threading.__file__) + os.sep))
+def _folders(*packages):
+    """Return the folders of those of some packages that are imported.
+
+    By their own paths: the user's program may lie below a folder of the same name.
+    """
+    files = (getattr(sys.modules.get(package), "__file__", None) for package in packages)
+    return tuple(os.path.join(os.path.dirname(file), "") for file in files if file)

@@ -1,204 +1,137 @@
-"""Gossip: small messages between the workers of a cluster, while TensorFlow is busy.
+"""Connections that tell each worker what the others do, while TensorFlow is busy.
 
-Every worker keeps a connection to worker 0, the hub. One line of JSON travels at a time in either
-direction: a member's own status to the hub, and what the hub knows to all members. A connection
-that ends tells of a process that has ended, within milliseconds; one that is silent, of a process
-that is stopped or cannot be reached.
+Every worker keeps a connection to worker 0, the server. One message travels at a time in either
+direction: a client's own status to the server, and what the server knows to all clients. A
+connection that ends tells of a process that has ended, within milliseconds; one that is silent, of
+a process that is stopped or cannot be reached.
 
-Standard library only, as `tf_adasum.cluster.rendezvous`. It uses a port of its own, and a token
-from the rendezvous keeps strangers out.
+The server has a port of its own, and a token from the rendezvous keeps strangers out. Standard
+library only.
 """
+
+from __future__ import annotations
 
 import contextlib
 import hmac
-import json
 import secrets
-import selectors
 import socket
 import time
+from typing import Any
 
-_LONGEST_LINE = 1 << 20
+from tf_adasum.cluster import addresses
+from tf_adasum.cluster.json_lines import Connection
+
 _SECONDS_TO_CONNECT = 5.0
 _SECONDS_TO_CLOSE = 1.0
 
 
-class Line:
-    """One connection, over which lines of JSON go; nothing here blocks.
-
-    Attributes:
-        begun, heard: when it began, and when something arrived last, by `time.monotonic`.
-        is_open: False after the other side has ended.
-    """
-
-    def __init__(self, connection):
-        connection.setblocking(False)
-        self.connection = connection
-        self.begun = self.heard = time.monotonic()
-        self.is_open = True
-        self._incoming, self._outgoing = b"", b""
-
-    def send(self, message):
-        """Sends a message; while the other side does not read, nothing more is added."""
-        if not self._outgoing:
-            self._outgoing = json.dumps(message).encode() + b"\n"
-        try:
-            sent = self.connection.send(self._outgoing)
-            self._outgoing = self._outgoing[sent:]
-        except BlockingIOError:
-            pass
-        except OSError:
-            pass  # what it has said before it went away is still to be read
-
-    def receive(self):
-        """Returns the messages that have arrived."""
-        try:
-            while piece := self.connection.recv(1 << 16):
-                self._incoming += piece
-                if len(self._incoming) > _LONGEST_LINE:
-                    break
-            self.is_open = False  # the other side has closed, or talks nonsense
-        except BlockingIOError:
-            pass
-        except OSError:
-            self.is_open = False
-        *lines, self._incoming = self._incoming.split(b"\n")
-        if lines:
-            self.heard = time.monotonic()
-        return [message for message in map(_parsed, lines) if message is not None]
-
-    def close(self, deadline=0.0):
-        """Closes the connection; until the deadline, not before the other side has read all.
-
-        With something unread in it a connection would be reset, and the last words lost.
-        """
-        with contextlib.suppress(OSError):
-            self.connection.shutdown(socket.SHUT_WR)
-            while self.is_open and time.monotonic() < deadline:
-                wait([self.connection], deadline - time.monotonic())
-                self.receive()
-        self.connection.close()
-
-
-class Hub:
-    """Worker 0's end: listens, and knows which line belongs to which rank.
+class Server:
+    """Worker 0's end: listens, and knows which connection belongs to which rank.
 
     Args:
         host: the host in worker 0's address; where that is this machine alone nobody else can
             connect.
 
     Attributes:
-        offer: what members need to connect, for the rendezvous.
-        lines: dict from ranks to `Line`.
+        offer: what clients need to connect, for the rendezvous.
+        connections: dict from ranks to `Connection`.
     """
 
-    def __init__(self, host):
-        self._listener = socket.create_server((listening_host(host), 0), backlog=128)
+    def __init__(self, host: str):
+        self._listener = socket.create_server((addresses.listening_host(host), 0), backlog=128)
         self._listener.setblocking(False)
         self._token = secrets.token_hex(16)
-        self._strangers = []
+        self._strangers: list[Connection] = []
         self.offer = {"port": self._listener.getsockname()[1], "token": self._token}
-        self.lines = {}
+        self.connections: dict[int, Connection] = {}
 
-    def sockets(self):
-        """Returns what to wait for."""
-        lines = [*self.lines.values(), *self._strangers]
-        return [self._listener, *(line.connection for line in lines if line.is_open)]
+    def sockets(self) -> list[socket.socket]:
+        """Return what to wait for."""
+        connections = [*self.connections.values(), *self._strangers]
+        return [self._listener, *(each.socket for each in connections if each.is_open)]
 
-    def receive(self):
-        """Returns pairs of a rank and a message that has arrived from it."""
+    def receive(self) -> list[tuple[int, dict[str, Any]]]:
+        """Return pairs of a rank and a message that has arrived from it."""
         with contextlib.suppress(BlockingIOError, OSError):
             while True:
-                self._strangers.append(Line(self._listener.accept()[0]))
+                self._strangers.append(Connection(self._listener.accept()[0]))
         messages = []
-        for line in list(self._strangers):
-            introduction, *others = line.receive() or [None]
+        for connection in list(self._strangers):
+            introduction, *others = connection.receive() or [None]
             if introduction is not None:
-                self._strangers.remove(line)
+                self._strangers.remove(connection)
                 rank = self._introduced(introduction)
                 if rank is None:
-                    line.close()
+                    connection.close()
                     continue
-                self.lines[rank] = line
+                self.connections[rank] = connection
                 messages += [(rank, message) for message in others]
-            elif not line.is_open or time.monotonic() > line.begun + _SECONDS_TO_CONNECT:
-                self._strangers.remove(line)
-                line.close()
-        for rank, line in self.lines.items():
-            if line.is_open:
-                messages += [(rank, message) for message in line.receive()]
+            elif not connection.is_open or self._waits_too_long(connection):
+                self._strangers.remove(connection)
+                connection.close()
+        for rank, connection in self.connections.items():
+            if connection.is_open:
+                messages += [(rank, message) for message in connection.receive()]
         return messages
 
     def _introduced(self, message):
         rank, token = message.get("rank"), message.get("token")
         is_text = isinstance(token, str) and token.isascii()
-        is_member = is_text and hmac.compare_digest(token, self._token)
-        return rank if is_member and type(rank) is int and rank not in self.lines else None
+        is_client = is_text and hmac.compare_digest(token, self._token)
+        return rank if is_client and type(rank) is int and rank not in self.connections else None
 
-    def send(self, message):
-        """Sends a message to all members."""
-        for line in self.lines.values():
-            if line.is_open:
-                line.send(message)
+    @staticmethod
+    def _waits_too_long(connection):
+        return time.monotonic() > connection.begun + _SECONDS_TO_CONNECT
 
-    def close(self):
-        """Closes everything."""
+    def send(self, message: dict[str, Any]) -> None:
+        """Send a message to all clients."""
+        for connection in self.connections.values():
+            if connection.is_open:
+                connection.send(message)
+
+    def close(self) -> None:
+        """Close the port and all connections."""
         self._listener.close()
         deadline = time.monotonic() + _SECONDS_TO_CLOSE
-        for line in [*self.lines.values(), *self._strangers]:
-            line.close(deadline)
+        for connection in [*self.connections.values(), *self._strangers]:
+            connection.close(deadline)
 
 
-class Member:
+class Client:
     """The end of any other worker.
 
     Args:
         host: worker 0's.
-        offer: of the `Hub`.
+        offer: of the `Server`.
         rank: this worker's.
+
+    Attributes:
+        connections: dict from the rank 0 to the `Connection`.
 
     Raises:
         OSError: if it cannot connect.
+        KeyError, TypeError, ValueError: for an offer that is none.
     """
 
-    def __init__(self, host, offer, rank):
-        address = (host.strip("[]"), int(offer["port"]))
-        self.lines = {0: Line(socket.create_connection(address, _SECONDS_TO_CONNECT))}
+    def __init__(self, host: str, offer: dict[str, Any], rank: int):
+        where = (host, int(offer["port"]))
+        self._server = Connection(socket.create_connection(where, _SECONDS_TO_CONNECT))
+        self.connections = {0: self._server}
         self.send({"rank": rank, "token": offer["token"]})
 
-    def sockets(self):
-        """Returns what to wait for."""
-        return [line.connection for line in self.lines.values() if line.is_open]
+    def sockets(self) -> list[socket.socket]:
+        """Return what to wait for."""
+        return [self._server.socket] if self._server.is_open else []
 
-    def receive(self):
-        """Returns pairs of the rank 0 and a message that has arrived from it."""
-        line = self.lines[0]
-        return [(0, message) for message in line.receive()] if line.is_open else []
+    def receive(self) -> list[tuple[int, dict[str, Any]]]:
+        """Return pairs of the rank 0 and a message that has arrived from it."""
+        return [(0, each) for each in self._server.receive()] if self._server.is_open else []
 
-    def send(self, message):
-        """Sends a message to the hub."""
-        self.lines[0].send(message)
+    def send(self, message: dict[str, Any]) -> None:
+        """Send a message to the server."""
+        self._server.send(message)
 
-    def close(self):
-        """Closes the connection."""
-        self.lines[0].close(time.monotonic() + _SECONDS_TO_CLOSE)
-
-
-def listening_host(host):
-    """Returns the interface to listen on: all of them, unless `host` is this machine alone."""
-    return "127.0.0.1" if host == "localhost" or host.startswith("127.") else ""
-
-
-def wait(sockets, seconds):
-    """Waits until something arrives, or the time is over."""
-    with selectors.DefaultSelector() as selector:
-        for each in sockets:
-            selector.register(each, selectors.EVENT_READ)
-        selector.select(seconds)
-
-
-def _parsed(line):
-    try:
-        message = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return message if isinstance(message, dict) else None
+    def close(self) -> None:
+        """Close the connection, so that the server still reads what was sent."""
+        self._server.close(time.monotonic() + _SECONDS_TO_CLOSE)

@@ -1,21 +1,27 @@
-"""What a worker makes of what it knows about the others: pure functions of their statuses.
+"""Whether a worker can go on, and if not why: pure functions of all workers' statuses.
 
-TensorFlow notices some of this after ten seconds, and waits without end where a worker is alive but
-never comes.
+TensorFlow notices some of this after ten seconds, and never that a worker is alive but does not
+come to a collective. Standard library only.
 """
 
+from __future__ import annotations
+
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
-# Seconds for which all workers have to be in collectives that do not end, until they are taken for
-# different ones. They may be a single one of many gigabytes.
-ALL_WAIT = 120.0
+from tf_adasum.cluster.tasks import Cluster
 
-# Seconds after which a worker that waits for one that has ended or failed gives up: the other may
+# Seconds after which collectives that all workers wait in are taken for different ones. Before, it
+# may be a single one of many gigabytes.
+DEADLOCK = 120.0
+
+# Seconds after which a worker gives up that waits for one that has ended or failed: the other may
 # have taken part in the collective before it ended.
 GRACE = 2.0
 
-# The same where all wait: what they say of themselves is not of the same moment.
-LONG = 10.0
+# The same where all wait: their statuses are not of the same moment.
+GRACE_OF_ALL = 10.0
 
 WHAT_TO_DO = (
     "Restart all workers; with callbacks.BackupAndRestore they go on where the last backup was made"
@@ -25,7 +31,7 @@ WHAT_TO_DO = (
 
 @dataclasses.dataclass(frozen=True)
 class Status:
-    """What a worker says of itself, or what is said of one that does not speak any more.
+    """What a worker tells of itself, or what is known of one that tells nothing any more.
 
     Attributes:
         state: "starting", "running", "failed" (an exception left `fit`), "ended", "lost", or "gave
@@ -49,8 +55,8 @@ class Status:
     at: str = ""
 
     @classmethod
-    def of(cls, fields):
-        """Returns the status that a dict from another process describes; None if it is none."""
+    def of(cls, fields: Any) -> Status | None:
+        """Return the status that a dict from another process describes; None if it is none."""
         if not isinstance(fields, dict):
             return None
         types = {field.name: type(field.default) for field in dataclasses.fields(cls)}
@@ -62,12 +68,12 @@ class Status:
         return cls(**fields)
 
 
-def failure(cluster, statuses, patience):
-    """Returns why this worker cannot go on, None if it can.
+def failure(cluster: Cluster, statuses: Mapping[int, Status], patience: float) -> str | None:
+    """Return why this worker cannot go on, None if it can.
 
     Args:
         cluster: the `Cluster`.
-        statuses: dict from ranks to `Status`, this worker's among them.
+        statuses: from ranks to `Status`, this worker's among them.
         patience: seconds to wait in a collective for workers that are alive.
     """
     own = statuses[cluster.rank]
@@ -89,10 +95,10 @@ def failure(cluster, statuses, patience):
                     f"{cluster.named([rank])} has ended, and {cluster.names[cluster.rank]} waits "
                     f"for it. All workers have to make the same calls. {WHAT_TO_DO}"
                 )
-    of_all = statuses.values()
-    if len(statuses) == len(cluster.names) and all(status.waits >= LONG for status in of_all):
-        differ = len({status.of_python for status in of_all}) > 1
-        if differ or own.waits >= min(patience, ALL_WAIT):
+    is_complete = len(statuses) == len(cluster.names)
+    if is_complete and all(status.waits >= GRACE_OF_ALL for status in statuses.values()):
+        differ = len({status.of_python for status in statuses.values()}) > 1
+        if differ or own.waits >= min(patience, DEADLOCK):
             places = [f"{cluster.names[r]} is at {statuses[r].at}" for r in sorted(statuses)]
             return (
                 "The workers wait for each other, because they have not made the same calls: "
@@ -109,8 +115,8 @@ def failure(cluster, statuses, patience):
     return None
 
 
-def notice(cluster, statuses):
-    """Returns what to tell a user who is waiting."""
+def notice(cluster: Cluster, statuses: Mapping[int, Status]) -> str:
+    """Return what to tell a user who is waiting."""
     own = statuses[cluster.rank]
     return f"waiting for {own.waits:.0f} s for {_who_is_awaited(cluster, statuses)}"
 

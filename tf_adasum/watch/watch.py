@@ -1,13 +1,16 @@
-"""The watch: no worker waits without end for one that has ended, stopped, failed or lost its way.
+"""The watch: no worker waits without end for one that has ended, stopped, failed or is elsewhere.
 
-A thread of every worker says each second what this worker does (`Status`), hears of the others
-(`tf_adasum.watch.connections`), and judges (`tf_adasum.watch.diagnosis`). Where this worker cannot
-go on it says so and aborts TensorFlow's collectives, which then raise.
+Every second a thread of each worker tells the others what this worker does (`Status`), hears of
+them (`tf_adasum.watch.connections`), and decides whether this worker can go on
+(`tf_adasum.watch.diagnosis`). If it cannot, the thread says why and aborts TensorFlow's
+collectives, which then raise.
 
-TensorFlow's own means fall short: its heartbeats do not see a worker that is alive but never comes,
-and name nobody; the timeout of its collectives costs a sleeping thread for every collective (seen
-with TensorFlow 2.21: 400 threads more for 100 steps).
+TensorFlow itself does less: its heartbeats do not notice a worker that is alive but never comes to
+a collective, and name nobody; the timeout of its collectives costs a sleeping thread for every
+collective (seen with TensorFlow 2.21: 400 threads more for 100 steps).
 """
+
+from __future__ import annotations
 
 import atexit
 import contextlib
@@ -17,17 +20,20 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from tf_adasum.cluster import rendezvous
+from tf_adasum.cluster import json_lines, rendezvous
+from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import WorkerLostError
 from tf_adasum.watch import call_site, connections
 from tf_adasum.watch.diagnosis import Status, failure, notice
 
 SECONDS_BETWEEN_MESSAGES = 1.0
 
-# Where communication_options.timeout_seconds says nothing: seconds after which a silent worker is
-# lost (half of the minute within which everybody is to know), and how long to wait for a worker
-# that is alive, which may be writing a large checkpoint.
+# Without communication_options.timeout_seconds: seconds after which a silent worker counts as lost
+# (half of the minute within which all are to know), and for how long to wait for a worker that is
+# alive, which may be writing a large checkpoint.
 SILENCE, PATIENCE = 30.0, 600.0
 
 # A process may hold Python's global lock for some seconds.
@@ -35,12 +41,12 @@ SHORTEST_SILENCE = 10.0
 
 SECONDS_BETWEEN_NOTICES = 30.0
 
-# Seconds without a move after which the thread looks at the counters of collectives.
+# Seconds for which the program has to stay in place before the counters of collectives are read.
 _STILL = 2.0
 
 _LONGEST_REASON = 300
 
-# States after which nothing else is to be heard.
+# States after which nothing more is expected of a worker.
 _GONE = ("lost", "ended", "gave up")
 
 
@@ -49,16 +55,22 @@ class Watch:
 
     Args:
         cluster: the `Cluster`.
-        ends: the `gossip.Hub` or `gossip.Member`; None watches nothing.
-        timeout: seconds, `communication_options.timeout_seconds`; None for the defaults.
+        channel: the `connections.Server` or `connections.Client`; None watches nothing.
+        timeout: seconds, `communication_options.timeout_seconds`. Defaults to None: `SILENCE` and
+            `PATIENCE`.
 
     Attributes:
         cause: why this worker cannot go on; None as long as it can.
     """
 
-    def __init__(self, cluster, ends, timeout=None):
-        self.cause = None
-        self._cluster, self._ends = cluster, ends
+    def __init__(
+        self,
+        cluster: Cluster,
+        channel: connections.Server | connections.Client | None,
+        timeout: float | None = None,
+    ):
+        self.cause: str | None = None
+        self._cluster, self._channel = cluster, channel
         self._silence = max(timeout / 2, SHORTEST_SILENCE) if timeout else SILENCE
         self._patience = timeout or PATIENCE
         self._own, self._lock = Status(), threading.Lock()
@@ -75,14 +87,16 @@ class Watch:
 
     # ---- called by the worker's own threads ----------------------------------------------------
 
-    def start(self):
-        """Starts to listen and to speak."""
-        if self._ends is not None:
+    def start(self) -> None:
+        """Start to listen and to speak."""
+        if self._channel is not None:
             atexit.register(self.stop)
             self._thread.start()
 
-    def started(self, counters, abort):
-        """Says that TensorFlow is up, and a strategy.
+    def started(
+        self, counters: Callable[[], tuple[int, int, int]], abort: Callable[[str], None]
+    ) -> None:
+        """Say that TensorFlow is up, and a strategy.
 
         Args:
             counters: function that returns how many of the strategy's collectives this worker has
@@ -100,17 +114,17 @@ class Watch:
             raise WorkerLostError(self.cause)
 
     @property
-    def is_starting(self):
+    def is_starting(self) -> bool:
         """Whether no strategy has started yet."""
         return self._own.state == "starting"
 
     @contextlib.contextmanager
-    def call(self, comes_from_others):
-        """Around a call that all workers make, such as `fit`: tells the others of an exception.
+    def call(self, comes_from_others: Callable[[BaseException], bool]) -> Iterator[None]:
+        """Context of a call that all workers make, such as `fit`: tell the others of an exception.
 
         Args:
-            comes_from_others: function of an exception: whether it may be the consequence of what
-                happened on another worker.
+            comes_from_others: function of an exception that says whether another worker may have
+                caused it.
 
         Raises:
             WorkerLostError: instead of an exception that comes from others.
@@ -139,8 +153,8 @@ class Watch:
             if self._depth == 0:
                 self._say(inside=0)
 
-    def stop(self):
-        """Says good-bye; called at the end of the process."""
+    def stop(self) -> None:
+        """Tell the others that this worker ends; called at the end of the process."""
         if self._ending:
             return
         error = getattr(sys, "last_value", None)  # of the exception that ended the script
@@ -151,7 +165,7 @@ class Watch:
         self._thread.join(5 * SECONDS_BETWEEN_MESSAGES)
 
     def _cause_if_known_soon(self):
-        """Waits for the cause of what TensorFlow has raised, which may have been faster."""
+        """Wait for the cause of what TensorFlow has raised, which may have been faster."""
         with self._change:
             return self._change.wait_for(lambda: self.cause, 4 * SECONDS_BETWEEN_MESSAGES)
 
@@ -169,29 +183,29 @@ class Watch:
                 traceback.print_exc()
                 time.sleep(SECONDS_BETWEEN_MESSAGES)
         self._speak()
-        self._ends.close()
+        self._channel.close()
 
     def _round(self):
         deadline = time.monotonic() + SECONDS_BETWEEN_MESSAGES
         while (seconds := deadline - time.monotonic()) > 0 and not self._ending:
-            connections.wait(self._ends.sockets(), min(seconds, 0.2))
+            json_lines.wait(self._channel.sockets(), min(seconds, 0.2))
             if self._listen():
                 break  # something has happened to a worker: the others want to know
         self._observe()
         self._speak()
-        self._judge()
+        self._diagnose()
 
     def _listen(self):
-        """Takes in what has arrived; returns whether a worker has changed its state."""
+        """Take in what has arrived; return whether a worker has changed its state."""
         before = {rank: status.state for rank, status in self._statuses.items()}
-        for rank, message in self._ends.receive():
+        for rank, message in self._channel.receive():
             self._hear(rank, message.get("status"))
             of_others = message.get("statuses")
             for other, fields in of_others.items() if isinstance(of_others, dict) else ():
                 if other.isdecimal() and int(other) != self._cluster.rank:
                     self._hear(int(other), fields)
-        for rank, line in self._ends.lines.items():
-            self._look_at(rank, line)
+        for rank, connection in self._channel.connections.items():
+            self._look_at(rank, connection)
         return before != {rank: status.state for rank, status in self._statuses.items()}
 
     def _hear(self, rank, fields):
@@ -201,29 +215,29 @@ class Watch:
             self._statuses[rank] = status
             self._heard[rank] = time.monotonic()
 
-    def _look_at(self, rank, line):
-        """Notices that a worker does not speak any more."""
+    def _look_at(self, rank, connection):
+        """Notice that a worker does not speak any more."""
         status = self._statuses.get(rank, Status())
         if status.state in _GONE:
             return
-        if not line.is_open:
+        if not connection.is_open:
             why = "its process has ended without a word: killed, crashed or out of memory"
             if status.state == "failed":
                 why += f". Before, it had failed: {status.why}"
             self._statuses[rank] = Status("lost", why)
         elif status.state != "starting" and self._own.state != "starting":
-            silent = time.monotonic() - line.heard
+            silent = time.monotonic() - connection.heard
             if silent > self._silence:
                 why = f"it has been silent for {silent:.0f} s: stopped, or out of reach"
                 self._statuses[rank] = dataclasses.replace(status, state="lost", why=why)
 
     def _observe(self):
-        """Brings this worker's own status up to date."""
+        """Bring this worker's own status up to date."""
         now = time.monotonic()
         if now - self._last_round > 5 * SECONDS_BETWEEN_MESSAGES:
-            # This process was stopped itself: what it has not heard meanwhile says nothing.
-            for line in self._ends.lines.values():
-                line.heard = now
+            # This process was stopped itself: that it heard nothing meanwhile says nothing.
+            for connection in self._channel.connections.values():
+                connection.heard = now
         self._last_round = now
         signature, at = call_site.of_thread(self._observed)
         if signature != self._signature:
@@ -250,21 +264,21 @@ class Watch:
     def _speak(self):
         own = dataclasses.asdict(self._own)
         if self._cluster.rank > 0:
-            self._ends.send({"status": own})
+            self._channel.send({"status": own})
             return
         notable = {self._cluster.rank: own}
         somebody_waits = any(status.waits for status in [*self._statuses.values(), self._own])
         for rank, status in self._statuses.items():
             if somebody_waits or status.state not in ("starting", "running"):
                 notable[rank] = dataclasses.asdict(self._as_of_now(rank, status))
-        self._ends.send({"statuses": notable})
+        self._channel.send({"statuses": notable})
 
     def _as_of_now(self, rank, status):
-        """A status that is not fresh says nothing of whether its worker still waits."""
+        """Return a status; one that is not fresh does not say whether its worker still waits."""
         is_fresh = time.monotonic() - self._heard.get(rank, 0.0) < 3 * SECONDS_BETWEEN_MESSAGES
         return status if is_fresh else dataclasses.replace(status, waits=0.0)
 
-    def _judge(self):
+    def _diagnose(self):
         if self.cause is not None:
             return
         statuses = {rank: self._as_of_now(rank, one) for rank, one in self._statuses.items()}
@@ -286,11 +300,11 @@ class Watch:
             self._told = 0.0
 
 
-_watches = {}
+_watches: dict[Cluster, Watch] = {}
 
 
-def begin(cluster, terms, timeout):
-    """Meets the other workers, and begins to watch.
+def begin(cluster: Cluster, terms: dict[str, Any], timeout: float | None) -> Watch:
+    """Meet the other workers, and begin to watch.
 
     Args:
         cluster: the `Cluster`.
@@ -305,23 +319,23 @@ def begin(cluster, terms, timeout):
     """
     if cluster in _watches:
         return _watches[cluster]
-    host = cluster.addresses[0].rpartition(":")[0]
-    hub = connections.Hub(host) if cluster.rank == 0 else None
-    offer = hub.offer if hub else {}
+    host, _ = cluster.host_and_port(0)
+    server = connections.Server(host) if cluster.rank == 0 else None
+    offer = server.offer if server else {}
     try:
         offers = rendezvous.meet(cluster, terms, timeout or rendezvous.DEFAULT_TIMEOUT, offer)
     except BaseException:
-        if hub:
-            hub.close()
+        if server:
+            server.close()
         raise
-    watch = Watch(cluster, hub or _member(host, offers[0], cluster), timeout)
+    watch = Watch(cluster, server or _client(host, offers[0], cluster), timeout)
     watch.start()
     return watch
 
 
-def _member(host, offer, cluster):
+def _client(host, offer, cluster):
     try:
-        return connections.Member(host, offer, cluster.rank)
+        return connections.Client(host, offer, cluster.rank)
     except (OSError, KeyError, TypeError, ValueError) as error:
         print(
             f"tf_adasum: {cluster.names[cluster.rank]} cannot reach port {offer.get('port')} of "
@@ -333,20 +347,20 @@ def _member(host, offer, cluster):
 
 
 class NoWatch:
-    """Where there is nobody to watch."""
+    """The watch of a process that trains alone."""
 
     cause = None
 
     @staticmethod
     @contextlib.contextmanager
-    def call(comes_from_others):
+    def call(comes_from_others: Callable[[BaseException], bool]) -> Iterator[None]:
         """As `Watch.call`."""
         del comes_from_others
         yield
 
 
 def _one_line(error):
-    """Returns an exception in one line; of a `tf.errors.OpError` the one that caused it."""
+    """Return an exception in one line; of a `tf.errors.OpError` the one that caused it."""
     if isinstance(error, SystemExit) and error.code in (0, None):
         return ""
     lines = [line for line in str(error).splitlines() if line.strip()]

@@ -37,7 +37,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_adasum.backup.training_backup import TrainingBackup
-from tf_adasum.cluster import tasks as cluster_tasks
+from tf_adasum.cluster import resolver as cluster_resolvers
 from tf_adasum.seams import keras as keras_seam
 
 # A state travels in pieces of so many bytes, because every device holds a piece and a copy of it.
@@ -244,7 +244,7 @@ class Workers:
         strategy = getattr(model, "distribute_strategy", None)
         if not hasattr(strategy, "gradient_reduction"):
             return None
-        _, tasks = cluster_tasks.resolve(strategy.cluster_resolver)
+        _, tasks = cluster_resolvers.resolve(strategy.cluster_resolver)
         return cls(strategy, tasks.rank) if tasks and len(tasks.addresses) > 1 else None
 
     def any(self, condition):

@@ -11,7 +11,7 @@ import hypothesis.strategies as st
 import pytest
 from support.fuzzing import cases
 
-from tf_adasum.cluster import rendezvous
+from tf_adasum.cluster import json_lines, rendezvous
 from tf_adasum.cluster.rendezvous import meet
 from tf_adasum.cluster.tasks import Cluster
 
@@ -384,28 +384,28 @@ def test_garbage_is_no_introduction_or_one_of_json(line, ends):
     """Whatever a program sends: no other exception than in time, and no rank that is none."""
     mine, theirs = socket.socketpair()
     cluster = Cluster(("a:1", "b:2", "c:3"), ("worker 0", "worker 1", "worker 2"), 1)
-    doorstep = object.__new__(rendezvous._Doorstep)  # without its port
-    doorstep._cluster, doorstep._terms_of = cluster, {}
-    doorstep._introduction = {"rank": 1, "terms": TERMS}
+    met = object.__new__(rendezvous._Introductions)  # without its port
+    met._cluster, met._terms_of, met.offers = cluster, {}, {}
+    met._introduction = {"rank": 1, "terms": TERMS}
     with mine, theirs:
         sending = threading.Thread(target=lambda: (theirs.sendall(line), theirs.close()))
         line = line + b"\n" if ends else line
         sending.start()
         mine.settimeout(SOON)
-        introduction = rendezvous._receive(mine)
+        introduction = json_lines.receive(mine, SOON)
         while mine.recv(1 << 16):  # what is behind the longest line, so that all can be sent
             pass
         sending.join()
-    assert isinstance(introduction, dict)
-    rank = doorstep._remember(introduction)
+    assert introduction is None or isinstance(introduction, dict)
+    rank = met._remember(introduction)
     assert rank in (None, 0, 2)
-    assert doorstep.missing() == [other for other in (0, 2) if other != rank]
+    assert met.missing() == [other for other in (0, 2) if other != rank]
     if rank is None:
-        doorstep.check_terms()
+        met.check_terms()
         return
     assert isinstance(introduction["terms"], dict)
     with contextlib.suppress(ValueError):
-        doorstep.check_terms()
+        met.check_terms()
 
 
 # ---- the server that takes a port over ----------------------------------------------------------

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from tf_adasum.cluster.tasks import Cluster
-from tf_adasum.watch.diagnosis import GRACE, LONG, Status, failure, notice
+from tf_adasum.watch.diagnosis import GRACE, GRACE_OF_ALL, Status, failure, notice
 
 CLUSTER = Cluster(("a:1", "b:2", "c:3"), ("chief 0", "worker 0", "worker 1"), 1)
 PATIENCE = 100.0
@@ -67,7 +67,7 @@ def test_patience_ends():
 
 
 def test_all_wait_for_each_other():
-    waiting = dataclasses.replace(WAITING, waits=LONG)
+    waiting = dataclasses.replace(WAITING, waits=GRACE_OF_ALL)
     in_python = dataclasses.replace(waiting, of_python=4, at="callback.py:3 (on_epoch_end)")
     assert judged(waiting, _0=waiting, _2=waiting) is None
     cause = judged(waiting, _0=in_python, _2=waiting)

@@ -25,6 +25,7 @@ def fast(monkeypatch):
     monkeypatch.setattr(watch, "SECONDS_BETWEEN_MESSAGES", 0.05)
     monkeypatch.setattr(watch, "_STILL", 0.1)
     monkeypatch.setattr(watch, "SHORTEST_SILENCE", 0.5)
+    monkeypatch.setattr(watch, "_watches", {})
 
 
 @pytest.fixture
@@ -35,11 +36,11 @@ def workers():
         def start(count, timeout=None):
             addresses = tuple(f"127.0.0.1:{port}" for port in range(1, count + 1))
             names = tuple(f"worker {rank}" for rank in range(count))
-            hub = connections.Hub("127.0.0.1")
+            server = connections.Server("127.0.0.1")
             watches = []
             for rank in range(count):
-                ends = connections.Member("127.0.0.1", hub.offer, rank) if rank else hub
-                one = watch.Watch(Cluster(addresses, names, rank), ends, timeout)
+                channel = connections.Client("127.0.0.1", server.offer, rank) if rank else server
+                one = watch.Watch(Cluster(addresses, names, rank), channel, timeout)
                 one.aborted = []
                 one.start()
                 stack.callback(one.stop)
@@ -61,8 +62,8 @@ def eventually(condition):
         time.sleep(0.02)
 
 
-def state_of_1(hub):
-    return hub._statuses[1].state if 1 in hub._statuses else None
+def state_of_1(server):
+    return server._statuses[1].state if 1 in server._statuses else None
 
 
 def cut(one):
@@ -109,12 +110,12 @@ def test_a_silent_worker_is_lost(workers, monkeypatch):
 
 
 def test_one_that_was_stopped_itself_does_not_blame_the_others(workers, monkeypatch):
-    hub, member = workers(2, timeout=2.0)
-    monkeypatch.setattr(member, "_silence", 100.0)  # or it would give up
-    up([hub, member])
-    eventually(lambda: state_of_1(hub) == "running")
+    server, client = workers(2, timeout=2.0)
+    monkeypatch.setattr(client, "_silence", 100.0)  # or it would give up
+    up([server, client])
+    eventually(lambda: state_of_1(server) == "running")
     stopped = threading.Event()
-    original = hub._observe
+    original = server._observe
 
     def stop_once():
         if not stopped.is_set():
@@ -122,10 +123,10 @@ def test_one_that_was_stopped_itself_does_not_blame_the_others(workers, monkeypa
             time.sleep(1.5)
         original()
 
-    monkeypatch.setattr(hub, "_observe", stop_once)
+    monkeypatch.setattr(server, "_observe", stop_once)
     stopped.wait(SOON)
     time.sleep(2)
-    assert hub.cause is None
+    assert server.cause is None
 
 
 def raising(one, error, comes_from_others=lambda error: False):
@@ -196,11 +197,11 @@ def test_a_start_that_comes_too_late(workers):
 )
 def test_strangers_are_left_outside(workers, line):
     watches = workers(2)
-    with socket.create_connection(("127.0.0.1", watches[0]._ends.offer["port"])) as stranger:
+    with socket.create_connection(("127.0.0.1", watches[0]._channel.offer["port"])) as stranger:
         stranger.sendall(line)
     up(watches)
     eventually(lambda: state_of_1(watches[0]) == "running")
-    assert list(watches[0]._ends.lines) == [1]
+    assert list(watches[0]._channel.connections) == [1]
 
 
 @pytest.mark.parametrize(
@@ -209,14 +210,10 @@ def test_strangers_are_left_outside(workers, line):
 def test_nonsense_from_a_worker_is_ignored(workers, message):
     watches = workers(2)
     up(watches)
-    watches[1]._ends.send(message)
-    watches[0]._ends.send(message)
+    watches[1]._channel.send(message)
+    watches[0]._channel.send(message)
     time.sleep(0.3)
     assert all(one._thread.is_alive() and one.cause is None for one in watches)
-
-
-def test_where_the_main_thread_is():
-    assert re.fullmatch(r"\w+\.py:\d+ \(.*\)", call_site.of_thread(None)[1])
 
 
 def test_one_line_of_an_exception():
@@ -280,4 +277,4 @@ def children_of(pid):
 
 def test_a_guard_reaches_who_is_there():
     with socket.create_server(("127.0.0.1", 0)) as server:
-        assert start_timeout._answers(f"127.0.0.1:{server.getsockname()[1]}")
+        assert start_timeout._answers(server.getsockname())

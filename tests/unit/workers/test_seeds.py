@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import tf_adasum
+from tf_adasum.workers.seeds import Seeds
+from tf_adasum.workers.workers import Workers
 
 
 @pytest.fixture(autouse=True)
@@ -19,40 +20,36 @@ def unseeded():
 
 
 def alone():
-    return tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"])
+    return Seeds(Workers(0, 1, None, None))
 
 
-def with_a_colleague(monkeypatch):
+def with_a_colleague():
     """Worker 0 of two; the other one has no global seed and draws 5."""
-    made = alone()
-    monkeypatch.setattr(
-        made, "_gather_from_workers", lambda numbers: np.array([numbers, [0, False, 5]], np.int64)
-    )
-    return made
+    return Seeds(Workers(0, 2, lambda own: np.array([own, [0, False, 5]]), None))
 
 
-def drawn_after(seed, made, times=3):
+def drawn_after(seed, seeds, times=3):
     tf.random.set_seed(seed)
-    return [made.common_seed() for _ in range(times)]
+    return [seeds.common() for _ in range(times)]
 
 
 @pytest.mark.parametrize("seed", [None, 7])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_the_users_random_numbers_stay_as_they_are(workers, seed, monkeypatch):
-    made = alone() if workers == 1 else with_a_colleague(monkeypatch)
+def test_the_users_random_numbers_stay_as_they_are(workers, seed):
+    seeds = alone() if workers == 1 else with_a_colleague()
     tf.random.set_seed(seed)
     expected = tf.random.uniform([4]).numpy() if seed is not None else None
     tf.random.set_seed(seed)
     python, numpy = random.getstate(), pickle.dumps(np.random.get_state())
-    made.common_seed()
+    seeds.common()
     assert random.getstate() == python
     assert pickle.dumps(np.random.get_state()) == numpy
     if seed is not None:
         np.testing.assert_array_equal(tf.random.uniform([4]), expected)
 
 
-def test_without_a_global_seed_every_seed_is_another(monkeypatch):
-    first, second = with_a_colleague(monkeypatch), with_a_colleague(monkeypatch)
+def test_without_a_global_seed_every_seed_is_another():
+    first, second = with_a_colleague(), with_a_colleague()
     random.seed(1)  # of no matter
     drawn = drawn_after(None, first)
     random.seed(1)
@@ -61,17 +58,26 @@ def test_without_a_global_seed_every_seed_is_another(monkeypatch):
 
 
 @pytest.mark.parametrize("seed", [0, 7, np.int64(7)], ids=repr)
-def test_a_global_seed_makes_them_reproducible(seed, monkeypatch):
-    made = with_a_colleague(monkeypatch)
-    drawn = drawn_after(seed, made)
+def test_a_global_seed_makes_them_reproducible(seed):
+    seeds = with_a_colleague()
+    drawn = drawn_after(seed, seeds)
     assert len(set(drawn)) == 3, "each epoch its own"
-    assert drawn_after(8, made) != drawn
-    assert drawn_after(seed, made) == drawn, "seeded again, in the same process"
-    assert drawn_after(seed, with_a_colleague(monkeypatch)) == drawn, "and as in another one"
+    assert drawn_after(8, seeds) != drawn
+    assert drawn_after(seed, seeds) == drawn, "seeded again, in the same process"
+    assert drawn_after(seed, with_a_colleague()) == drawn, "and as in another one"
 
 
-def test_there_is_none_where_keras_has_one(monkeypatch):
+def test_there_is_none_where_keras_has_one():
     assert drawn_after(None, alone()) == [None] * 3
-    made = alone()
-    monkeypatch.setattr(made, "_gather_from_workers", lambda numbers: np.array([numbers] * 2))
-    assert drawn_after(7, made) == [None] * 3
+    alike = Seeds(Workers(0, 2, lambda own: np.array([own, own]), None))
+    assert drawn_after(7, alike) == [None] * 3
+
+
+def test_a_worker_draws_alone_as_its_global_seed_says():
+    def drawn(seed):
+        tf.random.set_seed(seed)
+        seeds = alone()
+        return [seeds.draw() for _ in range(3)]
+
+    assert drawn(7) == drawn(7) != drawn(8)
+    assert len({*drawn(None), *drawn(None)}) == 6

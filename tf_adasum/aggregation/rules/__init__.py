@@ -19,7 +19,7 @@ _BY_NAME: dict[str, type[AggregationRule]] = {
 
 
 def get(rule: str | AggregationRule) -> AggregationRule:
-    """Returns the rule of that name, or the rule itself.
+    """Return the rule of that name, or the rule itself.
 
     Args:
         rule: ``"adacons"``, ``"adasum"``, ``"mean"``, ``"sum"`` or an `AggregationRule`.

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_adasum import ops
+from tf_adasum import arguments, ops
 from tf_adasum.aggregation.rules import granularity as granularities
 from tf_adasum.aggregation.rules.base import AggregationRule, Granularity
 
@@ -66,11 +66,8 @@ class AdaCons(AggregationRule):
     def __init__(
         self, momentum: float = 0.99, granularity: Granularity = "model", rescale: bool = False
     ):
-        is_number = isinstance(momentum, (int, float)) and not isinstance(momentum, bool)
-        if not (is_number and 0 <= momentum < 1):
-            raise ValueError(
-                f"`momentum` of AdaCons must be in [0, 1). Received: momentum={momentum!r}"
-            )
+        expected = "of AdaCons must be in [0, 1)"
+        arguments.check_number("momentum", momentum, expected, at_least=0, below=1)
         if not isinstance(rescale, bool):
             raise ValueError(f"`rescale` must be True or False. Received: rescale={rescale!r}")
         self.momentum = float(momentum)
@@ -78,7 +75,7 @@ class AdaCons(AggregationRule):
         self.rescale = rescale
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             "momentum": self.momentum,
             "granularity": self.granularity,
@@ -86,11 +83,11 @@ class AdaCons(AggregationRule):
         }
 
     def initial_state(self, segments: int, replicas: int) -> dict[str, np.ndarray]:
-        """Returns m, ``[S, R]``, and the number of steps taken, ``[S]``, both float64."""
+        """Return m, ``[S, R]``, and the number of steps taken, ``[S]``, both float64."""
         return {"momentum": np.zeros([segments, replicas]), "steps": np.zeros([segments])}
 
     def coefficients(self, gram: tf.Tensor) -> tf.Tensor:
-        """Returns ``[S, R]``, float64, of a first step; see `AggregationRule.coefficients`."""
+        """Return ``[S, R]``, float64, of a first step; see `AggregationRule.coefficients`."""
         segments = tf.shape(gram)[0]
         nothing = tf.zeros([segments, gram.shape[-1]], tf.float64)
         state = {"momentum": nothing, "steps": tf.zeros([segments], tf.float64)}
@@ -99,7 +96,7 @@ class AdaCons(AggregationRule):
     def coefficients_and_state(
         self, gram: tf.Tensor, state: Mapping[str, tf.Tensor]
     ) -> tuple[tf.Tensor, Mapping[str, tf.Tensor]]:
-        """Returns ``[S, R]`` and m; see `AggregationRule.coefficients_and_state`."""
+        """Return ``[S, R]`` and m; see `AggregationRule.coefficients_and_state`."""
         gram_SRR = tf.convert_to_tensor(gram, tf.float64)
         norms_SR = tf.sqrt(tf.linalg.diag_part(gram_SRR)) + EPSILON
         alpha_SR = tf.reduce_mean(gram_SRR, axis=2) / norms_SR

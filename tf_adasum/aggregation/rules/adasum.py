@@ -71,11 +71,11 @@ class Adasum(AggregationRule):
         return self.computes_as(Adasum)
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments."""
+        """Return the constructor's arguments."""
         return {"granularity": self.granularity}
 
     def coefficients(self, gram: tf.Tensor) -> tf.Tensor:
-        """Returns ``[S, R]``, float64; see `AggregationRule.coefficients`."""
+        """Return ``[S, R]``, float64; see `AggregationRule.coefficients`."""
         gram_SRR = tf.convert_to_tensor(gram, tf.float64)
         error = ops.gram_relative_error(gram_SRR)
         segments, replicas = tf.shape(gram_SRR)[0], gram_SRR.shape[-1]

@@ -13,7 +13,7 @@ Granularity = str | Mapping[str, str]
 
 
 class AggregationRule:
-    """Maps the Gram matrices of the replicas' gradients to the coefficients of their sum.
+    """A map from the Gram matrices of the replicas' gradients to the coefficients of their sum.
 
     With ``g_1 … g_R`` the replicas' gradients of one variable, and ``G_ij = <g_i, g_j>``, the
     aggregated gradient is ``Σ_i c_i g_i`` with ``c = coefficients(G)``. Replicas come in the order
@@ -75,7 +75,7 @@ class AggregationRule:
         )
 
     def coefficients(self, gram: tf.Tensor) -> tf.Tensor:
-        """Returns the coefficients of the weighted sum.
+        """Return the coefficients of the weighted sum.
 
         Args:
             gram: float64, shape ``[S, R, R]``: per segment the symmetric, positive semi-definite
@@ -89,7 +89,7 @@ class AggregationRule:
         raise NotImplementedError(f"{type(self).__name__} must define coefficients(gram).")
 
     def initial_state(self, segments: int, replicas: int) -> dict[str, np.ndarray]:
-        """Returns what the rule remembers, before the first step.
+        """Return what the rule remembers, before the first step.
 
         Args:
             segments: S, of the whole model.
@@ -104,7 +104,7 @@ class AggregationRule:
     def coefficients_and_state(
         self, gram: tf.Tensor, state: Mapping[str, tf.Tensor]
     ) -> tuple[tf.Tensor, Mapping[str, tf.Tensor]]:
-        """Returns the coefficients, and the state of the next step.
+        """Return the coefficients, and the state of the next step.
 
         Args:
             gram: as for `coefficients`.
@@ -117,15 +117,15 @@ class AggregationRule:
         return self.coefficients(gram), state
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments, so that the rule can be saved."""
+        """Return the constructor's arguments, so that the rule can be saved."""
         return {}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "AggregationRule":
-        """Returns a rule made from what `get_config` returned."""
+        """Return a rule made from what `get_config` returned."""
         return cls(**config)
 
     def __repr__(self) -> str:
-        """Returns the constructor's call."""
+        """Return the constructor's call."""
         arguments = ", ".join(f"{key}={value!r}" for key, value in self.get_config().items())
         return f"{type(self).__name__}({arguments})"

@@ -18,7 +18,7 @@ def is_own(rule: AggregationRule) -> bool:
 
 
 def checked_coefficients(rule: AggregationRule, coefficients: Any, gram: tf.Tensor) -> tf.Tensor:
-    """Returns the coefficients as float64 ``[P, R]``, after a look at what a user's rule returned.
+    """Return the coefficients as float64 ``[P, R]``, after a look at what a user's rule returned.
 
     Args:
         rule: the rule.
@@ -65,7 +65,7 @@ def checked_coefficients(rule: AggregationRule, coefficients: Any, gram: tf.Tens
 def checked_initial_state(
     rule: AggregationRule, segments: int, replicas: int
 ) -> dict[str, np.ndarray]:
-    """Returns a rule's initial state.
+    """Return a rule's initial state.
 
     Raises:
         ValueError: naming the rule, unless it is a dict of numeric NumPy arrays ``[S, ...]``.
@@ -88,7 +88,7 @@ def checked_initial_state(
 def checked_state(
     rule: AggregationRule, state: Mapping[str, tf.Tensor], new_state: Any
 ) -> Mapping[str, tf.Tensor]:
-    """Returns the new state in the dtypes of the old one.
+    """Return the new state in the dtypes of the old one.
 
     Raises:
         ValueError: naming the rule, for other names or shapes.

@@ -21,7 +21,7 @@ EXPECTED = (
 
 
 def checked(granularity: Any) -> Granularity:
-    """Returns the granularity, a mapping as a dict.
+    """Return the granularity, a mapping as a dict.
 
     Raises:
         ValueError: if it is none, or has a pattern that is no regular expression.
@@ -44,7 +44,7 @@ def checked(granularity: Any) -> Granularity:
 
 
 def groups(granularity: Granularity, paths: Sequence[str]) -> np.ndarray:
-    """Numbers the groups of variables.
+    """Number the groups of variables.
 
     Args:
         granularity: as above.

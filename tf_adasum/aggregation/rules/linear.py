@@ -22,7 +22,7 @@ class Sum(AggregationRule):
     works_in_levels = True
 
     def coefficients(self, gram: tf.Tensor) -> tf.Tensor:
-        """Returns ones, shape ``[S, R]``; see `AggregationRule.coefficients`."""
+        """Return ones, shape ``[S, R]``; see `AggregationRule.coefficients`."""
         return tf.ones_like(gram[:, 0, :])
 
 
@@ -47,5 +47,5 @@ class Mean(AggregationRule):
         return self.computes_as(Mean)
 
     def coefficients(self, gram: tf.Tensor) -> tf.Tensor:
-        """Returns 1/R, shape ``[S, R]``; see `AggregationRule.coefficients`."""
+        """Return 1/R, shape ``[S, R]``; see `AggregationRule.coefficients`."""
         return tf.ones_like(gram[:, 0, :]) / gram.shape[-1]

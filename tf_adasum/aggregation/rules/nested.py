@@ -38,23 +38,23 @@ class Nested(AggregationRule):
         self.needs_gram = any(rule.needs_gram for _, rule in levels)
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments."""
+        """Return the constructor's arguments."""
         return {"levels": self.levels}
 
     def initial_state(self, segments: int, replicas: int) -> dict[str, np.ndarray]:
-        """Returns the state of the last rule."""
+        """Return the state of the last rule."""
         del replicas
         radix, rule = self.levels[-1]
         return rule.initial_state(segments, radix)
 
     def coefficients(self, gram: tf.Tensor) -> tf.Tensor:
-        """Returns ``[S, R]``, float64; see `AggregationRule.coefficients`."""
+        """Return ``[S, R]``, float64; see `AggregationRule.coefficients`."""
         return self._through_the_levels(gram, self._last.coefficients)
 
     def coefficients_and_state(
         self, gram: tf.Tensor, state: Mapping[str, tf.Tensor]
     ) -> tuple[tf.Tensor, Mapping[str, tf.Tensor]]:
-        """Returns ``[S, R]`` and the last rule's state."""
+        """Return ``[S, R]`` and the last rule's state."""
         new_state = state
 
         def last(gram):
@@ -98,7 +98,7 @@ def _combine(
 
 
 def nested(levels: Sequence[tuple[int, AggregationRule]]) -> AggregationRule:
-    """Returns one rule for all levels: the rule itself where its own tree has these levels.
+    """Return one rule for all levels: the rule itself where its own tree has these levels.
 
     In a tree of pairs, as Adasum's, neighbouring levels are one of all their replicas if the lower
     radix is a power of two.

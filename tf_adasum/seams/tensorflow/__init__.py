@@ -1,43 +1,34 @@
 """The seam to TensorFlow: every private TensorFlow name that the package touches is in this folder.
 
-What is changed in TensorFlow, and why, stands at the functions that change it. `hooks` lists them,
-and docs/hooks.md is made from that list. `tests/unit/seams/test_seam_names.py` fails with the name
-of what a new TensorFlow has moved.
+What is changed in TensorFlow, and why, stands at the functions that change it; `hooks` lists them,
+and docs/hooks.md is made of that list. What the rest of the package asks of TensorFlow's inside is
+imported here.
 """
 
-import tensorflow as tf
-
-try:
-    from tf_adasum.seams.tensorflow.cross_device_ops import (
-        CommunicationOptions,
-        GradientCrossDeviceOps,
-        GradientReduction,
-        cross_device_ops,
-        reading_alone,
-    )
-    from tf_adasum.seams.tensorflow.datasets import (
-        cardinality,
-        forget_cardinality,
-        without_autotuning,
-    )
-    from tf_adasum.seams.tensorflow.extended import GradientAggregatingExtended, first_replica
-    from tf_adasum.seams.tensorflow.registry import hooks
-    from tf_adasum.seams.tensorflow.runtime import (
-        abort_collectives,
-        compiles_with_xla,
-        global_seed,
-        is_tf_function,
-        may_come_from_another_worker,
-        of_function,
-        seeded,
-        seeding,
-    )
-except ImportError as error:
-    raise ImportError(
-        f"tf_adasum works with TensorFlow 2.21; TensorFlow {tf.__version__} has moved something it "
-        f"builds on: {error}. Install a supported one: pip install 'tf-adasum[cpu]' or "
-        "'tf-adasum[cuda]'."
-    ) from error
+from tf_adasum.seams.tensorflow.cross_device_ops import (
+    GradientCrossDeviceOps,
+    GradientReduction,
+    cross_device_ops,
+    reading_alone,
+)
+from tf_adasum.seams.tensorflow.datasets import (
+    cardinality,
+    forget_cardinality,
+    without_autotuning,
+)
+from tf_adasum.seams.tensorflow.extended import GradientAggregatingExtended, first_replica
+from tf_adasum.seams.tensorflow.private_names import CommunicationOptions
+from tf_adasum.seams.tensorflow.registry import hooks
+from tf_adasum.seams.tensorflow.runtime import (
+    abort_collectives,
+    compiles_with_xla,
+    global_seed,
+    is_tf_function,
+    may_come_from_another_worker,
+    of_function,
+    seeded,
+    seeding,
+)
 
 __all__ = [
     "CommunicationOptions",

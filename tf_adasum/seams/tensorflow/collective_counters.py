@@ -22,7 +22,7 @@ class CollectiveCounters:
         self._lock = threading.Lock()
 
     def around(self, inputs: Any, collectives: Callable[[], Any]) -> Any:
-        """Calls a function that makes collectives; counts before and after them.
+        """Call a function that makes collectives; count before and after them.
 
         Nothing waits for the counting: a collective may begin before all of `inputs` are there.
 
@@ -43,7 +43,7 @@ class CollectiveCounters:
             self._counts.assign_add(tf.constant(increments, tf.int64), read_value=False)
 
     def during(self, collectives: Callable[[], Any]) -> Any:
-        """Counts what Python waits for; to be called outside of functions that are traced."""
+        """Count what Python waits for; to be called outside of functions that are traced."""
         with self._lock:
             self._eager[0] += 1
         try:
@@ -53,7 +53,7 @@ class CollectiveCounters:
                 self._eager[1] += 1
 
     def read(self) -> tuple[int, int, int]:
-        """Returns how many were entered, how many were left, and where Python waits.
+        """Return how many were entered, how many were left, and where Python waits.
 
         The third is the number of a collective that Python waits for, 0 where it waits for none.
         """

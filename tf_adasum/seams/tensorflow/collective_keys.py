@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.distribute.cross_device_utils import CollectiveReplicaLauncher
-from tensorflow.python.framework import func_graph
-from tensorflow.python.ops import resource_variable_ops
 
+from tf_adasum.seams.tensorflow.private_names import (
+    CollectiveReplicaLauncher,
+    FuncGraph,
+    ResourceVariable,
+)
 from tf_adasum.seams.tensorflow.registry import hooks
 
 # Reused keys lie far above those that TensorFlow counts up from 100.
@@ -32,12 +34,12 @@ FIRST_PART = 1000
 
 
 def next_base() -> int:
-    """Returns a number for the groups of another strategy to start from."""
+    """Return a number for the groups of another strategy to start from."""
     return next(_bases)
 
 
 class KeyReuse:
-    """Decides when collective keys may be reused: only inside calls that every worker makes.
+    """When collective keys may be reused: only inside calls that every worker makes.
 
     An error can cut a collective off, and TensorFlow does not forget what it had of it: that key
     must not come again. So the workers agree, when such a call begins, on a new generation of keys
@@ -96,7 +98,7 @@ class ReusingLauncher(CollectiveReplicaLauncher):
         self._signature: tuple | None = None
         self._made: collections.Counter = collections.Counter()
         with tf.init_scope(), tf.device("CPU:0"):
-            self._counted = resource_variable_ops.ResourceVariable(0, dtype=tf.int32)
+            self._counted = ResourceVariable(0, dtype=tf.int32)
 
     @contextlib.contextmanager
     def of(self, kind: str, value: tf.Tensor) -> Iterator[None]:
@@ -116,19 +118,19 @@ class ReusingLauncher(CollectiveReplicaLauncher):
 
     @hooks.overrides(CollectiveReplicaLauncher)
     def all_reduce(self, input_tensor, *args, **kwargs):
-        """Takes a reused key: TensorFlow never forgets one, 1.6 kB of memory each."""
+        """Take a reused key: TensorFlow never forgets one, 1.6 kB of memory each."""
         with self.of("reduce", input_tensor):
             return super().all_reduce(input_tensor, *args, **kwargs)
 
     @hooks.overrides(CollectiveReplicaLauncher)
     def _all_gather(self, input_tensor, options):
-        """Takes a reused key: TensorFlow never forgets one, 1.6 kB of memory each."""
+        """Take a reused key: TensorFlow never forgets one, 1.6 kB of memory each."""
         with self.of("gather", input_tensor):
             return super()._all_gather(input_tensor, options)
 
     @hooks.overrides(CollectiveReplicaLauncher)
     def _next_instance_key(self):
-        """Chooses the key of a collective, for which there is no argument."""
+        """Choose the key of a collective, for which there is no argument."""
         if self._signature is None:
             return super()._next_instance_key()
         if self._signature is _COUNTED:
@@ -151,9 +153,9 @@ class ReusingLauncher(CollectiveReplicaLauncher):
             return tf.constant(FIRST_REUSED_KEY + KEYS_OF_A_SIGNATURE * place + turn, tf.int32)
 
 
-@hooks.replaces(func_graph.FuncGraph, "capture_call_time_value")
+@hooks.replaces(FuncGraph, "capture_call_time_value")
 def capture_call_time_value(original, self, *args, **kwargs):
-    """Lets functions that hold collectives be called inside `tf.cond` and `tf.while_loop`.
+    """Let functions that hold collectives be called inside `tf.cond` and `tf.while_loop`.
 
     Each collective asks for an instance key when its function is called. Where a function is called
     inside the branch or the body of control flow, the question ends up in that graph, which nobody

@@ -29,17 +29,17 @@ class ReplicaCollectives:
         return self._launcher._device
 
     def all_to_all(self, shards: tf.Tensor) -> tf.Tensor:
-        """Sends row i of ``[R, W]`` to rank i; returns ``[R, W]``, row i from rank i."""
+        """Send row i of ``[R, W]`` to rank i; return ``[R, W]``, row i from rank i."""
         return tf.raw_ops.CollectiveAllToAllV2(input=shards, **self._arguments("to all", shards))
 
     def all_reduce(self, value: tf.Tensor) -> tf.Tensor:
-        """Returns the sum of `value` over all replicas, the same bits on each."""
+        """Return the sum of `value` over all replicas, the same bits on each."""
         return tf.raw_ops.CollectiveReduceV2(
             input=value, merge_op="Add", final_op="Id", **self._arguments("reduce", value)
         )
 
     def all_gather(self, value: tf.Tensor) -> tf.Tensor:
-        """Concatenates the replicas' `value` along the first axis, in the order of the ranks."""
+        """Concatenate the replicas' `value` along the first axis, in the order of the ranks."""
         dtype = value.dtype
         if dtype == tf.bfloat16:  # the one dtype CollectiveGatherV2 lacks; only bits travel
             value = tf.bitcast(value, tf.float16)
@@ -66,7 +66,7 @@ class ReplicaCollectives:
 def gather_on_each(
     tensors: list[tf.Tensor], collectives: list[ReplicaCollectives]
 ) -> list[tf.Tensor]:
-    """Gathers one tensor of each local replica, on its device: for each ``[replicas, …]``."""
+    """Gather one tensor of each local replica, on its device: for each ``[replicas, …]``."""
     gathered = []
     for tensor, own in zip(tensors, collectives, strict=True):
         with tf.device(own.device):

@@ -7,14 +7,18 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.distribute import distribute_utils, values
-from tensorflow.python.distribute.collective_util import Options as CommunicationOptions
-from tensorflow.python.distribute.cross_device_ops import CollectiveAllReduce
 
 from tf_adasum.seams.tensorflow import runtime
 from tf_adasum.seams.tensorflow.collective_counters import CollectiveCounters
 from tf_adasum.seams.tensorflow.collective_keys import FIRST_PART, KeyReuse, ReusingLauncher
 from tf_adasum.seams.tensorflow.collectives import ReplicaCollectives, gather_on_each
+from tf_adasum.seams.tensorflow.private_names import (
+    CollectiveAllReduce,
+    CommunicationOptions,
+    DistributedValues,
+    Mirrored,
+    regroup,
+)
 from tf_adasum.seams.tensorflow.registry import hooks
 
 # How many functions are kept that reduce gradients of the same variables in eager code: for as many
@@ -37,20 +41,20 @@ class GradientReduction(CommunicationOptions):
     indices: tuple[int, ...] = ()
 
     def of(self, reductions: Any, indices: Sequence[int]) -> "GradientReduction":
-        """Returns this marker for the gradients of some variables."""
+        """Return this marker for the gradients of some variables."""
         marker = self.with_options(self)
         marker.reductions, marker.indices = reductions, tuple(indices)
         return marker
 
     def with_options(self, options: CommunicationOptions) -> "GradientReduction":
-        """Returns this marker with the settings of `options`."""
+        """Return this marker with the settings of `options`."""
         marker = type(self)(options.bytes_per_pack, options.timeout_seconds, options.implementation)
         marker.reductions, marker.indices = self.reductions, self.indices
         return marker
 
     @hooks.overrides(CommunicationOptions)
     def merge(self, options):
-        """Merges as `CommunicationOptions` do, which would drop the marker, and stays one."""
+        """Merge as `CommunicationOptions` do, but stay a marker: theirs would drop it."""
         return self.with_options(super().merge(options))
 
 
@@ -87,7 +91,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
     def combine_gradients(
         self, gradients: list[list[tf.Tensor]], options: GradientReduction
     ) -> list[list[tf.Tensor]]:
-        """Combines gradients; called in a graph.
+        """Combine gradients; called in a graph.
 
         Args:
             gradients: for each local replica the list of its gradients.
@@ -118,13 +122,13 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         return len(self._devices) == self._group_size
 
     def collectives(self, options: CommunicationOptions) -> list[ReplicaCollectives]:
-        """Returns `ReplicaCollectives` for each local replica."""
+        """Return `ReplicaCollectives` for each local replica."""
         return [ReplicaCollectives(launcher, options) for launcher in self._launchers]
 
     def part(
         self, local: int, key: int, size: int, options: CommunicationOptions
     ) -> ReplicaCollectives:
-        """Returns `ReplicaCollectives` of a local replica for a group of fewer replicas.
+        """Return `ReplicaCollectives` of a local replica for a group of fewer replicas.
 
         TensorFlow's `CollectiveKeys.get_group_key` counts groups on each worker by itself; the keys
         of these groups all their members know.
@@ -149,7 +153,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         return ReplicaCollectives(self._parts[local, key], options)
 
     def gather(self, vectors: list[np.ndarray], options: CommunicationOptions) -> np.ndarray:
-        """Brings small vectors of all replicas to all workers; every worker has to call it.
+        """Bring small vectors of all replicas to all workers; every worker has to call it.
 
         Args:
             vectors: for each local replica an int64 or float64 array ``[k]``.
@@ -176,7 +180,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
     def gather_in_parts(
         self, numbers: Sequence[int], parts: list[ReplicaCollectives]
     ) -> list[np.ndarray]:
-        """Brings a number of each replica to all in its part; every worker has to call it.
+        """Bring a number of each replica to all in its part; every worker has to call it.
 
         Args:
             numbers: for each local replica an int.
@@ -191,7 +195,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
 
     @hooks.overrides(CollectiveAllReduce)
     def batch_reduce(self, reduce_op, value_destination_pairs, options=None):
-        """Reduces a list of values; gradients go to every local replica, together.
+        """Reduce a list of values; gradients go to every local replica, together.
 
         TensorFlow would take values apart whose destinations differ, as those of sparse gradients
         can, and would leave those of a single replica as they are.
@@ -213,10 +217,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
             runtime.refuse_xla()
             with self._lock:  # no other collective may come between those of one reduction
                 combined = self._combine(gradients, options)
-        return [
-            distribute_utils.regroup(own, wrap_class=values.Mirrored)
-            for own in zip(*combined, strict=True)
-        ]
+        return [regroup(own, wrap_class=Mirrored) for own in zip(*combined, strict=True)]
 
     def _combine(self, gradients, options):
         return self._counted(gradients, lambda: self.combine_gradients(gradients, options))
@@ -258,7 +259,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
 
     @hooks.overrides(CollectiveAllReduce)
     def _all_reduce_per_replica_values(self, reduce_op, per_replica_values, options):
-        """Reduces what is no gradient, as TensorFlow does it.
+        """Reduce what is no gradient, as TensorFlow does it.
 
         Among logical CPUs of one process: as `MirroredStrategy`, on one device. A collective among
         them takes threads by the hundred for 32 devices, and gains nothing. And while one worker
@@ -274,7 +275,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
 
     @hooks.overrides(CollectiveAllReduce)
     def _all_reduce(self, reduce_op, value, replica_id, options):
-        """Counts the collective, and refuses gradients: they come here only where XLA compiles."""
+        """Count the collective, and refuse gradients: they come here only where XLA compiles."""
         if isinstance(options, GradientReduction):
             raise ValueError(runtime.NO_XLA)
         reduce = super()._all_reduce
@@ -282,14 +283,14 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
 
     @hooks.overrides(CollectiveAllReduce)
     def _gather_implementation(self, per_replica_value, *arguments):
-        """Counts the collective, so that a worker that waits in it is known to wait."""
+        """Count the collective, so that a worker that waits in it is known to wait."""
         gather = super()._gather_implementation
         own = list(_of_local_replicas(per_replica_value))
         return self._counted(own, lambda: gather(per_replica_value, *arguments))
 
 
 def _of_local_replicas(value):
-    return value.values if isinstance(value, values.DistributedValues) else (value,)
+    return value.values if isinstance(value, DistributedValues) else (value,)
 
 
 def _signature(gradients):
@@ -303,7 +304,7 @@ def _signature(gradients):
 
 
 def cross_device_ops(extended: tf.distribute.StrategyExtended) -> GradientCrossDeviceOps:
-    """Returns the strategy's `GradientCrossDeviceOps`."""
+    """Return the strategy's `GradientCrossDeviceOps`."""
     return extended._cross_device_ops
 
 
@@ -312,7 +313,7 @@ _reads_alone = False  # while a `reading_alone` lasts
 
 @contextlib.contextmanager
 def reading_alone() -> Iterator[None]:
-    """Returns a context manager in which no other worker is asked for what its replicas have.
+    """Return a context manager in which no other worker is asked for what its replicas have.
 
     A variable that each replica moves on its own is read as the mean, or the sum, of the replicas'
     values; in here of those of this worker.

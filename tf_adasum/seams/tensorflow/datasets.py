@@ -3,14 +3,14 @@
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.data.ops import multi_device_iterator_ops
 
+from tf_adasum.seams.tensorflow.private_names import multi_device_iterator_ops
 from tf_adasum.seams.tensorflow.registry import hooks
 
 
 @hooks.replaces(multi_device_iterator_ops, "_create_device_dataset")
 def create_device_dataset(original, *args, **kwargs):
-    """Switches tf.data's autotuning off in the datasets that feed one device each.
+    """Switch tf.data's autotuning off in the datasets that feed one device each.
 
     A strategy hands every local device its batches through a dataset of its own, which has nothing
     to tune. Its autotuning thread sleeps for a period that doubles up to a minute, and the end of
@@ -21,7 +21,7 @@ def create_device_dataset(original, *args, **kwargs):
 
 
 def without_autotuning(dataset: Any) -> Any:
-    """Returns a `tf.data.Dataset` that tf.data does not autotune, unless its options say so."""
+    """Return a `tf.data.Dataset` that tf.data does not autotune, unless its options say so."""
     if not isinstance(dataset, tf.data.Dataset) or dataset.options().autotune.enabled is not None:
         return dataset
     options = tf.data.Options()
@@ -30,12 +30,12 @@ def without_autotuning(dataset: Any) -> Any:
 
 
 def cardinality(distributed: tf.distribute.DistributedDataset) -> int:
-    """Returns the number of batches of this worker's part of a distributed dataset."""
+    """Return the number of batches of this worker's part of a distributed dataset."""
     return int(distributed.cardinality)
 
 
 def forget_cardinality(distributed: tf.distribute.DistributedDataset) -> None:
-    """Lets a distributed dataset go on until all workers' data has ended.
+    """Let a distributed dataset go on until all workers' data has ended.
 
     Keras takes this worker's number of batches for the length of an epoch, and there is no way to
     tell it otherwise.

@@ -8,19 +8,17 @@ from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 
-try:
-    from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
-except ImportError:  # in TensorFlow 2.15
-    from tensorflow.tsl.protobuf import coordination_config_pb2
-from tensorflow.python.distribute import multi_worker_util
-from tensorflow.python.distribute.collective_all_reduce_strategy import CollectiveAllReduceExtended
-from tensorflow.python.eager import context
-
 from tf_adasum.seams.tensorflow import collective_keys
 from tf_adasum.seams.tensorflow.cross_device_ops import (
     CommunicationOptions,
     GradientCrossDeviceOps,
     GradientReduction,
+)
+from tf_adasum.seams.tensorflow.private_names import (
+    CollectiveAllReduceExtended,
+    CoordinatedJob,
+    context,
+    multi_worker_util,
 )
 from tf_adasum.seams.tensorflow.registry import hooks
 
@@ -61,20 +59,20 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
 
     @hooks.overrides(CollectiveAllReduceExtended)
     def _initialize_local_devices(self, cluster_resolver, worker_device):
-        """Names the devices that were asked for: TensorFlow knows one CPU per worker only."""
+        """Name the devices that were asked for: TensorFlow knows one CPU per worker only."""
         del cluster_resolver
         devices = tuple(f"{worker_device}/device:{name}" for name in self._local_device_names)
         return devices, self._local_device_names[0].split(":")[0]
 
     @hooks.overrides(CollectiveAllReduceExtended)
     def _initialize_local(self, *args, **kwargs):
-        """Installs our CrossDeviceOps: there is no argument for other ones than TensorFlow's."""
+        """Install our CrossDeviceOps: there is no argument for other ones than TensorFlow's."""
         super()._initialize_local(*args, **kwargs)
         self._install_cross_device_ops()
 
     @hooks.overrides(CollectiveAllReduceExtended)
     def _initialize_multi_worker(self, cluster_resolver):
-        """Installs our CrossDeviceOps, and bounds the wait for workers that do not register."""
+        """Install our CrossDeviceOps, and bound the wait for workers that do not register."""
         self._bound_registration(cluster_resolver)
         with _handlers_kept(signal.SIGTERM):
             super()._initialize_multi_worker(cluster_resolver)
@@ -90,7 +88,7 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
         )
 
     def _bound_registration(self, cluster_resolver):
-        """Configures the coordination service as `CollectiveAllReduceExtended` would, but bounded.
+        """Configure the coordination service as `CollectiveAllReduceExtended` would, but bounded.
 
         Left alone, a worker waits without a word and without end for one that dies between meeting
         the others and registering. (The leader, worker 0, still does.)
@@ -104,7 +102,7 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
             cluster_register_timeout_in_ms=int(1000 * self._register_timeout),
             heartbeat_timeout_in_ms=int(1000 * self._heartbeat_timeout),
             coordinated_jobs=[
-                coordination_config_pb2.CoordinatedJob(name=job, num_tasks=cluster.num_tasks(job))
+                CoordinatedJob(name=job, num_tasks=cluster.num_tasks(job))
                 for job in ("chief", "worker")
                 if job in cluster.jobs
             ],
@@ -112,7 +110,7 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
 
     @hooks.overrides(CollectiveAllReduceExtended)
     def _create_variable(self, next_creator, **kwargs):
-        """Remembers every variable of the strategy; counts the broadcast of its value, a wait."""
+        """Remember every variable of the strategy; count the broadcast of its value, a wait."""
         create = super()._create_variable
         counters = self._cross_device_ops.counters
         if counters is None or not tf.executing_eagerly():
@@ -125,12 +123,12 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
         return variable
 
     def created_variables(self) -> list[tf.Variable | None]:
-        """Returns all variables ever made under this strategy, None for those that are gone."""
+        """Return all variables ever made under this strategy, None for those that are gone."""
         return [self._created.get(number) for number in range(self._created_count)]
 
     @hooks.overrides(CollectiveAllReduceExtended)
     def _batch_reduce_to(self, reduce_op, value_destination_pairs, options):
-        """Merges options without losing the marker of gradients, as TensorFlow would."""
+        """Merge options without losing the marker of gradients, as TensorFlow would."""
         if not isinstance(options, GradientReduction):
             return super()._batch_reduce_to(reduce_op, value_destination_pairs, options)
         marked = options.with_options(self._communication_options.merge(options))
@@ -141,7 +139,7 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
 
 @contextlib.contextmanager
 def _handlers_kept(number: int) -> Iterator[None]:
-    """Gives a signal the handler back that it had before.
+    """Give a signal the handler back that it had before.
 
     TensorFlow's server takes SIGTERM for a notice that this machine will go, notes it, and goes on:
     nothing less than SIGKILL would end a worker (seen with TensorFlow 2.21).
@@ -153,5 +151,5 @@ def _handlers_kept(number: int) -> Iterator[None]:
 
 
 def first_replica(extended: CollectiveAllReduceExtended) -> int:
-    """Returns the id of this worker's first replica among all replicas."""
+    """Return the id of this worker's first replica among all replicas."""
     return extended._get_replica_id_in_sync_group(0)

@@ -5,10 +5,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.autograph.impl import api
-from tensorflow.python.eager import context
-from tensorflow.python.eager.polymorphic_function import polymorphic_function
-from tensorflow.python.ops import control_flow_util
+
+from tf_adasum.seams.tensorflow.private_names import (
+    Function,
+    GraphOrParentsInXlaContext,
+    autograph_artifact,
+    context,
+)
 
 NO_XLA = (
     "Gradients cannot be aggregated inside XLA-compiled code: TensorFlow's collectives have no XLA "
@@ -17,18 +20,18 @@ NO_XLA = (
 
 
 def refuse_xla() -> None:
-    """Raises where the gradients would be aggregated inside code that XLA compiles."""
+    """Raise where the gradients would be aggregated inside code that XLA compiles."""
     if compiles_with_xla():
         raise ValueError(NO_XLA)
 
 
 def compiles_with_xla() -> bool:
     """Whether the function that is being traced will be compiled by XLA."""
-    return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+    return GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
 
 
 def abort_collectives(message: str) -> None:
-    """Ends all collectives of this process, now and later, with `tf.errors.UnavailableError`."""
+    """End all collectives of this process, now and later, with `tf.errors.UnavailableError`."""
     context.context().abort_collective_ops(tf.errors.UNAVAILABLE, message)
 
 
@@ -47,28 +50,28 @@ def may_come_from_another_worker(error: BaseException) -> bool:
 
 def is_tf_function(function: object) -> bool:
     """Whether it is what `tf.function` returns."""
-    return isinstance(function, polymorphic_function.Function)
+    return isinstance(function, Function)
 
 
 def of_function(function: Any, python_function: Callable) -> Callable:
-    """Returns a `tf.function` of another Python function, with the same arguments of its own."""
+    """Return a `tf.function` of another Python function, with the same arguments of its own."""
     other = function._clone(python_function=python_function)
-    return api.autograph_artifact(other)  # or `Strategy.run` would wrap it, and not know it again
+    return autograph_artifact(other)  # or `Strategy.run` would wrap it, and not know it again
 
 
 def global_seed() -> int | None:
-    """Returns the seed given to `tf.random.set_seed`, or None."""
+    """Return the seed given to `tf.random.set_seed`, or None."""
     return context.global_seed()
 
 
 def seeding() -> object:
-    """Returns an object that is another one after each `tf.random.set_seed`; None before it."""
+    """Return an object that is another one after each `tf.random.set_seed`; None before it."""
     return getattr(context.context(), "_rng", None)
 
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Builds random operations as after `tf.random.set_seed(seed)`, and leaves no trace of it."""
+    """Build random operations as after `tf.random.set_seed(seed)`, and leave no trace of it."""
     state = context.context()
     saved_seed, saved_generator = state._seed, getattr(state, "_rng", None)
     tf.random.set_seed(seed)

@@ -1,0 +1,183 @@
+"""DeltaAdasum on gradients that are given, and the same by one Keras optimizer per replica."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+from support import oracle
+from support.stacks import Variable, copies_of
+
+from scenarios.basics import use_rule
+from tf_adasum import optimizers
+from tf_adasum.seams import keras as keras_seam
+from tf_adasum.seams import tensorflow as tensorflow_seam
+
+SHAPES = [(4, 3), (5,)]
+STEPS = 8
+
+OPTIMIZERS = {
+    "sgd": lambda **options: keras.optimizers.SGD(0.1, **options),
+    "momentum": lambda **options: keras.optimizers.SGD(0.1, momentum=0.9, **options),
+    "adam": lambda **options: keras.optimizers.Adam(0.1, **options),
+    "nadam": lambda **options: keras.optimizers.Nadam(0.1, **options),
+    "adamw": lambda **options: keras.optimizers.AdamW(0.1, weight_decay=0.1, **options),
+    "lamb": lambda **options: optimizers.LAMB(0.1, weight_decay=0.01, **options),
+    "schedule": lambda **options: keras.optimizers.SGD(
+        keras.optimizers.schedules.ExponentialDecay(0.2, 2, 0.5), momentum=0.9, **options
+    ),
+}
+
+
+def gradients_of(replicas, steps=STEPS):
+    """For each variable [steps, replicas, …], float32."""
+    random = np.random.default_rng(21)
+    return [
+        (random.standard_normal((steps, replicas, *shape)) + 0.5).astype("float32")
+        for shape in SHAPES
+    ]
+
+
+def initial_values():
+    random = np.random.default_rng(22)
+    return [random.standard_normal(shape).astype("float32") for shape in SHAPES]
+
+
+def count_reductions(strategy, counts):
+    """Let every reduction of gradients that is carried out leave a mark in a list."""
+    cross_device_ops = tensorflow_seam.cross_device_ops(strategy.extended)
+    original = type(cross_device_ops).combine_gradients
+
+    def counted(gradients, options):
+        def count(value):
+            counts.append(1)
+            return value
+
+        gradients = [list(own) for own in gradients]
+        first = gradients[0][0]
+        gradients[0][0] = tf.ensure_shape(
+            tf.numpy_function(count, [first], first.dtype), first.shape
+        )
+        return original(cross_device_ops, gradients, options)
+
+    cross_device_ops.combine_gradients = counted
+    return lambda: vars(cross_device_ops).pop("combine_gradients")
+
+
+def steps(strategy, name, wrapped=True, steps=STEPS, local_steps=1, end=False, options=None):
+    """Take steps on each replica's own gradients; return weights and slots of each local replica.
+
+    Args:
+        strategy: the workers' strategy.
+        name: the optimizer's.
+        wrapped: whether it is wrapped.
+        steps: how many.
+        local_steps: of DeltaAdasum.
+        end: whether the last local steps are combined.
+        options: of the inner optimizer.
+    """
+    use_rule(strategy, "adasum")
+    gradients = [tf.constant(g) for g in gradients_of(strategy.num_replicas_in_sync, steps)]
+    with strategy.scope():
+        variables = [Variable(value, name="v") for value in initial_values()]
+        inner = optimizer = OPTIMIZERS[name](**(options or {}))
+        if wrapped:
+            optimizer = optimizers.DeltaAdasum(inner, local_steps=local_steps)
+        keras_seam.build(optimizer, variables)
+
+    @tf.function
+    def step(number):
+        def in_replica():
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            keras_seam.apply(
+                optimizer, [gradient[number][replica] for gradient in gradients], variables
+            )
+
+        strategy.run(in_replica)
+
+    counts = []
+    restore = count_reductions(strategy, counts)
+    for number in range(steps):
+        step(tf.constant(number))
+    if end:
+        optimizer.synchronize()
+    restore()
+    slots = [
+        v
+        for v in keras_seam.all_variables(inner)
+        if len(v.shape) and "accumulator" not in keras_seam.path_of(v)
+    ]
+    return {
+        "reductions": len(counts),
+        "iterations": optimizer.iterations.numpy(),
+        **{
+            f"{kind}{index}.{local}": copy.numpy()
+            for kind, kept in (("weight", variables), ("slot", slots))
+            for index, variable in enumerate(kept)
+            for local, copy in enumerate(copies_of(strategy, variable))
+        },
+    }
+
+
+def reference(replicas, name, local_steps=1, steps=STEPS, options=None, end=False):
+    """One Keras optimizer per replica; after every so many steps float64 Adasum of the way gone.
+
+    Returns:
+        The weights of each replica, and the slots of each replica: lists of lists of arrays.
+    """
+    gradients = gradients_of(replicas, steps)
+    start = initial_values()
+    weights = [[Variable(value, name="v") for value in start] for _ in range(replicas)]
+    each = [OPTIMIZERS[name](**(options or {})) for _ in range(replicas)]
+    accumulation = (options or {}).get("gradient_accumulation_steps", 1)
+    for optimizer, own in zip(each, weights, strict=True):
+        keras_seam.build(optimizer, own)
+    for number in range(steps):
+        for replica, (optimizer, own) in enumerate(zip(each, weights, strict=True)):
+            keras_seam.apply(optimizer, [tf.constant(g[number, replica]) for g in gradients], own)
+        is_last = end and number == steps - 1
+        if (number + 1) % (local_steps * accumulation) == 0 or is_last:
+            for index, value in enumerate(start):
+                deltas = [(own[index].numpy().astype("float64") - value).ravel() for own in weights]
+                start[index] = value + oracle.adasum(deltas).reshape(value.shape)
+                for own in weights:
+                    own[index].assign(start[index])
+    slots = [
+        [
+            v.numpy()
+            for v in keras_seam.all_variables(optimizer)
+            if len(v.shape) and "accumulator" not in keras_seam.path_of(v)
+        ]
+        for optimizer in each
+    ]
+    return [[v.numpy() for v in own] for own in weights], slots
+
+
+def different_settings(strategy, wrapper):
+    """Every worker has other settings; return the message with which each of them refuses."""
+    use_rule(strategy, "mean" if wrapper == "AdaScale" else "adasum")
+    worker = strategy.cluster_resolver.task_id
+    option = (
+        {"smoothing": 0.5 + 0.1 * worker} if wrapper == "AdaScale" else {"local_steps": 1 + worker}
+    )
+    with strategy.scope():
+        variable = Variable(np.zeros(3, "float32"), name="v")
+        optimizer = getattr(optimizers, wrapper)(keras.optimizers.SGD(0.1), **option)
+        try:
+            keras_seam.build(optimizer, [variable])
+        except ValueError as error:
+            return {"message": str(error)}
+    return {"message": "none"}
+
+
+def different_scales(strategy):
+    """Every worker sets another scale; return the message with which each of them refuses."""
+    use_rule(strategy, "mean")
+    with strategy.scope():
+        variable = Variable(np.zeros(3, "float32"), name="v")
+        optimizer = optimizers.AdaScale(keras.optimizers.SGD(0.1))
+        keras_seam.build(optimizer, [variable])
+    optimizer.set_scale(3)
+    try:
+        optimizer.set_scale(3 + strategy.cluster_resolver.task_id)
+    except ValueError as error:
+        return {"message": str(error)}
+    return {"message": "none"}

@@ -1,0 +1,95 @@
+"""What `test_gain_callbacks.py` trains: AdaScale in `fit`, with the callbacks that know it."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from scenarios.basics import build_mlp, random_data, scope, use_rule
+from scenarios.keras import Recorder, SeenRows
+from tf_adasum.callbacks import ElasticScale, GainTracker, StopAtScaleInvariantStep
+from tf_adasum.optimizers import AdaScale
+from tf_adasum.seams import keras as keras_seam
+
+ROWS = 8  # of a small batch
+UPDATES = 4  # per epoch
+TOTAL = 9.0  # steps of the small batch
+
+FEATURES = 6
+ELASTIC = {0: 2, 1: 4, 2: 2}  # S from each epoch on
+ELASTIC_ROWS, ELASTIC_SMALL_BATCH = 48, 4
+
+
+def compiled_model(strategy, layers=None, **options):
+    if strategy:
+        use_rule(strategy, "mean")
+    keras.utils.set_random_seed(1)
+    with scope(strategy):
+        model = build_mlp() if layers is None else keras.Sequential(layers())
+        inner = keras.optimizers.SGD(0.05, momentum=0.9, **options)
+        model.compile(optimizer=AdaScale(inner), loss="mse", metrics=["mae"])
+    return model
+
+
+def weights_on_replicas(strategy, model):
+    local = strategy.experimental_local_results if strategy else lambda value: (value,)
+    return {
+        f"weight {index}.{replica}": copy.numpy()
+        for index, variable in enumerate(model.variables)
+        for replica, copy in enumerate(local(keras_seam.tensorflow_variable(variable)))
+    }
+
+
+def fit_until_stopped(strategy, count):
+    """Train until τ reaches TOTAL; return the logs, and what was measured in each update.
+
+    Args:
+        strategy: the workers' strategy, or None: then all gradients are accumulated.
+        count: how many small batches are in an update.
+    """
+    accumulation = 1 if strategy else count
+    options = {} if strategy else {"gradient_accumulation_steps": count}
+    model = compiled_model(strategy, **options)
+    x, y = random_data(ROWS * count * UPDATES)
+    tracker = GainTracker(every=accumulation)
+    history = model.fit(
+        x,
+        y,
+        batch_size=ROWS * count // accumulation,
+        epochs=int(TOTAL),
+        shuffle=False,
+        verbose=0,
+        callbacks=[tracker, StopAtScaleInvariantStep(TOTAL)],
+    )
+    measured = {name: [v[name] for v in tracker.values] for name in tracker.values[0]}
+    return {
+        "updates": np.array(tracker.steps) // accumulation,
+        **{f"log {name}": values for name, values in history.history.items()},
+        **{f"measured {name}": values for name, values in measured.items()},
+        **weights_on_replicas(strategy, model),
+    }
+
+
+def fit_with_elastic_scale(strategy):
+    """Return S, r, the rows that this worker has seen so far and the epoch, after each step."""
+    rows = tf.data.Dataset.from_tensor_slices(random_data(ELASTIC_ROWS, FEATURES))
+
+    def make_dataset(scale):
+        return rows.batch(ELASTIC_SMALL_BATCH * scale, drop_remainder=True)
+
+    seen = SeenRows()
+    model = compiled_model(
+        strategy, lambda: [keras.layers.Input([FEATURES]), seen, keras.layers.Dense(1)]
+    )
+    elastic = ElasticScale(ELASTIC, make_dataset)
+
+    def read():
+        return [model.optimizer.scale, model.optimizer.gain, len(seen.rows) // FEATURES]
+
+    recorder = Recorder(read)
+    history = model.fit(elastic.dataset, epochs=3, verbose=0, callbacks=[elastic, recorder])
+    return {
+        "steps": np.array(recorder.values, "float64"),
+        "epochs": history.epoch,
+        "loss": history.history["loss"],
+        **weights_on_replicas(strategy, model),
+    }

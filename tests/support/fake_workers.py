@@ -1,0 +1,41 @@
+"""Workers in one process: each is a thread, and what they tell each other stays in memory."""
+
+import threading
+
+import numpy as np
+
+from tf_adasum.workers.workers import Workers
+
+SECONDS = 20  # after which a thread gives up that waits for another
+
+
+def each_of(count, part):
+    """Call ``part(workers)`` on each of so many workers at once.
+
+    Returns:
+        For each worker what `part` returned, or the exception that it raised.
+    """
+    brought, outcomes = [None] * count, [None] * count
+    barrier = threading.Barrier(count, timeout=SECONDS)
+
+    def work(rank):
+        def gather(own):
+            brought[rank] = own.copy()
+            barrier.wait()
+            of_all = np.stack(brought)  # fails unless all bring equally many
+            barrier.wait()  # before the next call brings something else
+            return of_all
+
+        workers = Workers(rank, count, gather, lambda own: gather(own).sum(axis=0))
+        try:
+            outcomes[rank] = part(workers)
+        except Exception as error:
+            outcomes[rank] = error
+
+    threads = [threading.Thread(target=work, args=[rank]) for rank in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(2 * SECONDS)
+    assert not any(thread.is_alive() for thread in threads)
+    return outcomes

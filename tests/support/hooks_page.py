@@ -1,0 +1,65 @@
+"""docs/hooks.md: what this package changes in TensorFlow and Keras, from the registries of hooks.
+
+    python tests/support/hooks_page.py
+
+writes the sections of the stack that is installed; those of the other one stay. It takes both to
+write them all.
+"""
+
+import inspect
+import itertools
+import re
+from pathlib import Path
+
+PAGE = Path(__file__).parents[2] / "docs" / "hooks.md"
+
+
+def registries():
+    """Return the registries of the stack that is installed."""
+    from tf_adasum.seams import keras as keras_seam
+    from tf_adasum.seams import tensorflow as tensorflow_seam
+
+    return [keras_seam.hooks, tensorflow_seam.hooks]
+
+
+def renewed(text):
+    """Return the page with the sections of this stack as they are now.
+
+    Args:
+        text: the page, with a section for each registry of either stack.
+    """
+    for hooks in registries():
+        begin, end = (f"<!-- {word} of {hooks.of} -->\n" for word in ("begin", "end"))
+        section = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
+        if not section.search(text):
+            raise ValueError(f"{PAGE} has no section of {hooks.of}: {begin.strip()}")
+        new = begin + section_of(hooks) + end
+        text = section.sub(lambda match, new=new: new, text)
+    return text
+
+
+def section_of(hooks):
+    """Return the list of hooks by the files that they stand in."""
+    lines = []
+    hooks = sorted(hooks, key=lambda hook: hook.function.__module__)  # keeps their order in a file
+    for module, own in itertools.groupby(hooks, lambda hook: hook.function.__module__):
+        path = f"{module.replace('.', '/')}.py"
+        lines += ["", f"In [{path}](../{path}):", ""]
+        for function, same in itertools.groupby(own, lambda hook: hook.function):
+            reason = " ".join(inspect.getdoc(function).split())
+            lines.append(f"- {_names(same)}: {reason}")
+    return "\n".join(lines[1:]) + "\n"
+
+
+def _names(hooks):
+    """Names as "`Model.fit`, `.evaluate`": with the owner's where it is another one."""
+    names, last = [], None
+    for hook in hooks:
+        *_, owner, name = hook.target.split(".")
+        names.append(f"`.{name}`" if owner == last else f"`{owner}.{name}`")
+        last = owner
+    return ", ".join(names)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(renewed(PAGE.read_text()))

@@ -1,0 +1,56 @@
+"""Files that an older tf_adasum has written load, and training goes on with the same numbers."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import zipfile
+
+import numpy as np
+from support import stacks
+
+GOLDEN = pathlib.Path(__file__).parents[2] / "golden"
+SCRIPT = GOLDEN / "saved_before_the_rooms.py"
+ARCHIVE = GOLDEN / f"saved_before_the_rooms_keras{2 if stacks.IS_KERAS_2 else 3}.zip"
+
+# Two steps in float32, on processors that multiply matrices in another order.
+TWO_STEPS = {"rtol": 1e-5, "atol": 1e-6}
+
+
+def gone_on(folder):
+    """What today's package makes of the files, on two replicas, which take their own process."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    done = subprocess.run(
+        [sys.executable, SCRIPT, "go_on", folder],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def assert_same(actual, expected, where, **tolerance):
+    """Names, order and shapes of all variables; and their values."""
+    assert [each[:2] for each in actual] == [each[:2] for each in expected], where
+    for (path, _, own), (*_, other) in zip(actual, expected, strict=True):
+        tolerance = {"rtol": 0} | tolerance
+        np.testing.assert_allclose(own, other, err_msg=f"{where}: {path}", **tolerance)
+
+
+def test_goes_on_from_files_of_old(tmp_path):
+    with zipfile.ZipFile(ARCHIVE) as archive:
+        numbers = json.loads(archive.read("numbers.json"))
+        archive.extractall(tmp_path)
+    actual = gone_on(tmp_path)
+    for training, forms in numbers["going_on"].items():
+        for form, expected in forms.items():
+            where, own = f"{training}, {form}", actual[training][form]
+            assert_same(own["restored"], expected["restored"], where)
+            np.testing.assert_allclose(own["losses"], expected["losses"], **TWO_STEPS)
+            assert_same(own["end"], expected["end"], where, **TWO_STEPS)
+            if form != "backup":  # in which each replica has its own statistics
+                values = [each[2] for each in own["restored"]]
+                assert values == [each[2] for each in numbers["saved"][training]], where

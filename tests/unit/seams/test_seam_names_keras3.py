@@ -1,0 +1,125 @@
+"""The private names of Keras 3 that the seam uses, beside those that its hooks replace.
+
+Where a new Keras has moved something, the failing test's name says what. `test_installed_hooks.py`
+has the hooks.
+"""
+
+import importlib.util
+
+import pytest
+
+pytest.importorskip("keras", minversion="3")  # private names of Keras 3; see ..._keras2.py
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras.src.backend.tensorflow import optimizer as keras_optimizer
+from keras.src.backend.tensorflow import trainer as keras_trainer
+from keras.src.saving import saving_lib
+from keras.src.trainers.data_adapters import data_adapter_utils
+from keras.src.utils import python_utils
+from support.private_names import private_names, signature_problem
+
+from tf_adasum.seams.keras import files, fit, layers, optimizers
+from tf_adasum.seams.keras.keras3 import epochs, wrapper
+from tf_adasum.seams.keras.keras3 import fit as fit_of_keras3
+from tf_adasum.seams.keras.keras3 import layers as layers_of_keras3
+from tf_adasum.seams.keras.keras3 import optimizers as optimizers_of_keras3
+from tf_adasum.seams.keras.keras3 import private_names as names_of_keras3
+
+MODULES = [
+    files,
+    fit,
+    layers,
+    optimizers,
+    epochs,
+    wrapper,
+    fit_of_keras3,
+    layers_of_keras3,
+    optimizers_of_keras3,
+]
+
+TFOptimizer = keras_optimizer.TFOptimizer
+
+# Each function with the arguments that it is called with.
+CALLED = [
+    (TFOptimizer, "_use_weight_decay", "self variable"),
+    (TFOptimizer, "_clip_gradients", "self grads"),
+    (TFOptimizer, "_apply_weight_decay", "self variables"),
+    (TFOptimizer, "_backend_update_step", "self grads trainable_variables learning_rate"),
+    (TFOptimizer, "_backend_reset_gradient_accumulators", "self"),
+    (TFOptimizer, "_backend_increment_gradient_accumulators", "self grads acc_grads"),
+    (TFOptimizer, "_update_model_variables_moving_average", "self trainable_variables"),
+    (TFOptimizer, "_get_variable_index", "self variable"),
+    (keras_optimizer, "filter_empty_gradients", "grads_and_vars"),
+    (keras_trainer.TensorFlowTrainer, "_get_metrics_result_or_logs", "self logs"),
+    (keras_trainer.TensorFlowTrainer, "_flatten_metrics_in_order", "self logs"),
+    (saving_lib, "save_model", "model filepath weights_format zipped"),
+    (saving_lib, "save_weights_only", "model filepath max_shard_size objects_to_skip"),
+    (saving_lib, "load_model", "filepath custom_objects compile safe_mode"),
+    (saving_lib, "load_weights_only", "model filepath skip_mismatch objects_to_skip"),
+    (data_adapter_utils, "class_weight_to_sample_weights", "y class_weight"),
+    (python_utils, "pythonify_logs", "logs"),
+]
+
+
+def named(value):
+    return value.replace(" ", ",") if isinstance(value, str) else value.__name__.split(".")[-1]
+
+
+@pytest.mark.parametrize(("owner", "name", "arguments"), CALLED, ids=named)
+def test_signature(owner, name, arguments):
+    assert hasattr(owner, name), f"{owner.__name__}.{name} has gone"
+    problem = signature_problem(getattr(owner, name), arguments.split())
+    assert not problem, f"{owner.__name__}.{name} {problem}"
+
+
+@pytest.fixture(scope="module")
+def of_keras():
+    """One of each kind of object in which the seam looks for private names."""
+    optimizer = keras.optimizers.SGD(gradient_accumulation_steps=2, use_ema=True)
+    optimizer.build([keras.Variable([1.0])])
+    epoch_iterator = keras_trainer.TFEpochIterator(
+        x=np.ones([2, 1]), batch_size=1, distribute_strategy=tf.distribute.get_strategy()
+    )
+    model = keras.Sequential()
+    return [
+        optimizer,
+        epoch_iterator,
+        epoch_iterator.data_adapter,
+        model,
+        keras.callbacks.CallbackList(model=model),
+        keras.layers.BatchNormalization(),
+    ]
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__.split("seams.")[-1])
+def test_every_private_name_of_a_module_is_there(module, of_keras):
+    gone = {n for n in private_names(module) if not any(hasattr(one, n) for one in of_keras)}
+    assert gone == set()
+
+
+def test_the_search_finds_private_names():
+    found = private_names(optimizers_of_keras3) | private_names(epochs)
+    assert {"_clip_gradients", "_backend_apply_gradients", "_steps_seen", "_shuffle"} <= found
+
+
+def execute_again(module):
+    specification = importlib.util.spec_from_file_location("seam_again", module.__file__)
+    specification.loader.exec_module(importlib.util.module_from_spec(specification))
+
+
+@pytest.mark.parametrize(
+    ("module", "symbol"),
+    [
+        (keras_optimizer, "filter_empty_gradients"),
+        (keras_optimizer, "TFOptimizer"),
+        (keras_trainer, "TensorFlowTrainer"),
+    ],
+)
+def test_the_import_error_names_what_has_moved(module, symbol, monkeypatch):
+    execute_again(names_of_keras3)  # so that it fails for this reason only
+    monkeypatch.delattr(module, symbol)
+    with pytest.raises(ImportError, match=f"(?s)3.15.*{symbol}.*pip install") as raised:
+        execute_again(names_of_keras3)
+    assert keras.__version__ in str(raised.value)

@@ -1,0 +1,52 @@
+"""Which values are numbers, and what is said of one that is not."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from tf_adasum import arguments
+
+INFINITY = math.inf
+
+
+@pytest.mark.parametrize("value", [0, -1, 0.5, 1e308, Fraction(1, 3), np.float32(2), np.int64(2)])
+def test_numbers(value):
+    assert arguments.is_number(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(True, None, "1", 1j, [1], object(), np.bool_(True), np.ones([]), np.ones([2])),
+        *(math.nan, INFINITY, -INFINITY, np.float16(INFINITY), 10**400, -(10**400)),
+    ],
+    ids=repr,
+)
+def test_what_is_no_number(value):
+    assert not arguments.is_number(value)
+    with pytest.raises(ValueError, match=r"^`rate` must be a number\. Received: rate="):
+        arguments.check_number("rate", value, "must be a number")
+
+
+@pytest.mark.parametrize(
+    ("bounds", "inside", "outside"),
+    [
+        ({"at_least": 0, "below": 1}, [0, 0.5], [-1e-9, 1]),
+        ({"above": 0, "at_most": 1}, [1e-9, 1], [0, 1.5]),
+    ],
+)
+def test_bounds(bounds, inside, outside):
+    for value in inside:
+        arguments.check_number("x", value, "must be within", **bounds)
+    for value in outside:
+        with pytest.raises(ValueError, match=f"`x` must be within. Received: x={value}"):
+            arguments.check_number("x", value, "must be within", **bounds)
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.0, True, None, "1", math.nan, np.int64(1)], ids=repr)
+def test_counts(value):
+    arguments.check_count("every", 10**400)
+    with pytest.raises(ValueError, match=r"`every` must be an int of 1 or more\. Received: every="):
+        arguments.check_count("every", value)

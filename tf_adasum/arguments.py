@@ -1,0 +1,80 @@
+"""Checks of numbers that users pass. Standard library only.
+
+A bool is no number here, and a number is finite: `True` or NaN as a learning rate is a mistake.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from typing import Any
+
+
+def is_number(
+    value: Any,
+    *,
+    at_least: float = -math.inf,
+    above: float = -math.inf,
+    at_most: float = math.inf,
+    below: float = math.inf,
+) -> bool:
+    """Say whether a value is a finite real number within bounds.
+
+    Args:
+        value: Anything.
+        at_least: Lower bound, itself allowed. Defaults to none.
+        above: Lower bound, itself not allowed. Defaults to none.
+        at_most: Upper bound, itself allowed. Defaults to none.
+        below: Upper bound, itself not allowed. Defaults to none.
+
+    Example:
+        >>> is_number(0.5, above=0, below=1), is_number(True), is_number(float("nan"))
+        (True, False, False)
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return False
+    try:
+        number = float(value)
+    except OverflowError:  # an int that is too large for a float
+        return False
+    return math.isfinite(number) and at_least <= number <= at_most and above < number < below
+
+
+def check_number(name: str, value: Any, expected: str, **bounds: float) -> None:
+    """Raise a ValueError unless an argument is a finite real number within bounds.
+
+    Args:
+        name: The argument's name.
+        value: What was passed.
+        expected: How the message goes on after the name, such as "must be in [0, 1)".
+        **bounds: As those of `is_number`.
+
+    Example:
+        >>> check_number("momentum", 2, "must be in [0, 1)", at_least=0, below=1)
+        Traceback (most recent call last):
+        ValueError: `momentum` must be in [0, 1). Received: momentum=2
+    """
+    if not is_number(value, **bounds):
+        raise ValueError(f"`{name}` {expected}. Received: {name}={value!r}")
+
+
+def is_count(value: Any, at_least: int = 1) -> bool:
+    """Say whether a value is an int, 1 or more unless another bound is given.
+
+    Example:
+        >>> is_count(3), is_count(3.0), is_count(True), is_count(0)
+        (True, False, False, False)
+    """
+    return isinstance(value, int) and not isinstance(value, bool) and value >= at_least
+
+
+def check_count(name: str, value: Any, expected: str = "must be an int of 1 or more") -> None:
+    """Raise a ValueError unless an argument is an int of 1 or more.
+
+    Args:
+        name: The argument's name.
+        value: What was passed.
+        expected: How the message goes on after the name. Defaults to "must be an int of 1 or more".
+    """
+    if not is_count(value):
+        raise ValueError(f"`{name}` {expected}. Received: {name}={value!r}")

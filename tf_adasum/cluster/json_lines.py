@@ -1,0 +1,127 @@
+"""Messages between workers: JSON objects, one in a line, over sockets. Standard library only.
+
+Nothing that arrives is trusted: a line has a greatest length and a time, and what is no JSON object
+is no message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import selectors
+import socket
+import time
+from collections.abc import Iterable
+from typing import Any
+
+LONGEST_LINE = 1 << 20  # bytes
+
+
+def encode(message: dict[str, Any]) -> bytes:
+    """Return the line of a message."""
+    return json.dumps(message).encode() + b"\n"
+
+
+def decode(line: bytes) -> dict[str, Any] | None:
+    """Return the message in a line, None if there is none."""
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError):  # deeply nested JSON exhausts the parser
+        return None
+    return message if isinstance(message, dict) else None
+
+
+def receive(connection: socket.socket, seconds: float) -> dict[str, Any] | None:
+    """Wait for one message on a blocking socket.
+
+    Args:
+        connection: a socket whose timeout is at most `seconds`.
+        seconds: for how long to wait, however the line trickles in.
+
+    Returns:
+        The message, None if the other side has sent something else or closed the connection.
+
+    Raises:
+        TimeoutError: if the line does not end in time.
+    """
+    line = b""
+    deadline = time.monotonic() + seconds
+    while not line.endswith(b"\n") and len(line) < LONGEST_LINE:
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        piece = connection.recv(1 << 16)
+        if not piece:
+            break
+        line += piece
+    return decode(line)
+
+
+def wait(sockets: Iterable[socket.socket], seconds: float) -> None:
+    """Wait until something arrives, or the time is over."""
+    with selectors.DefaultSelector() as selector:
+        for each in sockets:
+            selector.register(each, selectors.EVENT_READ)
+        selector.select(seconds)
+
+
+class Connection:
+    """A connection over which messages go, and no method blocks but `close`.
+
+    Args:
+        connection: a connected socket, which becomes this object's.
+
+    Attributes:
+        socket: the socket, to wait for.
+        begun: when it began, by `time.monotonic`.
+        heard: when something arrived last.
+        is_open: False after the other side has ended.
+    """
+
+    def __init__(self, connection: socket.socket):
+        connection.setblocking(False)
+        self.socket = connection
+        self.begun = self.heard = time.monotonic()
+        self.is_open = True
+        self._incoming, self._outgoing = b"", b""
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Send a message, which is left out while the other side does not read."""
+        if not self._outgoing:
+            self._outgoing = encode(message)
+        try:
+            sent = self.socket.send(self._outgoing)
+            self._outgoing = self._outgoing[sent:]
+        except OSError:
+            pass  # not now; or gone, and what it has said before is still to be read
+
+    def receive(self) -> list[dict[str, Any]]:
+        """Return the messages that have arrived."""
+        try:
+            while piece := self.socket.recv(1 << 16):
+                self._incoming += piece
+                if len(self._incoming) > LONGEST_LINE:
+                    break
+            self.is_open = False  # the other side has closed, or talks nonsense
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.is_open = False
+        *lines, self._incoming = self._incoming.split(b"\n")
+        if lines:
+            self.heard = time.monotonic()
+        return [message for message in map(decode, lines) if message is not None]
+
+    def close(self, deadline: float = 0.0) -> None:
+        """Close the connection; until the deadline, not before the other side has read all.
+
+        With something unread in it a connection would be reset, and the last words lost.
+
+        Args:
+            deadline: by `time.monotonic`. Defaults to 0, at once.
+        """
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_WR)
+            while self.is_open and time.monotonic() < deadline:
+                wait([self.socket], deadline - time.monotonic())
+                self.receive()
+        self.socket.close()

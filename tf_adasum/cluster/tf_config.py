@@ -1,0 +1,60 @@
+"""The environment variable TF_CONFIG. Standard library only: the doctor reads it, too."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from tf_adasum.cluster.tasks import Cluster, place
+
+NAME = "TF_CONFIG"
+EXAMPLE = (
+    '{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 0}}'
+)
+
+
+def parse(text: str) -> Cluster | None:
+    """Return the cluster that a value of TF_CONFIG describes.
+
+    Args:
+        text: the value.
+
+    Returns:
+        The cluster, None where this process trains alone: the value is empty or has no cluster.
+
+    Raises:
+        ValueError: if it is no JSON of the right form, or the cluster or this task's place in it is
+            wrong.
+
+    Example:
+        >>> parse(EXAMPLE)
+        Cluster(addresses=('host0:2222', 'host1:2222'), names=('worker 0', 'worker 1'), rank=0)
+    """
+    if not text:
+        return None
+    try:
+        config = json.loads(text)
+    except (ValueError, RecursionError) as error:  # deeply nested JSON exhausts the parser
+        raise ValueError(
+            f"{NAME} is not valid JSON ({error}). Received: {text[:1000]!r}"
+        ) from error
+    jobs = config.get("cluster", {}) if isinstance(config, dict) else None
+    if not isinstance(jobs, dict) or not all(
+        isinstance(addresses, list) and all(isinstance(address, str) for address in addresses)
+        for addresses in jobs.values()
+    ):
+        raise ValueError(f"{NAME} must look like {EXAMPLE}. Received: {text!r}")
+    if not jobs:
+        return None
+    task = config.get("task")
+    if not isinstance(task, dict) or "type" not in task or "index" not in task:
+        raise ValueError(
+            f'{NAME} has a "cluster" but does not say which task this is; add '
+            f'"task": {{"type": "worker", "index": 0}}. Received: {text!r}'
+        )
+    if not re.fullmatch(r"-?\d+", str(task["index"])):
+        raise ValueError(
+            f'The "index" of the "task" in {NAME} must be a whole number. '
+            f"Received: {task['index']!r}"
+        )
+    return place(jobs, str(task["type"]), int(task["index"]), NAME)

@@ -1,0 +1,46 @@
+"""Files of models, for both generations."""
+
+import os
+import zipfile
+
+import tensorflow as tf
+
+from tf_adasum import atomic_files
+from tf_adasum.seams.keras.generation import hooks, private_names
+from tf_adasum.seams.keras.optimizers import is_ours
+
+
+@hooks.replaces(private_names.saving_lib, "save_model", "save_weights_only")
+def save(original, model, filepath, *args, **kwargs):
+    """Write to another name and rename: a process that is killed would leave part of a file.
+
+    `Model.save`, `.save_weights` and ModelCheckpoint come here, and write to the file's own name,
+    where there may have been a whole one before.
+    """
+    is_path = isinstance(filepath, str | os.PathLike)
+    in_parts = any(args) or kwargs.get("max_shard_size") is not None
+    if (
+        not is_ours(getattr(model, "distribute_strategy", None))
+        or not is_path
+        or in_parts
+        or not atomic_files.is_local(filepath)
+        or not os.fspath(filepath).endswith((".keras", ".weights.h5"))
+    ):
+        return original(model, filepath, *args, **kwargs)
+    with atomic_files.replacing(filepath) as unfinished:
+        return original(model, unfinished, *args, **kwargs)
+
+
+@hooks.replaces(private_names.saving_lib, "load_model", "load_weights_only")
+def load(original, *args, **kwargs):
+    """Say which file is damaged, where Keras does not."""
+    of_model = original.__name__ == "load_weights_only"
+    try:
+        return original(*args, **kwargs)
+    except (OSError, zipfile.BadZipFile) as error:
+        strategy = args[0].distribute_strategy if of_model else tf.distribute.get_strategy()
+        path = str(args[1 if of_model else 0])
+        is_missing = getattr(error, "errno", None)
+        if not is_ours(strategy) or is_missing or path in str(error):
+            raise
+        raise OSError(f"{path} cannot be read, it is cut off or damaged: {error}") from error

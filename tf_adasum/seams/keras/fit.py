@@ -1,0 +1,159 @@
+"""Training, for both generations: what all workers call, what is averaged first, progress bars."""
+
+import contextlib
+import warnings
+import weakref
+
+import keras
+import tensorflow as tf
+
+from tf_adasum.seams.keras.generation import hooks, private_names
+from tf_adasum.seams.keras.optimizers import is_ours
+
+# ---- what all workers call ---------------------------------------------------------------------
+
+
+class _Calls:
+    """How many calls that all workers make are under way, one within another."""
+
+    count = 0
+
+    @contextlib.contextmanager
+    def one_more(self):
+        self.count += 1
+        try:
+            yield
+        finally:
+            self.count -= 1
+
+
+_calls = _Calls()
+
+
+def are_calls_under_way():
+    """Whether this is within `fit` or another call that all workers make."""
+    return _calls.count > 0
+
+
+@hooks.replaces(
+    private_names.Trainer,
+    "fit",
+    "evaluate",
+    "predict",
+    "train_on_batch",
+    "test_on_batch",
+    "predict_on_batch",
+    outermost=True,
+)
+def call_together(original, self, *args, **kwargs):
+    """Tell the other workers where one raises: they would wait for it."""
+    strategy = self.distribute_strategy
+    if not is_ours(strategy):
+        return original(self, *args, **kwargs)
+    is_a_step = original.__name__.endswith("on_batch")
+    with strategy.watching() if is_a_step else strategy.working_together(), _calls.one_more():
+        return original(self, *args, **kwargs)
+
+
+# ---- statistics and weights that differ between replicas ---------------------------------------
+
+
+@hooks.replaces(private_names.Trainer, "evaluate", "predict")
+def evaluate_or_predict(original, self, *args, **kwargs):
+    """Average first what replicas have counted on their own rows, as BatchNormalization does."""
+    _average_statistics(self)
+    return original(self, *args, **kwargs)
+
+
+@hooks.replaces(keras.callbacks.CallbackList, "on_epoch_end")
+def on_epoch_end(original, self, epoch, logs=None):
+    """Average what replicas have counted, before callbacks save; warn of steps left out."""
+    model = getattr(self, "_model", None) or getattr(self, "model", None)
+    if model is not None:
+        _average_statistics(model)
+        if is_ours(model.distribute_strategy):
+            model.distribute_strategy.nonfinite.warn_once()
+    return original(self, epoch, logs)
+
+
+def _average_statistics(model):
+    strategy = model.distribute_strategy
+    if is_ours(strategy) and model.built:
+        synchronize(getattr(model, "optimizer", None))
+        strategy.average_statistics(model)
+
+
+def synchronize(optimizer):
+    """End local steps ahead of time: the replicas' weights have to be the same.
+
+    Args:
+        optimizer: a model's, with those within it; or None.
+    """
+    while optimizer is not None:
+        if hasattr(optimizer, "synchronize"):
+            optimizer.synchronize()
+        optimizer = getattr(optimizer, "inner_optimizer", None)
+
+
+# ---- how long the training is ------------------------------------------------------------------
+
+# For each model what its progress bar expects: "epochs", and "steps" per epoch.
+_expected = weakref.WeakKeyDictionary()
+
+
+def expect(model, **numbers):
+    """Tell a model's progress bar what to expect from the next epoch on.
+
+    Args:
+        model: the model.
+        numbers: `epochs` and `steps` (per epoch); none for what `fit` was asked for.
+    """
+    if numbers:
+        _expected.setdefault(model, {}).update(numbers)
+    else:
+        _expected.pop(model, None)
+
+
+@hooks.replaces(keras.callbacks.ProgbarLogger, "on_train_begin")
+def on_train_begin(original, self, logs=None):
+    """Forget what a training that failed was expected to be."""
+    expect(self.model)
+    return original(self, logs)
+
+
+@hooks.replaces(keras.callbacks.ProgbarLogger, "on_epoch_begin", "on_epoch_end")
+def on_epoch_begin_or_end(original, self, epoch, logs=None):
+    """Let callbacks say how long the training is: Keras shows what `fit` was asked for."""
+    if self.model in _expected:
+        self.epochs = _expected[self.model].get("epochs", self.epochs)
+        self.target = _expected[self.model].get("steps", self.target)
+        if original.__name__ == "on_epoch_end" and self.progbar is not None:
+            self.target = self.progbar.target = self.seen  # as many as there were
+    return original(self, epoch, logs)
+
+
+# ---- what a training is made of ----------------------------------------------------------------
+
+
+def exchangeable(dataset, following):
+    """Return a `tf.data.Dataset` that another one may follow when an epoch begins.
+
+    Args:
+        dataset: the first one.
+        following: function that returns the dataset from this epoch on, or None for the same.
+            Gets the epoch's number where it has not begun yet, which is with Keras 2.
+    """
+    dataset = dataset.with_options(tf.data.Options())  # another object: the user may have others
+    dataset.following = following
+    return dataset
+
+
+def leave_xla_out(model):
+    """Let a model train without XLA, and say so where the user has asked for it."""
+    if model.jit_compile and not model.run_eagerly:
+        warnings.warn(
+            "AdasumMirroredStrategy trains this model without XLA: TensorFlow's collectives have "
+            "no XLA kernels. Compile it with jit_compile=False.",
+            stacklevel=4,  # a hook has called this
+        )
+        model.jit_compile = False

@@ -1,0 +1,147 @@
+"""Training with Keras 2."""
+
+import inspect
+import weakref
+
+import keras
+import tensorflow as tf
+
+from tf_adasum.seams import tensorflow as tensorflow_seam
+from tf_adasum.seams.keras.fit import leave_xla_out
+from tf_adasum.seams.keras.generation import hooks
+from tf_adasum.seams.keras.keras2.private_names import (
+    DataHandler,
+    TensorLikeDataAdapter,
+    flatten_metrics_in_order,
+)
+from tf_adasum.seams.keras.optimizers import is_ours
+
+# Keras 2 writes with all workers, those but the first to a temporary file: reading the statistics
+# of replicas takes all of them.
+CALLBACKS_OF_WORKER_0 = (keras.callbacks.CSVLogger, keras.callbacks.TensorBoard)
+
+# Its `BackupAndRestore` backs up what all workers have.
+BACKS_UP_ONE_WORKER = False
+
+
+@hooks.replaces(TensorLikeDataAdapter, "__init__")
+def adapt_arrays(original, self, *args, **kwargs):
+    """Let all workers shuffle arrays with worker 0's seed.
+
+    With Keras each shuffles by itself, so that some rows are seen twice and some never.
+    """
+    strategy = tf.distribute.get_strategy()
+    if kwargs.get("shuffle") and is_ours(strategy):
+        seed = strategy.seeds.common()
+        if seed is not None:
+            with tensorflow_seam.seeded(seed):
+                return original(self, *args, **kwargs)
+    return original(self, *args, **kwargs)
+
+
+@hooks.replaces(keras.Model, "make_train_function")
+def make_train_function(original, self, force=False):
+    """Train without XLA, and let `on_nonfinite="raise"` raise a FloatingPointError.
+
+    XLA has no kernels for TensorFlow's collectives; where the user asks for it, a warning says so.
+    """
+    strategy = self.distribute_strategy
+    if not is_ours(strategy):
+        return original(self, force)
+    leave_xla_out(self)
+    is_new = self.train_function is None or force
+    function = original(self, force)
+    if is_new:
+        self.train_function = function = strategy.nonfinite.raising_plainly(function)
+    return function
+
+
+@hooks.replaces(keras.Model, "train_on_batch", "test_on_batch")
+def on_batch(original, self, *args, **kwargs):
+    """Return what the metrics say, which is of all rows.
+
+    On several workers with several devices Keras adds up what each worker returns.
+    """
+    if not is_ours(self.distribute_strategy):
+        return original(self, *args, **kwargs)
+    arguments = inspect.signature(original).bind(self, *args, **kwargs).arguments
+    wants_dict = arguments.pop("return_dict", False)
+    logs = self._validate_and_get_metrics_result(original(**arguments, return_dict=True))
+    return logs if wants_dict else flatten_metrics_in_order(logs, self.metrics_names)
+
+
+# The models whose next `enumerate_epochs` is that of `fit`, not of an evaluation.
+_about_to_train = weakref.WeakSet()
+
+# For each model the epoch with which its next `fit` begins.
+_initial_epochs = weakref.WeakKeyDictionary()
+
+
+@hooks.replaces(keras.Model, "_maybe_load_initial_counters_from_ckpt")
+def maybe_load_initial_counters_from_ckpt(original, self, steps_per_epoch, initial_epoch):
+    """Let `set_initial_epoch` say which epoch `fit` begins with."""
+    _about_to_train.add(self)
+    epoch, step = original(self, steps_per_epoch, initial_epoch)
+    return _initial_epochs.pop(self, None) or epoch, step
+
+
+def initial_epoch(model):
+    """Return the epoch in which `fit` starts, if that has been set; or else 0."""
+    return _initial_epochs.get(model, 0)
+
+
+def set_initial_epoch(model, epoch):
+    """Set the epoch in which `fit` starts; 0 leaves it to the argument of `fit`."""
+    _initial_epochs[model] = epoch
+
+
+@hooks.replaces(DataHandler, "_configure_dataset_and_inferred_steps")
+def configure_dataset(original, self, strategy, x, steps_per_epoch, class_weight, distribute):
+    """Note that there are class weights.
+
+    Keras maps them onto the dataset: one that follows would not have them.
+    """
+    self.has_class_weight = bool(class_weight)
+    original(self, strategy, x, steps_per_epoch, class_weight, distribute)
+
+
+@hooks.replaces(DataHandler, "enumerate_epochs")
+def enumerate_epochs(original, self):
+    """Let a dataset that is `exchangeable` be followed: Keras has one for all epochs.
+
+    Keras makes an epoch's iterator before callbacks hear of the epoch: so the dataset is asked for
+    with the epoch's number.
+    """
+    following = getattr(self._adapter.get_dataset(), "following", None)
+    if following is None or self.has_class_weight or self._model not in _about_to_train:
+        yield from original(self)
+        return
+    _about_to_train.discard(self._model)
+    iterator = None
+    for epoch in range(self._initial_epoch, self._epochs):
+        if self._insufficient_data:
+            break
+        dataset = following(epoch)
+        if dataset is not None:
+            self._dataset = self._model.distribute_strategy.experimental_distribute_dataset(dataset)
+            if self._steps_per_epoch is None:
+                cardinality = int(dataset.cardinality())
+                self._inferred_steps = cardinality if cardinality >= 0 else None
+            iterator = None
+        if iterator is None or self._adapter.should_recreate_iterator():
+            iterator = iter(self._dataset)
+        yield epoch, iterator
+        self._adapter.on_epoch_end()
+
+
+def set_data_order(model, order):
+    """Do nothing: backups are of whole epochs."""
+
+
+def position_in_data(model, batch):
+    """Return `batch`."""
+    return batch
+
+
+def call_in_order(callback_list):
+    """Do nothing: Keras 2 calls callbacks in order."""

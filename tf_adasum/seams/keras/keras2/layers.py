@@ -1,0 +1,31 @@
+"""Layers and random seeds of Keras 2."""
+
+import tensorflow as tf
+
+from tf_adasum.seams import tensorflow as tensorflow_seam
+from tf_adasum.seams.keras.generation import hooks
+from tf_adasum.seams.keras.keras2.private_names import RandomGenerator
+from tf_adasum.seams.keras.layers import SEED_STRIDE
+from tf_adasum.seams.keras.optimizers import our_replica_context
+
+# For `add_weight`: the variable keeps its dtype.
+WITHOUT_AUTOCAST = {"experimental_autocast": False}
+
+
+@hooks.replaces(RandomGenerator, "make_legacy_seed")
+def make_legacy_seed(original, self):
+    """Mix in the replica's id: workers with the same seed drop the same units."""
+    seed = original(self)
+    context = our_replica_context()
+    if not context:
+        return seed
+    replica = tf.get_static_value(context.replica_id_in_sync_group)
+    if replica is None:  # in a tf.function of its own: those of a worker differ in their layers
+        replica = tensorflow_seam.first_replica(context.strategy.extended)
+    if replica == 0:
+        return seed
+    if seed is None:
+        if tensorflow_seam.global_seed() is None:
+            return None
+        _, seed = tf.compat.v1.random.get_seed(None)  # what the operation would take
+    return int((seed + replica * SEED_STRIDE) % (2**31 - 1))

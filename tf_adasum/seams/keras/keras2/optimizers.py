@@ -1,0 +1,288 @@
+"""Optimizers of Keras 2: where they are built, begin a step, reduce and update.
+
+There are new-style ones (`Optimizer`) and those of `tf.keras.optimizers.legacy` (`OptimizerV2`),
+whose subclasses TensorFlow Addons' optimizers are.
+"""
+
+import contextlib
+import typing
+
+import keras
+import tensorflow as tf
+
+from tf_adasum.seams.keras.generation import hooks
+from tf_adasum.seams.keras.keras2.private_names import (
+    BaseLossScaleOptimizer,
+    Optimizer,
+    OptimizerV2,
+    optimizer_utils,
+)
+from tf_adasum.seams.keras.optimizers import (
+    Optimizers,
+    is_ours,
+    marker_of,
+    path_of,
+    reductions_of,
+    step_of_wrapper,
+)
+
+OPTIMIZERS = (Optimizer, OptimizerV2)
+LOSS_SCALE_OPTIMIZERS = (BaseLossScaleOptimizer,)
+
+# The types of their variables.
+VARIABLE_TYPES = (tf.Variable,)
+
+
+class OptimizersOfKeras2(Optimizers):
+    """New-style optimizers, built for a list of variables, and legacy ones, which are not."""
+
+    def variables_of(self, optimizer):
+        """Return the list of variables that an optimizer has met first, all of a model as a rule.
+
+        Neither kind of optimizer keeps them.
+        """
+        return list(optimizer.first_variables)
+
+    def index_of(self, optimizer, variable):
+        """Return the number of a variable among these."""
+        key = key_of(variable)
+        for index, own in enumerate(optimizer.first_variables):
+            if key_of(own) == key:
+                return index
+        raise ValueError(
+            f"This {type(optimizer).__name__} was built for other variables. Use another one for "
+            f"these. Received: {variable.name}"
+        )
+
+    def build(self, optimizer, variables):
+        """Make an optimizer's own variables, if it has none yet; keep which they belong to.
+
+        Once for all replicas, outside of them: each would make its own.
+        """
+        variables = tuple(map(distributed, variables))
+        if is_built(optimizer) and not _met_first(optimizer, variables):
+            return
+        context = tf.distribute.get_replica_context()
+        if context and tf.distribute.has_strategy():
+            context.merge_call(lambda strategy: self._build(optimizer, variables, strategy))
+        else:
+            self._build(optimizer, variables)
+
+    def _build(self, optimizer, variables, strategy=None):
+        had_variables, first = is_built(optimizer), _met_first(optimizer, variables)
+        met = (*getattr(optimizer, "first_variables", ()), *first)
+        is_legacy = isinstance(optimizer, OptimizerV2)
+        if had_variables and not is_legacy:
+            optimizer.first_variables = met
+            return
+        # Outside of the function that is being traced, the scope is not entered.
+        scope = strategy.scope if strategy else contextlib.nullcontext
+        with tf.init_scope(), scope(), tf.name_scope(_name_of(optimizer)):
+            reductions = reductions_of(optimizer)
+            if reductions is not None:
+                reductions.extend(map(path_of, first))  # first, as it may refuse
+            optimizer.first_variables = met
+            if is_legacy:
+                optimizer._create_all_weights(first)
+                self.set_reductions_of_ours(optimizer)
+            else:
+                optimizer.build(optimizer.first_variables)
+
+    def set_reductions_of_ours(self, optimizer):
+        """Give an optimizer its `AggregationState` if it is built under one of our strategies."""
+        strategy = tf.distribute.get_strategy()
+        is_outside = tf.distribute.in_cross_replica_context()
+        if marker_of(strategy) and is_outside and reductions_of(optimizer) is None:
+            self.set_reductions(optimizer, strategy)
+
+
+def _met_first(optimizer, variables):
+    """Those of some variables that an optimizer has not met; a new-style one meets some only once.
+
+    Legacy optimizers take further variables at any time: of layers that are no longer frozen, say.
+    """
+    known = getattr(optimizer, "first_variables", None)
+    if known is None:
+        return variables
+    if not isinstance(optimizer, OptimizerV2):
+        return ()
+    keys = set(map(key_of, known))
+    return tuple(variable for variable in variables if key_of(variable) not in keys)
+
+
+def distributed(variable):
+    """Return the variable of all replicas that one of a replica belongs to."""
+    if isinstance(variable, tf.distribute.DistributedValues):
+        return variable
+    container = getattr(getattr(variable, "handle", None), "_distributed_container", None)
+    return container() if container else variable
+
+
+def _name_of(optimizer):
+    return optimizer._name if isinstance(optimizer, OptimizerV2) else optimizer.name
+
+
+def key_of(variable):
+    """Return what a variable of all replicas, and each replica's own, have in common."""
+    return distributed(variable)._unique_id
+
+
+_optimizers = OptimizersOfKeras2()
+begin_together, combine, index_of = (
+    _optimizers.begin_together,
+    _optimizers.combine,
+    _optimizers.index_of,
+)
+
+
+@hooks.replaces(Optimizer, "build")
+def build_with_reductions(original, self, var_list):
+    """Make the variables of the rule, which have to be there when weights are loaded."""
+    _refuse_nadam(self)
+    original(self, var_list)
+    if not hasattr(self, "first_variables"):
+        self.first_variables = tuple(map(distributed, var_list))
+    _optimizers.set_reductions_of_ours(self)
+
+
+def _refuse_nadam(optimizer):
+    strategy = tf.distribute.get_strategy()
+    if not isinstance(optimizer, keras.optimizers.Nadam) or not is_ours(strategy):
+        return
+    if len(strategy.extended.worker_devices) > 1:
+        raise ValueError(
+            "tf.keras.optimizers.Nadam counts its steps in Python, once for each device: with "
+            "several devices the replicas would part ways, as under all strategies. Take "
+            "tf.keras.optimizers.legacy.Nadam, or one device per worker. "
+            f"Received: {len(strategy.extended.worker_devices)} devices"
+        )
+
+
+@hooks.replaces(Optimizer, "aggregate_gradients")
+@hooks.replaces(OptimizerV2, "_aggregate_gradients")
+def aggregate_gradients(original, self, grads_and_vars):
+    """Mark the reduction as one of gradients, and give each its variable's static shape."""
+    context = tf.distribute.get_replica_context()
+    is_users_own = getattr(self, "gradient_aggregator", None) not in (
+        None,
+        optimizer_utils.all_reduce_sum_gradients,
+    )
+    if not context or not marker_of(context.strategy) or is_users_own:
+        return original(self, grads_and_vars)
+    grads_and_vars = list(grads_and_vars)
+    present = optimizer_utils.filter_empty_gradients(grads_and_vars)
+    if not present:
+        return grads_and_vars
+    _optimizers.build(self, [variable for _, variable in grads_and_vars])
+    gradients, variables = zip(*present, strict=True)
+    gradients = context.strategy.empty_replicas.zero_where_empty(gradients)
+    present = list(zip(gradients, variables, strict=True))
+    return _optimizers.combine_present(self, grads_and_vars, present)
+
+
+@hooks.replaces(Optimizer, "apply_gradients")
+@hooks.replaces(OptimizerV2, "apply_gradients")
+def apply_gradients(original, self, grads_and_vars, name=None, *args, **kwargs):
+    """Take zeros for the gradients of a replica without rows; `on_nonfinite` may leave a step out.
+
+    It is where a step begins. A wrapper, as `AdaScale`, does the update here.
+    """
+    grads_and_vars = list(grads_and_vars)
+    step = step_of_wrapper(self)
+    if step is not None and grads_and_vars:
+        _optimizers.build(self, [variable for _, variable in grads_and_vars])
+        gradients, variables = zip(
+            *optimizer_utils.filter_empty_gradients(grads_and_vars), strict=True
+        )
+        step.check_caller()
+        step.update([*gradients, *step.measure(gradients)], variables)
+        step.average()
+        return self.iterations
+    is_reduced = args or kwargs.get("skip_gradients_aggregation")
+    is_reduced = is_reduced or not kwargs.get("experimental_aggregate_gradients", True)
+    if not grads_and_vars or is_reduced:
+        return original(self, grads_and_vars, name, *args, **kwargs)
+    gradients, variables = zip(*grads_and_vars, strict=True)
+
+    def take(gradients):
+        original(self, zip(gradients, variables, strict=True), name, **kwargs)
+
+    begin_together(self, gradients, variables, take)
+    return self.iterations
+
+
+class Resting(typing.NamedTuple):
+    """A gradient, and who takes no step with it.
+
+    Attributes:
+        gradient: the gradient.
+        rests: boolean scalar tensor: whether this replica does not.
+    """
+
+    gradient: object
+    rests: object
+
+
+@hooks.replaces(Optimizer, "_update_step")
+def update_step(original, self, gradient, variable):
+    """Let a replica rest that takes no step of its own, weight decay included.
+
+    It is where one variable is updated on its device.
+    """
+    if not isinstance(gradient, Resting):
+        return original(self, gradient, variable)
+
+    def step():
+        if self.weight_decay is not None and self._use_weight_decay(variable):
+            decay = tf.cast(self.weight_decay, variable.dtype)
+            variable.assign_sub(variable * decay * tf.cast(self.learning_rate, variable.dtype))
+        original(self, gradient.gradient, variable)
+        return tf.constant(0)
+
+    tf.cond(gradient.rests, lambda: tf.constant(0), step)
+
+
+@hooks.replaces(Optimizer, "_distributed_apply_gradients_fn")
+def distributed_apply_gradients_fn(original, self, distribution, grads_and_vars, **kwargs):
+    """Leave the moving averages of the weights to `Step.average` of a wrapper.
+
+    Keras moves them with each update, and the wrapper combines the weights after it.
+    """
+    if step_of_wrapper(self) is None:
+        return original(self, distribution, grads_and_vars, **kwargs)
+    use_ema, self.use_ema = self.use_ema, False
+    try:
+        return original(self, distribution, grads_and_vars, **kwargs)
+    finally:
+        self.use_ema = use_ema
+
+
+def build(optimizer, variables):
+    """Make an optimizer's own variables, if it has none yet."""
+    _optimizers.build(_without_loss_scale(optimizer), variables)
+
+
+def apply(optimizer, gradients, variables):
+    """Let an optimizer take a step with this replica's gradients."""
+    optimizer.apply_gradients(zip(gradients, variables, strict=True))
+
+
+def _without_loss_scale(optimizer):
+    is_outer = isinstance(optimizer, LOSS_SCALE_OPTIMIZERS)
+    return optimizer.inner_optimizer if is_outer else optimizer
+
+
+def is_built(optimizer):
+    """Whether an optimizer has its variables."""
+    optimizer = _without_loss_scale(optimizer)
+    if hasattr(optimizer, "inner_optimizer"):  # a `WrapperBase`
+        return optimizer.built
+    if isinstance(optimizer, OptimizerV2):
+        return hasattr(optimizer, "first_variables")
+    return bool(getattr(optimizer, "_built", False))
+
+
+def all_variables(optimizer):
+    """Return all variables of an optimizer, as a list."""
+    variables = optimizer.variables
+    return list(variables() if callable(variables) else variables)

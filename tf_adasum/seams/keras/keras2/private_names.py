@@ -1,0 +1,50 @@
+"""The private modules, classes and functions of Keras 2.15 that the seam touches."""
+
+import keras
+
+from tf_adasum._version import KERAS_OF_ADDONS, TENSORFLOW_OF_ADDONS
+
+try:
+    from keras.src.backend import RandomGenerator
+    from keras.src.engine.data_adapter import DataHandler, TensorLikeDataAdapter
+    from keras.src.engine.training import flatten_metrics_in_order
+    from keras.src.mixed_precision.loss_scale_optimizer import (
+        BaseLossScaleOptimizer,
+        LossScaleOptimizerV3,
+    )
+    from keras.src.optimizers import utils as optimizer_utils
+    from keras.src.optimizers.legacy.optimizer_v2 import OptimizerV2
+    from keras.src.optimizers.optimizer import CallableList, Optimizer
+    from keras.src.saving import saving_lib
+    from keras.src.saving.legacy import save as legacy_saving
+    from keras.src.utils import losses_utils as losses
+except ImportError as error:
+    raise ImportError(
+        f"tf_adasum works with Keras {KERAS_OF_ADDONS} on TensorFlow {TENSORFLOW_OF_ADDONS}; Keras "
+        f"{keras.__version__} has moved something it builds on: {error}. Install a supported one: "
+        "pip install 'tf-adasum[addons]'"
+    ) from error
+
+# The class with `fit`.
+Trainer = keras.Model
+
+# What scales losses by the number of replicas.
+SCALING_OF_LOSSES = ("scale_loss_for_distribution",)
+
+__all__ = [
+    "SCALING_OF_LOSSES",
+    "BaseLossScaleOptimizer",
+    "CallableList",
+    "DataHandler",
+    "LossScaleOptimizerV3",
+    "Optimizer",
+    "OptimizerV2",
+    "RandomGenerator",
+    "TensorLikeDataAdapter",
+    "Trainer",
+    "flatten_metrics_in_order",
+    "legacy_saving",
+    "losses",
+    "optimizer_utils",
+    "saving_lib",
+]

@@ -1,0 +1,1 @@
+"""The seam to Keras 3."""

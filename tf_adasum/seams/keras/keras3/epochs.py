@@ -1,0 +1,104 @@
+"""Epochs of Keras 3: the order of rows, datasets that follow each other, how an epoch begins."""
+
+import weakref
+
+from tf_adasum.seams import tensorflow as tensorflow_seam
+from tf_adasum.seams.keras.generation import hooks
+from tf_adasum.seams.keras.keras3.private_names import TFEpochIterator
+from tf_adasum.seams.keras.optimizers import is_ours
+
+
+@hooks.replaces(TFEpochIterator, "_get_iterator")
+def get_iterator(original, self):
+    """Let all workers shuffle arrays with worker 0's seed, or that of a `DataOrder`.
+
+    With Keras each shuffles by itself, so that some rows are seen twice and some never. The seed is
+    another one in each epoch.
+    """
+    strategy = self._distribute_strategy
+    order = getattr(self, "data_order", None)
+    if (order or is_ours(strategy)) and getattr(self.data_adapter, "_shuffle", False):
+        seed = order.seed_of_pass(self._steps_seen > 0) if order else strategy.seeds.common()
+        if seed is not None:
+            with tensorflow_seam.seeded(seed):
+                dataset = self.data_adapter.get_tf_dataset()
+            self._distributed_dataset = strategy.experimental_distribute_dataset(dataset)
+    return original(self)
+
+
+@hooks.replaces(TFEpochIterator, "__iter__")
+def begin_epoch(original, self):
+    """Let an `exchangeable` dataset be followed, and leave out what a `DataOrder` has done.
+
+    Keras has one dataset for all epochs, and begins every epoch with its first batch.
+    """
+    following = getattr(self.data_adapter.get_tf_dataset(), "following", lambda: None)()
+    if following is not None:
+        strategy = self._distribute_strategy
+        self._distributed_dataset = strategy.experimental_distribute_dataset(following)
+        cardinality = int(following.cardinality())
+        self._num_batches = cardinality if cardinality >= 0 else None
+        self._current_iterator = None
+    order = getattr(self, "data_order", None)
+    batch, position = order.take_start() if order else (0, 0)
+    if position > batch:
+        self._current_iterator = iter(self._get_iterator())
+        _leave_out(self._current_iterator, position - batch)
+        self._steps_seen = position - batch
+    begun = original(self)
+    _leave_out_steps(self, batch)
+    return begun
+
+
+def _leave_out_steps(epoch_iterator, batches):
+    """Leave out the first batches of an epoch that has begun, and the steps made of them."""
+    together, done = epoch_iterator.steps_per_execution, 0
+    while done < batches:
+        _, _, iterator = next(epoch_iterator._epoch_iterator)
+        _leave_out(iterator, min(together, batches - done))
+        done += together
+
+
+def _leave_out(iterator, batches):
+    for _ in range(batches):
+        next(iterator)
+
+
+# For each model the `TFEpochIterator` that it was given last, and the one of the training with
+# backups; an iterator does not know its model.
+_last_iterator, _iterator_of_training = weakref.WeakKeyDictionary(), weakref.WeakKeyDictionary()
+
+
+def note_iterator(model, iterator):
+    """Keep in mind the `TFEpochIterator` that a model's `fit`, or an evaluation, begins with."""
+    _last_iterator[model] = weakref.ref(iterator)
+
+
+def set_data_order(model, order):
+    """Let the `fit` that is about to begin take its data in an order.
+
+    Args:
+        model: the model; in a custom loop nothing happens.
+        order: a `DataOrder`; None when the training has ended.
+    """
+    if order is not None and model in _last_iterator:
+        _iterator_of_training[model] = _last_iterator[model]
+    iterator = _iterator_of_training.get(model, lambda: None)()
+    if iterator is not None:
+        iterator.data_order = order
+    if order is None:
+        _iterator_of_training.pop(model, None)
+
+
+def position_in_data(model, batch):
+    """Return how many batches of the current pass through the data are done.
+
+    Args:
+        model: the model.
+        batch: how many batches of the epoch are done. It is also returned for data without a known
+            end, where `steps_per_epoch` makes the epochs, and in a custom loop.
+    """
+    iterator = _iterator_of_training.get(model, lambda: None)()
+    if iterator is None or not iterator.steps_per_epoch or not iterator._num_batches:
+        return batch
+    return max(batch, iterator._steps_seen)

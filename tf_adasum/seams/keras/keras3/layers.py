@@ -1,0 +1,54 @@
+"""Losses, layers and random seeds of Keras 3."""
+
+import keras
+import tensorflow as tf
+
+from tf_adasum.seams.keras.generation import hooks
+from tf_adasum.seams.keras.keras3.private_names import losses
+from tf_adasum.seams.keras.layers import SEED_STRIDE
+from tf_adasum.seams.keras.optimizers import our_replica_context
+
+# For `add_weight`: the variable keeps its dtype.
+WITHOUT_AUTOCAST = {"autocast": False}
+
+
+@hooks.replaces(losses, "reduce_values")
+def reduce_values(original, values, sample_weight=None, reduction="sum_over_batch_size"):
+    """Reduce the losses of no rows to 0 where Keras knows that there are none, as elsewhere.
+
+    It would leave them as a vector.
+    """
+    if tuple(values.shape) == (0,) and our_replica_context():
+        if sample_weight is not None:
+            sample_weight = tf.reshape(sample_weight, [0, 1])
+        if reduction not in (None, "none"):
+            values = tf.reshape(values, [0, 1])
+    return original(values, sample_weight=sample_weight, reduction=reduction)
+
+
+@hooks.replaces(keras.layers.BatchNormalization, "_moments")
+def moments(original, self, inputs, mask):
+    """Take the moving moments for those of no rows, which are NaN and would spread to them."""
+    own = original(self, inputs, mask)
+    context = our_replica_context()
+    is_empty = context.strategy.empty_replicas.is_empty if context else None
+    if is_empty is None or self.synchronized:  # then they are those of all replicas' rows
+        return own
+    moving = (self.moving_mean, self.moving_variance)
+    return tuple(
+        tf.where(is_empty, tf.cast(before, value.dtype), value)
+        for before, value in zip(moving, own, strict=True)
+    )
+
+
+@hooks.replaces(keras.random.SeedGenerator, "next")
+def next_seed(original, self, ordered=True):
+    """Mix in the replica's id: with the same seed all replicas would drop the same units."""
+    seed = original(self, ordered)
+    context = our_replica_context()
+    if not context or context.num_replicas_in_sync == 1:
+        return seed
+    # A seed is a key and a counter: other keys, other numbers. Replica 0 keeps its own.
+    key_of_replica = tf.cast(context.replica_id_in_sync_group, tf.int64) * SEED_STRIDE
+    offset = tf.stack([tf.cast(key_of_replica % 2**31, seed.dtype), tf.zeros([], seed.dtype)])
+    return tf.bitwise.bitwise_xor(seed, offset)

@@ -1,0 +1,252 @@
+"""Optimizers of Keras 3: where they begin a step, reduce, accumulate and update."""
+
+import typing
+
+import keras
+import tensorflow as tf
+
+from tf_adasum.seams.keras.generation import hooks
+from tf_adasum.seams.keras.keras3.private_names import (
+    MOVING_AVERAGES,
+    BaseOptimizer,
+    MultiOptimizer,
+    TFOptimizer,
+    filter_empty_gradients,
+)
+from tf_adasum.seams.keras.optimizers import (
+    BaseStep,
+    Optimizers,
+    cond,
+    marker_of,
+    on_any_replica,
+    our_replica_context,
+    step_of_wrapper,
+)
+
+OPTIMIZERS = (keras.optimizers.Optimizer,)
+LOSS_SCALE_OPTIMIZERS = (keras.optimizers.LossScaleOptimizer,)
+
+# The types of their variables.
+VARIABLE_TYPES = (keras.Variable, tf.Variable)
+
+
+class OptimizersOfKeras3(Optimizers):
+    """The optimizers of Keras 3, which are built for a list of variables."""
+
+    def variables_of(self, optimizer):
+        """Return the list of variables that a built optimizer was built for."""
+        return list(optimizer._trainable_variables)
+
+    def index_of(self, optimizer, variable):
+        """Return the number of a variable, Keras's or TensorFlow's, among these."""
+        return optimizer._get_variable_index(variable)
+
+    def build(self, optimizer, variables):
+        """Make an optimizer's own variables, if it has none yet."""
+        if not optimizer.built:
+            with keras.name_scope(optimizer.name):
+                optimizer.build(list(variables))
+            optimizer.built = True
+
+
+_optimizers = OptimizersOfKeras3()
+begin_together, combine, index_of = (
+    _optimizers.begin_together,
+    _optimizers.combine,
+    _optimizers.index_of,
+)
+
+
+@hooks.replaces(BaseOptimizer, "build")
+def build_with_reductions(original, self, variables):
+    """Make the variables of the rule, which have to be there when weights are loaded."""
+    original(self, variables)
+    strategy = self._distribution_strategy
+    if hasattr(self, "inner_optimizer"):  # a wrapper: the inner one reduces
+        return
+    if marker_of(strategy) and not our_replica_context():
+        _optimizers.set_reductions(self, strategy)
+
+
+@hooks.replaces(BaseOptimizer, "apply")
+@hooks.replaces(MultiOptimizer, "apply")
+def apply_together(original, self, grads, trainable_variables=None):
+    """Take zeros for the gradients of a replica without rows; `on_nonfinite` may leave a step out.
+
+    It is where a step begins.
+    """
+
+    def step(gradients):
+        original(self, gradients, trainable_variables)
+
+    begin_together(self, grads, trainable_variables, step)
+
+
+@hooks.replaces(keras.optimizers.LossScaleOptimizer, "check_finite")
+def check_finite(original, self, grads):
+    """Ask all replicas: where one alone overflows, they would part ways and wait without end.
+
+    Keras looks at one replica's gradients, before any reduction.
+    """
+    context = our_replica_context()
+    if not context:
+        return original(self, grads)
+    finite = original(self, context.strategy.empty_replicas.zero_where_empty(grads))
+    return tf.logical_not(on_any_replica(tf.logical_not(finite)))
+
+
+@hooks.replaces(TFOptimizer, "_all_reduce_sum_gradients")
+def all_reduce_sum_gradients(original, self, grads_and_vars):
+    """Mark the reduction as one of gradients, and give each its variable's static shape.
+
+    It is the one place where every optimizer, `train_step`, custom loop and gradient accumulation
+    reduces gradients. Fails loudly in `test_every_optimizer_reduction_is_marked`.
+    """
+    if step_of_wrapper(self):  # has reduced them
+        return list(grads_and_vars)
+    context = tf.distribute.get_replica_context()
+    if not context or not marker_of(context.strategy):
+        return original(self, grads_and_vars)
+    grads_and_vars = list(grads_and_vars)
+    present = filter_empty_gradients(grads_and_vars)
+    return _optimizers.combine_present(self, grads_and_vars, present)
+
+
+class RestingRate(typing.NamedTuple):
+    """A learning rate, and who takes no step with it.
+
+    Attributes:
+        rate: the learning rate.
+        rests: boolean scalar tensor: whether this replica does not.
+    """
+
+    rate: object
+    rests: object
+
+
+@hooks.replaces(TFOptimizer, "_distributed_tf_update_step")
+def distributed_tf_update_step(original, self, distribution, grads_and_vars, learning_rate):
+    """Let a replica rest that takes no step of its own, where the rate is a `RestingRate`.
+
+    Keras updates the variables on all local devices.
+    """
+    if not isinstance(learning_rate, RestingRate):
+        return original(self, distribution, grads_and_vars, learning_rate)
+
+    def update(variable, gradient, rate, rests):
+        def step():
+            if self.weight_decay is not None and self._use_weight_decay(variable):
+                decay = tf.cast(self.weight_decay, variable.dtype)
+                variable.assign_sub(variable * decay * tf.cast(rate, variable.dtype))
+            self.update_step(gradient, variable, rate)
+            return tf.constant(0)
+
+        tf.cond(rests, lambda: tf.constant(0), step)
+
+    for gradient, variable in grads_and_vars:
+        distribution.extended.update(variable, update, args=(gradient, *learning_rate), group=False)
+
+
+@hooks.replaces(TFOptimizer, "_backend_apply_gradients")
+def backend_apply_gradients(original, self, grads, trainable_variables):
+    """Decide once for all replicas about accumulation and `ema_overwrite_frequency`.
+
+    Keras decides with a `cond` in each replica, inside of which no reduction can be made. And a
+    wrapper, as `AdaScale`, does the update here.
+    """
+    steps = self.gradient_accumulation_steps
+    overwrites = self.use_ema and self.ema_overwrite_frequency
+    step = step_of_wrapper(self)
+    if step:
+        step.check_caller()
+    elif our_replica_context() and (steps or overwrites):
+        step = Step(self)
+    else:
+        return original(self, grads, trainable_variables)
+    values = [*grads, *step.measure(grads)]
+    if not steps:
+        step.update(values, trainable_variables)
+    else:
+        _accumulate(self, values, trainable_variables, step)
+    if self.use_ema:
+        step.average()
+
+
+def _accumulate(optimizer, values, variables, step):
+    """Update with the mean of the values of every so many calls."""
+    steps = optimizer.gradient_accumulation_steps
+    accumulated = optimizer._accumulated_gradients
+    accumulators = [accumulated[index_of(optimizer, variable)] for variable in variables]
+    accumulators += accumulated[len(optimizer._trainable_variables) :]  # of what is measured
+
+    def update(*values):
+        pairs = zip(values, accumulators, strict=True)
+        step.update([(value + sum_so_far) / steps for value, sum_so_far in pairs], variables)
+        optimizer._backend_reset_gradient_accumulators()
+
+    def accumulate(*values):
+        optimizer._backend_increment_gradient_accumulators(values, accumulators)
+
+    # `iterations` counts updates here, `_iterations` every call.
+    is_update = (optimizer._iterations + 1) % steps == 0
+    cond(tf.distribute.get_replica_context(), is_update, update, accumulate, values)
+
+
+class Step(BaseStep):
+    """A step as Keras 3 takes it."""
+
+    def update(self, values, variables):
+        """Clip, decay, reduce and update."""
+        values, rate = self.optimizer._clip_gradients(values), self.optimizer.learning_rate
+        rests = self.rests()
+        if rests is None:
+            self.optimizer._apply_weight_decay(variables)
+        else:
+            rate = RestingRate(tf.convert_to_tensor(rate), rests)
+        self.optimizer._backend_update_step(values, variables, rate)
+
+    def average(self):
+        """Move the moving averages of the weights, and from time to time take them over."""
+        optimizer = self.optimizer
+        optimizer._update_model_variables_moving_average(optimizer._trainable_variables)
+        overwrite_weights(optimizer, optimizer.iterations)
+
+
+def overwrite_weights(optimizer, count):
+    """Take the moving averages for the weights, as often as `ema_overwrite_frequency` says.
+
+    Args:
+        optimizer: a built optimizer with `use_ema`; called in each replica.
+        count: how many times the averages have moved before: int64 scalar.
+    """
+
+    def overwrite():
+        averages = getattr(optimizer, MOVING_AVERAGES)
+        for variable, average in zip(optimizer._trainable_variables, averages, strict=True):
+            if average is not None:
+                variable.assign(average)
+
+    frequency = optimizer.ema_overwrite_frequency
+    if frequency:
+        context = tf.distribute.get_replica_context()
+        cond(context, (count + 1) % frequency == 0, overwrite, lambda: None)
+
+
+def build(optimizer, variables):
+    """Make an optimizer's own variables, if it has none yet."""
+    _optimizers.build(optimizer, variables)
+
+
+def apply(optimizer, gradients, variables):
+    """Let an optimizer take a step with this replica's gradients."""
+    optimizer.apply(gradients, variables)
+
+
+def is_built(optimizer):
+    """Whether an optimizer has its variables."""
+    return optimizer.built
+
+
+def all_variables(optimizer):
+    """Return all variables of an optimizer, as a list."""
+    return list(optimizer.variables)

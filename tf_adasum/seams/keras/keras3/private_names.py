@@ -1,0 +1,44 @@
+"""The private modules, classes and functions of Keras 3 that the seam touches."""
+
+import keras
+
+from tf_adasum._version import KERAS
+
+try:
+    from keras.src.backend.tensorflow.optimizer import TFOptimizer, filter_empty_gradients
+    from keras.src.backend.tensorflow.trainer import TensorFlowTrainer, TFEpochIterator
+    from keras.src.losses import loss as losses
+    from keras.src.optimizers.base_optimizer import BaseOptimizer
+    from keras.src.optimizers.multi_optimizer import MultiOptimizer
+    from keras.src.saving import saving_lib
+    from keras.src.trainers.data_adapters.data_adapter_utils import class_weight_to_sample_weights
+    from keras.src.utils.python_utils import pythonify_logs
+except ImportError as error:
+    raise ImportError(
+        f"tf_adasum works with Keras {KERAS} on TensorFlow; Keras {keras.__version__} has moved "
+        f"something it builds on: {error}. Install a supported one: pip install 'keras=={KERAS}.*'"
+    ) from error
+
+# The class with `fit`.
+Trainer = TensorFlowTrainer
+
+# What scales losses by the number of replicas, and what takes that back.
+SCALING_OF_LOSSES = ("scale_loss_for_distribution", "unscale_loss_for_distribution")
+
+# The attribute with the moving averages of the weights, where an optimizer has `use_ema`.
+MOVING_AVERAGES = "_model_variables_moving_average"
+
+__all__ = [
+    "MOVING_AVERAGES",
+    "SCALING_OF_LOSSES",
+    "BaseOptimizer",
+    "MultiOptimizer",
+    "TFEpochIterator",
+    "TFOptimizer",
+    "Trainer",
+    "class_weight_to_sample_weights",
+    "filter_empty_gradients",
+    "losses",
+    "pythonify_logs",
+    "saving_lib",
+]

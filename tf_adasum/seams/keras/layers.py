@@ -1,0 +1,18 @@
+"""Losses and random seeds, for both generations."""
+
+import tensorflow as tf
+
+from tf_adasum.seams.keras.generation import hooks, private_names
+from tf_adasum.seams.keras.optimizers import marker_of
+
+# Odd, so that no two replicas get the same seed; large, so that their seeds look unrelated.
+SEED_STRIDE = 0x9E3779B1
+
+
+@hooks.replaces(private_names.losses, *private_names.SCALING_OF_LOSSES)
+def scale_loss_for_distribution(original, value, /):
+    """Leave a loss as it is, and with it clipping: a rule wants each replica's own gradient.
+
+    Keras divides mean-type losses by the number of replicas, because it will sum the gradients.
+    """
+    return value if marker_of(tf.distribute.get_strategy()) else original(value)

@@ -1,0 +1,168 @@
+"""Start-up: arguments are checked, the workers meet and watch each other, TensorFlow starts.
+
+TensorFlow's own start waits without a word, and partly without end, for workers that do not come.
+So the workers meet before it (`cluster.rendezvous`) and compare what they need to have in common; a
+guard ends this process if TensorFlow does not return (`cluster.start_timeout`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+
+import keras
+import tensorflow as tf
+
+from tf_adasum.cluster import rendezvous, start_timeout
+from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.seams import tensorflow as tensorflow_seam
+from tf_adasum.watch import watch
+
+# Set by tf-adasum-launch for its workers.
+LAUNCHER = "TF_ADASUM_LAUNCHER"
+
+
+def checked_options(
+    options: tensorflow_seam.CommunicationOptions | None,
+) -> tensorflow_seam.CommunicationOptions:
+    """Return the argument `communication_options` of a strategy.
+
+    Raises:
+        ValueError: for an object of another class.
+    """
+    if options is None:
+        return tensorflow_seam.CommunicationOptions()
+    if not isinstance(options, tensorflow_seam.CommunicationOptions):
+        raise ValueError(
+            "`communication_options` must be tf.distribute.experimental.CommunicationOptions. "
+            f"Received: communication_options={options!r}"
+        )
+    return options
+
+
+def options_of_collectives(
+    options: tensorflow_seam.CommunicationOptions,
+) -> tensorflow_seam.CommunicationOptions:
+    """Return the options without a timeout, for which TensorFlow keeps a thread per collective.
+
+    `Watch` bounds the wait with one thread for all.
+    """
+    return tensorflow_seam.CommunicationOptions(
+        bytes_per_pack=options.bytes_per_pack, implementation=options.implementation
+    )
+
+
+def averaged(local_reduction: str | None, tasks: Cluster | None, devices: int) -> int:
+    """Return how many neighbouring replicas are averaged before the rule: those of a host.
+
+    Args:
+        local_reduction: the strategy's argument.
+        tasks: the cluster; None without one.
+        devices: the number of this worker's devices.
+
+    Raises:
+        ValueError: for another argument than "mean" or None; for hosts of different size.
+    """
+    if local_reduction is None:
+        return 1
+    if local_reduction != "mean":
+        raise ValueError(
+            "`local_reduction` must be 'mean' or None. "
+            f"Received: local_reduction={local_reduction!r}"
+        )
+    return devices * (tasks.workers_per_host() if tasks else 1)
+
+
+def start(
+    strategy: tf.distribute.Strategy,
+    resolver: tf.distribute.cluster_resolver.ClusterResolver,
+    tasks: Cluster | None,
+    *,
+    terms: dict,
+    options: tensorflow_seam.CommunicationOptions,
+    timeout: float | None,
+    devices: tuple[str, ...],
+    cross_device_ops: Callable,
+) -> tuple[tensorflow_seam.GradientAggregatingExtended, watch.Watch | watch.NoWatch]:
+    """Bring the workers together and makes what a strategy does behind its public face.
+
+    Args:
+        strategy: the strategy that is being made.
+        resolver: its cluster resolver.
+        tasks: the cluster; None without one.
+        terms: what all workers have to have in common, `workers.agreement.terms`.
+        options: of the strategy's collectives.
+        timeout: seconds, `communication_options.timeout_seconds`; None for the defaults.
+        devices: names of this worker's devices.
+        cross_device_ops: function that makes the `AdasumCrossDeviceOps`.
+
+    Returns:
+        The strategy's `extended`, and the watch over the other workers.
+
+    Raises:
+        RuntimeError: on several workers, if TensorFlow has run an operation already.
+        OSError, TimeoutError, ValueError, WorkerLostError: as `AdasumMirroredStrategy`.
+    """
+    seconds = timeout or rendezvous.DEFAULT_TIMEOUT
+    deadline = time.monotonic() + seconds
+    watching = watch.begin(tasks, terms, timeout) if tasks else watch.NoWatch()
+    with _saying_what_to_do(), _bounded(tasks, seconds, watching):
+        if tasks and tasks.rank > 0:
+            rendezvous.wait_for_server(tasks.addresses[0])
+        extended = tensorflow_seam.GradientAggregatingExtended(
+            strategy,
+            resolver,
+            options,
+            local_devices=devices,
+            cross_device_ops=cross_device_ops,
+            register_timeout=seconds * 0.8,  # TensorFlow's word comes before the guard's
+            heartbeat_timeout=seconds,
+        )
+    if tasks:
+        collectives = tensorflow_seam.cross_device_ops(extended)
+        remaining = max(1.0, deadline - time.monotonic())
+        collectives.meet(
+            tensorflow_seam.first_replica(extended),
+            tensorflow_seam.CommunicationOptions(timeout_seconds=remaining),
+        )
+        if collectives.counters:
+            watching.started(collectives.counters.read, tensorflow_seam.abort_collectives)
+        _leave_progress_bars_to_the_first_worker(tasks)
+    return extended, watching
+
+
+@contextlib.contextmanager
+def _bounded(tasks, seconds, watching) -> Iterator[None]:
+    if tasks is None:
+        yield
+        return
+    try:
+        with (
+            start_timeout.bounded(tasks, seconds),
+            watching.call(tensorflow_seam.may_come_from_another_worker),
+        ):
+            yield
+    except BaseException:
+        if watching.is_starting:
+            watching.stop()
+        raise
+
+
+@contextlib.contextmanager
+def _saying_what_to_do() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        if "at program startup" not in str(error):
+            raise
+        raise RuntimeError(
+            "On several workers AdasumMirroredStrategy must be created before TensorFlow runs its "
+            "first operation: move it to the top of the script."
+        ) from error
+
+
+def _leave_progress_bars_to_the_first_worker(tasks):
+    if tasks.rank > 0 and os.environ.get(LAUNCHER):
+        keras.utils.disable_interactive_logging()

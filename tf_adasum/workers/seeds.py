@@ -1,0 +1,49 @@
+"""Seeds of shuffles, the same on all workers; the user's random generators stay as they are."""
+
+from __future__ import annotations
+
+import random
+
+from tf_adasum.seams import tensorflow as tensorflow_seam
+from tf_adasum.workers.workers import Workers
+
+
+class Seeds:
+    """A generator of seeds, apart from Python's global one, which is the user's.
+
+    Args:
+        workers: the strategy's.
+    """
+
+    def __init__(self, workers: Workers):
+        self._workers = workers
+        self._seeding: object = None  # TensorFlow's, when the generator was made
+        self._generator: random.Random | None = None
+
+    def draw(self) -> int:
+        """Return another seed of 31 bits each time, of this worker alone.
+
+        The generator starts anew whenever TensorFlow's global seed is set, so that setting it
+        repeats a run.
+        """
+        seeding = tensorflow_seam.seeding()
+        if self._generator is None or seeding is not self._seeding:
+            own = tensorflow_seam.global_seed()
+            self._seeding = seeding
+            self._generator = random.Random(None if own is None else int(own))
+        return self._generator.getrandbits(31)
+
+    def common(self) -> int | None:
+        """Return a seed that worker 0 has drawn; all workers have to call it.
+
+        Another one each time, and reproducible from worker 0's global seed where it has one.
+
+        Returns:
+            An int of 31 bits. None where nothing is to be done: in one process, and where all
+            workers have the same global seed, as after `keras.utils.set_random_seed`.
+        """
+        own = tensorflow_seam.global_seed()
+        seeds = self._workers.gather([own or 0, own is not None, self.draw()])
+        if len(seeds) == 1 or (seeds[:, :2] == [seeds[0, 0], True]).all():
+            return None
+        return int(seeds[0, 2])

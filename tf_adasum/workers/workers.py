@@ -1,0 +1,154 @@
+"""Workers: this worker's rank, and everything that workers tell each other between steps.
+
+Shape legend: W workers, k numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from tf_adasum.seams import tensorflow as tensorflow_seam
+
+# Bytes travel in pieces of this size, because every device holds a piece and a copy of it.
+PIECE_BYTES = 64 * 2**20
+
+
+class Workers:
+    """The workers of a strategy, of which this process is one.
+
+    Each method is a collective: all workers have to call it, outside of `strategy.run`, with as
+    many numbers. Each returns the same on all of them. In one process there is one worker, and
+    nothing travels.
+
+    Args:
+        rank: this worker's. The one that writes files has rank 0.
+        count: W.
+        gather: function of this worker's int64 array ``[k]`` that returns those of all workers,
+            ``[W, k]``.
+        add: function of this worker's int64 array ``[k]`` that returns the sum over all workers.
+
+    Example:
+        >>> workers = tf_adasum.AdasumMirroredStrategy().workers
+        >>> workers.gather([workers.rank, 7])
+        array([[0, 7]])
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        count: int,
+        gather: Callable[[np.ndarray], np.ndarray],
+        add: Callable[[np.ndarray], np.ndarray],
+    ):
+        self.rank, self.count = rank, count
+        self._gather, self._add = gather, add
+
+    @classmethod
+    def of(
+        cls,
+        strategy: tf.distribute.Strategy,
+        rank: int,
+        count: int,
+        options: tensorflow_seam.CommunicationOptions,
+    ) -> Workers:
+        """Make the workers of a strategy, which talk in TensorFlow's collectives.
+
+        Args:
+            strategy: an `AdasumMirroredStrategy`.
+            rank: this worker's.
+            count: W.
+            options: of the collectives.
+        """
+        extended = strategy.extended
+        collectives = tensorflow_seam.cross_device_ops(extended)
+
+        def gather(own):
+            with tf.init_scope():  # a step that is traced may ask, too
+                return collectives.gather_from_workers(own, options)
+
+        def add(own):
+            # This worker speaks through its first replica; the others have to take part.
+            silent = [np.zeros_like(own)] * (len(extended.worker_devices) - 1)
+            per_replica = iter([own, *silent])
+            values = strategy.experimental_distribute_values_from_function(
+                lambda context: tf.constant(next(per_replica))
+            )
+            return strategy.reduce("SUM", values, axis=None).numpy()
+
+        return cls(rank, count, gather, add)
+
+    def gather(self, numbers: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Return the integers ``[k]`` of every worker: int64 ``[W, k]``."""
+        own = np.array(numbers, np.int64)
+        return self._gather(own) if self.count > 1 else own[None]
+
+    def any(self, flag: bool) -> bool:
+        """Whether a condition holds on any worker."""
+        return bool(self.gather([int(flag)]).any())
+
+    def from_first(self, value: int | Sequence[int]) -> int | np.ndarray:
+        """Return worker 0's integer, or its integers ``[k]``; the others' do not matter."""
+        numbers = self.gather(np.atleast_1d(np.array(value, np.int64)))[0]
+        return numbers if np.ndim(value) else int(numbers[0])
+
+    def bytes_from(self, rank: int, data: bytes) -> bytes:
+        """Return the bytes of one worker.
+
+        Args:
+            rank: that worker's.
+            data: this worker's bytes; they matter on that worker only.
+        """
+        if self.count == 1:
+            return data
+        size = int(self.gather([len(data)])[rank, 0])
+        # A sum to which the others add nothing: a gathering would bring W times the bytes.
+        own = data if self.rank == rank else bytes(size)
+        return b"".join(self._add(words).tobytes() for words in _pieces(own))[:size]
+
+    def check_same(self, what: str, value: object, shown: str | None = None) -> None:
+        """Check that all workers have the same.
+
+        Args:
+            what: what all of them need and how to get it, in sentences: the error begins with them.
+            value: anything whose `str` says all that has to be the same.
+            shown: what the error shows for this worker. Defaults to `value`.
+
+        Raises:
+            ValueError: on all workers, naming what each of them has.
+        """
+        compared, text = str(value).encode(), str(value if shown is None else shown).encode()
+        digest = hashlib.blake2b(compared, digest_size=8).digest()
+        table = self.gather([int.from_bytes(digest, signed=True), len(text)])
+        digests, sizes = table.T
+        if (digests == digests[0]).all():
+            return
+        texts = self.gather(_words(text.ljust(int(sizes.max()))))
+        ranks_of: dict[tuple, list[int]] = {}
+        for rank, own in enumerate(texts):
+            shown = own.tobytes()[: sizes[rank]].decode()
+            ranks_of.setdefault((digests[rank], shown), []).append(rank)
+        received = (f"{_named(ranks)}: {shown}" for (_, shown), ranks in ranks_of.items())
+        raise ValueError(f"{what} Received: {'; '.join(received)}")
+
+
+def _named(ranks: list[int]) -> str:
+    return f"worker{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def _pieces(data: bytes) -> Iterator[np.ndarray]:
+    """Yield bytes as arrays of int64, a piece at a time.
+
+    Int64 is the one integer type that collectives know on CPUs and GPUs and that GPUs hold in their
+    own memory.
+    """
+    for start in range(0, len(data), PIECE_BYTES):
+        yield _words(data[start : start + PIECE_BYTES])
+
+
+def _words(data: bytes) -> np.ndarray:
+    """Return bytes as int64, the last one filled up with zeros."""
+    return np.frombuffer(data.ljust(-(-len(data) // 8) * 8, b"\0"), np.int64)
