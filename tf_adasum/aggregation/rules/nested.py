@@ -57,7 +57,7 @@ class Nested(AggregationRule):
         """Return ``[S, R]`` and the last rule's state."""
         new_state = state
 
-        def last(gram):
+        def last(gram: tf.Tensor) -> tf.Tensor:
             nonlocal new_state
             coefficients, new_state = self._last.coefficients_and_state(gram, state)
             return coefficients
