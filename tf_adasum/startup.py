@@ -127,7 +127,7 @@ def start(
             tensorflow_seam.first_replica(extended),
             tensorflow_seam.CommunicationOptions(timeout_seconds=remaining),
         )
-        if collectives.counters:
+        if collectives.counters and isinstance(watching, watch.Watch):
             watching.started(collectives.counters.read, tensorflow_seam.abort_collectives)
         _leave_progress_bars_to_the_first_worker(tasks)
     return extended, watching
