@@ -63,8 +63,9 @@ class AdasumMirroredStrategy(
         radix_plan: list of int, in which groups the N gradients are combined, level by level:
             factors of N. ``[N]`` is one level over all; ``[2, 2, …]``, pairs of pairs, is the
             paper's recursive vector halving. With `local_reduction` N is the number of hosts.
-            Defaults to what takes least time by `aggregation.cost_model`, among the plans that give
-            the same result.
+            Defaults to ``[N]`` up to 16 replicas, and beyond to what takes least time by
+            `aggregation.cost_model`, among the plans that give the same result. With
+            ``TF_ADASUM_COST_MODEL``, constants measured on your cluster, that is chosen for any N.
         local_reduction: ``"mean"`` averages over the replicas of each host and applies the rule to
             these means, as the published implementation's hierarchical mode. Workers share a host
             if their addresses do. Defaults to `None`.

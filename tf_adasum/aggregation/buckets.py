@@ -125,7 +125,7 @@ def plan(gradients: Sequence[Gradient], bucket_bytes: int | None = None) -> list
     return buckets + [Bucket.of(indices, gradients) for indices in open_indices.values()]
 
 
-def _check(gradient: tf.Tensor | tf.IndexedSlices, index: int) -> None:
+def _check(gradient: Gradient, index: int) -> None:
     if gradient.dtype not in ops.DTYPES:
         expected = ", ".join(dtype.name for dtype in ops.DTYPES)
         raise ValueError(

@@ -121,7 +121,7 @@ def _short(text: str) -> str:
 
 
 def _probe_shapes(rule: rules.AggregationRule, replicas: int) -> None:
-    """Apply a rule to Gram matrices without values; runs no operation of TensorFlow."""
+    """Apply a rule to Gram matrices without values; run no operation of TensorFlow."""
     if checks.is_own(rule):
         return
     with tf.Graph().as_default(), tf.device("CPU:0"):

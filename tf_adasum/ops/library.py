@@ -101,7 +101,7 @@ class OpLibrary:
         return None
 
     def status(self) -> Status:
-        """Try to load the library if that has not been tried yet, and says how it went."""
+        """Try to load the library if that has not been tried yet, and say how it went."""
         with self._lock:
             if self._status is None:
                 self._status = self._attempt()
@@ -172,7 +172,7 @@ def status() -> Status:
 
     Example:
         >>> from tf_adasum.ops import library
-        >>> library.status().loaded  # doctest: +SKIP
+        >>> library.status().loaded  # needs a compiler  # doctest: +SKIP
         True
     """
     return _installed.status()
