@@ -1,10 +1,12 @@
 # Everything from a fresh clone: each target sets up what it needs.
 #
 #   make demo    four workers, mean against Adasum, one picture: demo/digits.png
-#   make test    all tests; those with workers with two sets of parameters each (tests/support/sampling.py)
-#   make test-all  every test with all of its parameters, slow ones too: over an hour
-#   make test-addons  the tests in the lane of TensorFlow 2.15, Keras 2 and TensorFlow Addons
-#   make lint    ruff
+#   make check   lint, types and the unit tests: minutes
+#   make test    every test, on a sample of its cases (tests/support/sampling.py)
+#   make test-all  every case of every test, slow ones too: hours
+#   make test-addons  `make test` on the stack of TensorFlow 2.15, Keras 2 and TensorFlow Addons
+#   make lint    ruff and clang-format
+#   make types   mypy, on the public API, aggregation and ops
 #   make sanitize  the tests of the CPU op under AddressSanitizer and UBSan: build/sanitize
 #   make wheel   dist/: a wheel with the op compiled for the TensorFlow of this environment, which
 #                its build number names (221: TensorFlow 2.21); TF_ADASUM_CUDA=1 adds GPU kernels
@@ -18,13 +20,13 @@ TENSORFLOW_cuda = tensorflow[and-cuda]>=2.21,<2.22
 TENSORFLOW_addons = tensorflow==2.15.*
 TENSORFLOW_addons-cpu = tensorflow-cpu==2.15.*
 BIN = $(VENV)/bin
-PYTEST = $(BIN)/python -m pytest $(ALL)
+PYTEST = $(BIN)/python -m pytest --durations=20 $(ALL)
 READY = $(VENV)/.ready
 SOURCES = $(shell find custom_ops -type f -not -name '*.pyc') setup.py pyproject.toml
 # A compiled op fits one minor version of TensorFlow.
 MINOR = import tensorflow as tf; print("".join(tf.version.VERSION.split(".")[:2]))
 
-.PHONY: demo test test-all test-addons lint sanitize wheel clean
+.PHONY: demo check test test-all test-addons lint types sanitize wheel clean
 
 demo: $(READY)
 	$(BIN)/python examples/train_digits.py $(DEMO) --out demo/one_replica
@@ -38,13 +40,18 @@ demo: $(READY)
 # The same seed, learning rate, batch per replica and number of epochs for every run.
 DEMO = --learning-rate 0.05 --batch-per-replica 4 --epochs 6 --seed 0
 
+check: lint types
+	$(PYTEST) tests/unit
+
 # Two processes, because one keeps little more than one core busy; that of the workers would take
-# longer, so that the other one also gets some of its files, first those that mostly wait.
+# longer, so that the other one also gets some of its files, first those that mostly wait. Files
+# are left out of a folder, because what is named runs with all of its cases.
 WITH_THE_REST = $(addprefix tests/multi_worker/,test_faults.py test_start.py test_restart.py \
     test_replica_check.py)
+WITH_WORKERS = $(filter-out $(WITH_THE_REST),$(wildcard tests/multi_worker/test_*.py))
 test: $(READY)
 	@mkdir -p build
-	$(PYTEST) tests/unit $(wildcard tests/test_*.py) $(WITH_THE_REST) > build/tests.log 2>&1 & rest=$$!; \
+	$(PYTEST) tests $(WITH_WORKERS:%=--ignore=%) > build/tests.log 2>&1 & rest=$$!; \
 	$(PYTEST) tests/multi_worker $(WITH_THE_REST:%=--ignore=%) $(TABLE); \
 	groups=$$?; \
 	wait $$rest; rest=$$?; cat build/tests.log; exit $$((groups + rest))
@@ -55,17 +62,21 @@ test-all: WITH_THE_REST =
 test-all: TABLE = --compatibility build/compatibility.md
 test-all: test
 
-# A compiled op fits one TensorFlow, so the lane has an environment and a copy of the sources.
-LANE = build/addons
+# A compiled op fits one TensorFlow, so the stack has an environment and a copy of the sources.
+ADDONS = build/addons
 test-addons:
-	@mkdir -p $(LANE)
-	find $(LANE) -name .venv -prune -o -name '*.py' -exec rm {} +
-	git ls-files -z --cached --others --exclude-standard | xargs -0 cp -p --parents -t $(LANE)
-	$(MAKE) -C $(LANE) PYTHON=python3.11 EXTRA=addons-cpu test
+	@mkdir -p $(ADDONS)
+	find $(ADDONS) -name .venv -prune -o -name '*.py' -exec rm {} +
+	git ls-files -z --cached --others --exclude-standard | xargs -0 cp -p --parents -t $(ADDONS)
+	$(MAKE) -C $(ADDONS) PYTHON=python3.11 EXTRA=addons-cpu test
 
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $(filter %.h %.cc %.cu %.cuh,$(SOURCES))
+
+types: $(READY)
+	$(BIN)/mypy
 
 sanitize: $(READY)
 	$(BIN)/python benchmarks/sanitize.py
@@ -80,7 +91,7 @@ $(READY): $(SOURCES)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip 'setuptools>=64' wheel
 	$(BIN)/python -m pip install --quiet '$(TENSORFLOW_$(EXTRA))'
-	$(BIN)/python -m pip install --quiet --no-build-isolation -e '.[$(EXTRA),examples,test]'
+	$(BIN)/python -m pip install --quiet --no-build-isolation -e '.[$(EXTRA),examples,dev]'
 	$(BIN)/python -m tf_adasum.doctor
 	touch $(READY)
 

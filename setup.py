@@ -1,4 +1,4 @@
-"""Builds the compiled op against the installed TensorFlow. All metadata is in pyproject.toml.
+"""Build the compiled op against the installed TensorFlow. All metadata is in pyproject.toml.
 
 The op speeds tf_adasum up; nothing depends on it. Where it cannot be built the installation
 therefore still succeeds and says what is missing. `TF_ADASUM_REQUIRE_OP=1` makes that an error,
@@ -38,7 +38,7 @@ COMPILE_FLAGS = [
     "-O3",
     "-fPIC",
     "-DNDEBUG",  # as TensorFlow itself is built; some of its headers differ without it
-    # The bits of a result must not depend on the instruction set; see custom_ops/cpu/clones.h.
+    # The bits of a result must not depend on the instruction set: cpu/instruction_sets.h.
     "-ffp-contract=off",
     # Neither changes a result. They let comparisons and square roots be vectorised.
     "-fno-trapping-math",
@@ -61,7 +61,7 @@ def import_tensorflow():
 
 
 def compile_op(sources, scratch):
-    """Compiles `sources` in the folder `scratch`; returns the library and how it was built."""
+    """Compile `sources` in the folder `scratch`; return the library and how it was built."""
     compiler = shlex.split(os.environ.get("CXX") or "g++")
     compiler_version = run([*compiler, "--version"]).splitlines()[0]
     tf = import_tensorflow()
@@ -106,7 +106,7 @@ def cuda_choice():
 
 
 def compile_cuda(scratch, choice):
-    """Compiles the kernels for GPUs in `scratch`; returns the files, and how or why not."""
+    """Compile the kernels for GPUs in `scratch`; return the files, and how or why not."""
     try:
         if choice == "0":
             raise NotBuilt("TF_ADASUM_CUDA=0")
@@ -124,7 +124,7 @@ def compile_cuda(scratch, choice):
 
 
 class BuildOp(build_ext):
-    """Compiles the op, and leaves either a library with its description or neither."""
+    """Compile the op, and leave either a library with its description or neither."""
 
     def get_ext_filename(self, fullname):
         # TensorFlow loads the library, not Python: no `.cpython-311-…` in its name.

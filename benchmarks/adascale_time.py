@@ -1,9 +1,10 @@
-"""Times what AdaScale adds to a step of `fit`.
+"""Time what AdaScale adds to a step of `fit`.
 
     python benchmarks/adascale_time.py
 
-SGD and AdaScale around it train the same model in turn, on 2 workers that average: the CNN of
-`make demo` and a model of 25 million parameters. Writes benchmarks/results/DATE-adascale_time.md.
+SGD alone and inside AdaScale train the same model in turn, on 2 workers that average gradients: the
+CNN of `make demo`, and a model of 25 million parameters. Writes
+benchmarks/results/DATE-adascale_time.md.
 """
 
 import argparse
@@ -36,7 +37,7 @@ def optimizers():
 
 
 def build_demo(strategy, optimizer):
-    """Returns the demo's model, compiled."""
+    """Return the demo's model, compiled."""
     import keras
     from train_digits import build_cnn
 
@@ -48,7 +49,7 @@ def build_demo(strategy, optimizer):
 
 
 def measure(name, out):
-    """Runs on every worker: the seconds of each step with each optimizer."""
+    """Return the seconds of each step with each optimizer, on every worker."""
     import tf_adasum
 
     strategy = tf_adasum.AdasumMirroredStrategy(aggregation="mean")
@@ -62,7 +63,7 @@ def measure(name, out):
 
 
 def demo_rows(count):
-    """Returns digits, over and over."""
+    """Return digits, over and over."""
     from train_digits import load
 
     (images, labels), _ = load("digits")

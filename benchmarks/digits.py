@@ -1,7 +1,7 @@
-"""Repeats the demo with several seeds and writes a report.
+"""Repeat the demo with several seeds and write a report.
 
     python benchmarks/digits.py --seeds 0 1 2
-    python benchmarks/digits.py --name digits_addons      with the Python of another lane
+    python benchmarks/digits.py --name digits_addons      with the Python of the other stack
 
 Runs examples/train_digits.py with the settings of `make demo`: one replica alone, then four workers
 with two devices each with "mean" and with "adasum", everything else equal. Writes
@@ -33,7 +33,7 @@ COMMANDS = {
 
 
 def measure(name, seed, folder):
-    """Runs one training; returns its JSON."""
+    """Run one training; return its JSON."""
     out = folder / f"{name.replace(', ', '_').replace(' ', '_')}_seed{seed}"
     command = [sys.executable, *COMMANDS[name], "--seed", str(seed), "--out", str(out)]
     subprocess.run(command, cwd=ROOT, check=True, timeout=600)
@@ -42,14 +42,14 @@ def measure(name, seed, folder):
 
 
 def tensorflow_version():
-    """Returns that of the one package of TensorFlow that is installed."""
+    """Return the version of the TensorFlow package that is installed."""
     names = {"tensorflow", "tensorflow-cpu"}
     found = {one.metadata["Name"]: one.version for one in distributions()}
     return next(found[name] for name in names if name in found)
 
 
 def table(runs):
-    """Returns one Markdown row for each setting: accuracies and losses, median and range."""
+    """Return one Markdown row for each setting: accuracies and losses, median and range."""
     lines = [
         "| run | steps | validation accuracy, median (lowest..highest) | training loss | seconds |",
         "| --- | --- | --- | --- | --- |",
@@ -68,7 +68,7 @@ def table(runs):
 
 
 def report(runs, seeds, date, name):
-    """Returns the report as Markdown."""
+    """Return the report as Markdown."""
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True
     ).stdout.strip()

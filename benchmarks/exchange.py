@@ -1,4 +1,4 @@
-"""Times the exchange of gradients: Adasum against TensorFlow's own SUM all-reduce.
+"""Time the exchange of gradients: Adasum against TensorFlow's own SUM all-reduce.
 
     python benchmarks/exchange.py            writes benchmarks/results/DATE-exchange.md
     python benchmarks/exchange.py --fit      fits the cost model: DATE-exchange_fit.md
@@ -6,8 +6,9 @@
 
 Starts 2 and then 4 workers on this machine. In each step the workers combine gradients of known
 shapes by TensorFlow's SUM (what `MultiWorkerMirroredStrategy` does) and by Adasum, with its radix
-plans and wire dtypes, in turn and in one process; a ratio is that of neighbouring steps. Runs of
-one kind alone give the peak memory. What runs on the workers is in exchange_worker.py.
+plans and wire dtypes, in turn and in one process; each ratio is of neighbouring steps. Further
+runs, each of one kind alone, give the peak memory. What runs on the workers is in
+exchange_worker.py.
 """
 
 import argparse
@@ -99,7 +100,7 @@ def rounding_rows(workers, scales):
 
 
 def compare(steps, memory_runs):
-    """Writes the report on the time, bytes, memory and rounding of every kind."""
+    """Write the report on the time, bytes, memory and rounding of every kind."""
     times = [row for workers in PLANS for row in time_rows(workers, 1, list(SHAPES), steps)]
     times += time_rows(2, 2, LARGE[:1], steps)
     body = (

@@ -1,7 +1,7 @@
-"""Writes the generated parts of docs/scaling.md: `python benchmarks/exchange.py --extend`.
+"""Write the generated parts of docs/scaling.md: `python benchmarks/exchange.py --extend`.
 
-Nothing is measured here: the tables are what the cost model says for its default constants and for
-an assumed cluster, and what the newest reports have found.
+Nothing is measured here. The tables hold what the cost model predicts with its default constants
+and for an assumed cluster, and what the newest reports have found.
 """
 
 import collections
@@ -20,13 +20,13 @@ CLUSTER = {"alpha": 2e-5, "beta": 8e-11, "gamma": 5e-13}
 
 
 def newest(name):
-    """Returns the path of the newest report DATE-name.md."""
+    """Return the path of the newest report DATE-name.md."""
     reports = report.RESULTS.glob(f"????-??-??-{name}.md")
     return max(reports, key=lambda path: path.name)
 
 
 def parts(resnet50_shapes):
-    """Returns the generated parts of the document, by their names."""
+    """Return the generated parts of the document, by their names."""
     from tf_adasum.aggregation import cost_model
 
     fitted, cluster = cost_model.DEFAULT, cost_model.CostModel(**CLUSTER)
@@ -47,7 +47,7 @@ def parts(resnet50_shapes):
 
 
 def buckets_of(shapes):
-    """Returns (bytes, segments) of each bucket of float32 gradients of these shapes."""
+    """Return (bytes, segments) of each bucket of float32 gradients of these shapes."""
     import tensorflow as tf
 
     from tf_adasum.aggregation import buckets
@@ -66,7 +66,7 @@ def constants_part(model):
 
 
 def estimate(model, name, buckets):
-    """Returns the table of one model's estimates for one list of buckets."""
+    """Return the table of one model's estimates for one list of buckets."""
     rows, plans = [], {}
     for replicas in REPLICAS:
         best = [model.best(replicas, *bucket) for bucket in buckets]
@@ -82,7 +82,7 @@ def estimate(model, name, buckets):
     change = f"leaves `[N]` at N = {left[0]}" if left else "stays `[N]`"
     return (
         f"{name}, {len(buckets)} {'bucket' if len(buckets) == 1 else 'buckets'}; milliseconds. The "
-        f"choice {change}.\n\n{report.table(header, rows)}"
+        f"model {change}.\n\n{report.table(header, rows)}"
     )
 
 
@@ -91,7 +91,7 @@ def halving(replicas):
 
 
 def text_of(plans):
-    """Says how many buckets have which plan."""
+    """Say how many buckets have which plan."""
     counts = collections.Counter(plans)
     if len(counts) == 1:
         return f"`{list(plans[0])}`"
@@ -107,7 +107,7 @@ def rounding_part():
 
 
 def rewritten(document, generated):
-    """Returns the document with the generated parts between their markers.
+    """Return the document with the generated parts between their markers.
 
     Raises:
         ValueError: naming the part for which there are no markers.
@@ -127,7 +127,7 @@ def rewritten(document, generated):
 
 
 def main(resnet50_shapes):
-    """Rewrites the parts in docs/scaling.md, and prints them."""
+    """Rewrite the parts in docs/scaling.md, and print them."""
     generated = parts(resnet50_shapes)
     DOCUMENT.write_text(rewritten(DOCUMENT.read_text(), generated))
     print("\n\n".join(generated.values()))

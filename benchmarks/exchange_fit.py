@@ -1,14 +1,14 @@
-"""Fits the cost model of `tf_adasum.aggregation.cost_model` to measured exchanges.
+"""Fit the cost model of `tf_adasum.aggregation.cost_model` to measured exchanges.
 
 The model is linear: a bucket takes ``α · messages + β · bytes + γ · products`` seconds. Each point
 is a measured median and its three amounts; the fit minimizes the squares of the relative errors,
 ``Σ (predicted / measured - 1)²``, with α, β, γ ≥ 0.
 
 On one machine bytes and products are almost proportional to each other. Points of the arithmetic
-alone, of which the amounts of messages and bytes are 0, tell β and γ apart.
+alone, which have no messages and no bytes, tell β and γ apart.
 
-Where workers share cores, sending takes a core longer: messages and bytes count ``workers / cores``
-times, so that α and β are those of a worker with a core of its own.
+Where workers share cores, sending takes longer: messages and bytes count ``workers / cores`` times,
+so that α and β are those of a worker with a core of its own.
 """
 
 import itertools
@@ -30,7 +30,7 @@ ARITHMETIC_FROM = 4_000_000
 
 
 def points(plans, steps):
-    """Measures all exchanges.
+    """Measure all exchanges.
 
     Args:
         plans: for each number of workers the kinds of exchange, such as ``["[4]", "[2, 2]"]``.
@@ -66,7 +66,7 @@ def points(plans, steps):
 
 
 def amounts(point):
-    """Returns what α, β and γ are multiplied by."""
+    """Return what α, β and γ are multiplied by."""
     from tf_adasum.aggregation import cost_model
 
     is_exchange = point["kind"] != "arithmetic"
@@ -77,7 +77,7 @@ def amounts(point):
 
 
 def fit(amounts_P3, seconds_P):
-    """Returns α, β, γ ≥ 0 of least squared relative errors, for P points."""
+    """Return α, β, γ ≥ 0 of least squared relative errors, for P points."""
     seconds_P = np.asarray(seconds_P)
     return nonnegative_least_squares(
         np.asarray(amounts_P3) / seconds_P[:, None], np.ones_like(seconds_P)
@@ -85,7 +85,7 @@ def fit(amounts_P3, seconds_P):
 
 
 def nonnegative_least_squares(matrix, target):
-    """Returns the x ≥ 0 that minimizes ``‖matrix x - target‖``, by trying every set of zeros.
+    """Return the x ≥ 0 that minimizes ``‖matrix x - target‖``, by trying every set of zeros.
 
     The minimum is the unconstrained one over the columns whose x is not zero; of few columns all
     sets can be tried.
@@ -107,7 +107,7 @@ def nonnegative_least_squares(matrix, target):
 
 
 def report_body(found, constants):
-    """Returns the report's text: the constants, every point, and the plans that would be chosen."""
+    """Return the report's text: the constants, every point, and the plans that would be chosen."""
     measured = [np.median(point["seconds"]) for point in found]
     predicted = [float(np.dot(constants, amounts(point))) for point in found]
     rows = [
@@ -145,7 +145,7 @@ def report_body(found, constants):
 
 
 def choice_rows(found, predicted):
-    """Compares the two plans for 4 workers, for each size and number of segments."""
+    """Compare the two plans for 4 workers, for each size and number of segments."""
     by_plan = {
         (point["size"], point["segments"], point["kind"]): (point["seconds"], own)
         for point, own in zip(found, predicted, strict=True)
@@ -159,14 +159,14 @@ def choice_rows(found, predicted):
 
 
 def assignment(constants):
-    """Returns the setting of the environment, with two digits of each constant."""
+    """Return the setting of the environment, with two digits of each constant."""
     names = ("alpha", "beta", "gamma")
     numbers = ",".join(f"{name}={own:.1e}" for name, own in zip(names, constants, strict=True))
     return f"TF_ADASUM_COST_MODEL='{numbers}'"
 
 
 def main(plans, steps):
-    """Measures, fits and writes benchmarks/results/DATE-exchange_fit.md."""
+    """Measure, fit and write benchmarks/results/DATE-exchange_fit.md."""
     found = points(plans, steps)
     constants = fit(
         [amounts(point) for point in found], [np.median(point["seconds"]) for point in found]

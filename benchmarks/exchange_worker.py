@@ -23,7 +23,7 @@ ROUNDED_ELEMENTS = 10**6
 
 
 def on_workers(workers, devices, task, **arguments):
-    """Runs a task on local workers of so many devices each.
+    """Run a task on local workers of so many devices each.
 
     Returns:
         What the task returned on worker 0, and the peak memory of that process in bytes.
@@ -34,7 +34,7 @@ def on_workers(workers, devices, task, **arguments):
 
 
 def times(strategy, cases, steps, gathers=True):
-    """Times reductions; within a step the kinds of a case take turns.
+    """Time reductions; within a step the kinds of a case take turns.
 
     Args:
         cases: list of ``(shapes, kinds)``.
@@ -72,7 +72,7 @@ def times(strategy, cases, steps, gathers=True):
 
 
 def rounding(strategy, kinds, scales):
-    """Returns the relative error ‖result - exact‖ / ‖exact‖ of Adasum, for each kind and scale.
+    """Return the relative error ‖result - exact‖ / ‖exact‖ of Adasum, for each kind and scale.
 
     The gradients are ``scale · (mean + noise_i)``, all of them standard normal: two replicas'
     gradients have a cosine of 1/2.
@@ -106,7 +106,7 @@ def nothing_is_gathered():
 
 
 def reduction(strategy, kind, gradients):
-    """Returns the traced function of a kind, which takes no arguments."""
+    """Return the traced function of a kind, which takes no arguments."""
     import tensorflow as tf
 
     if kind == "arithmetic":
@@ -125,7 +125,7 @@ def reduction(strategy, kind, gradients):
 
 
 def scheme_options(kind):
-    """Returns the strategy's arguments for a kind; several are separated by a semicolon."""
+    """Return the strategy's arguments for a kind; several are separated by a semicolon."""
     options = {}
     for part in kind.split("; "):
         if part.startswith("["):
@@ -138,7 +138,7 @@ def scheme_options(kind):
 
 
 def use(strategy, options):
-    """Gives the strategy another scheme; outside benchmarks and tests it has one for life."""
+    """Give the strategy another scheme; outside benchmarks and tests it has one for life."""
     from tf_adasum.aggregation import Scheme
     from tf_adasum.seams import tensorflow as tensorflow_seam
 
@@ -168,7 +168,7 @@ def arithmetic(replicas, gradients):
 
 
 def sent_bytes(graph):
-    """Adds up what the collectives of a traced function send.
+    """Add up what the collectives of a traced function send.
 
     Of R members with an input of n bytes: (R-1)/R n by an all-to-all, (R-1) n by an all-gather and
     2 (R-1)/R n by a ring all-reduce.

@@ -1,4 +1,4 @@
-"""Times the steps of `fit` of several models in turn."""
+"""Time the steps of `fit` of several models in turn."""
 
 import time
 
@@ -6,7 +6,7 @@ WARM_UP = 3  # steps of each fit, with its tracing
 
 
 def time_in_turn(models, x, y, *, batch_size, rounds):
-    """Returns for each model a list of rounds, each a list of the seconds of its steps.
+    """Return for each model a list of rounds, each a list of the seconds of its steps.
 
     Args:
         models: dict from names to compiled Keras models.

@@ -1,9 +1,9 @@
-"""Runs the fuzz tests with all their random cases, and counts those that hypothesis counts.
+"""Run the fuzz tests with all their random cases, and report how many hypothesis has run.
 
     python benchmarks/fuzz.py [--times N] [--seed S]
 
-Arguments of everything public, and gradients of any shape, dtype and value, against the float64
-oracle: tests/unit/test_fuzz_*.py. Writes benchmarks/results/DATE-fuzz.md.
+The tests try arguments of everything public, and compare the aggregation of gradients of any shape,
+dtype and value with a float64 oracle. Writes benchmarks/results/DATE-fuzz.md.
 """
 
 import argparse
@@ -21,7 +21,7 @@ def main():
     parser.add_argument("--times", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
-    tests = sorted(map(str, (report.ROOT / "tests" / "unit").glob("test_fuzz_*.py")))
+    tests = sorted(map(str, (report.ROOT / "tests" / "unit").rglob("test_fuzz_*.py")))
     begin = time.monotonic()
     command = [sys.executable, "-m", "pytest", "-q", "--hypothesis-show-statistics", *tests]
     ended = subprocess.run(

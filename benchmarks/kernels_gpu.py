@@ -39,10 +39,14 @@ import ml_dtypes
 import numpy as np
 import report
 
-sys.path[:0] = [str(report.ROOT / folder) for folder in ("tests", "custom_ops")]
-import build_cuda  # noqa: E402
-from support import cuda_library  # noqa: E402
-from support.cuda_library import PAIRWISE_COMBINE, SEGMENT_GRAM, SEGMENT_WEIGHTED_SUM  # noqa: E402
+sys.path.insert(0, str(report.ROOT / "tests"))
+from support import cuda_library
+from support.cuda_library import (
+    PAIRWISE_COMBINE,
+    SEGMENT_GRAM,
+    SEGMENT_WEIGHTED_SUM,
+    build_cuda,
+)
 
 FLOAT32, BFLOAT16 = np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16)
 FLOAT16, FLOAT64 = np.dtype(np.float16), np.dtype(np.float64)
@@ -449,7 +453,7 @@ def build(folder):
     try:
         library = build_cuda.compile_host(folder)
         how = build_cuda.compile_kernels(folder)
-    except build_cuda.CudaNotBuilt as reason:
+    except build_cuda.NotBuilt as reason:
         sys.exit(f"the kernels could not be built: {reason}")
     return library, f"{how['compiler']} ({how['compiler_version']}) for sm_{capability}"
 
@@ -467,7 +471,8 @@ def main():
         shared = (arguments.rounds, not arguments.no_compile)
         if arguments.emulated:
             compiler = "g++"
-            device = gpu_devices.EmulatedDevice(cuda_library.build_emulated(folder, flags=["-O0"]))
+            library = cuda_library.build(Path(folder), ["-O0"], emulated=True)
+            device = gpu_devices.EmulatedDevice(library)
             bench = Bench(
                 device, gpu_devices.Card("no GPU", 1 << 14, 1 << 30), *shared, copy_bytes=1 << 12
             )

@@ -1,11 +1,11 @@
-"""What the other workers say when something happens to one: stock TensorFlow, and this package.
+"""Report what the other workers say when one fails, under stock TensorFlow and this package.
 
     python benchmarks/reliability.py [--limit SECONDS]
 
 Two workers train; the fault happens to one of them in the middle of the first epoch, or where the
 row says. Stock is `tf.distribute.MultiWorkerMirroredStrategy` with a custom training loop, because
-its `fit` fails on several workers in any case. Everything has its default timeouts. A worker that
-says nothing within the limit is ended by this script.
+its `fit` fails on several workers in any case. All timeouts are the defaults. This script ends a
+worker that says nothing within the limit.
 
 Writes benchmarks/results/DATE-reliability.md.
 """
@@ -57,7 +57,7 @@ FAULTS = [
 
 
 def said(outcome, limit):
-    """One cell: what a worker has said, after how many seconds, and the end of its process."""
+    """Return a cell: what a worker has said and when, and when its process ended."""
     if outcome.seconds_to_end is None and outcome.error is None:
         return f"**nothing within {limit:.0f} s**"
     end = (

@@ -1,4 +1,4 @@
-"""What the benchmarks share: starting workers, medians with their spread, and the report."""
+"""Start workers for the benchmarks, give medians with their spread, and write the reports."""
 
 import datetime
 import json
@@ -18,7 +18,7 @@ SECONDS = 600
 
 
 def on_workers(workers, script, *arguments):
-    """Runs a script on several local workers, with ``--out FILE``; returns worker 0's JSON."""
+    """Run a script on several local workers, with ``--out FILE``; return worker 0's JSON."""
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         command = ["-m", "tf_adasum.launch", "-n", str(workers), "--timeout", str(SECONDS)]
         command += [script, *arguments, "--out", file.name]
@@ -27,25 +27,25 @@ def on_workers(workers, script, *arguments):
 
 
 def save(strategy, measured, out):
-    """Writes what `on_workers` returns; only worker 0 does."""
+    """Write what `on_workers` returns, on worker 0 only."""
     if strategy.cluster_resolver.task_id in (None, 0):
         pathlib.Path(out).write_text(json.dumps(measured))
 
 
 def quartiles(values, scale=1.0, digits=2):
-    """Returns "median (lower quartile..upper quartile)" of ``scale * values``."""
+    """Return "median (lower quartile..upper quartile)" of ``scale * values``."""
     low, median, high = (f"{v * scale:.{digits}f}" for v in np.percentile(values, [25, 50, 75]))
     return f"{median} ({low}..{high})"
 
 
 def table(header, rows):
-    """Returns a table in Markdown."""
+    """Return a table in Markdown."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
 def this_machine():
-    """Describes the machine and the versions of TensorFlow and Keras, for benchmarks on CPUs."""
+    """Describe the machine and the versions of TensorFlow and Keras, for benchmarks on CPUs."""
     return (
         f"{os.cpu_count()} CPU cores, {platform.machine()}, no GPU; all workers share them. Python "
         f"{platform.python_version()}, TensorFlow {version('tensorflow-cpu')}, Keras "
@@ -65,7 +65,7 @@ def commit():
 
 
 def write(name, title, body, *, machine=None, folder=RESULTS):
-    """Writes benchmarks/results/DATE-name.md, which says on what and how it was measured.
+    """Write benchmarks/results/DATE-name.md, which says on what and how it was measured.
 
     `machine` replaces `this_machine()`, which needs TensorFlow; `folder` the place of the report.
     """

@@ -1,11 +1,11 @@
-"""Kills workers at random moments: with `--max-restarts` and backups, training ends the same.
+"""Kill workers at random moments, and check that training ends as if nothing had happened.
 
     python benchmarks/restarts.py
 
-A parent starts two workers by the launcher, and SIGKILLs one of them at a random moment, again and
-again: most of the time while they train, write backups or validate, every fourth time while they
-start. The weights, slots and logs' last values at the end have to be those of an unbroken run, bit
-for bit, on each worker. Writes benchmarks/results/DATE-restarts.md.
+The launcher starts two workers with `--max-restarts`, which make backups. This script SIGKILLs one
+of them at a random moment, again and again: mostly while they train, write backups or validate,
+every fourth time while they start. On each worker the weights, slots and last values of the logs
+have to be those of an unbroken run, bit for bit. Writes benchmarks/results/DATE-restarts.md.
 """
 
 import argparse
@@ -28,7 +28,7 @@ SECONDS = 900  # after which a run counts as hanging
 
 
 def train(folder, save_freq):
-    """Runs on every worker: trains with backups, and leaves the state at the end."""
+    """Train with backups, on every worker, and leave the state at the end."""
     import keras
 
     import tf_adasum
@@ -68,7 +68,7 @@ def train(folder, save_freq):
 
 
 def run(folder, save_freq, kills=0, seed=0, training=0.0):
-    """Trains once, with so many kills, each within `training` seconds of training.
+    """Train once, with so many kills, each within `training` seconds of training.
 
     Returns:
         dict: "seconds", and "training", those from the first batch of the last start on;
@@ -104,7 +104,7 @@ def run(folder, save_freq, kills=0, seed=0, training=0.0):
 
 
 def kill_one(folder, launcher, restart, chance, training):
-    """Kills a worker of a start at a random moment; returns when it was, or [] if it came late."""
+    """Kill a worker of a start at a random moment; return when it was, or [] if it came late."""
     starts = chance.random() < 0.25
     worker = chance.randrange(WORKERS)
     delay = chance.uniform(0, 2 if starts else training)

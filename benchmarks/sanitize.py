@@ -27,7 +27,8 @@ FLAGS = (
     "-fsanitize=address,undefined -fno-sanitize=null,nonnull-attribute,returns-nonnull-attribute "
     "-fno-sanitize-recover=all -fno-omit-frame-pointer -g1"
 ).split()
-TESTS = ["test_kernels.py", "test_ops.py", "test_fuzz_arguments.py", "test_fuzz_gradients.py"]
+TESTS = ["ops/test_kernels.py", "ops/test_ops.py", "test_fuzz_arguments.py"]
+TESTS += ["aggregation/test_fuzz_gradients.py"]
 CHOSEN = "(cpu or custom) and not tensorflow"
 CONTROLS = {
     "AddressSanitizer": (

@@ -1,15 +1,16 @@
-"""Trains for thousands of steps and looks for memory that is not given back.
+"""Train for thousands of steps and look for memory that is not freed.
 
     python benchmarks/soak.py
 
 Two workers run `fit` for many epochs, with validation and callbacks, and then a custom training
-loop; each process notes its resident memory after every tenth step. The slope of a line through
-what comes after the warm-up, by least squares, is the memory that a step keeps.
+loop; each process notes its resident memory after every tenth step. The memory that a step keeps is
+the slope of a line through the samples after the warm-up, by least squares.
 
-Ours is to stay below 1 KiB per step, in one long epoch and in a custom loop. Beside it stands what
-TensorFlow keeps by itself: the custom loop under its own MultiWorkerMirroredStrategy, whose `fit`
-does not work on several workers. Every epoch costs more: Keras begins a distributed iterator,
-and another one for the validation data. Their like under the stock strategy is measured, too.
+This package has to stay below 1 KiB per step, in one long epoch and in a custom loop. For
+comparison the report has what TensorFlow itself keeps: the custom loop under its own
+MultiWorkerMirroredStrategy, whose `fit` does not work on several workers. Every epoch costs more:
+Keras makes a distributed iterator, and another one for the validation data. The same iterators are
+measured under the stock strategy, too.
 
 At the end all replicas must hold the same bits (`strategy.check_replicas`). Writes
 benchmarks/results/DATE-soak.md.
@@ -46,7 +47,7 @@ def resident_bytes():
 
 
 def train(kind, steps, out):
-    """Runs on every worker: returns the samples, [workers, samples]."""
+    """Train, on every worker, and return the samples, [workers, samples]."""
     import keras
     import tensorflow as tf
 

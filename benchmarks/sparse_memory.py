@@ -1,10 +1,10 @@
-"""Measures the peak memory of combining the gradients of a large embedding, sparse and densified.
+"""Measure the peak memory of combining the gradients of a large embedding, sparse and densified.
 
     python benchmarks/sparse_memory.py
 
 Two workers on this machine combine gradients of an embedding of 1,000,000 × 64 float32 numbers,
 of which each batch has touched 512 rows: as `tf.IndexedSlices`, and after `tf.convert_to_tensor`.
-The baseline is the sparse way with an embedding of 1,000 rows. Every measurement is in processes of
+The baseline is the sparse case with an embedding of 1,000 rows. Every measurement has processes of
 its own. Writes benchmarks/results/DATE-sparse_memory.md.
 """
 
@@ -22,7 +22,7 @@ STEPS = 5
 
 
 def measure(kind, out):
-    """Runs on every worker: the peak memory in bytes."""
+    """Return the peak memory in bytes, on every worker."""
     import tensorflow as tf
 
     import tf_adasum

@@ -1,10 +1,10 @@
-"""Times the steps of `fit`: AdasumMirroredStrategy against TensorFlow's own strategy.
+"""Time the steps of `fit`: AdasumMirroredStrategy against TensorFlow's own strategy.
 
     python benchmarks/step_time.py
 
 A model of 25 million parameters is trained on 2 workers under both strategies in turn, in one
 process. Keras 3's `fit` does not run under the stock `MultiWorkerMirroredStrategy` on several
-workers: the baseline is that strategy with our fix of its `reduce`. Writes
+workers, so the baseline is that strategy with a `reduce` that is mended here. Writes
 benchmarks/results/DATE-step_time.md.
 """
 
@@ -33,7 +33,7 @@ def stock_strategy():
 
 
 def build(strategy, optimizer):
-    """Returns the compiled model."""
+    """Return the compiled model."""
     import keras
 
     keras.utils.set_random_seed(0)
@@ -47,14 +47,14 @@ def build(strategy, optimizer):
 
 
 def random_rows(count):
-    """Returns features and classes for the model."""
+    """Return features and classes for the model."""
     random = np.random.default_rng(0)
     x = random.standard_normal([count, FEATURES], dtype=np.float32)
     return x, random.integers(0, CLASSES, count)
 
 
 def measure(rounds, steps, out):
-    """Runs on every worker: the seconds of each step under each strategy."""
+    """Return the seconds of each step under each strategy, on every worker."""
     import keras
 
     import tf_adasum

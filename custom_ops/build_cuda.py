@@ -1,4 +1,4 @@
-"""Builds the CUDA kernels: host code with a C++ compiler, device code with whatever CUDA has.
+"""Build the CUDA kernels: host code with a C++ compiler, device code with whatever CUDA has.
 
     python custom_ops/build_cuda.py --out FOLDER
 
@@ -11,8 +11,8 @@ The host code needs no CUDA at all. The device code is compiled by the first of 
 
 `ADASUM_CUDA_ARCHS`, such as "80;90", chooses the architectures (compute capabilities); by default
 all that the compiler knows of 70 to 120, and for NVRTC that of the first GPU. nvcc adds code for
-the newest one in a form (PTX) that drivers translate for later GPUs. Needs neither TensorFlow nor a
-GPU; setup.py uses the functions below.
+the newest one in a form (PTX) that drivers translate for later GPUs. Neither TensorFlow nor a GPU
+is needed. setup.py calls the functions below.
 """
 
 import argparse
@@ -43,7 +43,7 @@ class NotBuilt(Exception):
 
 
 def run(command):
-    """Runs a command; returns what it prints."""
+    """Run a command; return what it prints."""
     try:
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
     except OSError as error:
@@ -55,14 +55,15 @@ def run(command):
 # ---- host code -----------------------------------------------------------------------------------
 
 
-def compile_host(folder, compiler=("g++",), *, emulated=False):
-    """Builds the library with the C interface in `folder`; returns its path.
+def compile_host(folder, compiler=("g++",), *, flags=("-O2",), emulated=False):
+    """Build the library with the C interface in `folder`; return its path.
 
-    Above the CUDA driver, or, for tests, above an emulation of a GPU on the CPU.
+    It calls the CUDA driver or, for tests, an emulation of a GPU on the CPU.
     """
     library = Path(folder) / HOST_LIBRARY
     sources = [str(SOURCES / name) for name in (EMULATED_SOURCES if emulated else HOST_SOURCES)]
-    run([*compiler, "-std=c++17", "-O2", "-fPIC", "-shared", *sources, "-o", str(library), "-ldl"])
+    options = ["-std=c++17", "-fPIC", "-shared", *flags]
+    run([*compiler, *options, *sources, "-o", str(library), "-ldl"])
     return library
 
 
@@ -99,7 +100,7 @@ def find_nvrtc():
 
 
 def requested_architectures():
-    """Those that `ADASUM_CUDA_ARCHS` names, or None."""
+    """The architectures that `ADASUM_CUDA_ARCHS` names, or None."""
     text = os.environ.get(ARCHITECTURES_VARIABLE, "")
     if not text.strip():
         return None
@@ -113,14 +114,14 @@ def requested_architectures():
 
 
 def check_environment():
-    """Refuses what the environment asks for if it cannot be, before anything is built."""
+    """Raise NotBuilt, before anything is built, if the environment asks for what cannot be."""
     requested_architectures()
     if os.environ.get("NVCC"):
         find_nvcc()
 
 
 def compile_with_nvcc(nvcc, kernels, architectures=None):
-    """Builds `kernels`, a file of code for all architectures; returns how."""
+    """Build the file `kernels`, with code for all architectures; return how it was built."""
     known = {int(n) for n in re.findall(r"compute_(\d+)\b", run([nvcc, "--list-gpu-arch"]))}
     if not known:
         raise NotBuilt(f"{nvcc} lists no GPU architectures: is it nvcc 12 or 13?")
@@ -159,7 +160,7 @@ def first_gpu():
 
 
 def compile_with_nvrtc(nvrtc, kernels, architectures=None):
-    """Builds `kernels`, code for one architecture; returns how."""
+    """Build the file `kernels`, with code for one architecture; return how it was built."""
     chosen = architectures or [first_gpu()]
     if len(chosen) != 1 or chosen[0] is None:
         raise NotBuilt(
@@ -202,7 +203,7 @@ def compile_with_nvrtc(nvrtc, kernels, architectures=None):
 
 
 def compile_kernels(folder):
-    """Builds the device code in `folder` with the first compiler found; returns how."""
+    """Build the device code in `folder` with the first compiler found; return how."""
     kernels, architectures = Path(folder) / KERNELS, requested_architectures()
     if nvcc := find_nvcc():
         return compile_with_nvcc(nvcc, kernels, architectures)
@@ -215,7 +216,7 @@ def compile_kernels(folder):
 
 
 def main():
-    """Builds both into a folder, or the emulation alone."""
+    """Build host and device code in a folder, or the emulation alone."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="folder for what is built")
     parser.add_argument("--emulated", action="store_true", help="for tests, to run on a CPU")

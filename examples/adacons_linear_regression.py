@@ -11,8 +11,8 @@ workers' gradients. Two steps η are offered:
     distance   η = <d, w> / ‖d‖²                minimizes ‖w - η d‖, the distance to the optimum
     loss       η = Σ (x·w)(x·d) / Σ (x·d)²      minimizes the loss on the rows that made d
 
-The authors take the first. It knows the optimum, as no training does. Neither depends on the length
-of d. The workers are logical CPU devices of this process.
+The authors take the first, which needs to know the optimum; real training does not. Neither depends
+on the length of d. The workers are logical CPU devices of this process.
 
 Reference: Choukroun, Azoulay, Kisilev, arXiv 2411.03742, and https://github.com/yoniLc/AdaCons.
 """
@@ -43,12 +43,12 @@ PUBLISHED = {
 HEADER = ["step", "batch", "workers", "mean", "published", "AdaCons", "published"]
 NOTES = """Published: the README of the authors' repository, one run each, the loss on worker 0's
 last mini-batch. Step "distance" is theirs: η = <d, w> / ‖d‖² minimizes the distance to the optimum,
-which it has to know. Step "loss" is the exact line search on the rows that made the direction. Ours
-has the momentum of AdaCons by rank, their script by the sorting permutation."""
+which it needs to know. Step "loss" is the exact line search on the rows that made the direction.
+Ours has the momentum of AdaCons by rank, their script by the sorting permutation."""
 
 
 def train(strategy, *, batch, iterations, step, seed):
-    """Returns the last loss, over the rows of all workers, before the last update."""
+    """Return the last loss, over the rows of all workers, before the last update."""
     replicas = strategy.num_replicas_in_sync
     # The mean over mini-batches of one size is the mean over all their rows.
     rows = ACCUMULATED * batch // replicas
@@ -91,7 +91,7 @@ def train(strategy, *, batch, iterations, step, seed):
 
 
 def measure(arguments, step, batch, workers):
-    """Returns one row of the table: AdaCons and the mean, ours and the published ones."""
+    """Return one row of the table: AdaCons and the mean, ours and the published ones."""
     row = [step, batch, workers]
     published = PUBLISHED.get((batch, workers), ("", "")) if step == "distance" else ("", "")
     # The step undoes a factor 1/N: "sum" stands for the mean, and needs no collectives here.
@@ -106,12 +106,12 @@ def measure(arguments, step, batch, workers):
 
 
 def markdown(row):
-    """Returns a line of a Markdown table."""
+    """Return a line of a Markdown table."""
     return "| " + " | ".join(map(str, row)) + " |"
 
 
 def save_report(path, table, arguments):
-    """Writes the table with what it was measured on, as the benchmarks do."""
+    """Write the table with what it was measured on, as the benchmarks do."""
     root = pathlib.Path(__file__).resolve().parent.parent
     sys.path.insert(0, str(root / "benchmarks"))
     import report
@@ -129,7 +129,7 @@ def save_report(path, table, arguments):
 
 
 def main():
-    """Measures, prints the table, and saves the report where one is asked for."""
+    """Measure, print the table, and save the report where one is asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--iterations", type=int, default=1000)
     parser.add_argument("--workers", type=int, nargs="+", default=[8, 32])

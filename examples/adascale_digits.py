@@ -6,7 +6,7 @@
 The CNN and the data of train_digits.py, SGD with momentum 0.9, a learning rate that falls to a
 tenth after three quarters of the T steps that S = 1 takes. A step on S small batches is S steps of
 `gradient_accumulation_steps`, in one process; on S replicas the numbers are the same.
-Keras 2 has no accumulation: this is for TensorFlow 2.21.
+Keras 2 has no accumulation, so this needs TensorFlow 2.21.
 
     AS     AdaScale, until the scale-invariant step is T
     LSW    linear scaling with warm-up: S times the learning rate, T/S iterations
@@ -40,7 +40,7 @@ METHODS = ("AS", "LSW", "LSW+")
 
 
 def parse_arguments():
-    """Returns the command line's arguments."""
+    """Return the command line's arguments."""
     parser = argparse.ArgumentParser(
         description=__doc__.splitlines()[0],
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
@@ -55,14 +55,14 @@ def parse_arguments():
 
 
 def falling(learning_rate, steps):
-    """Returns the schedule of S = 1."""
+    """Return the schedule of S = 1."""
     return keras.optimizers.schedules.PiecewiseConstantDecay(
         [3 * steps // 4], [learning_rate, learning_rate / 10]
     )
 
 
 def make_optimizer(method, scale, schedule, steps, iterations):
-    """Returns SGD for one method, on `scale` accumulated batches."""
+    """Return SGD for one method, on `scale` accumulated batches."""
     if method != "AS":
         # With accumulation Keras asks schedules for every micro-step, of which there are S times as
         # many as iterations.
@@ -75,7 +75,7 @@ def make_optimizer(method, scale, schedule, steps, iterations):
 
 
 def train(method, scale, seed, iterations, arguments):
-    """Trains once.
+    """Train once.
 
     Args:
         method: one of METHODS.
@@ -127,7 +127,7 @@ def train(method, scale, seed, iterations, arguments):
 
 
 def train_all(arguments):
-    """Yields all runs; LSW+ trains as long as AdaScale with the same S and seed did."""
+    """Yield all runs; LSW+ trains as long as AdaScale with the same S and seed did."""
     for scale in arguments.scales:
         for seed in arguments.seeds:
             adascale = train("AS", scale, seed, arguments.steps, arguments)
@@ -140,7 +140,7 @@ def train_all(arguments):
 
 
 def cell(runs, name, digits):
-    """Returns "median (lowest..highest)" of the runs, N/A where the median diverged."""
+    """Return "median (lowest..highest)" of the runs, N/A where the median diverged."""
     values = [run[name] for run in runs]
     if not math.isfinite(statistics.median(values)):
         return "N/A"
@@ -151,7 +151,7 @@ def cell(runs, name, digits):
 
 
 def table(runs, batch):
-    """Returns the table in Markdown."""
+    """Return the table in Markdown."""
     header = ["S", "batch"]
     header += [f"accuracy {method}" for method in METHODS]
     header += [f"training loss {method}" for method in METHODS]
@@ -168,7 +168,7 @@ def table(runs, batch):
 
 
 def report(runs, arguments):
-    """Returns the table with what it was measured with, in Markdown."""
+    """Return the table with what it was measured with, in Markdown."""
     return f"""# AdaScale against linear scaling on digits
 
 {datetime.date.today().isoformat()}. Command: `python examples/adascale_digits.py
@@ -187,7 +187,7 @@ rows, so that 0.01 is 3 rows; the loss is that of the whole training set. N/A: d
 
 
 def save_picture(runs, path):
-    """Draws the gain over the scale-invariant step, for each S, first seed."""
+    """Draw the gain over the scale-invariant step, for each S, first seed."""
     from matplotlib import figure
 
     drawing = figure.Figure(figsize=(7, 4.2), layout="constrained")
@@ -204,7 +204,7 @@ def save_picture(runs, path):
 
 
 def main():
-    """Trains, prints and saves."""
+    """Train, print and save."""
     arguments = parse_arguments()
     runs = []
     for run in train_all(arguments):

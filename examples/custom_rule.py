@@ -1,10 +1,10 @@
-"""A rule of one's own: gradients are clipped to the median of their lengths, then averaged.
+"""Train with a rule of your own, which clips gradients to the median of their lengths and averages.
 
     python examples/custom_rule.py
 
-Trains a small network on scikit-learn's digits on four logical CPU devices, one of which reads its
-images 100 times too bright. Its gradients are long: they drown the others in the mean. Prints the
-validation accuracy, on images as they should be, with the mean and with the rule.
+A small network learns scikit-learn's digits on four logical CPU devices, one of which reads its
+images 100 times too bright. Its gradients are long and drown the others in the mean. Prints the
+validation accuracy on right images, with the mean and with the rule.
 """
 
 import argparse
@@ -26,7 +26,7 @@ class MedianClip(tf_adasum.rules.AggregationRule):
     granularity = "model"  # one coefficient for all variables of a replica
 
     def coefficients(self, gram):
-        """Returns ``[S, R]`` from the Gram matrices ``[S, R, R]``: norms are on the diagonal."""
+        """Return ``[S, R]`` from the Gram matrices ``[S, R, R]``: norms are on the diagonal."""
         replicas = gram.shape[-1]
         norms = tf.sqrt(tf.linalg.diag_part(gram))
         ordered = tf.sort(norms, axis=1)
@@ -36,7 +36,7 @@ class MedianClip(tf_adasum.rules.AggregationRule):
 
 
 def digits():
-    """Returns training and validation images ``[n, 64]`` in [0, 1] and labels."""
+    """Return training and validation images ``[n, 64]`` in [0, 1] and labels."""
     images, labels = load_digits(return_X_y=True)
     shuffled = np.random.default_rng(0).permutation(len(labels))
     images, labels = (images[shuffled] / 16).astype("float32"), labels[shuffled]
@@ -46,7 +46,7 @@ def digits():
 
 
 def train(rule, epochs):
-    """Returns the accuracy on the validation images after training with a rule."""
+    """Return the accuracy on the validation images after training with a rule."""
     keras.utils.set_random_seed(0)
     (images, labels), validation = digits()
     # Replica 0 gets the first rows of every batch.
@@ -72,7 +72,7 @@ def train(rule, epochs):
 
 
 def main():
-    """Trains with the mean and with the rule."""
+    """Train with the mean and with the rule."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=10)
     epochs = parser.parse_args().epochs

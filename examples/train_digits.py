@@ -1,11 +1,10 @@
-"""Trains a small CNN on handwritten digits, on as many workers as there are.
+"""Train a small CNN on handwritten digits, on as many workers as there are.
 
     python examples/train_digits.py                                  one process
     tf-adasum-launch -n 4 examples/train_digits.py --rule adasum     four local workers
 
 The digits are scikit-learn's: 1797 real 8×8 scans, shifted by up to one pixel while training; 300
-of them are kept for validation. With ``--data mnist`` they are MNIST's 28×28 ones, which Keras
-downloads.
+of them are kept for validation. ``--data mnist`` takes MNIST's 28×28 digits, which Keras downloads.
 
 At the end worker 0 prints a table, and saves the validation accuracy of every epoch (``NAME.json``)
 and a picture (``NAME.png``) in which earlier runs can be drawn too: ``--also mean.json``.
@@ -24,7 +23,7 @@ import tf_adasum
 
 
 def parse_arguments():
-    """Returns the command line's arguments."""
+    """Return the command line's arguments."""
     parser = argparse.ArgumentParser(
         description=__doc__.splitlines()[0],
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
@@ -42,7 +41,7 @@ def parse_arguments():
 
 
 def load(name):
-    """Returns training and validation images in [0, 1], shape [n, side, side, 1], and labels."""
+    """Return training and validation images in [0, 1], shape [n, side, side, 1], and labels."""
     if name == "mnist":
         train, validation = keras.datasets.mnist.load_data()
         scale = 255.0
@@ -62,7 +61,7 @@ def load(name):
 
 
 def shifted(images, labels, *, batch_size, seed):
-    """Returns a dataset of shuffled batches in which every image is moved by up to one pixel.
+    """Return a dataset of shuffled batches in which every image is moved by up to one pixel.
 
     All workers have to see the same global batches, of which each takes its part: the order and
     the shifts come from the seed and the position in the epoch alone.
@@ -81,7 +80,7 @@ def shifted(images, labels, *, batch_size, seed):
 
 
 def build_cnn(input_shape):
-    """Returns a CNN of two convolutions, about 20,000 weights for 8×8 digits."""
+    """Return a CNN of two convolutions, about 20,000 weights for 8×8 digits."""
     return keras.Sequential(
         [
             keras.layers.Input(input_shape),
@@ -97,7 +96,7 @@ def build_cnn(input_shape):
 
 
 def train(arguments):
-    """Trains; returns the run's settings and the validation accuracy after each epoch."""
+    """Train; return the run's settings and the validation accuracy after each epoch."""
     keras.utils.set_random_seed(arguments.seed)
     strategy = tf_adasum.AdasumMirroredStrategy(aggregation=arguments.rule)
     replicas = strategy.num_replicas_in_sync
@@ -142,7 +141,7 @@ def train(arguments):
 
 
 def print_table(runs):
-    """Prints one line for each run."""
+    """Print one line for each run."""
     print(f"\n{'rule':12} {'replicas':>8} {'lr':>8} {'epochs':>6} {'loss':>8} {'accuracy':>8}")
     for run in runs:
         print(
@@ -152,7 +151,7 @@ def print_table(runs):
 
 
 def save_picture(runs, path):
-    """Draws the validation accuracy of each run over the epochs."""
+    """Draw the validation accuracy of each run over the epochs."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -176,7 +175,7 @@ def save_picture(runs, path):
 
 
 def main():
-    """Trains, and on the first worker reports."""
+    """Train, and report on the first worker."""
     arguments = parse_arguments()
     run = train(arguments)
     if not run.pop("is_first_worker"):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support import stacks
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -31,7 +32,7 @@ needs_compiler = pytest.mark.skipif(
 
 
 def run(*arguments):
-    """Runs Python without a GPU in sight."""
+    """Run Python without a GPU in sight."""
     return subprocess.run(
         [sys.executable, *map(str, arguments)],
         env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
@@ -82,7 +83,7 @@ def test_gpu_benchmark_says_that_there_is_no_gpu():
 
 @pytest.fixture
 def benchmarks(monkeypatch):
-    """Makes the scripts importable."""
+    """Make the scripts importable."""
     monkeypatch.syspath_prepend(BENCHMARKS)
 
 
@@ -154,7 +155,7 @@ def test_defaults_of_the_cost_model_are_those_of_the_newest_report(benchmarks, m
     text = exchange_extend.newest("exchange_fit").read_text()
     (setting,) = re.findall(r"TF_ADASUM_COST_MODEL='(.*)'", text)
     monkeypatch.setenv(cost_model.VARIABLE, setting)
-    assert cost_model.current() == cost_model.DEFAULT
+    assert cost_model.measured() == cost_model.DEFAULT
 
 
 def test_the_pages_tables_are_what_the_script_writes(benchmarks):
@@ -231,6 +232,7 @@ def test_rounding_is_that_of_the_dtype_on_the_wire(benchmarks):
 
 
 @pytest.mark.slow
+@stacks.needs_own_backups
 def test_workers_killed_at_random_moments_end_as_if_they_were_not(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(BENCHMARKS)
     import restarts

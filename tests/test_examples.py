@@ -9,22 +9,23 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
+from support import stacks
 
 import tf_adasum
-from tf_adasum.aggregation import Scheme, aggregate
+from tf_adasum.aggregation import LocalExchange, Scheme, aggregate
 
 ROOT = pathlib.Path(__file__).parent.parent
 
 
 @pytest.fixture
 def example(monkeypatch):
-    """Imports an example by its name."""
+    """Import an example by its name."""
     monkeypatch.syspath_prepend(ROOT / "examples")
     return importlib.import_module
 
 
 def run(script, *arguments):
-    """Returns the lines that an example prints."""
+    """Return the lines that an example prints."""
     ended = subprocess.run(
         [sys.executable, f"examples/{script}", *map(str, arguments)],
         cwd=ROOT,
@@ -73,7 +74,7 @@ def test_the_custom_rule_clips_to_the_median(example, lengths):
     rule = example("custom_rule").MedianClip()
     # Two variables, which share their coefficients.
     gradients = [[tf.constant(vector[:10]), tf.constant(vector[10:])] for vector in vectors]
-    combined = aggregate(gradients, Scheme(rule, len(lengths)).local_exchange())
+    combined = aggregate(gradients, LocalExchange(Scheme(rule, len(lengths))))
     # float64 with a square root and a division: some units in the last place.
     np.testing.assert_allclose(np.concatenate(combined), median_clip(vectors), rtol=0, atol=1e-13)
 
@@ -121,6 +122,7 @@ def test_adacons_is_ahead_of_the_mean_in_the_regression(tmp_path):
     assert row in report.read_text()
 
 
+@stacks.needs_accumulation
 def test_adascale_against_linear_scaling(tmp_path):
     """The same run for S = 1; with S = 4 between T/S and T iterations, and a table of all."""
     steps = 48

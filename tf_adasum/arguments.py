@@ -34,10 +34,10 @@ def is_number(
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return False
     try:
-        is_finite = math.isfinite(value)
+        number = float(value)
     except OverflowError:  # an int that is too large for a float
         return False
-    return is_finite and at_least <= value <= at_most and above < value < below
+    return math.isfinite(number) and at_least <= number <= at_most and above < number < below
 
 
 def check_number(name: str, value: Any, expected: str, **bounds: float) -> None:

@@ -104,7 +104,7 @@ class LinearScalingWarmup(keras.optimizers.schedules.LearningRateSchedule):
         learning_rate = keras_seam.floating(learning_rate)
         return learning_rate * tf.cast(self._factor(t), learning_rate.dtype)
 
-    def _factor(self, t):
+    def _factor(self, t: tf.Tensor) -> tf.Tensor:
         """Return by what the learning rate is multiplied: from 1 to S, float64."""
         warmup_iterations = self.warmup * self.iterations
         if warmup_iterations == 0:

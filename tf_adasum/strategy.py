@@ -119,8 +119,7 @@ class AdasumMirroredStrategy(
         action = nonfinite_gradients.checked(on_nonfinite)
         keras_seam.install()
         worker_callbacks.install()
-        tensorflow_seam.stop_autotuning_device_datasets()
-        tensorflow_seam.let_collectives_run_in_loops()
+        tensorflow_seam.hooks.install()
         options = startup.checked_options(communication_options)
         self._options = startup.options_of_collectives(options)
         resolver, tasks = cluster_resolvers.resolve(cluster_resolver)
@@ -172,7 +171,7 @@ class AdasumMirroredStrategy(
             ...     return context.all_reduce("SUM", gradients, options=strategy.gradient_reduction)
             >>> combined = strategy.run(combine, args=([tf.ones([3])],))
         """
-        if type(self._aggregation) is rules.Mean:
+        if self._aggregation.is_stock_mean:
             return None
         return tensorflow_seam.GradientReduction()
 
@@ -290,7 +289,7 @@ class AdasumMirroredStrategy(
             if collectives.all_local:
                 yield
                 return
-            with collectives.key_turns.within(lambda *own: self._workers.gather(own)):
+            with collectives.key_reuse.within(lambda *own: self._workers.gather(own)):
                 yield
 
     def watching(self) -> contextlib.AbstractContextManager[None]:

@@ -1,7 +1,6 @@
 #include "block.h"
 
-#include "clones.h"
-#include "half_instructions.h"
+#include "instruction_sets.h"
 
 namespace tf_adasum {
 namespace {

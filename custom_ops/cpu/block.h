@@ -8,8 +8,7 @@
 //
 // Widening is exact. The loops over products are in products.h, over weighted sums in
 // weighted_sum.cc.
-#ifndef TF_ADASUM_KERNELS_BLOCK_H_
-#define TF_ADASUM_KERNELS_BLOCK_H_
+#pragma once
 
 #include <cstdint>
 
@@ -51,5 +50,3 @@ void FromFloats(const float* in, int64_t count, Half* out);
 void FromFloats(const float* in, int64_t count, BFloat16* out);
 
 }  // namespace tf_adasum
-
-#endif  // TF_ADASUM_KERNELS_BLOCK_H_

@@ -7,8 +7,7 @@
 //
 //     segments = [0, 3, 3, 13]      three segments; the second one is empty
 //     chunks   = (0: 0..3), (2: 3..7), (2: 7..11), (2: 11..13)
-#ifndef TF_ADASUM_KERNELS_CHUNKS_H_
-#define TF_ADASUM_KERNELS_CHUNKS_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -49,5 +48,3 @@ inline int64_t AverageElements(const std::vector<Chunk>& chunks) {
 }
 
 }  // namespace tf_adasum
-
-#endif  // TF_ADASUM_KERNELS_CHUNKS_H_

@@ -3,8 +3,7 @@
 //
 // The two 16-bit types carry their bits only. Their conversions are straight-line integer code with
 // selects instead of branches, which compilers turn into vector code on every instruction set.
-#ifndef TF_ADASUM_KERNELS_ELEMENT_TYPES_H_
-#define TF_ADASUM_KERNELS_ELEMENT_TYPES_H_
+#pragma once
 
 #include <cstdint>
 #include <cstring>
@@ -40,11 +39,10 @@ constexpr uint32_t kHalfInfinity = 0x7c00u;
 constexpr uint32_t kHalfNaN = 0x7e00u;
 constexpr float kHalfSubnormalUnit = 1.0f / (1 << 24);
 constexpr uint32_t kHalfSmallestNormalAsFloat = 113u << 23;  // the bits of 2^-14
-constexpr uint32_t kHalfOverflowAsFloat = 0x477ff000u;  // the bits of 65520: rounds to Inf
+constexpr uint32_t kHalfOverflowAsFloat = 0x477ff000u;       // the bits of 65520: rounds to Inf
 constexpr uint32_t kBFloat16NaN = 0x7fc0u;
 
-// ---- widening: exact
-// -------------------------------------------------------------------------------
+// ---- widening: exact ---------------------------------------------------------------------------
 
 inline double Widen(double value) { return value; }
 inline double Widen(float value) { return value; }
@@ -55,8 +53,8 @@ inline double Widen(Half value) {
   const uint32_t magnitude = value.bits & 0x7fffu;
   const uint32_t sign = static_cast<uint32_t>(value.bits & 0x8000u) << 16;
   const uint32_t normal = (magnitude << kHalfMantissaShift) + kHalfRebias;
-  const uint32_t subnormal = BitsOf(static_cast<float>(static_cast<int32_t>(magnitude)) *
-                                    kHalfSubnormalUnit);
+  const uint32_t subnormal =
+      BitsOf(static_cast<float>(static_cast<int32_t>(magnitude)) * kHalfSubnormalUnit);
   uint32_t bits = magnitude < kHalfSmallestNormal ? subnormal : normal;
   bits = magnitude >= kHalfInfinity ? normal + kHalfRebias : bits;  // exponent 31 becomes 255
   return FloatOf(bits | sign);
@@ -101,5 +99,3 @@ inline void Narrow(double value, Half* out) {
 }
 
 }  // namespace tf_adasum
-
-#endif  // TF_ADASUM_KERNELS_ELEMENT_TYPES_H_

@@ -13,24 +13,25 @@ namespace {
 // the cache.
 constexpr int64_t kBlockStride = kBlockElements + 16;
 
-// One block of every row as doubles, and entries for whole tiles of rows: beyond the last row it
-// stands in for those that are missing, and their products are not kept.
+// One block of every row as doubles. There are entries for whole tiles of rows: the last row stands
+// in for those that are missing, and their products are not kept.
 //
-// The room is the thread's own and kept for later: fresh memory takes longer than the arithmetic.
+// The memory belongs to the thread and is kept for the next call: fresh memory takes longer than
+// the arithmetic.
 class Block {
  public:
   explicit Block(int64_t row_count)
       : rows((row_count + kTriangleRows - 1) / kTriangleRows * kTriangleRows) {
     const size_t size = row_count * kBlockStride;
-    if (room_.size() < size) room_.resize(size);
+    if (memory_.size() < size) memory_.resize(size);
   }
 
   template <typename T>
   void Load(const std::vector<const T*>& rows_R, int64_t begin, int64_t count) {
     Wide<T> scratch[kBlockElements];
     for (size_t i = 0; i < rows_R.size(); ++i) {
-      rows[i] = AsDoubles(Widened(rows_R[i] + begin, count, scratch), count,
-                          &room_[i * kBlockStride]);
+      rows[i] =
+          AsDoubles(Widened(rows_R[i] + begin, count, scratch), count, &memory_[i * kBlockStride]);
     }
     std::fill(rows.begin() + rows_R.size(), rows.end(), rows[rows_R.size() - 1]);
   }
@@ -38,10 +39,10 @@ class Block {
   std::vector<const double*> rows;
 
  private:
-  static thread_local std::vector<double> room_;
+  static thread_local std::vector<double> memory_;
 };
 
-thread_local std::vector<double> Block::room_;
+thread_local std::vector<double> Block::memory_;
 
 // Where <rows[i], rows[j]>, i <= j, lies in the upper triangle: after the R, R - 1, … products of
 // the rows above.
@@ -91,8 +92,8 @@ void AddProductsOfTwo(const T* x, const T* y, const Chunk& chunk, double* produc
   }
 }
 
-// Asks for the next block while this one is multiplied: blocks are too short for the processor to see
-// by itself where the rows go on. Beyond the end of a row nothing happens.
+// Asks for the next block while this one is multiplied: blocks are too short for the processor to
+// see by itself where the rows go on. Beyond the end of a row nothing happens.
 template <typename T>
 void Prefetch(const std::vector<const T*>& rows_R, int64_t begin) {
   constexpr int64_t kCacheLine = 64;

@@ -8,8 +8,7 @@
 // Example: R = 2, N = 3, segments = [0, 2, 3], rows = [[1, 2, 3], [4, 5, 6]]
 //     G[0] = [[1·1 + 2·2, 1·4 + 2·5], [14, 4·4 + 5·5]] = [[5, 14], [14, 41]]
 //     G[1] = [[9, 18], [18, 36]]
-#ifndef TF_ADASUM_KERNELS_GRAM_H_
-#define TF_ADASUM_KERNELS_GRAM_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -28,5 +27,3 @@ template <typename T>
 void ChunkProducts(const std::vector<const T*>& rows_R, const Chunk& chunk, double* products_P);
 
 }  // namespace tf_adasum
-
-#endif  // TF_ADASUM_KERNELS_GRAM_H_

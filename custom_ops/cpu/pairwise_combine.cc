@@ -1,22 +1,108 @@
 #include "pairwise_combine.h"
 
 #include <algorithm>
+#include <cmath>
+#include <type_traits>
 
-#include "element_types.h"
-#include "pairwise_chunk.h"
-#include "pairwise_coefficients.h"
+#include "../pairwise_coefficients.h"
+#include "block.h"
+#include "gram.h"
+#include "instruction_sets.h"
+#include "products.h"
+#include "weighted_sum.h"
 
 namespace tf_adasum {
 namespace {
 
-// Of both operands together: a part of the last-level cache that one process may count on.
-constexpr int64_t kGroupBytes = 8 << 20;
+// ---- one chunk ---------------------------------------------------------------------------------
+//
+// Both passes use the fastest arithmetic that is right. For float and the 16-bit types that is
+// float, with sums in double, as long as squares stay well within float's range; else, and for
+// double, it is double throughout.
+
+// Inner products of a part of a pair: aa = ‖a‖², ab = a·b, bb = ‖b‖².
+struct PairSums {
+  double aa = 0, ab = 0, bb = 0;
+  bool in_float = true;  // whether float holds the part's squares
+};
 
 // What the second pass over a chunk needs to know of its segment.
 struct Combination {
-  PairwiseCoefficients coefficients;
+  PairCoefficients coefficients;
   bool in_float;
 };
+
+// A square that vanishes in float is below 2^-126; the squares of a chunk that do are then below
+// 2^-112, and a sum from here on has lost less than 2^-32 of itself. No square overflows.
+constexpr double kSmallestSum = 1.0 / (1LL << 40) / (1LL << 40);  // 2^-80
+constexpr double kLargestSum = 1e36;
+
+bool IsWithinFloat(double sum_of_squares) {
+  return kSmallestSum <= sum_of_squares && sum_of_squares <= kLargestSum;
+}
+
+template <typename T>
+constexpr bool kHasFloatPath = std::is_same_v<Wide<T>, float>;
+
+// The first pass over one chunk.
+template <typename T>
+PairSums SumPair(const T* a_N, const T* b_N, const Chunk& chunk) {
+  PairSums sums;
+  if constexpr (kHasFloatPath<T>) {
+    Wide<T> a_scratch[kBlockElements], b_scratch[kBlockElements];
+    const bool is_float = std::is_same_v<T, float>;
+    const int64_t step = is_float ? chunk.end - chunk.begin : kBlockElements;
+    for (int64_t begin = chunk.begin; begin < chunk.end; begin += step) {
+      const int64_t count = std::min(step, chunk.end - begin);
+      AddPairProductsInFloat(Widened(a_N + begin, count, a_scratch),
+                             Widened(b_N + begin, count, b_scratch), count, &sums.aa);
+    }
+    if (IsWithinFloat(sums.aa) && IsWithinFloat(sums.bb)) return sums;
+  }
+  sums.in_float = false;
+  ChunkProducts<T>({a_N, b_N}, chunk, &sums.aa);
+  return sums;
+}
+
+// combined[k] = c · x[k] + d · y[k], which may be x or y.
+TF_ADASUM_CLONES
+void CombineInFloat(float c, const float* x, float d, const float* y, int64_t count,
+                    float* combined) {
+#pragma GCC ivdep
+  for (int64_t k = 0; k < count; ++k) combined[k] = c * x[k] + d * y[k];
+}
+
+// The second pass over one chunk.
+template <typename T>
+void CombinePair(const T* a_N, const T* b_N, const Chunk& chunk, const Combination& combination,
+                 T* combined_N) {
+  const auto [of_a, of_b] = combination.coefficients;
+  if constexpr (kHasFloatPath<T>) {
+    const float c = static_cast<float>(of_a), d = static_cast<float>(of_b);
+    if (combination.in_float && std::isfinite(c) && std::isfinite(d)) {
+      if constexpr (std::is_same_v<T, float>) {
+        return CombineInFloat(c, a_N + chunk.begin, d, b_N + chunk.begin, chunk.end - chunk.begin,
+                              combined_N + chunk.begin);
+      } else {
+        float a[kBlockElements], b[kBlockElements];
+        for (int64_t begin = chunk.begin; begin < chunk.end; begin += kBlockElements) {
+          const int64_t count = std::min(kBlockElements, chunk.end - begin);
+          CombineInFloat(c, Widened(a_N + begin, count, a), d, Widened(b_N + begin, count, b),
+                         count, a);
+          FromFloats(a, count, combined_N + begin);
+        }
+        return;
+      }
+    }
+  }
+  const double coefficients[] = {of_a, of_b};
+  ChunkWeightedSum<T>({a_N, b_N}, coefficients, chunk, combined_N);
+}
+
+// ---- groups of whole segments ------------------------------------------------------------------
+
+// Of both operands together: a part of the last-level cache that one process may count on.
+constexpr int64_t kGroupBytes = 8 << 20;
 
 // The end of the group of whole segments that starts with chunk `first`.
 int64_t EndOfGroup(const std::vector<Chunk>& chunks, int64_t first, int64_t element_size) {
@@ -63,15 +149,14 @@ void PairwiseCombine(const T* a_N, const T* b_N, const std::vector<Chunk>& chunk
         segment.bb += sums[last].bb;
         segment.in_float &= sums[last].in_float;
       }
-      std::fill(combinations.begin() + first, combinations.begin() + last,
-                Combination{CombinePair(segment.aa, segment.ab, segment.bb), segment.in_float});
+      std::fill(
+          combinations.begin() + first, combinations.begin() + last,
+          Combination{CoefficientsOfPair(segment.aa, segment.ab, segment.bb), segment.in_float});
     }
 
     parallel_for(end - begin, cost, [&](int64_t first, int64_t last) {
       for (int64_t c = end - 1 - first; c > end - 1 - last; --c) {
-        const auto& [coefficients, in_float] = combinations[c];
-        CombinePairOf(a_N, b_N, chunks[c], coefficients.of_a, coefficients.of_b, in_float,
-                      combined_N);
+        CombinePair(a_N, b_N, chunks[c], combinations[c], combined_N);
       }
     });
   }

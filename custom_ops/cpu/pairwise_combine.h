@@ -13,8 +13,7 @@
 // Example: a = [1, 0, 3], b = [0, 2, 3], segments = [0, 2, 3]
 //     segment 0: a·b = 0, so the sum, [1, 2]
 //     segment 1: a = b, so the average, [3]
-#ifndef TF_ADASUM_KERNELS_PAIRWISE_COMBINE_H_
-#define TF_ADASUM_KERNELS_PAIRWISE_COMBINE_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -29,5 +28,3 @@ void PairwiseCombine(const T* a_N, const T* b_N, const std::vector<Chunk>& chunk
                      const ParallelFor& parallel_for, T* combined_N);
 
 }  // namespace tf_adasum
-
-#endif  // TF_ADASUM_KERNELS_PAIRWISE_COMBINE_H_

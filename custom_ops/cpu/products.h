@@ -1,10 +1,9 @@
 // Inner products of short pieces of rows, summed in double.
 //
-// Sums are kept in lanes: lane l adds the products l, l + lanes, …, and the lanes are added
-// pairwise at the end. So the order of additions is the same on every instruction set. The sums of a
-// tile, a row of lanes each, and its operands just fit into sixteen registers of AVX2.
-#ifndef TF_ADASUM_KERNELS_PRODUCTS_H_
-#define TF_ADASUM_KERNELS_PRODUCTS_H_
+// Sums are kept in SIMD lanes: lane l adds the products l, l + lanes, …, and the lanes are added
+// pairwise at the end. So the order of additions is the same on every instruction set. The sums of
+// a tile, a row of lanes each, and its operands just fit into sixteen registers of AVX2.
+#pragma once
 
 #include <cstdint>
 
@@ -20,8 +19,8 @@ void AddPairProducts(const float* x, const float* y, int64_t count, double* sums
 void AddPairProducts(const double* x, const double* y, int64_t count, double* sums);
 
 // The same with products in float, and sums of fifteen of them in float before they are added in
-// double: twice as fast from the cache, with an error below 16·2^-24 ‖x‖‖y‖, a millionth. Only where squares neither leave the range
-// of float nor vanish in it: see pairwise_chunk.cc.
+// double: twice as fast from the cache, with an error below 16·2^-24 ‖x‖‖y‖, a millionth. Only
+// where squares neither leave the range of float nor vanish in it: see pairwise_combine.cc.
 void AddPairProductsInFloat(const float* x, const float* y, int64_t count, double* sums);
 
 // A triangle adds <x[i], x[j]> for all i <= j of four rows to sums[0..9], in row-major order. A
@@ -37,5 +36,3 @@ extern const Tiles kTilesOfDoubles;
 extern const Tiles kTilesOfFloats;
 
 }  // namespace tf_adasum
-
-#endif  // TF_ADASUM_KERNELS_PRODUCTS_H_

@@ -4,9 +4,35 @@
 #include <type_traits>
 
 #include "block.h"
-#include "weighted_terms.h"
+#include "instruction_sets.h"
 
 namespace tf_adasum {
+namespace {
+
+#define TF_ADASUM_DEFINE_WEIGHTED_TERMS(T)                                                        \
+  TF_ADASUM_CLONES                                                                                \
+  void SetWeighted(double c, const T* x, int64_t count, double* sum) {                            \
+    for (int64_t k = 0; k < count; ++k) sum[k] = c * x[k];                                        \
+  }                                                                                               \
+                                                                                                  \
+  TF_ADASUM_CLONES                                                                                \
+  void AddWeighted(double c, const T* x, int64_t count, double* sum) {                            \
+    for (int64_t k = 0; k < count; ++k) sum[k] += c * x[k];                                       \
+  }                                                                                               \
+                                                                                                  \
+  TF_ADASUM_CLONES                                                                                \
+  void CombineWeighted(double c, const T* x, double d, const T* y, int64_t count, T* combined) {  \
+    /* Element k is read before it is written: the loop may be vectorised though they overlap. */ \
+    _Pragma("GCC ivdep") for (int64_t k = 0; k < count; ++k) {                                    \
+      combined[k] = static_cast<T>(c * x[k] + d * y[k]);                                          \
+    }                                                                                             \
+  }
+
+TF_ADASUM_DEFINE_WEIGHTED_TERMS(double)
+TF_ADASUM_DEFINE_WEIGHTED_TERMS(float)
+#undef TF_ADASUM_DEFINE_WEIGHTED_TERMS
+
+}  // namespace
 
 template <typename T>
 void ChunkWeightedSum(const std::vector<const T*>& rows_R, const double* coefficients_R,
@@ -43,9 +69,9 @@ void SegmentWeightedSum(const std::vector<const T*>& rows_R, const double* coeff
                });
 }
 
-#define TF_ADASUM_INSTANTIATE(T)                                                                \
-  template void SegmentWeightedSum<T>(const std::vector<const T*>&, const double*,              \
-                                      const std::vector<Chunk>&, const ParallelFor&, T*);       \
+#define TF_ADASUM_INSTANTIATE(T)                                                          \
+  template void SegmentWeightedSum<T>(const std::vector<const T*>&, const double*,        \
+                                      const std::vector<Chunk>&, const ParallelFor&, T*); \
   template void ChunkWeightedSum<T>(const std::vector<const T*>&, const double*, const Chunk&, T*);
 TF_ADASUM_INSTANTIATE(double)
 TF_ADASUM_INSTANTIATE(float)

@@ -7,8 +7,7 @@
 // Example: R = 2, N = 3, segments = [0, 2, 3], rows = [[1, 2, 3], [4, 5, 6]],
 //          coefficients = [[1, 0.5], [0, 2]]
 //     combined = [1·1 + 0.5·4, 1·2 + 0.5·5, 0·3 + 2·6] = [3, 4.5, 12]
-#ifndef TF_ADASUM_KERNELS_WEIGHTED_SUM_H_
-#define TF_ADASUM_KERNELS_WEIGHTED_SUM_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -30,5 +29,3 @@ void ChunkWeightedSum(const std::vector<const T*>& rows_R, const double* coeffic
                       const Chunk& chunk, T* combined_N);
 
 }  // namespace tf_adasum
-
-#endif  // TF_ADASUM_KERNELS_WEIGHTED_SUM_H_

@@ -32,12 +32,6 @@ struct AdasumPlan {
 
 namespace {
 
-#define TF_ADASUM_RETURN_IF_ERROR(CALL)           \
-  do {                                            \
-    const int error_of_call = (CALL);             \
-    if (error_of_call != 0) return error_of_call; \
-  } while (false)
-
 // ---- plans -------------------------------------------------------------------------------------
 
 int CheckPlanArguments(int operation, int type, int64_t row_count, const int64_t* segments,

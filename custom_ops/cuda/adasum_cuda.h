@@ -15,8 +15,7 @@
 // the plan alone: two calls give the same bits. Results are rounded to nearest even.
 //
 // Functions that return an int return 0 or an error that adasum_error_string explains.
-#ifndef TF_ADASUM_CUDA_ADASUM_CUDA_H_
-#define TF_ADASUM_CUDA_ADASUM_CUDA_H_
+#pragma once
 
 #include <stdint.h>
 
@@ -91,5 +90,3 @@ const char* adasum_error_string(int error);
 #ifdef __cplusplus
 }
 #endif
-
-#endif  // TF_ADASUM_CUDA_ADASUM_CUDA_H_

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "errors.h"
 #include "launcher.h"
 
 namespace tf_adasum {
@@ -116,12 +117,6 @@ int GetDriver(const Driver** driver) {
   *driver = &opened;
   return error;
 }
-
-#define TF_ADASUM_RETURN_IF_ERROR(CALL)           \
-  do {                                            \
-    const int error_of_call = (CALL);             \
-    if (error_of_call != 0) return error_of_call; \
-  } while (false)
 
 // ---- kernels -----------------------------------------------------------------------------------
 

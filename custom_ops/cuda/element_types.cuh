@@ -1,6 +1,5 @@
 // The four element types, the type in which each is computed, and their conversions.
-#ifndef TF_ADASUM_CUDA_ELEMENT_TYPES_CUH_
-#define TF_ADASUM_CUDA_ELEMENT_TYPES_CUH_
+#pragma once
 
 namespace tf_adasum {
 
@@ -56,5 +55,3 @@ __device__ __forceinline__ void Mma(float (&d)[4], const unsigned (&a)[4], const
 }
 
 }  // namespace tf_adasum
-
-#endif  // TF_ADASUM_CUDA_ELEMENT_TYPES_CUH_

@@ -1,9 +1,16 @@
-// The errors that the C interface finds itself: negative, while those of the driver are positive.
-#ifndef TF_ADASUM_CUDA_ERRORS_H_
-#define TF_ADASUM_CUDA_ERRORS_H_
+// Error codes: 0 is none, those of the driver are positive, all others negative. The launchers
+// (launcher.h) use -100 and below.
+#pragma once
+
+#define TF_ADASUM_RETURN_IF_ERROR(CALL)           \
+  do {                                            \
+    const int error_of_call = (CALL);             \
+    if (error_of_call != 0) return error_of_call; \
+  } while (false)
 
 namespace tf_adasum {
 
+// What the C interface finds itself.
 enum InterfaceError {
   kUnknownOperation = -1,
   kUnknownType = -2,
@@ -53,5 +60,3 @@ inline const char* InterfaceErrorString(int error) {
 }
 
 }  // namespace tf_adasum
-
-#endif  // TF_ADASUM_CUDA_ERRORS_H_

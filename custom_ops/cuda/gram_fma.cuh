@@ -1,7 +1,6 @@
 // A tile of the Gram matrix by fused multiply-adds: every thread multiplies all pairs of rows at
 // its own elements.
-#ifndef TF_ADASUM_CUDA_GRAM_FMA_CUH_
-#define TF_ADASUM_CUDA_GRAM_FMA_CUH_
+#pragma once
 
 #include "gram_sums.cuh"
 #include "gram_tiles.cuh"
@@ -97,5 +96,3 @@ class FmaTile {
 };
 
 }  // namespace tf_adasum
-
-#endif  // TF_ADASUM_CUDA_GRAM_FMA_CUH_

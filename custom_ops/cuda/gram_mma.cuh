@@ -8,9 +8,9 @@
 // 2t + 9 of two multiplications.
 //
 // Accuracy: products of 16-bit numbers are exact in float. A tensor core adds 16 of them at once
-// and truncates, so doubles take over after 8 multiplications: an error below 128·2^-24 however it does that.
-#ifndef TF_ADASUM_CUDA_GRAM_MMA_CUH_
-#define TF_ADASUM_CUDA_GRAM_MMA_CUH_
+// and truncates, so doubles take over after 8 multiplications: an error below 128·2^-24, whatever
+// the order of its additions.
+#pragma once
 
 #include "gram_tiles.cuh"
 #include "packets.cuh"
@@ -129,5 +129,3 @@ class MmaTile {
 };
 
 }  // namespace tf_adasum
-
-#endif  // TF_ADASUM_CUDA_GRAM_MMA_CUH_

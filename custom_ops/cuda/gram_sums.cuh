@@ -3,8 +3,7 @@
 //     sums.running[k] += x·y     at most kInnerProducts times
 //     sums.Flush()               then, by all lanes of the warp
 //     sums.Leave(out)            at the end: out[k] is the total of the warp
-#ifndef TF_ADASUM_CUDA_GRAM_SUMS_CUH_
-#define TF_ADASUM_CUDA_GRAM_SUMS_CUH_
+#pragma once
 
 #include "teams.cuh"
 
@@ -98,5 +97,3 @@ class GramSums<double, kCount> {
 };
 
 }  // namespace tf_adasum
-
-#endif  // TF_ADASUM_CUDA_GRAM_SUMS_CUH_

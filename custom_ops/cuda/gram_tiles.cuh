@@ -1,13 +1,15 @@
 // How a Gram matrix of many rows is cut into tiles, of which a thread block computes one.
 //
-//     rows 0..15   | D |              R = 40 rows in tiles of 16: three diagonal tiles (D), of
-//     which rows 16..31  | B | D |          only the lower triangle is needed, and three tiles
-//     below the rows 32..39  | B | B | D |      diagonal (B), which multiply two groups of rows
+//     rows  0..15  | D |
+//     rows 16..31  | B | D |
+//     rows 32..39  | B | B | D |
 //
-// Up to 16 rows (8 for doubles, and for 16-bit numbers without tensor cores) make one diagonal tile,
-// and every row is read once.
-#ifndef TF_ADASUM_CUDA_GRAM_TILES_CUH_
-#define TF_ADASUM_CUDA_GRAM_TILES_CUH_
+// Here R = 40 rows are cut into tiles of 16. A diagonal tile (D) multiplies a group of rows by
+// itself; only its lower triangle is needed. A tile below (B) multiplies two groups of rows.
+//
+// Up to 16 rows (8 for doubles, and for 16-bit numbers without tensor cores) make one diagonal
+// tile, and every row is read once.
+#pragma once
 
 #include "element_types.cuh"
 
@@ -59,5 +61,3 @@ __device__ __forceinline__ GramPosition TilePosition(int k) {
 }
 
 }  // namespace tf_adasum
-
-#endif  // TF_ADASUM_CUDA_GRAM_TILES_CUH_

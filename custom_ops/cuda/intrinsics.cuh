@@ -2,8 +2,7 @@
 // functions of the same names, so everything that it has to know about is here.
 //
 // No header of the CUDA toolkit is needed: NVRTC compiles this without an include path.
-#ifndef TF_ADASUM_CUDA_INTRINSICS_CUH_
-#define TF_ADASUM_CUDA_INTRINSICS_CUH_
+#pragma once
 
 #define TF_ADASUM_REGISTER_KERNEL(NAME)
 #define TF_ADASUM_SHARED_ARRAY(T, NAME, COUNT) __shared__ T NAME[COUNT]
@@ -124,5 +123,3 @@ __device__ __forceinline__ void MmaBFloat16(float (&d)[4], const unsigned (&a)[4
 #undef TF_ADASUM_MMA
 
 }  // namespace tf_adasum
-
-#endif  // TF_ADASUM_CUDA_INTRINSICS_CUH_

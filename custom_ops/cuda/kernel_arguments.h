@@ -11,8 +11,7 @@
 // b and c are split: each leaves its sums in a slot of the workspace. The others are whole
 // segments. Inside a partition, the pieces that a whole block works on come first (a, b | c, f),
 // then the small ones that take one warp each (d, e).
-#ifndef TF_ADASUM_CUDA_KERNEL_ARGUMENTS_H_
-#define TF_ADASUM_CUDA_KERNEL_ARGUMENTS_H_
+#pragma once
 
 namespace tf_adasum {
 
@@ -49,5 +48,3 @@ struct GramResults {
 };
 
 }  // namespace tf_adasum
-
-#endif  // TF_ADASUM_CUDA_KERNEL_ARGUMENTS_H_

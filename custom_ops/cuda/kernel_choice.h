@@ -1,6 +1,5 @@
 // Which kernel serves which type, number of rows and device, and what it is called (kernels.cu).
-#ifndef TF_ADASUM_CUDA_KERNEL_CHOICE_H_
-#define TF_ADASUM_CUDA_KERNEL_CHOICE_H_
+#pragma once
 
 #include <cstdint>
 #include <initializer_list>
@@ -81,5 +80,3 @@ inline GramKernels ChooseGramKernels(AdasumType type, int64_t row_count, int com
 }
 
 }  // namespace tf_adasum
-
-#endif  // TF_ADASUM_CUDA_KERNEL_CHOICE_H_

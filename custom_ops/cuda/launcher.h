@@ -2,8 +2,7 @@
 // the CPU for tests. No CUDA headers on either side.
 //
 // All functions that return an int return 0 or an error that LauncherErrorString explains.
-#ifndef TF_ADASUM_CUDA_LAUNCHER_H_
-#define TF_ADASUM_CUDA_LAUNCHER_H_
+#pragma once
 
 #include <cstdint>
 
@@ -41,5 +40,3 @@ int CopyToDevice(void* to, const void* from, int64_t size, void* stream);
 const char* LauncherErrorString(int error);
 
 }  // namespace tf_adasum
-
-#endif  // TF_ADASUM_CUDA_LAUNCHER_H_

@@ -1,7 +1,6 @@
 // Packets: what one instruction loads. 16 bytes where all addresses allow it (the "vector"
 // kernels), single elements elsewhere (the "scalar" kernels); the same loops serve both.
-#ifndef TF_ADASUM_CUDA_PACKETS_CUH_
-#define TF_ADASUM_CUDA_PACKETS_CUH_
+#pragma once
 
 #include "element_types.cuh"
 #include "thresholds.h"
@@ -93,5 +92,3 @@ struct PacketRange {
 };
 
 }  // namespace tf_adasum
-
-#endif  // TF_ADASUM_CUDA_PACKETS_CUH_

@@ -1,12 +1,13 @@
 // The two halves of the pairwise combination on a range of elements: sums, and weighted sum.
-#ifndef TF_ADASUM_CUDA_PAIRWISE_RANGES_CUH_
-#define TF_ADASUM_CUDA_PAIRWISE_RANGES_CUH_
+#pragma once
 
 #include "packets.cuh"
-#include "pairwise_coefficients.cuh"
 #include "teams.cuh"
 
 namespace tf_adasum {
+
+// Indices into the sums of a pair.
+enum { kSquareOfA = 0, kProduct = 1, kSquareOfB = 2, kPairSums = 3 };
 
 // Packets of each operand that a thread has in flight.
 constexpr int kPacketsToReduce = 4;
@@ -94,5 +95,3 @@ __device__ __forceinline__ void WriteCombined(const T* a, const T* b, T* combine
 }
 
 }  // namespace tf_adasum
-
-#endif  // TF_ADASUM_CUDA_PAIRWISE_RANGES_CUH_

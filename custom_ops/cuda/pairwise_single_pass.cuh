@@ -10,8 +10,7 @@
 //                 first      resident_begin                    last
 //
 // Example: 132 multiprocessors with 227 KiB each hold 2·3.7 million floats.
-#ifndef TF_ADASUM_CUDA_PAIRWISE_SINGLE_PASS_CUH_
-#define TF_ADASUM_CUDA_PAIRWISE_SINGLE_PASS_CUH_
+#pragma once
 
 #include "pairwise_two_passes.cuh"
 
@@ -100,5 +99,3 @@ __device__ __forceinline__ void PairwiseSinglePass(const T* a_N, const T* b_N, T
 }
 
 }  // namespace tf_adasum
-
-#endif  // TF_ADASUM_CUDA_PAIRWISE_SINGLE_PASS_CUH_

@@ -9,9 +9,9 @@
 // Example: a = [1, 0, 3], b = [0, 2, 3], segments = [0, 2, 3]
 //     segment 0: sums (1, 0, 4), coefficients (1, 1), combined [1, 2]
 //     segment 1: sums (9, 9, 9), coefficients (1/2, 1/2), combined [3]
-#ifndef TF_ADASUM_CUDA_PAIRWISE_TWO_PASSES_CUH_
-#define TF_ADASUM_CUDA_PAIRWISE_TWO_PASSES_CUH_
+#pragma once
 
+#include "../pairwise_coefficients.h"
 #include "kernel_arguments.h"
 #include "pairwise_ranges.cuh"
 #include "teams.cuh"
@@ -36,10 +36,14 @@ struct PairInGlobalMemory {
   }
 };
 
+__device__ __forceinline__ PairCoefficients CoefficientsOf(const double (&sums)[kPairSums]) {
+  return CoefficientsOfPair(sums[kSquareOfA], sums[kProduct], sums[kSquareOfB]);
+}
+
 __device__ __forceinline__ void LeaveSums(const Piece& piece, const double (&sums)[kPairSums],
                                           PairResults results) {
   if (piece.slot == kWholeSegment) {
-    const PairCoefficients coefficients = CombinePair(sums);
+    const PairCoefficients coefficients = CoefficientsOf(sums);
     double* of_segment = results.coefficients_S2 + static_cast<int64>(piece.segment) * 2;
     of_segment[0] = coefficients.of_a;
     of_segment[1] = coefficients.of_b;
@@ -69,7 +73,7 @@ __device__ __forceinline__ PairCoefficients CoefficientsOfSplit(const Piece& pie
     for (int k = 0; k < kPairSums; ++k) sums[k] += LoadThroughL2(results.slot_sums + at + k);
   }
   SumOverBlock<kThreads>(sums);
-  return CombinePair(sums);
+  return CoefficientsOf(sums);
 }
 
 // Pass 1 on one partition.
@@ -130,5 +134,3 @@ __device__ __forceinline__ void PairwiseCombine(const T* a_N, const T* b_N, T* c
 }
 
 }  // namespace tf_adasum
-
-#endif  // TF_ADASUM_CUDA_PAIRWISE_TWO_PASSES_CUH_

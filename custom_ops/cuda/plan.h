@@ -1,6 +1,5 @@
 // Divides the segments of a flat buffer into partitions of equal cost, one for each thread block.
-#ifndef TF_ADASUM_CUDA_PLAN_H_
-#define TF_ADASUM_CUDA_PLAN_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -53,5 +52,3 @@ class Partitions {
 };
 
 }  // namespace tf_adasum
-
-#endif  // TF_ADASUM_CUDA_PLAN_H_

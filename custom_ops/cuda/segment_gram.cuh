@@ -9,8 +9,7 @@
 // Example: R = 2, N = 3, segments = [0, 2, 3], rows = [[1, 2, 3], [4, 5, 6]]
 //     G[0] = [[1·1 + 2·2, 1·4 + 2·5], [14, 4·4 + 5·5]] = [[5, 14], [14, 41]]
 //     G[1] = [[9, 18], [18, 36]]
-#ifndef TF_ADASUM_CUDA_SEGMENT_GRAM_CUH_
-#define TF_ADASUM_CUDA_SEGMENT_GRAM_CUH_
+#pragma once
 
 #include "gram_tiles.cuh"
 #include "kernel_arguments.h"
@@ -35,9 +34,8 @@ __device__ __forceinline__ void LeaveGramSum(const Piece& piece,
   if (piece.slot == kWholeSegment) {
     WriteSymmetric(results.gram_SRR, piece.segment, rows.row_count, at, value);
   } else {
-    results
-        .slot_sums[piece.slot * TriangleSize(rows.row_count) + TriangleSize(at.row) + at.column] =
-        value;
+    double* slot_sums = results.slot_sums + piece.slot * TriangleSize(rows.row_count);
+    slot_sums[TriangleSize(at.row) + at.column] = value;
   }
 }
 
@@ -45,7 +43,7 @@ __device__ __forceinline__ void LeaveGramSum(const Piece& piece,
 template <typename Tile, typename T = typename Tile::Element>
 __device__ __forceinline__ void SegmentGram(const T* rows_RN, int64 row_stride, int row_count,
                                             const PartitionMap& map, GramResults results) {
-  TF_ADASUM_SHARED_ARRAY(double, warp_sums, kBlockWarps* Tile::kCount);
+  TF_ADASUM_SHARED_ARRAY(double, warp_sums, (kBlockWarps * Tile::kCount));
   double* const my_warp_sums = warp_sums + Warp() * Tile::kCount;
   const int tile_count = TileCount<Tile>(row_count);
   const int partition = static_cast<int>(blockIdx.x) / tile_count;
@@ -101,5 +99,3 @@ __device__ __forceinline__ void SegmentGramFinish(int row_count, const Partition
 }
 
 }  // namespace tf_adasum
-
-#endif  // TF_ADASUM_CUDA_SEGMENT_GRAM_CUH_

@@ -1,6 +1,5 @@
 // Threads that work together, a block or a warp, and sums over them in a fixed order.
-#ifndef TF_ADASUM_CUDA_TEAMS_CUH_
-#define TF_ADASUM_CUDA_TEAMS_CUH_
+#pragma once
 
 #include "thresholds.h"
 
@@ -37,7 +36,7 @@ __device__ __forceinline__ void SumOverWarp(double (&sums)[kCount]) {
 template <int kThreads, int kCount>
 __device__ __forceinline__ void SumOverBlock(double (&sums)[kCount]) {
   constexpr int kWarps = kThreads / kWarpThreads;
-  TF_ADASUM_SHARED_ARRAY(double, warp_sums, kWarps* kCount);
+  TF_ADASUM_SHARED_ARRAY(double, warp_sums, (kWarps * kCount));
   SumOverWarp(sums);
   if (Lane() == 0) {
 #pragma unroll
@@ -54,5 +53,3 @@ __device__ __forceinline__ void SumOverBlock(double (&sums)[kCount]) {
 }
 
 }  // namespace tf_adasum
-
-#endif  // TF_ADASUM_CUDA_TEAMS_CUH_

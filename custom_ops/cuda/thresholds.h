@@ -1,7 +1,6 @@
 // Every size that decides how work is divided, in one place: block sizes, thresholds between
 // algorithms, grains of the partition. Host and device code include it.
-#ifndef TF_ADASUM_CUDA_THRESHOLDS_H_
-#define TF_ADASUM_CUDA_THRESHOLDS_H_
+#pragma once
 
 namespace tf_adasum {
 
@@ -76,5 +75,3 @@ constexpr int kMmaCapability = 80;
 constexpr int kMostRows = 32767;
 
 }  // namespace tf_adasum
-
-#endif  // TF_ADASUM_CUDA_THRESHOLDS_H_

@@ -4,11 +4,10 @@
 //
 // Bytes: every row is read once and the result written once, (R + 1)·N·sizeof(T).
 //
-// Example: R = 2, segments = [0, 2, 3], rows = [[1, 2, 3], [4, 5, 6]], coefficients = [[1, 1], [2,
-// 0]]
+// Example: R = 2, segments = [0, 2, 3], rows = [[1, 2, 3], [4, 5, 6]],
+//          coefficients = [[1, 1], [2, 0]]
 //     combined = [1 + 4, 2 + 5, 2·3] = [5, 7, 6]
-#ifndef TF_ADASUM_CUDA_WEIGHTED_SUM_CUH_
-#define TF_ADASUM_CUDA_WEIGHTED_SUM_CUH_
+#pragma once
 
 #include "kernel_arguments.h"
 #include "packets.cuh"
@@ -82,5 +81,3 @@ __device__ __forceinline__ void SegmentWeightedSum(const T* rows_RN, int64 row_s
 }
 
 }  // namespace tf_adasum
-
-#endif  // TF_ADASUM_CUDA_WEIGHTED_SUM_CUH_

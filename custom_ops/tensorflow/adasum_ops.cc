@@ -1,8 +1,7 @@
-// The interface of the three operations: names, types, shapes and documentation. The kernels are in
-// ../kernels.
+// The interface of the three operations: names, types, shapes and documentation.
 //
 // Shape letters: S segments, R rows (replicas), N elements in a row.
-#include "op_names.h"
+#include "registration.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
@@ -60,7 +59,7 @@ REGISTER_OP(TF_ADASUM_PAIRWISE_COMBINE)
     .Input("b: T")
     .Input("segments: int64")
     .Output("combined: T")
-    .Attr("T: {float, double, half, bfloat16}")
+    .Attr("T: " TF_ADASUM_TYPES)
     .SetShapeFn(PairwiseCombineShape)
     .Doc(R"doc(
 Combines two tensors by Adasum, segment by segment.
@@ -84,7 +83,7 @@ REGISTER_OP(TF_ADASUM_SEGMENT_GRAM)
     .Input("rows: T")
     .Input("segments: int64")
     .Output("gram: double")
-    .Attr("T: {float, double, half, bfloat16}")
+    .Attr("T: " TF_ADASUM_TYPES)
     .SetShapeFn(SegmentGramShape)
     .Doc(R"doc(
 Computes the inner products of all pairs of rows, segment by segment.
@@ -104,7 +103,7 @@ REGISTER_OP(TF_ADASUM_SEGMENT_WEIGHTED_SUM)
     .Input("coefficients: double")
     .Input("segments: int64")
     .Output("combined: T")
-    .Attr("T: {float, double, half, bfloat16}")
+    .Attr("T: " TF_ADASUM_TYPES)
     .SetShapeFn(SegmentWeightedSumShape)
     .Doc(R"doc(
 Computes a linear combination of the rows, segment by segment.

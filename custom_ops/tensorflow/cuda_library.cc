@@ -29,16 +29,16 @@ Opened Open() {
   const std::string path = OwnFolder() + kFileName;
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
-    opened.status = absl::FailedPreconditionError(absl::StrCat(
-        "tf_adasum's CUDA kernels cannot be loaded: ", dlerror(),
-        ". `python -m tf_adasum.doctor` tells more."));
+    opened.status = absl::FailedPreconditionError(
+        absl::StrCat("tf_adasum's CUDA kernels cannot be loaded: ", dlerror(),
+                     ". `python -m tf_adasum.doctor` tells more."));
     return opened;
   }
   const auto find = [&](const char* name, auto* function) {
     void* symbol = dlsym(handle, name);
     if (symbol == nullptr) {
-      opened.status = absl::FailedPreconditionError(absl::StrCat(
-          path, " has no ", name, ": it belongs to another version of tf_adasum."));
+      opened.status = absl::FailedPreconditionError(
+          absl::StrCat(path, " has no ", name, ": it belongs to another version of tf_adasum."));
     }
     *function = reinterpret_cast<std::remove_pointer_t<decltype(function)>>(symbol);
   };

@@ -2,8 +2,7 @@
 //
 // This library itself holds no CUDA symbol, so one build of it loads into TensorFlow with and
 // without GPUs. The CUDA library lies beside it; see ../cuda/adasum_cuda.h.
-#ifndef TF_ADASUM_GPU_CUDA_LIBRARY_H_
-#define TF_ADASUM_GPU_CUDA_LIBRARY_H_
+#pragma once
 
 #include "../cuda/adasum_cuda.h"
 #include "absl/status/status.h"
@@ -30,5 +29,3 @@ struct CudaLibrary {
 absl::Status GetCudaLibrary(const CudaLibrary** library);
 
 }  // namespace tf_adasum
-
-#endif  // TF_ADASUM_GPU_CUDA_LIBRARY_H_

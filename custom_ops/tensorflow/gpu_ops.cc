@@ -1,8 +1,15 @@
 // The three operations on a GPU: checks the arguments, allocates, and calls the CUDA library.
 //
 // `segments` lies in host memory, all else on the device. Nothing waits for the device.
-#include "op_arguments.h"
+#include <cstdint>
+#include <memory>
+
 #include "gpu_plans.h"
+#include "op_arguments.h"
+#include "registration.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/types.h"
 
 namespace tf_adasum {
 namespace {
@@ -21,8 +28,8 @@ constexpr AdasumType kTypeOf<Eigen::half> = ADASUM_FLOAT16;
 template <>
 constexpr AdasumType kTypeOf<Eigen::bfloat16> = ADASUM_BFLOAT16;
 
-// What a call needs besides its arguments. The workspace goes back to TensorFlow's allocator at once,
-// which hands memory out again in stream order.
+// What a call needs besides its arguments. The workspace goes back to TensorFlow's allocator at
+// once, which hands memory out again in stream order.
 struct Call {
   const CudaLibrary* library;
   std::shared_ptr<const GpuPlan> plan;
@@ -38,8 +45,6 @@ absl::Status Prepare(OpKernelContext* context, GpuPlans* plans, int64_t row_coun
   call->stream = StreamOf(context);
   return context->allocate_temp(tensorflow::DT_INT8, TensorShape({bytes}), &call->workspace);
 }
-
-}  // namespace
 
 template <typename T>
 class PairwiseCombineGpuOp : public tensorflow::OpKernel {
@@ -84,10 +89,10 @@ class SegmentGramGpuOp : public tensorflow::OpKernel {
     if (gram_SRR->NumElements() == 0) return;
     Call call;
     OP_REQUIRES_OK(context, Prepare(context, &plans_, row_count, segments, &call));
-    OP_REQUIRES_OK(context, call.library->StatusOf(call.library->segment_gram(
-                                call.plan->plan(), call.plan->map(), call.workspace.data(),
-                                rows_RN.data(), rows_RN.dim_size(1),
-                                gram_SRR->flat<double>().data(), call.stream)));
+    OP_REQUIRES_OK(context,
+                   call.library->StatusOf(call.library->segment_gram(
+                       call.plan->plan(), call.plan->map(), call.workspace.data(), rows_RN.data(),
+                       rows_RN.dim_size(1), gram_SRR->flat<double>().data(), call.stream)));
   }
 
  private:
@@ -107,40 +112,31 @@ class SegmentWeightedSumGpuOp : public tensorflow::OpKernel {
     OP_REQUIRES_OK(context, CheckSegments(segments, rows_RN.dim_size(1)));
     OP_REQUIRES_OK(context, CheckCoefficients(coefficients_SR, segments, rows_RN));
     Tensor* combined_N = nullptr;
-    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({rows_RN.dim_size(1)}),
-                                                     &combined_N));
+    OP_REQUIRES_OK(context,
+                   context->allocate_output(0, TensorShape({rows_RN.dim_size(1)}), &combined_N));
     if (combined_N->NumElements() == 0) return;
     Call call;
     OP_REQUIRES_OK(context, Prepare(context, &plans_, rows_RN.dim_size(0), segments, &call));
-    OP_REQUIRES_OK(context, call.library->StatusOf(call.library->segment_weighted_sum(
-                                call.plan->plan(), call.plan->map(), rows_RN.data(),
-                                rows_RN.dim_size(1), coefficients_SR.flat<double>().data(),
-                                combined_N->data(), call.stream)));
+    OP_REQUIRES_OK(context,
+                   call.library->StatusOf(call.library->segment_weighted_sum(
+                       call.plan->plan(), call.plan->map(), rows_RN.data(), rows_RN.dim_size(1),
+                       coefficients_SR.flat<double>().data(), combined_N->data(), call.stream)));
   }
 
  private:
   GpuPlans plans_;
 };
 
-}  // namespace tf_adasum
-
 // A test runs these kernels on the CPU, above an emulation of the CUDA library.
 #ifndef TF_ADASUM_GPU_KERNELS_ON
 #define TF_ADASUM_GPU_KERNELS_ON tensorflow::DEVICE_GPU
 #endif
 
-#define TF_ADASUM_REGISTER_GPU(OP, KERNEL, T)             \
-  REGISTER_KERNEL_BUILDER(Name(OP)                        \
-                              .Device(TF_ADASUM_GPU_KERNELS_ON) \
-                              .HostMemory("segments")     \
-                              .TypeConstraint<T>("T"),    \
-                          tf_adasum::KERNEL<T>)
-#define TF_ADASUM_REGISTER_GPU_KERNELS(T)                                        \
-  TF_ADASUM_REGISTER_GPU(TF_ADASUM_PAIRWISE_COMBINE, PairwiseCombineGpuOp, T);   \
-  TF_ADASUM_REGISTER_GPU(TF_ADASUM_SEGMENT_GRAM, SegmentGramGpuOp, T);           \
-  TF_ADASUM_REGISTER_GPU(TF_ADASUM_SEGMENT_WEIGHTED_SUM, SegmentWeightedSumGpuOp, T)
+#define TF_ADASUM_ON_GPU(OP) Name(OP).Device(TF_ADASUM_GPU_KERNELS_ON).HostMemory("segments")
+TF_ADASUM_REGISTER_KERNELS(TF_ADASUM_ON_GPU(TF_ADASUM_PAIRWISE_COMBINE), PairwiseCombineGpuOp);
+TF_ADASUM_REGISTER_KERNELS(TF_ADASUM_ON_GPU(TF_ADASUM_SEGMENT_GRAM), SegmentGramGpuOp);
+TF_ADASUM_REGISTER_KERNELS(TF_ADASUM_ON_GPU(TF_ADASUM_SEGMENT_WEIGHTED_SUM),
+                           SegmentWeightedSumGpuOp);
 
-TF_ADASUM_REGISTER_GPU_KERNELS(float);
-TF_ADASUM_REGISTER_GPU_KERNELS(double);
-TF_ADASUM_REGISTER_GPU_KERNELS(Eigen::half);
-TF_ADASUM_REGISTER_GPU_KERNELS(Eigen::bfloat16);
+}  // namespace
+}  // namespace tf_adasum

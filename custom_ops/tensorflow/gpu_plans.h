@@ -2,8 +2,7 @@
 //
 // A training step meets the same few shapes again and again, so a plan costs nothing in the long
 // run: no work on the host, no copy to the device.
-#ifndef TF_ADASUM_GPU_GPU_PLANS_H_
-#define TF_ADASUM_GPU_GPU_PLANS_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -58,5 +57,3 @@ class GpuPlans {
 void* StreamOf(tensorflow::OpKernelContext* context);
 
 }  // namespace tf_adasum
-
-#endif  // TF_ADASUM_GPU_GPU_PLANS_H_

@@ -1,60 +1,16 @@
-// What the three TensorFlow kernels share: checked arguments, raw rows, and TensorFlow's own
-// threads.
-#ifndef TF_ADASUM_KERNELS_OP_ARGUMENTS_H_
-#define TF_ADASUM_KERNELS_OP_ARGUMENTS_H_
+// Checks of the arguments, for the ops on CPUs and on GPUs. Errors say what was expected and what
+// was received.
+//
+// Shape letters: S segments, R rows (replicas), N elements in a row.
+#pragma once
 
 #include <cstdint>
-#include <functional>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "../cpu/chunks.h"
-#include "op_names.h"
-#include "../cpu/element_types.h"
-#include "../cpu/huge_pages.h"
-#include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
-#include "tensorflow/core/framework/types.h"
-#include "tensorflow/core/platform/denormal.h"
-#include "tensorflow/core/util/work_sharder.h"
 
 namespace tf_adasum {
-
-// The element type of the numeric code that has the bits of TensorFlow's type T.
-template <typename T>
-struct ElementOf {
-  using type = T;
-};
-template <>
-struct ElementOf<Eigen::half> {
-  using type = Half;
-};
-template <>
-struct ElementOf<Eigen::bfloat16> {
-  using type = BFloat16;
-};
-
-template <typename T>
-const typename ElementOf<T>::type* Elements(const tensorflow::Tensor& tensor) {
-  return reinterpret_cast<const typename ElementOf<T>::type*>(tensor.flat<T>().data());
-}
-
-template <typename T>
-typename ElementOf<T>::type* MutableElements(tensorflow::Tensor* tensor) {
-  PreferHugePages(tensor->data(), tensor->TotalBytes());
-  return reinterpret_cast<typename ElementOf<T>::type*>(tensor->flat<T>().data());
-}
-
-// The addresses of the rows of a [R, N] tensor.
-template <typename T>
-std::vector<const typename ElementOf<T>::type*> Rows(const tensorflow::Tensor& rows_RN) {
-  std::vector<const typename ElementOf<T>::type*> rows_R(rows_RN.dim_size(0));
-  for (size_t i = 0; i < rows_R.size(); ++i) {
-    rows_R[i] = Elements<T>(rows_RN) + i * rows_RN.dim_size(1);
-  }
-  return rows_R;
-}
 
 inline absl::Status CheckRows(const tensorflow::Tensor& rows) {
   if (rows.dims() != 2 || rows.dim_size(0) < 1) {
@@ -106,39 +62,11 @@ inline absl::Status CheckCoefficients(const tensorflow::Tensor& coefficients,
                                       const tensorflow::Tensor& rows) {
   const tensorflow::TensorShape expected({segments.dim_size(0) - 1, rows.dim_size(0)});
   if (coefficients.shape() != expected) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "coefficients: expected the shape [S, R] = ", expected.DebugString(), ", received ",
-        coefficients.shape().DebugString()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("coefficients: expected the shape [S, R] = ", expected.DebugString(),
+                     ", received ", coefficients.shape().DebugString()));
   }
   return absl::OkStatus();
 }
 
-// TensorFlow's worker threads flush subnormal numbers to zero, the thread that calls the kernel may
-// not. Results must not depend on the thread, and half-precision gradients use subnormals: keep
-// them everywhere.
-using KeepSubnormals = tensorflow::port::ScopedDontFlushDenormal;
-
-inline ParallelFor OnWorkerThreadsOf(tensorflow::OpKernelContext* context) {
-  const auto* workers = context->device()->tensorflow_cpu_worker_threads();
-  return [workers](int64_t total, int64_t cost, const std::function<void(int64_t, int64_t)>& work) {
-    tensorflow::Shard(workers->num_threads, workers->workers, total, cost,
-                      [&work](int64_t first, int64_t last) {
-                        const KeepSubnormals keep_subnormals;
-                        work(first, last);
-                      });
-  };
-}
-
 }  // namespace tf_adasum
-
-// Registers KERNEL<T> for every T on the CPU.
-#define TF_ADASUM_REGISTER_CPU(OP, KERNEL, T) \
-  REGISTER_KERNEL_BUILDER(                    \
-      Name(OP).Device(tensorflow::DEVICE_CPU).TypeConstraint<T>("T"), tf_adasum::KERNEL<T>)
-#define TF_ADASUM_REGISTER_CPU_KERNELS(OP, KERNEL)      \
-  TF_ADASUM_REGISTER_CPU(OP, KERNEL, float);            \
-  TF_ADASUM_REGISTER_CPU(OP, KERNEL, double);           \
-  TF_ADASUM_REGISTER_CPU(OP, KERNEL, Eigen::half);      \
-  TF_ADASUM_REGISTER_CPU(OP, KERNEL, Eigen::bfloat16)
-
-#endif  // TF_ADASUM_KERNELS_OP_ARGUMENTS_H_

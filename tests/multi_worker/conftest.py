@@ -10,7 +10,7 @@ HERE = pathlib.Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items):
-    """Brings the tests of a topology together, so that its group is started once."""
+    """Bring the tests of a topology together, so that its group is started once."""
     own = [item for item in items if item.path.parent == HERE]
     items[:] = [item for item in items if item.path.parent != HERE]
     items += sorted(own, key=topology_of)

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from scenarios import adascale as adascale_scenarios
-from support import optimizer_oracles
+from scenarios import adascale as scenarios
+from support import optimizer_oracles, stacks
 
 pytestmark = pytest.mark.feature(
     "`optimizers.AdaScale` around SGD: on replicas, on workers, accumulated, under a schedule"
@@ -13,12 +13,15 @@ pytestmark = pytest.mark.feature(
 ESTIMATES = {"rtol": 3e-6, "atol": 3e-6}
 WEIGHTS = {"rtol": 1e-5, "atol": 2e-6}
 
+# Gradients of a step: one of each replica, or two.
+ON_FOUR_REPLICAS = [4, pytest.param(8, marks=stacks.needs_accumulation)]
+
 
 def expected(count, schedule=False, momentum=0.9, scale=None, **options):
     """Estimates [steps, 4] and weights [n] after all steps, from the float64 oracle."""
-    gradients = adascale_scenarios.gradients_of(count)
+    gradients = scenarios.gradients_of(count)
     flat = np.concatenate([g.reshape(*g.shape[:2], -1) for g in gradients], axis=2)
-    initial = np.concatenate([v.ravel() for v in adascale_scenarios.initial_values()])
+    initial = np.concatenate([v.ravel() for v in scenarios.initial_values()])
     rate = (lambda step: 0.1 if step <= 20 else 0.05 if step <= 60 else 0.01) if schedule else 0.05
     oracle = optimizer_oracles.AdaScaleOracle(initial, rate, scale or count, momentum, **options)
     estimates = []
@@ -40,44 +43,47 @@ def check(results, count, **options):
             np.testing.assert_array_equal(copy, results[0]["weights"][0])
 
 
+@stacks.needs_accumulation
 @pytest.mark.parametrize("count", [2, 4, 8])
 @pytest.mark.parametrize("schedule", [False, True], ids=["constant", "schedule"])
 def test_accumulated_without_a_strategy(count, schedule):
-    check([adascale_scenarios.steps(None, count, schedule=schedule)], count, schedule=schedule)
+    check([scenarios.steps(None, count, schedule=schedule)], count, schedule=schedule)
 
 
+@stacks.needs_accumulation
 @pytest.mark.parametrize(
     "options", [{"smoothing": 0.9}, {"smoothing": 0.0}, {"debias": False}, {"scale": 9}], ids=str
 )
 def test_options(options):
-    check([adascale_scenarios.steps(None, 4, **options)], 4, **options)
+    check([scenarios.steps(None, 4, **options)], 4, **options)
 
 
 @pytest.mark.parametrize("group", ["1x4"], indirect=True, scope="module")
 class TestOnDevices:
-    @pytest.mark.parametrize("count", [4, 8])
+    @pytest.mark.parametrize("count", ON_FOUR_REPLICAS)
     @pytest.mark.parametrize("kind", ["own", "mirrored"])
     def test_replicas_and_accumulation(self, group, kind, count):
-        check(group.run("adascale.steps", count=count, kind=kind), count)
+        check(group.run(scenarios.steps, count=count, kind=kind), count)
 
     def test_schedule(self, group):
-        results = group.run("adascale.steps", count=4, schedule=True)
+        results = group.run(scenarios.steps, count=4, schedule=True)
         check(results, 4, schedule=True)
 
 
 @pytest.mark.parametrize("group", ["2x2"], indirect=True, scope="module")
-@pytest.mark.parametrize("count", [4, 8])
+@pytest.mark.parametrize("count", ON_FOUR_REPLICAS)
 def test_two_workers(group, count):
-    check(group.run("adascale.steps", count=count, schedule=True), count, schedule=True)
+    check(group.run(scenarios.steps, count=count, schedule=True), count, schedule=True)
 
 
 @pytest.mark.parametrize("group", ["2x2"], indirect=True, scope="module")
 def test_sends_one_number_in_the_same_all_reduce(group):
-    for result in group.run("adascale.collectives"):
+    for result in group.run(scenarios.collectives):
         assert result["adascale"][0] == result["sgd"][0] == group.devices
         assert result["adascale"][1] - result["sgd"][1] == 4 * group.devices
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", ["4x1"], indirect=True, scope="module")
 def test_four_workers(group):
-    check(group.run("adascale.steps", count=4, momentum=0.0), 4, momentum=0.0)
+    check(group.run(scenarios.steps, count=4, momentum=0.0), 4, momentum=0.0)

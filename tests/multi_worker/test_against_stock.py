@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scenarios import basics
 
 SAME_TOPOLOGY = pytest.mark.parametrize(
     "group, stock_group", [("2x1", "2x1"), ("3x1", "3x1")], indirect=True, scope="module"
@@ -11,8 +12,8 @@ SAME_TOPOLOGY = pytest.mark.parametrize(
 @SAME_TOPOLOGY
 @pytest.mark.parametrize("rule", ["adasum", "mean"])
 def test_other_reductions_are_the_stock_strategy_s(group, stock_group, rule):
-    ours = group.run("reduce_other_things", rule=rule)
-    stock = stock_group.run("reduce_other_things")
+    ours = group.run(basics.reduce_other_things, rule=rule)
+    stock = stock_group.run(basics.reduce_other_things)
     for own, expected in zip(ours, stock, strict=True):
         assert own.keys() == expected.keys()
         for name in expected:

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from scenarios import aggregation as scenarios
 from scenarios import basics
 from scenarios.aggregation import RULES, means_of_neighbours
-from support import oracle
+from support import oracle, stacks
 from support.worker_group import WorkerGroup
 
 # One rounding to the gradient's dtype, and for float32 sums of 1801 elements in between; plans of
@@ -57,9 +58,10 @@ def assert_combined(results, group, combine, rounding=ROUNDING):
 
 @pytest.mark.feature("radix plans, such as `radix_plan=[2, 2]`")
 @pytest.mark.parametrize(("group", "plan"), PLANS, indirect=["group"], scope="module")
+@pytest.mark.one_stack
 class TestPlans:
     def test_combines_as_the_tree_of_the_plan(self, group, plan):
-        results = group.run("aggregation.reduce_by_plan", radix_plan=plan)
+        results = group.run(scenarios.reduce_by_plan, radix_plan=plan)
         # pairwise_combine, which local pairs of pairs take, multiplies in float32.
         is_pairwise = group.workers == 1 and plan == [2, 2]
         rounding = ROUNDING | ({"float32": 2e-6} if is_pairwise else {})
@@ -69,7 +71,7 @@ class TestPlans:
         if group.workers == 1:
             pytest.skip("nothing is sent in one process")
         size = 96_000  # divisible by all replicas, and by the alignment of their shards
-        for sent in group.run("aggregation.elements_sent", size=size, radix_plan=plan):
+        for sent in group.run(scenarios.elements_sent, size=size, radix_plan=plan):
             assert (
                 sent["sent"].tolist()
                 == [2 * size * (group.replicas - 1) / group.replicas] * group.devices
@@ -77,6 +79,7 @@ class TestPlans:
 
 
 @on(["2x2"])
+@pytest.mark.one_stack
 class TestOnFourReplicas:
     @pytest.mark.feature("`local_reduction='mean'`: the rule across hosts")
     @pytest.mark.parametrize("averaged", [2, 4])
@@ -84,25 +87,24 @@ class TestOnFourReplicas:
         def combine(vectors):
             return oracle.adasum(means_of_neighbours(vectors, averaged))
 
-        results = group.run("aggregation.reduce_by_plan", averaged=averaged)
+        results = group.run(scenarios.reduce_by_plan, averaged=averaged)
         assert_combined(results, group, combine)
 
     @pytest.mark.feature("`wire_dtype`: gradients travel in 16 bits")
     @pytest.mark.parametrize(("wire_dtype", "unit"), [("bfloat16", 2.0**-8), ("float16", 2.0**-11)])
     def test_wire_dtypes_round_each_gradient_once(self, group, wire_dtype, unit):
-        results = group.run("aggregation.reduce_by_plan", wire_dtype=wire_dtype)
+        results = group.run(scenarios.reduce_by_plan, wire_dtype=wire_dtype)
         # Half a unit for each of four gradients and for the result, of the largest element;
         # coefficients sum up to at most 4.
         rounding = {dtype: max(8 * unit, other) for dtype, other in ROUNDING.items()}
         assert_combined(results, group, oracle.adasum, rounding)
-        exact = group.run("aggregation.reduce_by_plan")
+        exact = group.run(scenarios.reduce_by_plan)
         assert np.any(exact[0]["3.0"] != results[0]["3.0"]), "something was rounded"
 
     @pytest.mark.feature("the orthogonality of gradients as a read-out")
     @pytest.mark.parametrize("options", [{}, {"averaged": 2}, {"radix_plan": [2, 2]}], ids=str)
     def test_orthogonality_is_that_of_the_vectors(self, group, options):
-        scenario = "aggregation.orthogonality_of_known_gradients"
-        for result in group.run(scenario, **options):
+        for result in group.run(scenarios.orthogonality_of_known_gradients, **options):
             combined, separate = result["lengths"].T
             with np.errstate(invalid="ignore"):  # a variable without elements is NaN
                 expected = combined / separate
@@ -110,7 +112,7 @@ class TestOnFourReplicas:
 
     @pytest.mark.feature("a rule with non-finite coefficients is named, on all workers")
     def test_non_finite_coefficients_end_training_everywhere(self, group):
-        for result in group.run("aggregation.message_of_a_bad_rule"):
+        for result in group.run(scenarios.message_of_a_bad_rule):
             assert "NotFiniteForZero() returned coefficients that are not finite" in str(
                 result["message"]
             )
@@ -119,13 +121,13 @@ class TestOnFourReplicas:
 @on(["1x2", "2x2"])
 class TestTraining:
     def test_the_optimizer_gets_sparse_gradients(self, group):
-        for result in group.run("aggregation.kinds_of_gradients"):
+        for result in group.run(scenarios.kinds_of_gradients):
             assert sorted(set(result["kinds"])) == ["IndexedSlices", "SymbolicTensor"]
 
     @pytest.mark.feature("custom loops with a rule that has a state")
     @pytest.mark.parametrize("built", [True, False])
     def test_custom_loops_keep_the_state(self, group, built):
-        results = group.run("aggregation.custom_loop", built=built)
+        results = group.run(scenarios.custom_loop, built=built)
         for result in results:
             assert result["steps"].tolist() == [3]
             assert result["momentum"].shape == (1, group.replicas)
@@ -135,13 +137,12 @@ class TestTraining:
 
     @pytest.mark.feature("`callbacks.OrthogonalityTracker`")
     def test_identical_data_has_orthogonality_one_nth(self, group):
-        scenario = "aggregation.track_orthogonality"
-        for result in group.run(scenario, same_data=True):
+        for result in group.run(scenarios.track_orthogonality, same_data=True):
             assert result["steps"].tolist() == [1, 2, 3, 4, 5, 6]
             np.testing.assert_allclose(result["values"], 1 / group.replicas, rtol=1e-5)
 
     def test_orthogonality_reaches_the_logs_while_it_is_tracked(self, group):
-        results = group.run("aggregation.track_orthogonality", every=2)
+        results = group.run(scenarios.track_orthogonality, every=2)
         for result in results:
             values = result["values"]
             assert result["steps"].tolist() == [2, 4, 6]
@@ -156,25 +157,27 @@ class TestTraining:
 
 
 @on(["1x2"])
+@pytest.mark.one_stack
 def test_scenarios_find_the_strategy_as_it_was_made(group):
     """Groups are shared: what one scenario sets must not reach the next."""
-    group.run("reduce_gradients", rule="sum")
-    results = group.run("aggregation.reduce_as_constructed")
+    group.run(basics.reduce_gradients, rule="sum")
+    results = group.run(scenarios.reduce_as_constructed)
     assert_combined(results, group, oracle.adasum)
 
 
 @on(["2x1"])
+@pytest.mark.slow
 def test_orthogonality_with_several_steps_per_execution_and_eagerly(group):
-    scenario = "aggregation.track_orthogonality"
-    at_once = group.run(scenario, steps_per_execution=3)[0]
+    at_once = group.run(scenarios.track_orthogonality, steps_per_execution=3)[0]
     assert at_once["steps"].tolist() == [3, 6]
-    eager = group.run(scenario, run_eagerly=True)[0]
+    eager = group.run(scenarios.track_orthogonality, run_eagerly=True)[0]
     np.testing.assert_allclose(eager["values"][[2, 5]], at_once["values"], rtol=1e-4)
 
 
 @on(["2x1"])
+@pytest.mark.keras3_only("Keras 2 cannot load the state of metrics under any strategy")
 def test_a_file_without_the_state_starts_it_anew(group, tmp_path):
-    for result in group.run("aggregation.restore_other_state", folder=str(tmp_path)):
+    for result in group.run(scenarios.restore_other_state, folder=str(tmp_path)):
         assert "rule's state starts anew: the file holds none" in str(result["message"])
         assert np.isfinite(result["loss"]).all() and result["steps"].tolist() == [2]
 
@@ -183,8 +186,9 @@ def test_a_file_without_the_state_starts_it_anew(group, tmp_path):
 @pytest.mark.feature("a rule's state is saved with the model, and restored")
 @pytest.mark.parametrize("way", ["keras file", "weights", "checkpoint"])
 def test_restored_training_gives_the_same_numbers(group, way, tmp_path):
-    scenario = "aggregation.save_and_go_on"
-    for result in group.run(scenario, folder=str(tmp_path), rule="adacons", way=way):
+    for result in group.run(
+        scenarios.save_and_go_on, folder=str(tmp_path), rule="adacons", way=way
+    ):
         assert result["restored steps"].tolist() == [4] and result["restored momentum"].all()
         names = [name[9:] for name in result if name.startswith("unbroken ")]
         assert {"weight0", "momentum", "steps"} <= set(names)
@@ -195,16 +199,18 @@ def test_restored_training_gives_the_same_numbers(group, way, tmp_path):
 
 
 @on(["2x1"])
+@stacks.needs_own_backups
 def test_a_backup_of_the_state_reaches_all_workers(group, tmp_path):
-    results = group.run("aggregation.restore_backup", folder=str(tmp_path))
+    results = group.run(scenarios.restore_backup, folder=str(tmp_path))
     assert results[0]["steps"].tolist() == [9]
     for name, value in results[0].items():
         np.testing.assert_array_equal(results[1][name], value, err_msg=name)
 
 
 @on(["2x1"])
+@pytest.mark.one_stack
 def test_groups_that_differ_between_workers_are_refused(group):
-    for result in group.run("aggregation.different_groups"):
+    for result in group.run(scenarios.different_groups):
         assert "in the same groups" in str(result["message"])
         assert "in group" in str(result["message"])
 
@@ -225,9 +231,8 @@ ON_HOSTS_WITH_TWO_DEVICES = ["adasum", "adasum model", "adacons groups", "mean"]
     scope="module",
 )
 def test_an_embedding_trains_as_its_dense_twin(group, rule):
-    scenario = "aggregation.train_text_model"
-    sparse = group.run(scenario, rule=rule)
-    dense = group.run(scenario, rule=rule, one_hot=True)
+    sparse = group.run(scenarios.train_text_model, rule=rule)
+    dense = group.run(scenarios.train_text_model, rule=rule, one_hot=True)
     assert sparse[0].keys() == dense[0].keys()
     for actual in sparse:
         for name, expected in dense[0].items():
@@ -241,19 +246,20 @@ def test_an_embedding_trains_as_its_dense_twin(group, rule):
 def test_an_embedding_in_a_loop_on_the_device(group):
     """Each iteration sends another number of rows."""
     one_by_one, together = (
-        group.run("aggregation.train_text_model", rule="adasum", together=number)
-        for number in (1, 3)
+        group.run(scenarios.train_text_model, rule="adasum", together=number) for number in (1, 3)
     )
     for name in one_by_one[0]:
         np.testing.assert_array_equal(together[1][name], one_by_one[0][name], err_msg=name)
 
 
+@pytest.mark.slow
+@pytest.mark.one_stack
 def test_workers_share_a_host_if_their_addresses_do(tmp_path):
     options = {"local_reduction": "mean", "radix_plan": [2]}
     hosts = ["127.0.0.1", "127.0.0.2"]
     group = WorkerGroup(2, 2, tmp_path, hosts=hosts, options=options)
     try:
-        results = group.run("aggregation.reduce_as_constructed")
+        results = group.run(scenarios.reduce_as_constructed)
     finally:
         group.close()
     assert_combined(results, group, lambda vectors: oracle.adasum(means_of_neighbours(vectors, 2)))

@@ -1,18 +1,17 @@
 """A training that is broken off goes on as if it had not been, from one file, whoever has it."""
 
-import numpy as np
 import pytest
-from scenarios import backup as backup_scenarios
+
+pytest.importorskip("keras", minversion="3")  # Keras 2 backs up all workers by itself
+
+import numpy as np
+from scenarios import backup as scenarios
 
 FEATURE = "`callbacks.BackupAndRestore`: broken off anywhere, goes on bit for bit"
 
 
 def on(*topologies):
     return pytest.mark.parametrize("group", topologies, indirect=True, scope="module")
-
-
-def run(group, scenario, **arguments):
-    return group.run(f"backup.{scenario}", **arguments)
 
 
 def assert_same(actual, expected, without=("epochs", "batches", "warnings", "log")):
@@ -35,7 +34,7 @@ def assert_goes_on(actual, expected, batches):
 def batches_from(epoch, batch, per_epoch=6, together=1):
     return [
         100 * each + number + together - 1
-        for each in range(epoch, backup_scenarios.EPOCHS)
+        for each in range(epoch, scenarios.EPOCHS)
         for number in range(batch if each == epoch else 0, per_epoch, together)
     ]
 
@@ -45,11 +44,11 @@ def backups_in(folder):
 
 
 def goes_on_as_unbroken(group, tmp_path, at, batches, plain=False, only_worker_0=False, **options):
-    """Breaks off after the batch `at`, and expects these batches from the restart on."""
-    expected = run(group, "train_unbroken", folder=str(tmp_path / "unbroken"), **options)
+    """Break off after the batch `at`, and expect these batches from the restart on."""
+    expected = group.run(scenarios.train_unbroken, folder=str(tmp_path / "unbroken"), **options)
     callbacks = {"plain": plain, "only_worker_0": only_worker_0}
     folder = str(tmp_path / ("{rank}" if only_worker_0 else "broken"))
-    results = run(group, "break_off_and_go_on", folder=folder, at=at, **callbacks, **options)
+    results = group.run(scenarios.break_off_and_go_on, folder=folder, at=at, **callbacks, **options)
     for actual, unbroken in zip(results, expected, strict=True):
         assert_goes_on(actual, unbroken, batches)
         assert "backup" not in str(actual["warnings"]).lower()
@@ -100,6 +99,7 @@ class TestGoingOn:
         goes_on_as_unbroken(group, tmp_path, [1, 3], batches, together=2, save_freq=4)
 
     @on("1x2")
+    @pytest.mark.slow
     def test_after_an_epoch(self, group, tmp_path):
         goes_on_as_unbroken(group, tmp_path, [2, 1], batches_from(2, 0, 2), data="shuffled steps")
 
@@ -116,7 +116,7 @@ class TestFiles:
         "`callbacks.BackupAndRestore`: a damaged file, one on another worker, none"
     )
     def test_whose_backup_it_is_and_how_good(self, group, tmp_path):
-        run(group, "break_off", folder=str(tmp_path / "0"), at=[2, 1])
+        group.run(scenarios.break_off, folder=str(tmp_path / "0"), at=[2, 1])
         names = ["epoch-1-batch-0.backup", "epoch-2-batch-0.backup"]
         assert backups_in(tmp_path / "0") == names
         newest = tmp_path / "0" / names[1]
@@ -124,7 +124,7 @@ class TestFiles:
         # Worker 1 becomes the one with the backups.
         (tmp_path / "0").rename(tmp_path / "1")
         options = {"folder": str(tmp_path / "{rank}"), "epochs": 2, "delete_checkpoint": False}
-        own, other = run(group, "go_on", **options)
+        own, other = group.run(scenarios.go_on, **options)
         assert_same(other, own)
         assert own["epochs"].tolist() == other["epochs"].tolist() == [1]
         assert own["warnings"] == "" and "epoch-2-batch-0.backup is cut off" in str(
@@ -134,20 +134,20 @@ class TestFiles:
     def test_if_none_is_good_all_are_told(self, group, tmp_path):
         (tmp_path / "1").mkdir()
         (tmp_path / "1" / "epoch-1-batch-0.backup").write_bytes(b"")
-        own, other = run(group, "message_of_going_on", folder=str(tmp_path / "{rank}"))
+        own, other = group.run(scenarios.message_of_going_on, folder=str(tmp_path / "{rank}"))
         assert str(own["message"]).startswith("DamagedBackup: No backup can be read")
         assert "1/epoch-1-batch-0.backup is cut off" in str(other["message"])
 
     def test_another_model_is_refused_on_all(self, group, tmp_path):
-        run(group, "break_off", folder=str(tmp_path / "of adam"), at=[1, 1])
+        group.run(scenarios.break_off, folder=str(tmp_path / "of adam"), at=[1, 1])
         options = {"folder": str(tmp_path / "of adam"), "kind": "adacons"}
-        for each in run(group, "message_of_going_on", **options):
+        for each in group.run(scenarios.message_of_going_on, **options):
             assert "epoch-1-batch-0.backup is the backup of another optimizer" in str(
                 each["message"]
             )
 
     def test_a_second_training_starts_at_the_beginning(self, group, tmp_path):
         options = {"folder": str(tmp_path / "backup")}
-        for each in run(group, "second_fit_starts_at_the_beginning", **options):
+        for each in group.run(scenarios.second_fit_starts_at_the_beginning, **options):
             assert each["0"].tolist() == each["1"].tolist() == [0, 1]
             assert not each["left"]

@@ -6,7 +6,7 @@ import pathlib
 import keras
 import numpy as np
 import pytest
-from scenarios import callback as callback_scenarios
+from scenarios import callbacks as scenarios
 from support import stacks
 
 from tf_adasum.workers import callbacks as worker_callbacks
@@ -17,10 +17,6 @@ BACKUPS = ["chief"] if stacks.IS_KERAS_2 else ["epoch-3-batch-0.backup"]
 
 def on(*topologies):
     return pytest.mark.parametrize("group", topologies, indirect=True, scope="module")
-
-
-def run(group, scenario, **arguments):
-    return group.run(f"callback.{scenario}", **arguments)
 
 
 def assert_same(actual, expected):
@@ -51,18 +47,20 @@ def assert_written_once(folder, results, epochs, backups):
 class TestFiles:
     @on("2x1")
     def test_worker_0_alone_writes_to_a_common_folder(self, group, tmp_path):
-        results = run(group, "train_with_files", folder=str(tmp_path), epochs=3)
+        results = group.run(scenarios.train_with_files, folder=str(tmp_path), epochs=3)
         assert_written_once(tmp_path, results, epochs=3, backups=BACKUPS)
 
     @on("2x1")
+    @pytest.mark.keras3_only("all workers of Keras 2 write, the others to temporary files")
     def test_the_other_worker_writes_nothing_to_a_folder_of_its_own(self, group, tmp_path):
-        run(group, "train_with_files", folder=str(tmp_path / "{rank}"), epochs=1)
+        group.run(scenarios.train_with_files, folder=str(tmp_path / "{rank}"), epochs=1)
         assert list((tmp_path / "1").iterdir()) == []
         assert len(files_below(tmp_path / "0")) >= 5
 
     @on("1x2")
+    @pytest.mark.keras3_only("BackupAndRestore of Keras 2 has other files")
     def test_one_process_writes_as_ever(self, group, tmp_path):
-        results = run(group, "train_with_files", folder=str(tmp_path), epochs=2)
+        results = group.run(scenarios.train_with_files, folder=str(tmp_path), epochs=2)
         backups = ["latest.weights.h5", "training_metadata.json"]  # Keras's own
         assert_written_once(tmp_path, results, epochs=2, backups=backups)
 
@@ -70,7 +68,7 @@ class TestFiles:
 class TestList:
     @on("2x1")
     def test_on_two_workers(self, group, tmp_path):
-        own, other = run(group, "names_in_list", folder=str(tmp_path / "{rank}"))
+        own, other = group.run(scenarios.names_in_list, folder=str(tmp_path / "{rank}"))
         of_worker_0, of_all = WRITING, ["EarlyStopping"]
         if stacks.IS_KERAS_2:  # there all workers write models, the others to temporary files
             of_worker_0, of_all = WRITING[1:], ["ModelCheckpoint", "BackupAndRestore", *of_all]
@@ -80,12 +78,15 @@ class TestList:
 
     @on("1x2")
     def test_in_one_process(self, group, tmp_path):
-        (own,) = run(group, "names_in_list", folder=str(tmp_path))
+        (own,) = group.run(scenarios.names_in_list, folder=str(tmp_path))
         assert [*own["names"]] == [*WRITING, "BackupAndRestore", "EarlyStopping"]
 
     def test_under_no_strategy(self, tmp_path):
         worker_callbacks.install()
-        given = callback_scenarios.callbacks_that_write(tmp_path)
+        once = keras.callbacks.CallbackList.set_model
+        worker_callbacks.install()
+        assert keras.callbacks.CallbackList.set_model is once
+        given = scenarios.callbacks_that_write(tmp_path)
         model = keras.Sequential([keras.layers.Input([1]), keras.layers.Dense(1)])
         assert keras.callbacks.CallbackList(given, model=model).callbacks == given
 
@@ -96,17 +97,17 @@ class TestList:
 @on("2x1")
 class TestStopping:
     def test_early_stopping(self, group):
-        results = run(group, "train_until_stopped", early=True)
+        results = group.run(scenarios.train_until_stopped, early=True)
         assert_same(results[1], results[0])
         assert results[0]["epochs"].tolist() == [0, 1]
 
     def test_one_worker_stops_all(self, group):
-        results = run(group, "train_until_stopped", rank=1, epoch=1)
+        results = group.run(scenarios.train_until_stopped, rank=1, epoch=1)
         assert_same(results[1], results[0])
         assert results[0]["epochs"].tolist() == [0, 1]
 
     def test_other_callbacks_do_the_same_on_all(self, group):
-        results = run(group, "train_with_other_callbacks")
+        results = group.run(scenarios.train_with_other_callbacks)
         assert_same(results[1], results[0])
         # Each epoch halves the rate, and from the second on ReduceLROnPlateau does so once more.
         np.testing.assert_allclose(results[0]["rate"], [0.005, 0.00125, 0.0003125], rtol=1e-6)
@@ -115,10 +116,11 @@ class TestStopping:
 @pytest.fixture(scope="module")
 def unbroken(group):
     """The state that worker 0 has at the end of a training without interruption."""
-    return run(group, "train_unbroken")[0]
+    return group.run(scenarios.train_unbroken)[0]
 
 
 @on("2x1")
+@stacks.needs_own_backups
 class TestRestoring:
     @pytest.mark.parametrize(
         "folder, options",
@@ -128,14 +130,14 @@ class TestRestoring:
     @pytest.mark.feature("`BackupAndRestore`: worker 0's backup reaches all")
     def test_interrupted_training_equals_unbroken(self, group, unbroken, tmp_path, folder, options):
         folder = str(tmp_path / folder)
-        for actual in run(group, "train_interrupted", folder=folder, **options):
+        for actual in group.run(scenarios.train_interrupted, folder=folder, **options):
             assert actual.pop("epochs").tolist() == [2, 3]
             assert_same(actual, unbroken)
         # The training has ended: no backup is left, and worker 1 has never written one.
         assert files_below(tmp_path) == []
 
     def test_in_a_custom_loop(self, group, tmp_path):
-        for actual in run(group, "restore_in_custom_loop", folder=str(tmp_path / "{rank}")):
+        for actual in group.run(scenarios.restore_in_custom_loop, folder=str(tmp_path / "{rank}")):
             assert actual.pop("epoch") == 2
             assert len(actual) > 10 and all(actual.values())
 
@@ -143,8 +145,8 @@ class TestRestoring:
 @on("2x2")
 @pytest.mark.parametrize("piece_bytes", [8, 64 * 2**20])
 def test_every_bit_of_every_dtype_is_shared(group, piece_bytes):
-    expected = [value.tobytes() for value in callback_scenarios.values_of(0)]
-    for actual in run(group, "share_state", piece_bytes=piece_bytes):
+    expected = [value.tobytes() for value in scenarios.values_of(0)]
+    for actual in group.run(scenarios.share_state, piece_bytes=piece_bytes):
         assert actual.pop("epoch") == 5
         assert len(actual) == len(expected) * group.devices
         for name, value in actual.items():

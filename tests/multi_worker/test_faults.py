@@ -44,6 +44,7 @@ def test_a_process_that_ends(tmp_path, fault, moment, victim, workers):
 
 
 @faults_are_named
+@pytest.mark.one_stack
 def test_a_stopped_process(tmp_path):
     outcome = only(faults.play(tmp_path, fault="stop", moment="step", timeout=TIMEOUT))
     assert_ends(outcome, "worker 1 (", "was lost: it has been silent for", within=TIMEOUT + AT_ONCE)
@@ -58,6 +59,7 @@ def test_a_stopped_process(tmp_path):
         pytest.param("data", True, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.one_stack
 def test_an_exception_on_one_worker(tmp_path, moment, lingers):
     outcome = only(faults.play(tmp_path, fault="raise", moment=moment, lingers=lingers))
     verb = "failed" if lingers else "has ended"
@@ -66,12 +68,14 @@ def test_an_exception_on_one_worker(tmp_path, moment, lingers):
 
 
 @pytest.mark.slow
+@pytest.mark.one_stack
 def test_a_script_that_ends_early(tmp_path):
     outcome = only(faults.play(tmp_path, fault="exit", moment="epoch"))
     assert_ends(outcome, "worker 1 (", "has ended, and worker 0 waits for it", within=AT_ONCE + 4)
 
 
 @faults_are_named
+@pytest.mark.one_stack
 def test_a_worker_that_is_alive_and_does_not_come(tmp_path):
     outcome = only(faults.play(tmp_path, fault="sleep", moment="step", timeout=TIMEOUT))
     place = "which is at faulty_worker.py:"
@@ -79,6 +83,7 @@ def test_a_worker_that_is_alive_and_does_not_come(tmp_path):
 
 
 @faults_are_named
+@pytest.mark.one_stack
 def test_workers_that_make_different_calls(tmp_path):
     outcome = only(faults.play(tmp_path, fault="differ", moment="step"))
     place = "worker 1 is at faulty_worker.py:"
@@ -86,12 +91,14 @@ def test_workers_that_make_different_calls(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.one_stack
 def test_a_worker_that_does_not_build_the_model(tmp_path):
     outcome = only(faults.play(tmp_path, fault="sleep", moment="build", timeout=TIMEOUT))
     assert_ends(outcome, "worker 1 (", within=TIMEOUT + AT_ONCE, error="UnavailableError")
 
 
 @pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.one_stack
 def test_a_process_that_ends_while_tensorflow_starts(tmp_path, victim):
     """Python cannot run meanwhile: where TensorFlow does not return, the guard ends the worker."""
     timeout = 20

@@ -4,7 +4,8 @@ import functools
 
 import numpy as np
 import pytest
-from scenarios import gain as gain_scenarios
+from scenarios import gain_callbacks as scenarios
+from support import stacks
 
 # Gradients are float32, and the weights that they are taken at differ by roundings of five to ten
 # steps with momentum.
@@ -27,13 +28,14 @@ def assert_same_on_all_replicas(results):
 @functools.cache
 def accumulated(count):
     """The same small batches, one after the other in one process."""
-    return gain_scenarios.fit_until_stopped(None, count)
+    return scenarios.fit_until_stopped(None, count)
 
 
 @on("1x2", "2x1", "2x2")
+@stacks.needs_accumulation
 @pytest.mark.feature("`GainTracker`, `StopAtScaleInvariantStep`: all stop after the same step")
 def test_all_measure_the_same_and_stop_together(group):
-    results = group.run("gain.fit_until_stopped", count=group.replicas)
+    results = group.run(scenarios.fit_until_stopped, count=group.replicas)
     assert_same_on_all_replicas(results)
     actual, expected = results[0], accumulated(group.replicas)
     assert actual.keys() >= {"log loss", "log gain", "log scale_invariant_steps"}
@@ -44,26 +46,26 @@ def test_all_measure_the_same_and_stop_together(group):
 
     gains = actual["measured gain"]
     assert (gains > 1.05).all() and (gains < group.replicas - 0.05).any()
-    assert gains.sum() >= gain_scenarios.TOTAL > gains[:-1].sum()
+    assert gains.sum() >= scenarios.TOTAL > gains[:-1].sum()
     # It has ended within an epoch, and that one has its logs, too.
     epochs = len(actual["log loss"])
-    assert len(gains) % gain_scenarios.UPDATES != 0
-    assert epochs == -(-len(gains) // gain_scenarios.UPDATES) > 1
+    assert len(gains) % scenarios.UPDATES != 0
+    assert epochs == -(-len(gains) // scenarios.UPDATES) > 1
 
 
 @on("2x1")
 @pytest.mark.feature("`ElasticScale`: scale and batch change on all workers")
 def test_scale_and_batch_change_on_all_workers(group):
-    results = group.run("gain.fit_with_elastic_scale")
+    results = group.run(scenarios.fit_with_elastic_scale)
     assert_same_on_all_replicas(results)
     scales, gains, rows = results[0]["steps"].T
     expected = [
         scale
-        for scale in gain_scenarios.ELASTIC.values()
-        for _ in range(gain_scenarios.ELASTIC_ROWS // (gain_scenarios.ELASTIC_SMALL_BATCH * scale))
+        for scale in scenarios.ELASTIC.values()
+        for _ in range(scenarios.ELASTIC_ROWS // (scenarios.ELASTIC_SMALL_BATCH * scale))
     ]
     np.testing.assert_array_equal(scales, expected)
-    own_rows = np.array(expected) * gain_scenarios.ELASTIC_SMALL_BATCH // group.workers
+    own_rows = np.array(expected) * scenarios.ELASTIC_SMALL_BATCH // group.workers
     np.testing.assert_array_equal(np.diff(rows, prepend=0), own_rows)
     assert results[0]["epochs"].tolist() == [0, 1, 2]
     assert (gains <= scales).all() and gains[scales == 4].max() > 2

@@ -4,7 +4,8 @@ import functools
 
 import numpy as np
 import pytest
-from scenarios import model as model_scenarios
+from scenarios import models as scenarios
+from support import stacks
 
 # The same sums in another order, over about ten steps.
 FLOAT32_STEPS = {"rtol": 2e-5, "atol": 2e-6}
@@ -40,8 +41,9 @@ def assert_learns(results, remaining, loss="loss"):
 @everywhere()
 @pytest.mark.feature("Keras's own tests of distribution, re-stated")
 class TestWhatKerasTests:
+    @pytest.mark.keras3_only("variables of Keras 3")
     def test_variables_are_mirrored(self, group):
-        for actual in group.run("model.make_variables"):
+        for actual in group.run(scenarios.make_variables):
             assert list(actual["classes"]) == ["MirroredVariable"] * 2
             assert actual["copies"] == group.devices
             assert list(actual["aggregations"]) == ["NONE", "SUM"]
@@ -49,13 +51,14 @@ class TestWhatKerasTests:
             np.testing.assert_array_equal(actual["seeds"], [[42, 0]] * group.devices)
 
     def test_each_replica_runs_the_model_on_its_own_values(self, group):
-        for worker, actual in enumerate(group.run("model.call_in_replicas")):
+        for worker, actual in enumerate(group.run(scenarios.call_in_replicas)):
             first = worker * group.devices
             expected = [np.full([8, 2], 4.0 * (first + local)) for local in range(group.devices)]
             np.testing.assert_array_equal(actual["outputs"], expected)
 
+    @pytest.mark.keras3_only("the iterator of Keras 3 by itself")
     def test_an_epoch_gives_every_row_to_one_replica(self, group):
-        results = group.run("model.iterate_over_epoch", rows=100, batch_size=16)
+        results = group.run(scenarios.iterate_over_epoch, rows=100, batch_size=16)
         for step in range(7):
             batch = [
                 actual[f"{step}.{local}"] for actual in results for local in range(group.devices)
@@ -66,28 +69,28 @@ class TestWhatKerasTests:
 
     def test_a_shuffled_epoch_gives_every_row_to_one_replica(self, group):
         arguments = {"rows": 48, "batch_size": 8}
-        for actual in group.run("model.rows_of_shuffled_epoch", **arguments):
+        for actual in group.run(scenarios.rows_of_shuffled_epoch, **arguments):
             np.testing.assert_array_equal(actual["seen"], np.ones(48))
 
 
 @everywhere(["1x2"])
 class TestAsOnOneDevice:
     def test_the_optimizer_does_what_it_does_on_one_device(self, group):
-        expected = model_scenarios.apply_gradients(None)
-        for actual in group.run("model.apply_gradients"):
+        expected = scenarios.apply_gradients(None)
+        for actual in group.run(scenarios.apply_gradients):
             assert_close(actual, expected)
 
     def test_a_regularizer_does_what_it_does_on_one_device(self, group):
-        expected = model_scenarios.fit_with_regularizer(None)
-        for actual in group.run("model.fit_with_regularizer"):
+        expected = scenarios.fit_with_regularizer(None)
+        for actual in group.run(scenarios.fit_with_regularizer):
             assert_close(actual, expected)
 
     @pytest.mark.feature("`summary`")
     def test_summary_is_the_one_of_one_device(self, group):
-        model_scenarios.keras.backend.clear_session()  # numbers the layers anew
-        expected = str(model_scenarios.summarize(None)["summary"])
+        scenarios.keras.backend.clear_session()  # numbers the layers anew
+        expected = str(scenarios.summarize(None)["summary"])
         assert "Trainable params" in expected
-        for actual in group.run("model.summarize"):
+        for actual in group.run(scenarios.summarize):
             assert str(actual["summary"]) == expected
 
 
@@ -95,7 +98,7 @@ class TestAsOnOneDevice:
 class TestModels:
     @pytest.mark.feature("a CNN with synchronized `BatchNormalization`")
     def test_cnn_with_synchronized_batch_normalization_learns(self, group):
-        results = group.run("model.train_cnn")
+        results = group.run(scenarios.train_cnn)
         assert_learns(results, remaining=0.4)
         for actual in results:
             assert actual["evaluated accuracy"] > 0.9
@@ -103,11 +106,11 @@ class TestModels:
 
     @pytest.mark.feature("a Transformer encoder with `Embedding`")
     def test_transformer_learns(self, group):
-        assert_learns(group.run("model.train_transformer"), remaining=0.5)
+        assert_learns(group.run(scenarios.train_transformer), remaining=0.5)
 
     @pytest.mark.feature("several inputs and outputs, shared and frozen layers")
     def test_multi_task_model_learns(self, group):
-        results = group.run("model.train_multi_task")
+        results = group.run(scenarios.train_multi_task)
         for loss in ["loss", "total_loss", "sign_loss", "total_mae"]:
             assert_learns(results, remaining=0.7, loss=loss)
         for actual in results:
@@ -118,7 +121,7 @@ class TestModels:
 
     @pytest.mark.feature("a subclassed model with its own `train_step`, unused layers")
     def test_subclassed_model_with_its_own_step_and_a_spare_layer_learns(self, group):
-        results = group.run("model.train_custom_step")
+        results = group.run(scenarios.train_custom_step)
         assert_learns(results, remaining=0.7)
         for actual in results:
             assert actual["spare change"] == 0
@@ -130,7 +133,7 @@ def fit_arrays(group):
 
     @functools.cache
     def fit(rows, kind="arrays"):
-        return group.run("model.fit_input", kind=kind, rows=rows)[0]
+        return group.run(scenarios.fit_input, kind=kind, rows=rows)[0]
 
     return fit
 
@@ -143,27 +146,27 @@ class TestInputs:
     @pytest.mark.parametrize("kind", ["dataset", "dataset of unknown length"])
     def test_equals_arrays(self, group, fit_arrays, kind):
         """The last batch is short."""
-        for actual in group.run("model.fit_input", kind=kind, rows=72):
+        for actual in group.run(scenarios.fit_input, kind=kind, rows=72):
             assert_close(actual, fit_arrays(72))
 
     @pytest.mark.parametrize(
         "kind",
         [
             "PyDataset",
-            "dataset per worker",
+            pytest.param("dataset per worker", marks=stacks.needs_endless_fit),
             "endless dataset per worker",
         ],
     )
     def test_equals_arrays_of_full_batches(self, group, fit_arrays, kind):
         """TensorFlow splits a short batch in another way where it does not know the full size."""
-        for actual in group.run("model.fit_input", kind=kind, rows=64):
+        for actual in group.run(scenarios.fit_input, kind=kind, rows=64):
             assert_close(actual, fit_arrays(64))
 
     @pytest.mark.parametrize("kind", ["dataset with sample_weight", "dataset with class_weight"])
     def test_equals_weighted_arrays(self, group, fit_arrays, kind):
         weighted = fit_arrays(72, "sample_weight")
         assert np.abs(weighted["weight0"] - fit_arrays(72)["weight0"]).max() > 1e-3
-        for actual in group.run("model.fit_input", kind=kind, rows=72):
+        for actual in group.run(scenarios.fit_input, kind=kind, rows=72):
             assert_close(actual, weighted)
 
 
@@ -172,7 +175,7 @@ class TestInputs:
 class TestValidation:
     @pytest.mark.parametrize("split", [False, True], ids=["data", "split"])
     def test_validation_equals_one_process(self, group, split):
-        for actual in group.run("model.fit_with_validation", split=split):
+        for actual in group.run(scenarios.fit_with_validation, split=split):
             weights = [actual[f"weight{index}"] for index in range(len(actual) - 1)]
-            expected = model_scenarios.evaluate_weights(weights)
+            expected = scenarios.evaluate_weights(weights)
             np.testing.assert_allclose(actual["logs"], expected, **FLOAT32_STEPS)

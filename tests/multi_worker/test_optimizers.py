@@ -5,7 +5,8 @@ import inspect
 import keras
 import numpy as np
 import pytest
-from scenarios import optimizer as optimizer_scenarios
+from scenarios import optimizers as scenarios
+from support import stacks
 
 OPTIMIZERS = [
     name
@@ -18,6 +19,11 @@ OPTIMIZERS = [
 # Some roundings to float32 of numbers near 1, and of gradients that are divided by their size.
 TOLERANCE = {"rtol": 2e-5, "atol": 2e-6}
 
+NOT_IN_KERAS_2 = {
+    "loss_scale_factor": stacks.needs_loss_scale_factor,
+    **{name: stacks.needs_accumulation for name in scenarios.OPTIONS if "accumulate" in name},
+}
+
 OPTIONS = pytest.mark.feature(
     "`clipnorm`, `global_clipnorm`, `clipvalue`, `weight_decay`, `loss_scale_factor`, "
     "`gradient_accumulation_steps`, `use_ema`, `ema_overwrite_frequency`, `LossScaleOptimizer`"
@@ -25,8 +31,8 @@ OPTIONS = pytest.mark.feature(
 
 
 def assert_equals_one_process(group, name, column):
-    expected = optimizer_scenarios.reference(group.replicas, name, column)
-    for copies in group.run("optimizer.apply", name=name, column=column):
+    expected = scenarios.reference(group.replicas, name, column)
+    for copies in group.run(scenarios.apply, name=name, column=column):
         for local in range(group.devices):
             for index, value in enumerate(expected):
                 actual = copies[f"{index}.{local}"]
@@ -39,20 +45,24 @@ class TestOnLocalReplicas:
         "every optimizer: plain, clipping, accumulation, EMA, mixed precision with an overflow"
     )
     @pytest.mark.parametrize(
-        "column", ["plain", "global_clipnorm", "accumulate", "ema_overwrite", "mixed_precision"]
+        "column",
+        stacks.marked(
+            ["plain", "global_clipnorm", "accumulate", "ema_overwrite", "mixed_precision"],
+            NOT_IN_KERAS_2,
+        ),
     )
-    @pytest.mark.parametrize("name", OPTIMIZERS)
+    @pytest.mark.parametrize("name", stacks.marked(OPTIMIZERS, {"Nadam": stacks.needs_nadam}))
     def test_every_optimizer(self, group, name, column):
         assert_equals_one_process(group, name, column)
 
     @OPTIONS
-    @pytest.mark.parametrize("column", optimizer_scenarios.OPTIONS)
+    @pytest.mark.parametrize("column", stacks.marked(scenarios.OPTIONS, NOT_IN_KERAS_2))
     def test_every_option(self, group, column):
         assert_equals_one_process(group, "AdamW", column)
 
 
 @pytest.mark.parametrize("group", ["2x1", "2x2"], indirect=True, scope="module")
 @OPTIONS
-@pytest.mark.parametrize("column", optimizer_scenarios.OPTIONS)
+@pytest.mark.parametrize("column", stacks.marked(scenarios.OPTIONS, NOT_IN_KERAS_2))
 def test_every_option_on_several_workers(group, column):
     assert_equals_one_process(group, "AdamW", column)

@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 import pytest
-from scenarios import predict as predict_scenarios
+from scenarios import predict as scenarios
 
 # Workers x devices of each. Tracing for several replicas takes seconds: where the order of the
 # rows does not matter, fewer topologies do.
@@ -35,12 +35,12 @@ def everywhere(topologies=TOPOLOGIES):
 @pytest.fixture(scope="module")
 def predictions(group):
     """Every worker's predictions for all cases."""
-    return group.run("predict.predict", arrays=ARRAYS, datasets=DATASETS)
+    return group.run(scenarios.predict, arrays=ARRAYS, datasets=DATASETS)
 
 
 @functools.cache
 def one_process(scenario, **arguments):
-    return getattr(predict_scenarios, scenario)(None, **arguments)
+    return scenario(None, **arguments)
 
 
 def assert_close(actual, expected):
@@ -55,7 +55,7 @@ def assert_close(actual, expected):
 def test_predict_gives_every_row_once_and_in_order(predictions, case):
     rows = int(case.split("/")[0].split()[-1])
     for predicted in predictions:
-        np.testing.assert_array_equal(predicted[case], predict_scenarios.rows_from(1, rows))
+        np.testing.assert_array_equal(predicted[case], scenarios.rows_from(1, rows))
 
 
 @everywhere(["2x1"])
@@ -69,8 +69,8 @@ def test_predict_gives_every_row_once_and_in_order(predictions, case):
     ],
 )
 def test_predict_gives_dtype(group, dtype):
-    expected = predict_scenarios.rows_from(1, 7)
-    for actual in group.run("predict.predict_with_dtype", rows=7, dtype=dtype):
+    expected = scenarios.rows_from(1, 7)
+    for actual in group.run(scenarios.predict_with_dtype, rows=7, dtype=dtype):
         assert actual["dtype"] == dtype
         np.testing.assert_array_equal(actual["rows"], expected > 0 if dtype == "bool" else expected)
 
@@ -79,8 +79,8 @@ def test_predict_gives_dtype(group, dtype):
 @pytest.mark.parametrize("weights", ["none", "sample_weight"])
 def test_evaluate_equals_one_process(group, weights):
     """101 rows in batches of 32 leave replicas with fewer rows than others."""
-    expected = one_process("evaluate", rows=101, weights=weights)
-    for actual in group.run("predict.evaluate", rows=101, weights=weights):
+    expected = one_process(scenarios.evaluate, rows=101, weights=weights)
+    for actual in group.run(scenarios.evaluate, rows=101, weights=weights):
         assert_close(actual, expected)
 
 
@@ -88,32 +88,33 @@ def test_evaluate_equals_one_process(group, weights):
 @pytest.mark.feature("`train_on_batch`, `test_on_batch`, `predict_on_batch`")
 class TestOnBatch:
     def test_predict_gives_every_row_once_and_in_order(self, group):
-        for predicted in group.run("predict.predict_on_batch", rows=[1, 12, 13]):
+        for predicted in group.run(scenarios.predict_on_batch, rows=[1, 12, 13]):
             for count in [1, 12, 13]:
-                rows = predict_scenarios.rows_from(1, count)
+                rows = scenarios.rows_from(1, count)
                 np.testing.assert_array_equal(predicted[f"{count} row"], rows)
                 np.testing.assert_array_equal(predicted[f"{count} twice"], 2 * rows.repeat(3, 1))
 
     @pytest.mark.parametrize("weights", ["sample_weight"])
     def test_test_equals_one_process(self, group, weights):
         """13 rows are no multiple of the number of replicas."""
-        expected = one_process("evaluate_on_batch", rows=13, weights=weights)
-        for actual in group.run("predict.evaluate_on_batch", rows=13, weights=weights):
+        expected = one_process(scenarios.evaluate_on_batch, rows=13, weights=weights)
+        for actual in group.run(scenarios.evaluate_on_batch, rows=13, weights=weights):
             assert_close(actual, expected)
 
     @pytest.mark.parametrize("weights", ["sample_weight", "class_weight"])
     def test_train_equals_fit(self, group, weights):
         """Each replica gets its part of the batch, as `fit` hands it out."""
         rows = 13 if group.replicas == 2 else 15  # 7 and 6; 4, 4, 4 and 3
-        scenario, arguments = "predict.train", {"rows": rows, "weights": weights}
-        expected = group.run(scenario, **arguments, on_batch=False)[0]
-        first_loss = one_process("train", **arguments, on_batch=True)["loss"][0]
-        for actual in group.run(scenario, **arguments, on_batch=True):
+        arguments = {"rows": rows, "weights": weights}
+        expected = group.run(scenarios.train, **arguments, on_batch=False)[0]
+        first_loss = one_process(scenarios.train, **arguments, on_batch=True)["loss"][0]
+        for actual in group.run(scenarios.train, **arguments, on_batch=True):
             assert_close(actual, expected)
             np.testing.assert_allclose(actual["loss"][0], first_loss, **FLOAT32_MEANS)
 
+    @pytest.mark.keras3_only("train_on_batch of Keras 2 splits the batch, with messages of its own")
     def test_what_is_no_batch_is_refused_on_all_workers(self, group):
-        for messages in group.run("predict.wrong_batches"):
+        for messages in group.run(scenarios.wrong_batches):
             assert "at least one. Received: arrays of 0, 0 rows" in str(messages["empty"])
             assert "Received: arrays of 10, 9 rows" in str(messages["different lengths"])
             assert "cannot be specified at the same time" in str(messages["both weights"])

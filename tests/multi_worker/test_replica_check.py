@@ -1,16 +1,12 @@
 """check_replicas and ReplicaCheck: replicas that differ are found, named, refused everywhere."""
 
 import pytest
-from scenarios import replica as replica_scenarios
+from scenarios import replica_check as scenarios
 from support import stacks
 
 
 def on(*topologies):
     return pytest.mark.parametrize("group", topologies, indirect=True, scope="module")
-
-
-def run(group, scenario, **arguments):
-    return group.run(f"replica.{scenario}", **arguments)
 
 
 def assert_named(group, raised, path):
@@ -26,10 +22,10 @@ def assert_named(group, raised, path):
 @pytest.mark.feature("`check_replicas`, `ReplicaCheck`: replicas with other weights are named")
 class TestOneReplicaDiffers:
     def test_the_variable_and_the_replica_are_named_on_all(self, group):
-        *_, last = replica_scenarios.VARIABLES
-        for result in run(group, "check_spoiled", replica=group.replicas - 1):
+        *_, last = scenarios.VARIABLES
+        for result in group.run(scenarios.check_spoiled, replica=group.replicas - 1):
             assert [*result["before"]] == ["", ""]
-            for name in replica_scenarios.VARIABLES:
+            for name in scenarios.VARIABLES:
                 for check in ("all", "model", "list"):
                     assert_named(group, result[f"{name} {check}"], result[f"{name} path"])
                 assert [*result[f"{name} others"]] == ["", ""]
@@ -42,16 +38,17 @@ class TestOneReplicaDiffers:
     @pytest.mark.parametrize("every, step, found", [("epoch", 2, 4), (3, 2, 3)])
     def test_the_callback_ends_training(self, group, every, step, found):
         options = {"every": every, "name": "frozen", "replica": group.replicas - 1, "step": step}
-        for result in run(group, "callback_while_training", **options):
+        for result in group.run(scenarios.callback_while_training, **options):
             assert_named(group, result["raised"], stacks.in_model("frozen/kernel"))
             assert result["steps"] == found
 
 
 @on("2x1")
 @pytest.mark.parametrize("differs", [False, True])
+@pytest.mark.one_stack
 def test_every_dtype_bit_by_bit(group, differs):
-    for result in run(group, "check_values", differs=differs):
-        for dtype in replica_scenarios.DTYPES:
+    for result in group.run(scenarios.check_values, differs=differs):
+        for dtype in scenarios.DTYPES:
             kind, message = result[dtype]
             assert kind == ("ReplicasDiffer" if differs else ""), dtype
             assert (repr(dtype) in message) == differs
@@ -59,50 +56,51 @@ def test_every_dtype_bit_by_bit(group, differs):
 
 @on("2x1")
 class TestWorkers:
+    @pytest.mark.one_stack
     def test_zero_has_a_sign(self, group):
-        for result in run(group, "negative_zero"):
+        for result in group.run(scenarios.negative_zero):
             assert result["raised"][0] == "ReplicasDiffer"
 
+    @pytest.mark.one_stack
     def test_different_lists_are_refused_and_what_one_worker_keeps_is_left_out(self, group):
-        for result in run(group, "different_lists"):
+        for result in group.run(scenarios.different_lists):
             kind, message = result["raised"]
-            assert kind == "ValueError" and "1 on worker 0, 2 on worker 1" in message
+            assert kind == "ValueError" and "worker 0: 1 of them; worker 1: 2" in message
             assert [*result["alive on one"]] == ["", ""]
 
     @pytest.mark.parametrize("every", [None, 2])
+    @pytest.mark.one_stack
     def test_a_callback_that_not_all_have_is_refused_on_all(self, group, every):
         own = f"ReplicaCheck(every={every})" if every else "none"
         received = f"Received: worker 0: ReplicaCheck(every='epoch'); worker 1: {own}"
-        for result in run(group, "callback_of_one_worker", every=every):
+        for result in group.run(scenarios.callback_of_one_worker, every=every):
             kind, message = result["raised"]
             assert kind == "ValueError" and message.endswith(received)
 
     @pytest.mark.feature("a worker that starts `fit` from other weights is refused")
     def test_fit_refuses_to_start_from_other_weights(self, group):
-        for result in run(group, "fit_from_other_weights"):
+        for result in group.run(scenarios.fit_from_other_weights):
             kind, message = result["raised"]
             assert kind == "ReplicasDiffer" and "embedding/embeddings" in message
 
 
 # Every rule and every optimizer once, with two replicas; some of them with four.
 COMBINATIONS = [
-    *(("sgd", rule) for rule in replica_scenarios.RULES),
-    *((name, "adasum") for name in replica_scenarios.OPTIMIZERS if name not in ("sgd", "adascale")),
+    *(("sgd", rule) for rule in scenarios.RULES),
+    *((name, "adasum") for name in scenarios.OPTIMIZERS if name not in ("sgd", "adascale")),
     ("adascale", "mean"),
 ]
 WITH_FOUR = [("sgd", "adacons"), ("delta, 3 local steps", "adasum"), ("adascale", "mean")]
 
 
 @pytest.mark.parametrize(
-    "group, combinations",
-    [("2x1", COMBINATIONS), ("2x2", WITH_FOUR)],
+    "group, optimizer, rule",
+    [*(("2x1", *each) for each in COMBINATIONS), *(("2x2", *each) for each in WITH_FOUR)],
     indirect=["group"],
-    ids=["2x1", "2x2"],
     scope="module",
 )
 @pytest.mark.feature("every rule and optimizer keeps the replicas' weights the same, bit for bit")
-def test_replicas_stay_the_same(group, combinations):
-    for optimizer, rule in combinations:
-        for result in run(group, "train_and_check", optimizer=optimizer, rule=rule, every=1):
-            # Each of 2 x 2 steps, and at the start.
-            assert result["checks"] == 2 * 2 + 1, (optimizer, rule)
+def test_replicas_stay_the_same(group, optimizer, rule):
+    for result in group.run(scenarios.train_and_check, optimizer=optimizer, rule=rule, every=1):
+        # Each of 2 x 2 steps, and at the start.
+        assert result["checks"] == 2 * 2 + 1

@@ -4,7 +4,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from scenarios import restart as restart_scenarios
+from scenarios import restart as scenarios
+from support import stacks
 from support.stacks import Variable
 from support.worker_group import WorkerGroup
 
@@ -15,12 +16,8 @@ on_two_workers = pytest.mark.parametrize("group", ["2x1"], indirect=True, scope=
 # Those with a state of their own in both forms.
 FORMS = {
     name: ["model.keras", "checkpoint"] if name in ("adascale", "delta_local") else ["model.keras"]
-    for name in restart_scenarios.OPTIMIZERS
+    for name in scenarios.OPTIMIZERS
 }
-
-
-def run(group, scenario, **arguments):
-    return group.run(f"restart.{scenario}", **arguments)
 
 
 def part_of(result, *prefixes):
@@ -67,48 +64,57 @@ def test_adascale_can_be_checkpointed(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory):
+def saved(request, tmp_path_factory):
     """The folder of the files, and each optimizer's results; the processes are gone."""
     folder = tmp_path_factory.mktemp("saved")
+    own = (each for each in request.session.items if each.path == request.path)
+    tests = [each for each in own if "saved" in each.fixturenames]
+    wanted = {each.callspec.params["name"] for each in tests}
     first = WorkerGroup(2, 1, tmp_path_factory.mktemp("first_processes"))
     try:
         return folder, {
-            name: run(first, "train_and_save", name=name, folder=f"{folder}/{name}", forms=forms)
+            name: first.run(
+                scenarios.train_and_save, name=name, folder=f"{folder}/{name}", forms=forms
+            )
             for name, forms in FORMS.items()
+            if name in wanted
         }
     finally:
         first.close()
 
 
 @on_two_workers
-@pytest.mark.parametrize("name", restart_scenarios.OPTIMIZERS)
 class TestOtherProcesses:
+    @pytest.mark.parametrize("name", scenarios.OPTIMIZERS)
     def test_what_is_saved_is_a_training_under_way(self, saved, name, group):
         results = saved[1][name]
-        local = name in restart_scenarios.LOCAL_SLOTS
+        local = name in scenarios.LOCAL_SLOTS
         assert differ(results[0], results[1], "saved slot") == local
         assert differ(results[0], results[1], "saved weight") == (name == "delta_local")
         assert not differ(results[0], results[1], "final weight")
         if name == "adascale":
             assert 1.05 < results[0]["saved gain"] < 1.95
-            assert results[0]["final scale invariant steps"] > restart_scenarios.STEPS + 0.5
+            assert results[0]["final scale invariant steps"] > scenarios.STEPS + 0.5
 
     @pytest.mark.feature("saved by each worker within an epoch, restored by other processes")
+    @pytest.mark.parametrize(
+        "name", stacks.marked(scenarios.OPTIMIZERS, {"lamb": stacks.needs_state_of_lamb})
+    )
     def test_each_restores_its_own(self, group, saved, name):
         folder, unbroken = f"{saved[0]}/{name}", saved[1][name]
         for form in FORMS[name]:
-            results = run(group, "restore_and_go_on", name=name, folder=folder, form=form)
+            results = group.run(scenarios.restore_and_go_on, name=name, folder=folder, form=form)
             for actual, expected in zip(results, unbroken, strict=True):
                 assert_same(actual, expected)
 
 
 @on_two_workers
-@pytest.mark.parametrize("name", restart_scenarios.LOCAL_SLOTS)  # else all files hold the same
+@pytest.mark.parametrize("name", scenarios.LOCAL_SLOTS)  # else all files hold the same
 @pytest.mark.feature("all workers restore worker 0's file")
 def test_all_restore_the_file_of_worker_0(group, saved, name):
     folder, unbroken = f"{saved[0]}/{name}", saved[1][name]
-    own, other = run(
-        group, "restore_and_go_on", name=name, folder=folder, form="model.keras", from_worker=0
+    own, other = group.run(
+        scenarios.restore_and_go_on, name=name, folder=folder, form="model.keras", from_worker=0
     )
     for actual in own, other:
         assert_same(part_of(actual, "saved"), part_of(unbroken[0], "saved"))
@@ -117,10 +123,13 @@ def test_all_restore_the_file_of_worker_0(group, saved, name):
 
 @on_two_workers
 @pytest.mark.feature("`BackupAndRestore`: worker 0's backup reaches all")
+@stacks.needs_own_backups
 class TestBackup:
     def test_adascale_goes_on_as_if_unbroken(self, group, tmp_path):
-        results = run(group, "interrupted_with_backup", name="adascale", folder=str(tmp_path))
-        expected = run(group, "unbroken", name="adascale")[0]
+        results = group.run(
+            scenarios.interrupted_with_backup, name="adascale", folder=str(tmp_path)
+        )
+        expected = group.run(scenarios.unbroken, name="adascale")[0]
         for actual in results:
             assert actual["epochs"].tolist() == [1]
             assert_same_state(actual, "begin", results[0], "saved")
@@ -128,7 +137,9 @@ class TestBackup:
         assert results[0]["saved gain"] > 1.05
 
     def test_local_slots_are_each_worker_s_own(self, group, tmp_path):
-        results = run(group, "interrupted_with_backup", name="delta_local", folder=str(tmp_path))
+        results = group.run(
+            scenarios.interrupted_with_backup, name="delta_local", folder=str(tmp_path)
+        )
         assert differ(results[0], results[1], "saved slot")
         for actual in results:
             assert_same_state(actual, "begin", actual, "saved")
@@ -139,7 +150,7 @@ class TestBackup:
 @pytest.mark.parametrize("group", ["2x1", "1x2"], indirect=True, scope="module")
 @pytest.mark.feature("`DeltaAdasum` with local steps: validation, `evaluate`, `predict`")
 def test_local_steps_end_before_evaluation(group):
-    results = run(group, "fit_and_evaluate")
+    results = group.run(scenarios.fit_and_evaluate)
     replicas = {
         point: np.concatenate([actual[point] for actual in results], axis=-2)
         for point in results[0]
@@ -165,10 +176,10 @@ def test_local_steps_end_before_evaluation(group):
 
 
 @on_two_workers
-@pytest.mark.parametrize("name", restart_scenarios.OPTIMIZERS)
+@pytest.mark.parametrize("name", scenarios.OPTIMIZERS)
 @pytest.mark.feature("`LossScaleOptimizer`, `mixed_float16`: one replica overflows")
 def test_one_overflow_is_skipped_by_all(group, name):
-    results = run(group, "overflow_on_one_replica", name=name, poisoned_replica=1)
+    results = group.run(scenarios.overflow_on_one_replica, name=name, poisoned_replica=1)
     for actual in results:
         assert actual["scales"].tolist() == [64, 32, 32, 32, 32]
         assert np.isfinite(actual["weights"]).all() and np.isfinite(actual["slots"]).all()
@@ -191,7 +202,7 @@ def test_one_overflow_is_skipped_by_all(group, name):
 )
 @pytest.mark.feature("`AdaScale`, `LAMB`, `DeltaAdasum`: sparse gradients")
 def test_embedding_equals_a_dense_table(group, name, repeated):
-    (actual,) = run(group, "fit_embedding", name=name, repeated=repeated)
+    (actual,) = group.run(scenarios.fit_embedding, name=name, repeated=repeated)
     sparse, dense = actual["sparse"], actual["dense"]
     for own in sparse:
         np.testing.assert_array_equal(own, sparse[0])

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from scenarios import rows as rows_scenarios
+from scenarios import rows as scenarios
 from scenarios.basics import random_data
 from support import stacks
 
@@ -41,16 +41,16 @@ class TestFit:
     @pytest.mark.parametrize(("rule", "optimizer", "way"), CASES, ids=lambda name: name)
     def test_nothing_becomes_nan(self, group, rule, optimizer, way):
         arguments = {"rule": rule, "optimizer": optimizer, "way": way}
-        results = group.run("rows.fit", **arguments)
+        results = group.run(scenarios.fit, **arguments)
         assert_finite_and_alike(results)
         assert results[0]["iterations"] == 6
 
     def test_logs_are_those_of_all_rows(self, group):
         """Without learning, so that one process can tell the loss of all rows."""
-        results = group.run("rows.logs")
+        results = group.run(scenarios.logs)
         x, y = random_data(2 * 8 * group.replicas + 1)
         keras.utils.set_random_seed(4)
-        model = rows_scenarios.build(normalization=False)
+        model = scenarios.build(normalization=False)
         difference = model(x).numpy() - y
         penalty = 0.1 * np.sum(np.square(model.layers[0].kernel.numpy()))
         for actual in results:
@@ -80,7 +80,7 @@ def weights(results, step, kind="weight"):
 class TestCustomLoop:
     def run(self, group, **arguments):
         rows = [8] + [0] * (group.replicas - 1)
-        return group.run("rows.one_step", rows=rows, **arguments)
+        return group.run(scenarios.one_step, rows=rows, **arguments)
 
     @pytest.mark.parametrize("function", [False, True], ids=["in a function", "of a function"])
     @pytest.mark.parametrize(("rule", "share"), [("adasum", 1), ("sum", 1), ("mean", 1)])
@@ -114,7 +114,7 @@ class TestCustomLoop:
         import tensorflow as tf
 
         x, y = (part[:8] for part in random_data(8 * group.replicas))
-        model = rows_scenarios.build()
+        model = scenarios.build()
         for variable, value in zip(model.variables, values.values(), strict=True):
             variable.assign(value)
         with tf.GradientTape() as tape:
@@ -135,8 +135,9 @@ class TestCustomLoop:
 
 
 @on("1x3")
+@pytest.mark.slow
 @EMPTY
 def test_four_rows_on_three_devices(group):
     for rule in ("adasum", "adacons", "mean"):
         arguments = {"rule": rule, "rows": [2, 2, 0], "normalization": True}
-        assert_finite_and_alike(group.run("rows.one_step", **arguments))
+        assert_finite_and_alike(group.run(scenarios.one_step, **arguments))

@@ -31,6 +31,7 @@ def start_alone(ports, index):
 
 
 @pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.one_stack
 def test_a_missing_worker_is_named(index):
     ports = free_ports(2)
     message, seconds = start_alone(ports, index)
@@ -38,6 +39,7 @@ def test_a_missing_worker_is_named(index):
     assert seconds < 60  # 3 s of it waiting, the rest importing TensorFlow
 
 
+@pytest.mark.one_stack
 def test_a_taken_port_is_named():
     ports = free_ports(2)
     with socket.socket() as other:
@@ -47,6 +49,7 @@ def test_a_taken_port_is_named():
     assert re.search(f"OSError.*worker 0 .*{ports[0]}.*in use", message)
 
 
+@pytest.mark.one_stack
 def test_another_program_at_a_worker_s_address_is_named():
     ports = free_ports(2)
     with socket.socket() as other:

@@ -8,12 +8,13 @@ Shape letters: S segments, R rows (replicas), N elements in a row.
 """
 
 import ctypes
-import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 
-SOURCES = Path(__file__).resolve().parents[2] / "custom_ops" / "cuda"
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "custom_ops"))
+import build_cuda
 
 PAIRWISE_COMBINE, SEGMENT_GRAM, SEGMENT_WEIGHTED_SUM = 0, 1, 2
 TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 3}
@@ -24,29 +25,18 @@ GUARD_BYTES = 256
 PACKET_BYTES = 16
 
 
-def build_emulated(folder, flags=("-O1",)) -> Path:
-    """Compiles the library that runs the kernels on the CPU; takes about 15 seconds."""
-    path = Path(folder) / "libadasum_cuda_emulated.so"
-    sources = ["adasum_cuda.cc", "plan.cc", "emulation/emulated_launcher.cc"]
-    _compile([*flags, *sources], path)
-    return path
+def build(folder: Path, flags=("-O1",), *, emulated: bool) -> Path:
+    """Compile the library in `folder`, with warnings as errors; return its path.
 
-
-def build_driver(folder) -> Path:
-    """Compiles the host code of the library that runs the kernels on a GPU."""
-    path = Path(folder) / "libadasum_cuda.so"
-    _compile(["-O1", "adasum_cuda.cc", "plan.cc", "driver_launcher.cc", "-ldl"], path)
-    return path
-
-
-def _compile(arguments, path):
+    The emulation, which runs the kernels on the CPU, takes about 15 seconds.
+    """
+    folder.mkdir(exist_ok=True)
     warnings = ["-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]  # #pragma unroll
-    command = ["g++", "-std=c++17", "-fPIC", "-shared", *warnings, *arguments, "-o", str(path)]
-    subprocess.run(command, cwd=SOURCES, check=True, timeout=300)
+    return build_cuda.compile_host(folder, flags=[*warnings, *flags], emulated=emulated)
 
 
 class PlanOptions(ctypes.Structure):
-    """Mirrors AdasumPlanOptions."""
+    """AdasumPlanOptions of the C interface."""
 
     _fields_ = [
         ("pairwise_algorithm", ctypes.c_int32),
@@ -74,12 +64,12 @@ class Buffer:
         self.pointer = self._bytes.ctypes.data + self._begin
 
     def write(self, array):
-        """Copies an array's bytes to the beginning of the buffer."""
+        """Copy an array's bytes to the beginning of the buffer."""
         content = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
         self._bytes[self._begin : self._begin + content.size] = content
 
     def read(self, dtype, shape):
-        """Returns a copy of the content, after a look at the guards."""
+        """Return a copy of the content, after a look at the guards."""
         before, behind = self._bytes[: self._begin], self._bytes[self._end :]
         if (before != UNWRITTEN).any() or (behind != UNWRITTEN).any():
             raise AssertionError("a kernel has written outside of its buffer")
@@ -132,7 +122,7 @@ class CudaLibrary:
             function.restype, function.argtypes = result, arguments
 
     def set_emulated_device(self, multiprocessors=4, compute_capability=90, shared_bytes=48 << 10):
-        """Changes what the emulated device offers to the next plans."""
+        """Change what the emulated device offers to the next plans."""
         set_device = self.c.adasum_emulation_set_device
         set_device.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64]
         set_device(multiprocessors, compute_capability, shared_bytes)
@@ -140,20 +130,20 @@ class CudaLibrary:
     # ---- what a subclass replaces
 
     def allocate(self, byte_count, offset=0):
-        """Returns a new `Buffer` in device memory."""
+        """Return a new `Buffer` in device memory."""
         return Buffer(byte_count, offset)
 
     def stream(self):
-        """Returns the handle of the stream that the operations use."""
+        """Return the handle of the stream that the operations use."""
         return None
 
     def synchronize(self):
-        """Waits for the stream."""
+        """Wait for the stream."""
 
     # ---- the interface
 
     def check(self, error):
-        """Raises what an error code says."""
+        """Raise what an error code says."""
         if error != 0:
             raise LibraryError(error, self.c.adasum_error_string(error).decode())
 
@@ -168,7 +158,7 @@ class CudaLibrary:
         block_count=0,
         small_segment=0,
     ) -> Plan:
-        """Makes a plan."""
+        """Make a plan and allocate its memory."""
         segments = np.ascontiguousarray(segments, np.int64)
         options = PlanOptions(algorithm, block_count, small_segment)
         handle = ctypes.c_void_p()
@@ -186,8 +176,10 @@ class CudaLibrary:
         return Plan(self, handle)
 
     def pairwise_combine(self, a, b, segments, *, offsets=(0, 0, 0), output=None, **options):
-        """Returns [N]. `offsets`: elements by which a, b and the result are misaligned; `output`:
-        "a" or "b" to write the result over that operand.
+        """Return [N].
+
+        `offsets`: elements by which a, b and the result are misaligned. `output`: "a" or "b" to
+        write the result over that operand.
         """
         plan = self.plan(PAIRWISE_COMBINE, TYPES[a.dtype.name], 2, segments, **options)
         buffers = {
@@ -208,7 +200,7 @@ class CudaLibrary:
         return combined.read(a.dtype, a.shape)
 
     def segment_gram(self, rows, segments, *, row_stride=None, offset=0, **options):
-        """Returns [S, R, R] in float64."""
+        """Return [S, R, R] in float64."""
         row_count = len(rows)
         plan = self.plan(SEGMENT_GRAM, TYPES[rows.dtype.name], row_count, segments, **options)
         buffer, row_stride = self._rows(rows, row_stride, offset)
@@ -232,7 +224,7 @@ class CudaLibrary:
     def segment_weighted_sum(
         self, rows, coefficients, segments, *, row_stride=None, offsets=(0, 0), **options
     ):
-        """Returns [N]. `offsets`: elements by which the rows and the result are misaligned."""
+        """Return [N]. `offsets`: elements by which the rows and the result are misaligned."""
         type_ = TYPES[rows.dtype.name]
         plan = self.plan(SEGMENT_WEIGHTED_SUM, type_, len(rows), segments, **options)
         buffer, row_stride = self._rows(rows, row_stride, offsets[0])

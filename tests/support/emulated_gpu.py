@@ -6,11 +6,12 @@ temporaries and errors are the product's own, only the device is not.
 """
 
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import tensorflow as tf
+
+from support.cuda_library import build_cuda
 
 ROOT = Path(__file__).parents[2]
 SOURCES = [
@@ -21,12 +22,9 @@ DEFINES = [
     "-DTF_ADASUM_GPU_KERNELS_ON=tensorflow::DEVICE_CPU",
 ]
 
-sys.path.insert(0, str(ROOT / "custom_ops"))
-import build_cuda  # noqa: E402 - it lies beside the sources it builds
-
 
 def build(folder: Path):
-    """Builds the emulation in `folder` and loads it; returns the module of its ops.
+    """Build the emulation in `folder` and load it; return the module of its ops.
 
     They are `tf_adasum_emulated_pairwise_combine`, `tf_adasum_emulated_segment_gram` and
     `tf_adasum_emulated_segment_weighted_sum`.

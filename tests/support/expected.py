@@ -49,7 +49,7 @@ def mean(vectors):
 
 
 def adacons(vectors):
-    """A first step of AdaCons, by its formulas: momentum starts at the first α and leaves it.
+    """A first step of AdaCons, by its formulas: momentum starts at the first α and leave it.
 
     Where Σα vanishes in rounding all shares are equal; so for two numbers of different signs.
     """
@@ -72,7 +72,7 @@ COMBINE = {
 
 
 def in_levels(levels, vectors):
-    """Combines neighbours, then their combinations; `levels` has the radix and rule of each."""
+    """Combine neighbours, then their combinations; `levels` has the radix and rule of each."""
     vectors = [np.asarray(vector, np.float64) for vector in vectors]
     for radix, combine in levels:
         groups = [vectors[i : i + radix] for i in range(0, len(vectors), radix)]
@@ -89,7 +89,7 @@ def levels_of(scheme):
 
 
 def as_model(combine):
-    """Turns a combination of vectors into one of models, lists of variables, as one vector each."""
+    """Turn a combination of vectors into one of models, lists of variables, as one vector each."""
 
     def combine_models(models):
         flat = [np.concatenate([v.astype(np.float64).ravel() for v in own]) for own in models]

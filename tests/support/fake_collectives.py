@@ -13,7 +13,7 @@ import threading
 import numpy as np
 import tensorflow as tf
 
-from tf_adasum.aggregation import aggregate
+from tf_adasum.aggregation import CollectiveExchange, aggregate
 from tf_adasum.aggregation.groups import CollectiveGroup
 
 SECONDS = 120  # a thread that waits longer for the others has been left alone
@@ -35,7 +35,7 @@ class Hall:
         self._is_closed = False
 
     def swap(self, replica, members, kind, value):
-        """Returns what all members brought, in their order."""
+        """Return what all members brought, in their order."""
         self.calls[replica].append((kind, value.shape))
         barrier, brought = self._meetings.setdefault(
             frozenset(members), (threading.Barrier(len(members), timeout=SECONDS), {})
@@ -53,13 +53,13 @@ class Hall:
         return [value for _, value in values]
 
     def count(self, replica, kind, value, factor):
-        """Notes that a replica sends `factor` times the bytes of `value`."""
+        """Note that a replica sends `factor` times the bytes of `value`."""
         if value.shape.is_fully_defined():
             size = value.shape.num_elements() * value.dtype.size
             self.sent[replica][kind] = self.sent[replica].get(kind, 0) + factor * size
 
     def close(self):
-        """Frees those who wait for a replica that has failed."""
+        """Free those who wait for a replica that has failed."""
         self._is_closed = True
         for barrier, _ in self._meetings.values():
             barrier.abort()
@@ -105,12 +105,12 @@ class FakeCollectives:
 
 
 def shuffled(seed=0):
-    """Returns an order of ranks: at random, another one in each group."""
+    """Return an order of ranks: at random, another one in each group."""
     return lambda members: np.random.default_rng([seed, *members]).permutation(members).tolist()
 
 
 def in_turns(hall, part):
-    """Runs ``part(replica)`` for every replica, each in its thread; returns what they return."""
+    """Run ``part(replica)`` for every replica, each in its thread; return what they return."""
     results, errors = [None] * len(hall.calls), []
     # Threads do not inherit the graph that is being built.
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
@@ -138,9 +138,16 @@ def in_turns(hall, part):
 
 
 def exchanged(
-    gradients, scheme, *, order=None, told=None, bucket_bytes=None, gathered_bytes=0, memories=None
+    gradients,
+    scheme,
+    *,
+    order=None,
+    told=None,
+    bucket_bytes=None,
+    gathered_bytes=0,
+    applications=None,
 ):
-    """Aggregates over all replicas.
+    """Aggregate over all replicas.
 
     Args:
         gradients: for each replica its gradients.
@@ -149,8 +156,8 @@ def exchanged(
             default `shuffled`.
         told: the same, as the exchange is told; by default the truth.
         bucket_bytes: as for `aggregate`.
-        gathered_bytes: as for `Scheme.collective_exchange`.
-        memories: for each replica its `Memory`; by default that of the first step.
+        gathered_bytes: as for `CollectiveExchange`.
+        applications: for each replica its `RuleApplication`; by default that of the first step.
 
     Returns:
         For each replica its combined gradients, and the `Hall`.
@@ -167,9 +174,9 @@ def exchanged(
             member_of_rank = [members.index(each) for each in told(members)]
             return CollectiveGroup(collectives, member_of_rank, member)
 
-        exchange = scheme.collective_exchange(group_of, gathered_bytes)
-        memory = memories[replica] if memories else None
-        return aggregate([gradients[replica]], exchange, bucket_bytes, memory)
+        exchange = CollectiveExchange(scheme, group_of, gathered_bytes)
+        application = applications[replica] if applications else None
+        return aggregate([gradients[replica]], exchange, bucket_bytes, application)
 
     return in_turns(hall, part), hall
 

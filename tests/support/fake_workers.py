@@ -10,7 +10,7 @@ SECONDS = 20  # after which a thread gives up that waits for another
 
 
 def each_of(count, part):
-    """Calls ``part(workers)`` on each of so many workers at once.
+    """Call ``part(workers)`` on each of so many workers at once.
 
     Returns:
         For each worker what `part` returned, or the exception that it raised.

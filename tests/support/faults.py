@@ -37,7 +37,7 @@ class Outcome:
 
 
 def play(folder, *, workers=2, victim=1, limit=90.0, **asked):
-    """Lets workers train until a fault happens to one of them.
+    """Let workers train until a fault happens to one of them.
 
     Args:
         folder: an empty one.

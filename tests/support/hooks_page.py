@@ -15,14 +15,15 @@ PAGE = Path(__file__).parents[2] / "docs" / "hooks.md"
 
 
 def registries():
-    """Returns the registries of the stack that is installed."""
+    """Return the registries of the stack that is installed."""
     from tf_adasum.seams import keras as keras_seam
+    from tf_adasum.seams import tensorflow as tensorflow_seam
 
-    return [keras_seam.hooks]
+    return [keras_seam.hooks, tensorflow_seam.hooks]
 
 
 def renewed(text):
-    """Returns the page with the sections of this stack as they are now.
+    """Return the page with the sections of this stack as they are now.
 
     Args:
         text: the page, with a section for each registry of either stack.
@@ -38,7 +39,7 @@ def renewed(text):
 
 
 def section_of(hooks):
-    """Returns the list of hooks by the files that they stand in."""
+    """Return the list of hooks by the files that they stand in."""
     lines = []
     hooks = sorted(hooks, key=lambda hook: hook.function.__module__)  # keeps their order in a file
     for module, own in itertools.groupby(hooks, lambda hook: hook.function.__module__):

@@ -71,7 +71,7 @@ class AdaConsOracle:
         self.momentum = None
 
     def step(self, vectors) -> np.ndarray:
-        """Returns the coefficients c, so that Σ_i c_i g_i is the combination."""
+        """Return the coefficients c, so that Σ_i c_i g_i is the combination."""
         vectors = [np.asarray(vector, np.float64) for vector in vectors]
         mean = sum(vectors) / len(vectors)
         norms = np.array([np.sqrt(np.sum(g * g)) + 1e-8 for g in vectors])

@@ -11,7 +11,7 @@ BACKENDS = ["custom", "tensorflow"]
 
 
 def every_pair(*dimensions):
-    """Returns combinations in which every two values of different dimensions occur together.
+    """Return combinations in which every two values of different dimensions occur together.
 
     One value of each dimension makes a combination. The next one is always the first of those that
     bring most pairs that have not occurred yet, so the result is the same on every run.
@@ -37,7 +37,7 @@ def every_pair(*dimensions):
 
 
 def in_pairs(**dimensions):
-    """Parametrizes a test with `every_pair` of the values of its arguments.
+    """Parametrize a test with `every_pair` of the values of its arguments.
 
     They may be named as a fixture that takes a parameter: "backend", "alignment".
     """

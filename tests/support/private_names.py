@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def private_names(module):
-    """Returns the attributes with a leading underscore that a module uses and does not define.
+    """Return the attributes with a leading underscore that a module uses and does not define.
 
     Those that its classes set on `self` are its own; those that it sets on other objects are not.
     """
@@ -34,7 +34,7 @@ def private_names(module):
 
 
 def signature_problem(function, arguments):
-    """Returns what is wrong with how a function is called, as a str; None if nothing is.
+    """Return what is wrong with how a function is called, as a str; None if nothing is.
 
     Args:
         function: the function.

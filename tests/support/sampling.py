@@ -1,8 +1,14 @@
-"""Which tests `make test` takes; `make test-all` takes all of them.
+"""A plugin that says which tests `make test` takes; `make test-all` takes all of them.
 
-Of a test with workers, whose cases take seconds each, it takes two cases, on different topologies
-where it has some; in the lane of Keras 2, where everything runs a second time, one case of every
-test. Which ones is chance that does not change from run to run. No test is left out.
+Where nothing is selected by hand, slow tests are skipped, and of the cases of a test it takes:
+
+- one of a test with workers, whose cases take seconds each;
+- one of every test under Keras 2, where everything runs a second time, and none of what the
+  versions of TensorFlow and Keras have no part in: `pytest.mark.one_stack`;
+- of any other test so many that every value of each of its parameters occurs.
+
+Which ones is chance that does not change from run to run. No test is left out. Everything that is
+selected with `--slow`, `-k`, `-m`, `--last-failed` or by its name, file.py or file.py::test, runs.
 """
 
 import collections
@@ -12,14 +18,17 @@ import pytest
 
 from support import stacks
 
+# Where a test has the choice it takes one of the first, so that few worker groups have to start
+# and few replicas to be traced.
+PREFERRED_TOPOLOGIES = (("1x2", "2x1"), ("2x2",))
 
-def add_options(parser):
+
+def pytest_addoption(parser):
     parser.addoption("--slow", action="store_true", help="run all tests, the slow ones too")
 
 
-def keep_sample(config, items):
-    """Leaves in a list of tests those that are taken, in their order."""
-    if config.getoption("--slow"):
+def pytest_collection_modifyitems(config, items):
+    if is_selected_by_hand(config):
         return
     by_function = collections.defaultdict(list)
     for item in items:
@@ -31,24 +40,48 @@ def keep_sample(config, items):
     items[:] = [item for item in items if item in kept]
 
 
+def is_selected_by_hand(config):
+    option = config.option
+    by_name = any(argument.partition("::")[0].endswith(".py") for argument in config.args)
+    by_word = option.keyword or option.markexpr or getattr(option, "lf", False)
+    return bool(option.slow or by_word or by_name)
+
+
 def sample(cases):
-    """Returns those of the cases of a test that are taken; skipped ones only if all of them are."""
+    """Return those of the cases of a test that are taken; skipped ones only if all of them are."""
     can_run = [case for case in cases if not case.get_closest_marker("skip")]
     by_chance = sorted(can_run or cases[:1], key=number_of)
-    first_of_topology = {topology_of(case): case for case in reversed(by_chance)}.values()
-    by_chance.sort(key=lambda case: case not in first_of_topology)
-    return by_chance[: most_of(cases[0])]
+    if stacks.IS_KERAS_2 and cases[0].get_closest_marker("one_stack"):
+        return []
+    if stacks.IS_KERAS_2 or cases[0].path.parent.name == "multi_worker":
+        return sorted(by_chance, key=place_of_topology)[:1]
+    return with_every_value(by_chance)
 
 
-def most_of(test):
-    """How many cases of a test are taken."""
-    if stacks.IS_KERAS_2:
-        return 1
-    return 2 if test.path.parent.name == "multi_worker" else None
+def with_every_value(cases):
+    """Return the first case, and others until every value of each parameter has occurred."""
+    chosen = cases[:1]
+    missing = set().union(*map(values_of, cases)) - values_of(cases[0])
+    while missing:
+        chosen.append(max(cases, key=lambda case: len(values_of(case) & missing)))
+        missing -= values_of(chosen[-1])
+    return chosen
+
+
+def values_of(case):
+    """The parameters of a case, each with its value as a text."""
+    parameters = case.callspec.params if hasattr(case, "callspec") else {}
+    return {(name, str(value)) for name, value in parameters.items()}
 
 
 def number_of(case):
     return zlib.crc32(case.nodeid.encode() + bytes([stacks.IS_KERAS_2]))
+
+
+def place_of_topology(case):
+    """Where the topology of a case stands in `PREFERRED_TOPOLOGIES`, or behind all."""
+    places = enumerate(PREFERRED_TOPOLOGIES)
+    return next((i for i, alike in places if topology_of(case) in alike), len(PREFERRED_TOPOLOGIES))
 
 
 def topology_of(case):

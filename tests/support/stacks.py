@@ -1,7 +1,6 @@
-"""The two lanes of the tests: Keras 3 with TensorFlow 2.21, Keras 2 with TensorFlow 2.15.
+"""The two stacks of the tests: Keras 3 with TensorFlow 2.21, Keras 2 with TensorFlow 2.15.
 
-Tests take from here what has another name in each. What Keras 2 has no notion of is listed here by
-name, with the reason why its tests are skipped there.
+A plugin: it skips what is for Keras 3 only. Tests take from here what has another name in each.
 """
 
 import contextlib
@@ -9,6 +8,7 @@ import functools
 import re
 
 import keras
+import pytest
 import tensorflow as tf
 
 from tf_adasum.seams import keras as keras_seam
@@ -43,7 +43,7 @@ else:
 
 
 def make_devices():
-    """Makes the devices of the replicas; only before TensorFlow runs anything."""
+    """Make the devices of the replicas; only before TensorFlow runs anything."""
     if IS_KERAS_2:
         tf.config.set_logical_device_configuration(
             tf.config.list_physical_devices("CPU")[0],
@@ -65,17 +65,17 @@ def gradients_per_step(count):
 
 
 def devices_of(count):
-    """Returns the devices that a step with so many gradients takes."""
+    """Return the devices that a step with so many gradients takes."""
     return [f"CPU:{index}" for index in range(count if IS_KERAS_2 else 1)]
 
 
 def calls_per_update(count):
-    """Returns how many calls an update takes if it has so many gradients."""
+    """Return how many calls an update takes if it has so many gradients."""
     return 1 if IS_KERAS_2 else count
 
 
 def accumulating(cls, learning_rate, steps, **options):
-    """Returns an optimizer that updates with the mean of so many gradients."""
+    """Return an optimizer that updates with the mean of so many gradients."""
     if not IS_KERAS_2:
         return cls(learning_rate, gradient_accumulation_steps=steps, **options)
     assert calls_at_once() == steps, f"this needs gradients_per_step({steps})"
@@ -83,17 +83,17 @@ def accumulating(cls, learning_rate, steps, **options):
 
 
 def calls_at_once():
-    """Returns how many calls of Keras 3 are one here."""
+    """Return how many calls of Keras 3 are one here."""
     return tf.distribute.get_strategy().num_replicas_in_sync if IS_KERAS_2 else 1
 
 
 def build(optimizer, variables):
-    """Builds an optimizer; a legacy one, too, which Keras builds in its first step."""
+    """Build an optimizer; a legacy one, too, which Keras builds in its first step."""
     keras_seam.build(optimizer, variables)
 
 
 def apply(optimizer, calls, variables):
-    """Takes a step with the gradients of `calls_at_once` calls, a list of lists."""
+    """Take a step with the gradients of `calls_at_once` calls, a list of lists."""
     if not IS_KERAS_2:
         (gradients,) = calls
         optimizer.apply(gradients, variables)
@@ -112,7 +112,7 @@ def apply(optimizer, calls, variables):
 
 
 def apply_in(strategy, optimizer, gradients, variables):
-    """Takes a step of the replicas of a strategy with the same gradients on each."""
+    """Take a step of the replicas of a strategy with the same gradients on each."""
 
     def in_replica():
         if IS_KERAS_2:
@@ -124,7 +124,7 @@ def apply_in(strategy, optimizer, gradients, variables):
 
 
 def legacy_optimizer(name, *args, **options):
-    """Returns an optimizer of Keras 2's older kind; of the only one elsewhere."""
+    """Return an optimizer of Keras 2's older kind; of the only one elsewhere."""
     module = keras.optimizers.legacy if IS_KERAS_2 else keras.optimizers
     return getattr(module, name)(*args, **options)
 
@@ -160,124 +160,57 @@ RUNS_EAGERLY = not IS_KERAS_2
 
 
 def first_of(optimizer):
-    """Returns the variables that an optimizer was built for."""
+    """Return the variables that an optimizer was built for."""
     return optimizer.first_variables if IS_KERAS_2 else optimizer._trainable_variables
 
 
-# ---- what is in one lane only ------------------------------------------------------------------
+# ---- what is in one stack only -----------------------------------------------------------------
+#
+# A test of what Keras 2 has no notion of says so, with the reason: `pytest.mark.keras3_only`.
 
-# Files under tests/ that are not even read in the other lane.
-FILES_OF_KERAS_2 = {
-    "unit/optimizers/test_addons.py": "TensorFlow Addons",
-    "unit/seams/test_seam_names_keras2.py": "private names of Keras 2",
-}
-FILES_OF_KERAS_3 = {
-    "multi_worker/test_backup.py": "our BackupAndRestore; Keras 2 backs up all workers by itself",
-    "multi_worker/test_elastic.py": "our BackupAndRestore; Keras 2 backs up all workers by itself",
-    "unit/seams/test_seam_names_keras3.py": "private names of Keras 3; see ..._keras2.py",
-    "unit/seams/test_seam_names.py": "private names of TensorFlow 2.21",
-    "unit/seams/test_seam_behaviour.py": "what Keras 3 does that the seam mends",
-    "unit/optimizers/test_lamb.py": "LAMB of our own; there it is Addons', see test_addons.py",
-}
-
-# Tests by the beginning of their id after the folder: "file.py::test" or "file.py::test[a-b".
-_ON_DEVICES = "test_adascale_on_replicas.py::TestOnDevices"
-_OPTIONS = "test_optimizers.py::test_every_option_on_several_workers"
-_ACCUMULATION = "it has no gradient_accumulation_steps"
-_STEPS = "`fit` demands steps_per_epoch with a distributed dataset"
-_BACKUPS = "it backs up all workers by itself"
-# What stands in a test's parameters.
-OPTIMIZERS_OF_KERAS_3 = {
-    "accumul": _ACCUMULATION,
-    "nadam": "its Nadam counts steps in Python, and takes other ones in a function than eagerly",
-}
-ABSENT_IN_KERAS_2 = {
-    "test_optimizers.py::TestOnLocalReplicas::test_every_option[loss_scale_factor": (
-        "it has no loss_scale_factor"
-    ),
-    "test_benchmarks.py::test_workers_killed_at_random_moments_end_as_if_they_were_not": _BACKUPS,
-    "test_examples.py::test_adascale_against_linear_scaling": _ACCUMULATION,
-    "test_fuzz_arguments.py::test_numbers_too_large_for_a_float_are_refused[LAMB": (
-        "LAMB is TensorFlow Addons'"
-    ),
-    "test_adascale_on_replicas.py::test_accumulated_without_a_strategy": _ACCUMULATION,
-    "test_adascale_on_replicas.py::test_options": _ACCUMULATION,
-    f"{_ON_DEVICES}::test_replicas_and_accumulation[own-8": _ACCUMULATION,
-    f"{_ON_DEVICES}::test_replicas_and_accumulation[mirrored-8": _ACCUMULATION,
-    "test_adascale_on_replicas.py::test_two_workers[8": _ACCUMULATION,
-    f"{_OPTIONS}[loss_scale_factor": "it has no loss_scale_factor",
-    "test_models.py::TestWhatKerasTests::test_variables_are_mirrored": "variables of Keras 3",
-    "test_models.py::TestWhatKerasTests::test_an_epoch_gives_every_row_to_one_replica": (
-        "this is the iterator of Keras 3 by itself"
-    ),
-    "test_callbacks.py::TestRestoring": _BACKUPS,
-    "test_callbacks.py::TestFiles::test_the_other_worker_writes_nothing_to_a_folder_of_its_own": (
-        "all workers write, the others to temporary files"
-    ),
-    "test_gain_callbacks.py::test_all_measure_the_same_and_stop_together": _ACCUMULATION,
-    "test_aggregation.py::test_a_file_without_the_state_starts_it_anew": (
-        "it cannot load the state of metrics under any strategy"
-    ),
-    "test_aggregation.py::test_a_backup_of_the_state_reaches_all_workers": _BACKUPS,
-    "test_restart.py::TestBackup": _BACKUPS,
-    "test_callbacks.py::TestFiles::test_one_process_writes_as_ever": (
-        "its BackupAndRestore has other files"
-    ),
-    "test_predict.py::TestOnBatch::test_what_is_no_batch_is_refused_on_all_workers": (
-        "it splits the batch of train_on_batch by itself, and has messages of its own"
-    ),
-    "test_uneven.py::TestFromFunction::test_the_epoch_ends_with_the_longest": _STEPS,
-    "test_models.py::TestInputs::test_equals_arrays_of_full_batches[dataset per worker": _STEPS,
-    "test_uneven.py::test_generators_that_end_earlier_on_one_worker": (
-        "it ends in an error, on all workers"
-    ),
-    "test_uneven.py::test_steps_per_epoch_beyond_the_data": "it logs that data ran out",
-    "test_restart.py::TestOtherProcesses::test_each_restores_its_own[lamb": (
-        "it writes no state of a legacy optimizer into a .keras file"
-    ),
-    "test_adascale.py::test_loss_scale_factor_is_taken_out_of_the_gradients": (
-        "its optimizers have no loss_scale_factor"
-    ),
-    "test_adascale.py::test_swap_ema_weights": "it has no SwapEMAWeights",
-    "test_adascale.py::test_ways_to_run_a_step[{'jit_compile': True}]": (
-        "XLA compiles for a single device, and several gradients take several"
-    ),
-    "test_adascale.py::test_compiled_from_its_configuration": (
-        "`compile` takes no optimizer's configuration"
-    ),
-    "test_delta_adasum.py::test_swap_ema_weights": "it has no SwapEMAWeights",
-    "test_delta_adasum.py::test_one_replica_is_the_inner_optimizer[1-muon]": "it has no Muon",
-    "test_delta_adasum.py::test_one_replica_is_the_inner_optimizer[4-muon]": "it has no Muon",
-    "test_saved_files.py::test_safe_mode_loads_what_we_save[LAMB]": (
-        "it writes no state of a legacy optimizer into a .keras file"
-    ),
-}
+needs_accumulation = pytest.mark.keras3_only("Keras 2 has no gradient_accumulation_steps")
+needs_loss_scale_factor = pytest.mark.keras3_only("Keras 2 has no loss_scale_factor")
+needs_own_backups = pytest.mark.keras3_only("Keras 2 backs up all workers by itself")
+needs_endless_fit = pytest.mark.keras3_only(
+    "`fit` of Keras 2 demands steps_per_epoch with a distributed dataset"
+)
+needs_state_of_lamb = pytest.mark.keras3_only(
+    "Keras 2 writes no state of a legacy optimizer into a .keras file"
+)
+needs_nadam = pytest.mark.keras3_only(
+    "Nadam of Keras 2 counts steps in Python, and takes other ones in a function than eagerly"
+)
 
 
-FILES_OF_THE_OTHER = FILES_OF_KERAS_3 if IS_KERAS_2 else FILES_OF_KERAS_2
+def marked(values, marks):
+    """Return the parameters of a test, some of them with a marker.
+
+    Args:
+        values: of the parameter.
+        marks: dict from some of them to their marker.
+    """
+    return [pytest.param(each, marks=marks[each]) if each in marks else each for each in values]
 
 
-def reason_to_skip(node_id):
-    """Returns why a test is skipped in this lane; None if it is not."""
-    if not IS_KERAS_2:
-        return None
-    for word, reason in OPTIMIZERS_OF_KERAS_3.items():
-        if word in node_id.partition("[")[2].lower():
-            return f"Keras 2: {reason}"
-    for name, reason in ABSENT_IN_KERAS_2.items():
-        _, found, rest = node_id.partition(name)
-        if found and rest[:1] in ("", "[", "]", "-", ":"):
-            return f"Keras 2: {reason}"
-    return None
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Skip tests that are for Keras 3 only, under Keras 2."""
+    for test in items if IS_KERAS_2 else ():
+        marker = test.get_closest_marker("keras3_only")
+        if marker:
+            test.add_marker(pytest.mark.skip(reason=marker.args[0]))
+
+
+# ---- what has another form in each -------------------------------------------------------------
 
 
 def loss_scale_of(optimizer):
-    """Returns the current scale of a `LossScaleOptimizer`, as a tensor."""
+    """Return the current scale of a `LossScaleOptimizer`, as a tensor."""
     return tf.convert_to_tensor(optimizer.loss_scale if IS_KERAS_2 else optimizer.dynamic_scale)
 
 
 def scaled(optimizer, gradients):
-    """Returns gradients as `apply` of a `LossScaleOptimizer` wants them.
+    """Return gradients as `apply` of a `LossScaleOptimizer` wants them.
 
     That of Keras 2 has taken the scale out of them in `get_unscaled_gradients`.
     """
@@ -292,7 +225,7 @@ def is_slot(name):
 
 
 def scale_loss(optimizer, loss):
-    """Returns a loss as an optimizer wants it."""
+    """Return a loss as an optimizer wants it."""
     if not IS_KERAS_2:
         return optimizer.scale_loss(loss)
     is_scaling = isinstance(optimizer, LossScaleOptimizer)
@@ -300,7 +233,7 @@ def scale_loss(optimizer, loss):
 
 
 def state_of(optimizer):
-    """Returns the variables of an optimizer; without `iterations`, where skipped steps count."""
+    """Return the variables of an optimizer; without `iterations`, where skipped steps count."""
     variables = keras_seam.all_variables(optimizer)
     if not IS_KERAS_2:
         return variables
@@ -308,10 +241,10 @@ def state_of(optimizer):
 
 
 def in_model(path):
-    """Returns the path of a variable of a Sequential model; names of Keras 2 lack the model's."""
+    """Return the path of a variable of a Sequential model; names of Keras 2 lack the model's."""
     return path if IS_KERAS_2 else f"sequential/{path}"
 
 
 def copies_of(strategy, variable):
-    """Returns the variables on the local replicas that a Keras variable stands for."""
+    """Return the variables on the local replicas that a Keras variable stands for."""
     return strategy.experimental_local_results(keras_seam.tensorflow_variable(variable))

@@ -71,7 +71,13 @@ class WorkerGroup:
         self._collect(SECONDS_TO_START)
 
     def run(self, scenario, timeout=120, **arguments):
-        """Runs a function of `scenarios` on all workers at once.
+        """Run a function on all workers at once.
+
+        Args:
+            scenario: a function at the top of a module that workers can import, as those of
+                `scenarios` are. It takes the strategy first, and returns a dict of arrays.
+            timeout: seconds until the group is ended.
+            arguments: further ones of the function, as JSON can hold them.
 
         Returns:
             For each worker the dict of arrays that the function returned.
@@ -82,14 +88,19 @@ class WorkerGroup:
         self._requests += 1
         files = [self.folder / f"{self._requests}_{index}.npz" for index in range(self.workers)]
         for process, file in zip(self._processes, files, strict=True):
-            request = {"scenario": scenario, "arguments": arguments, "file": str(file)}
+            request = {
+                "module": scenario.__module__,
+                "function": scenario.__qualname__,
+                "arguments": arguments,
+                "file": str(file),
+            }
             process.stdin.write(json.dumps(request).encode() + b"\n")
             process.stdin.flush()
         self._collect(timeout)
         return [dict(np.load(file)) for file in files]
 
     def close(self):
-        """Ends all processes."""
+        """End all processes."""
         self.has_ended = True
         for process in self._processes:
             with contextlib.suppress(BrokenPipeError):
@@ -104,7 +115,7 @@ class WorkerGroup:
             reply.close()
 
     def _collect(self, timeout):
-        """Waits for one reply of each worker."""
+        """Wait for one reply of each worker."""
         deadline = time.monotonic() + timeout
         failures = []
         for index, reply in enumerate(self._replies):
@@ -133,7 +144,7 @@ class WorkerGroup:
 
 
 def worker_environment(ports, index, devices, hosts=None):
-    """Returns the environment of worker `index` of the cluster on these ports."""
+    """Return the environment of worker `index` of the cluster on these ports."""
     hosts = hosts or ["127.0.0.1"] * len(ports)
     environment = {
         **os.environ,
@@ -151,7 +162,7 @@ def worker_environment(ports, index, devices, hosts=None):
 
 
 def free_ports(count):
-    """Returns distinct ports that nobody uses."""
+    """Return distinct ports that nobody uses."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for one in sockets:

@@ -1,4 +1,11 @@
-"""One worker process of a `WorkerGroup`: makes a strategy, then runs scenarios one by one."""
+"""One worker process of a `WorkerGroup`: makes a strategy, then runs scenarios one by one.
+
+    python worker_process.py PIPE STRATEGY OPTIONS
+
+Each line of its standard input asks for a scenario: JSON with the names of a module and of a
+function, the function's arguments, and the file for the arrays that it returns. After each one, and
+first of all when the strategy has been made, it answers over the pipe with a line of JSON.
+"""
 
 import gc
 import importlib
@@ -21,9 +28,9 @@ def make_strategy(name, options):
     return tf_adasum.AdasumMirroredStrategy(communication_options=timeouts, **options)
 
 
-def as_made(strategy):
-    """Returns a function that gives the strategy back the rule it has now."""
-    if not hasattr(strategy, "_scheme"):  # TensorFlow's own
+def restorer_of_rule(strategy, name):
+    """Return a function that gives the strategy back the rule it has now."""
+    if name == "stock":
         return lambda: None
     from tf_adasum.seams import tensorflow as tensorflow_seam
 
@@ -36,28 +43,23 @@ def as_made(strategy):
     return restore
 
 
-def find_scenario(name):
-    """Returns the function that "module.function" names; one without module is in `scenarios`."""
-    module, _, function = name.rpartition(".")
-    return getattr(importlib.import_module(f"scenarios.{module or 'basics'}"), function)
-
-
-def attempt(reply, function):
-    """Calls the function, and reports the exception that it raised, or None."""
+def answer(pipe, function):
+    """Call the function, and write the traceback of the exception that it raised, or null."""
     error = None
     try:
         function()
-    except Exception:
+    except Exception:  # whatever it is, the test shows it
         error = traceback.format_exc()
-    reply.write(json.dumps({"error": error}) + "\n")
-    reply.flush()
+    pipe.write(json.dumps({"error": error}) + "\n")
+    pipe.flush()
 
 
 def main():
-    reply = os.fdopen(int(sys.argv[1]), "w")
-    strategies = []
-    attempt(reply, lambda: strategies.append(make_strategy(sys.argv[2], json.loads(sys.argv[3]))))
-    restore = as_made(strategies[0]) if strategies else None
+    pipe, name, options = int(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
+    answers = os.fdopen(pipe, "w")
+    made = []
+    answer(answers, lambda: made.append(make_strategy(name, options)))
+    restore = restorer_of_rule(made[0], name) if made else None
     for line in sys.stdin:
         request = json.loads(line)
 
@@ -65,10 +67,10 @@ def main():
             keras.backend.clear_session()
             gc.collect()  # models of earlier requests; Keras 3 has done it
             restore()
-            scenario = find_scenario(request["scenario"])
-            np.savez(request["file"], **scenario(strategies[0], **request["arguments"]))
+            scenario = getattr(importlib.import_module(request["module"]), request["function"])
+            np.savez(request["file"], **scenario(made[0], **request["arguments"]))
 
-        attempt(reply, run)
+        answer(answers, run)
 
 
 if __name__ == "__main__":

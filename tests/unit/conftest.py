@@ -1,4 +1,6 @@
-"""Fixtures of the tests that run on both backends and all dtypes."""
+"""Fixtures of the tests that run on both backends and all dtypes; what one stack can show."""
+
+import pathlib
 
 import pytest
 import tensorflow as tf
@@ -7,6 +9,18 @@ from support import stacks
 from tf_adasum.ops import library
 
 stacks.make_devices()
+
+# Rooms whose tests show the same with every TensorFlow and Keras: formulas, and what workers do
+# before TensorFlow starts.
+ROOMS_OF_ONE_STACK = ("aggregation", "cluster", "launch", "support", "watch")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    unit = pathlib.Path(__file__).parent
+    for item in items:
+        if item.path.parent.parent == unit and item.path.parent.name in ROOMS_OF_ONE_STACK:
+            item.add_marker(pytest.mark.one_stack)
 
 
 @pytest.fixture(params=["custom", "tensorflow"])
@@ -28,7 +42,7 @@ def dtype(request):
 
 @pytest.fixture
 def two_gradients():
-    """A step of an optimizer has two gradients: see `lanes.gradients_per_step`."""
+    """A step of an optimizer has two gradients: see `stacks.gradients_per_step`."""
     with stacks.gradients_per_step(2):
         yield
 

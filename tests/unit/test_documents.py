@@ -1,15 +1,33 @@
-"""The links of the documents lead somewhere."""
+"""The links of the documents lead somewhere, and the files and targets that they name exist."""
 
 import re
 from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.one_stack
+
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+DOCUMENTS = [ROOT / "README.md", CONTRIBUTING, ROOT / "CHANGELOG.md"]
+DOCUMENTS += sorted((ROOT / "docs").rglob("*.md"))
 # [text](path#heading), not of another site.
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+# `folder/file.py`, without a word such as NAME that stands for any.
+PATH = re.compile(r"`((?:[\w.]+/)+(?:[\w.]+\.\w+)?|[\w.]+\.(?:py|h|cu))`")
+ANY = re.compile("NAME|CONCERN|ROOM|FILE|TOPIC")
+PLACES = [
+    "",
+    "tf_adasum",
+    "tf_adasum/aggregation",
+    "tf_adasum/seams/keras",
+    "custom_ops/cuda",
+    "tests/support",
+]
+MADE = ("build/",)  # what `make` makes
+MAKE = re.compile(r"(?:`|^)make(?:\s[A-Z]+=\S+)*\s([a-z][\w-]*)", re.MULTILINE)
+ENTRY = re.compile(r"^( *)(\S.*?)(?:  +.*|$)")
 CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
@@ -31,5 +49,42 @@ def test_links_lead_somewhere(document):
 
 
 def test_there_are_links_to_check():
-    assert len(LINK.findall((ROOT / "README.md").read_text())) > 50
+    assert len(LINK.findall((ROOT / "README.md").read_text())) > 30
     assert "when-something-goes-wrong" in anchors_of(ROOT / "README.md")
+
+
+def tree_of(document):
+    """Yield the paths of the tree that a document draws, by their indentation."""
+    (tree,) = re.findall(r"^```\n(tf_adasum/\n.*?)^```", document, re.MULTILINE | re.DOTALL)
+    folders = []
+    for line in tree.splitlines():
+        indent, names = ENTRY.match(line).groups()
+        depth = len(indent) // 2
+        for name in names.split(", "):
+            yield "".join(folders[:depth]) + name
+        folders[depth:] = [name]
+
+
+def test_the_tree_shows_what_is_there():
+    shown = [path for path in tree_of(CONTRIBUTING.read_text()) if not ANY.search(path)]
+    assert len(shown) > 40
+    assert [path for path in shown if not (ROOT / path).exists()] == []
+    rooms = {path.name for path in (ROOT / "tf_adasum").iterdir() if path.name[:2] != "__"}
+    assert rooms == {Path(path).name for path in shown if len(Path(path).parts) == 2} & rooms
+
+
+def test_paths_in_contributing_exist():
+    named = [path for path in PATH.findall(CONTRIBUTING.read_text()) if not ANY.search(path)]
+    missing = {
+        path
+        for path in named
+        if not path.startswith(MADE) and not any((ROOT / place / path).exists() for place in PLACES)
+    }
+    assert len(named) > 50 and not missing
+
+
+@pytest.mark.parametrize("document", [ROOT / "README.md", CONTRIBUTING], ids=lambda path: path.name)
+def test_targets_of_make_exist(document):
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    said = set(MAKE.findall(document.read_text()))
+    assert "test" in said and not said - targets

@@ -199,7 +199,7 @@ def test_serialization_within_an_optimizer_and_another_schedule():
         {"learning_rate": True},
         {"learning_rate": -0.1},
         {"learning_rate": float("nan")},
-        {"learning_rate": lambda: 0.1},
+        pytest.param({"learning_rate": lambda: 0.1}, id="function"),
         {"scale": 0.5},
         {"scale": 0},
         {"scale": True},

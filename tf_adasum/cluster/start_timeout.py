@@ -44,12 +44,10 @@ def bounded(cluster: Cluster, seconds: float) -> Iterator[None]:
         "others": [(cluster.named([rank]), cluster.host_and_port(rank)) for rank in others],
     }
     command = [sys.executable, "-I", "-S", os.path.abspath(__file__), json.dumps(task)]
-    guard = subprocess.Popen(command, stdin=subprocess.PIPE)
-    try:
+    # The end of the block closes the pipe, which tells the program that all is well, as the end of
+    # this process would; and waits for it.
+    with subprocess.Popen(command, stdin=subprocess.PIPE):
         yield
-    finally:
-        guard.stdin.close()  # tells it that all is well, as the end of this process would
-        guard.wait()
 
 
 def main(task: dict) -> None:

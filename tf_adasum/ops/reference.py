@@ -177,7 +177,7 @@ def _operations(*assertions: tf.Operation | None) -> list[tf.Operation]:
 def _for_each_segment(
     of_segment: Callable[..., tf.Tensor], segments: tf.Tensor, signature: tf.TensorSpec
 ) -> tf.Tensor:
-    """Stacks `of_segment(begin, end)` of all segments."""
+    """Stack `of_segment(begin, end)` of all segments."""
     offsets = tf.get_static_value(segments)
     if offsets is not None and offsets.size > 1:
         # Constant slices: they are what XLA can compile.

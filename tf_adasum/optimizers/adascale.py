@@ -106,7 +106,8 @@ class AdaScale(WrapperOptimizer):
             expected = "must be in [0, 1): 0 takes the last step alone, 0.9 about ten"
             check_number("smoothing", smoothing, expected, at_least=0, below=1)
         _refuse_rules(tf.distribute.get_strategy())
-        _warn_where_not_validated(type(optimizer))
+        if not isinstance(optimizer, VALIDATED):
+            _warn_of_experiment(type(optimizer).__name__)
         super().__init__(optimizer, name)
         self.smoothing, self.debias = smoothing, bool(debias)
         self._given_scale = scale
@@ -410,11 +411,10 @@ def _refuse_rules(strategy):
 
 
 @functools.cache  # once for each class
-def _warn_where_not_validated(optimizer):
-    if not issubclass(optimizer, VALIDATED):
-        warnings.warn(
-            f"AdaScale around {optimizer.__name__} is an experiment: it is made for SGD, and what "
-            "is known of it (Johnson et al., ICML 2020, Table 2; docs/optimizers.md) was measured "
-            "with SGD, with and without momentum.",
-            stacklevel=3,
-        )
+def _warn_of_experiment(name):
+    warnings.warn(
+        f"AdaScale around {name} is an experiment: it is made for SGD, and what is known of it "
+        "(Johnson et al., ICML 2020, Table 2; docs/optimizers.md) was measured with SGD, with and "
+        "without momentum.",
+        stacklevel=3,
+    )

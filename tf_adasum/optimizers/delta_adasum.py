@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import keras
 import tensorflow as tf
 
@@ -117,7 +119,7 @@ class DeltaAdasum(WrapperOptimizer):
         """Whether the replicas' weights are the same: no local step since the last combination."""
         return not self.built or self.local_steps == 1 or int(self._step.taken.numpy()) == 0
 
-    _synchronize = None
+    _synchronize: Callable[[], None] | None = None
 
     @property
     def learning_rate(self):

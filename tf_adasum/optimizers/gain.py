@@ -93,7 +93,8 @@ def squared_norm(gradients: Sequence[tf.Tensor | tf.IndexedSlices]) -> tf.Tensor
         gradients: list of floating-point tensors or `tf.IndexedSlices`, whose repeated rows add up
             to one before they are squared.
     """
-    small, large = collections.defaultdict(list), []
+    small: dict[tf.DType, list[tf.Tensor]] = collections.defaultdict(list)
+    large: list[tf.Tensor] = []
     for gradient in gradients:
         if isinstance(gradient, tf.IndexedSlices):
             _, gradient = coalesced(gradient)

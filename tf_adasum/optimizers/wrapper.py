@@ -57,7 +57,6 @@ class WrapperOptimizer(keras_seam.WrapperBase):
     ema_overwrite_frequency = _of_inner_optimizer("ema_overwrite_frequency")
     gradient_accumulation_steps = _of_inner_optimizer("gradient_accumulation_steps")
     loss_scale_factor = _of_inner_optimizer("loss_scale_factor")
-    locals().update({name: _of_inner_optimizer(name) for name in keras_seam.OF_SWAP_EMA_WEIGHTS})
 
     def build(self, variables):
         """Build the inner optimizer for a list of Keras variables, and what the step needs."""
@@ -151,6 +150,10 @@ class WrapperOptimizer(keras_seam.WrapperBase):
             config["optimizer"], custom_objects=custom_objects
         )
         return cls(**config)
+
+
+for attribute in keras_seam.OF_SWAP_EMA_WEIGHTS:
+    setattr(WrapperOptimizer, attribute, _of_inner_optimizer(attribute))
 
 
 def checked(wrapper, optimizer):

@@ -18,6 +18,7 @@ from the registries.
 
 import functools
 import inspect
+import types
 from collections.abc import Callable, Iterator
 
 # The attribute of a replaced function that holds the hooks around it, the innermost first.
@@ -39,7 +40,7 @@ class Hook:
 
     def __init__(
         self,
-        owner: object,
+        owner: type | types.ModuleType,
         name: str,
         function: Callable,
         *,
@@ -52,10 +53,9 @@ class Hook:
     @property
     def target(self) -> str:
         """The function's full name, as ``"keras.src.models.model.Model.fit"``."""
-        is_module = inspect.ismodule(self.owner)
-        owner = "" if is_module else f"{self.owner.__module__}."
-        owner += self.owner.__name__ if is_module else self.owner.__qualname__
-        return f"{owner}.{self.name}"
+        if isinstance(self.owner, types.ModuleType):
+            return f"{self.owner.__name__}.{self.name}"
+        return f"{self.owner.__module__}.{self.owner.__qualname__}.{self.name}"
 
     @property
     def reason(self) -> str:
@@ -102,7 +102,9 @@ class Hooks:
         """Give the hooks, in the order in which they stand."""
         return iter(self._hooks)
 
-    def replaces(self, owner: object, *names: str, outermost: bool = False) -> Callable:
+    def replaces(
+        self, owner: type | types.ModuleType, *names: str, outermost: bool = False
+    ) -> Callable:
         """Return a decorator of the function that runs instead of some of `owner`'s.
 
         Args:

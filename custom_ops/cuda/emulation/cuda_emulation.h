@@ -1,8 +1,7 @@
 // Stands in for the CUDA language and for intrinsics.cuh where kernels.cu is compiled by a C++
 // compiler: the same names, executed by fibers. It checks logic, not speed, and knows nothing of
 // caches that are not coherent.
-#ifndef TF_ADASUM_CUDA_EMULATION_CUDA_EMULATION_H_
-#define TF_ADASUM_CUDA_EMULATION_CUDA_EMULATION_H_
+#pragma once
 
 #include <cmath>
 #include <cstring>
@@ -27,12 +26,6 @@
 struct alignas(16) [[gnu::may_alias]] uint4 {
   unsigned x, y, z, w;
 };
-
-inline double __longlong_as_double(long long bits) {
-  double value;
-  memcpy(&value, &bits, sizeof(value));
-  return value;
-}
 
 inline void __syncthreads() {
   auto& scheduler = tf_adasum::emulation::scheduler;
@@ -183,5 +176,3 @@ inline void MmaBFloat16(float (&d)[4], const unsigned (&a)[4], const unsigned (&
 }
 
 }  // namespace tf_adasum
-
-#endif  // TF_ADASUM_CUDA_EMULATION_CUDA_EMULATION_H_

@@ -1,10 +1,9 @@
 // The launcher of the tests: kernels.cu compiled for the CPU. Device memory is host memory, and a
 // launch has finished when it returns.
 #define TF_ADASUM_EMULATION
-#include "../kernels.cu"
-
 #include <mutex>
 
+#include "../kernels.cu"
 #include "../launcher.h"
 
 namespace tf_adasum {

@@ -2,8 +2,7 @@
 // cooperative launch has all its blocks at once, other launches one block after the other.
 //
 // Memory that a kernel has not written holds NaN bytes, so that it shows if a kernel reads it.
-#ifndef TF_ADASUM_CUDA_EMULATION_FIBERS_H_
-#define TF_ADASUM_CUDA_EMULATION_FIBERS_H_
+#pragma once
 
 #include <sys/mman.h>
 
@@ -214,5 +213,3 @@ inline void* SharedArray(const void* declaration, size_t bytes) {
 }
 
 }  // namespace tf_adasum::emulation
-
-#endif  // TF_ADASUM_CUDA_EMULATION_FIBERS_H_

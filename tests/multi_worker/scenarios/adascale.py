@@ -35,7 +35,7 @@ def initial_values():
 
 
 def steps(strategy, count, kind="own", steps=STEPS, momentum=0.9, schedule=False, **options):
-    """Steps on `count` gradients each; returns the weights, and after each step the estimates.
+    """Take steps on `count` gradients each; return the weights, and after each step the estimates.
 
     Args:
         strategy: the workers' strategy, or None.
@@ -102,7 +102,7 @@ def steps(strategy, count, kind="own", steps=STEPS, momentum=0.9, schedule=False
 
 
 def collectives(strategy):
-    """Returns how many collectives a step has in SGD and in AdaScale, and the bytes they reduce."""
+    """Return how many collectives a step has in SGD and in AdaScale, and the bytes they reduce."""
     use_rule(strategy, "mean")
 
     def measure(wrap):

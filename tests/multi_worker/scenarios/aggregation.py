@@ -115,7 +115,7 @@ def build_text_model(one_hot=False):
 
 
 def train_text_model(strategy, rule, optimizer="sgd", one_hot=False, epochs=2, together=1):
-    """`fit` of a model with an Embedding; returns weights, losses and the state of the rule."""
+    """`fit` of a model with an Embedding; return weights, losses and the state of the rule."""
     if strategy:
         use_rule(strategy, RULES[rule]())
     keras.utils.set_random_seed(0)
@@ -158,7 +158,7 @@ def kinds_of_gradients(strategy):
 
 
 def save_and_go_on(strategy, folder, rule, way):
-    """Trains 4 epochs at once, and 2 + 2 with a restart from a file between them."""
+    """Train 4 epochs at once, and 2 + 2 with a restart from a file between them."""
     worker = strategy.cluster_resolver.task_id or 0
     path = os.path.join(folder, f"{way}{worker}")
     x, y = random_data(48)
@@ -213,7 +213,7 @@ def save_and_go_on(strategy, folder, rule, way):
 
 
 def restore_other_state(strategy, folder):
-    """Loads weights that were saved with Adasum into a model with AdaCons; returns the warning."""
+    """Loads weights that were saved with Adasum into a model with AdaCons; return the warning."""
     path = os.path.join(folder, f"other{strategy.cluster_resolver.task_id or 0}.weights.h5")
     x, y = random_data(24)
     messages = []
@@ -235,7 +235,7 @@ def restore_other_state(strategy, folder):
 
 
 def track_orthogonality(strategy, every=1, same_data=False, rule="adasum", **compile_options):
-    """`fit` with a tracker, and once more without; returns logs, values and graph sizes."""
+    """`fit` with a tracker, and once more without; return logs, values and graph sizes."""
     use_rule(strategy, rule)
     keras.utils.set_random_seed(4)
     replicas = strategy.num_replicas_in_sync
@@ -350,7 +350,7 @@ def message_of_a_bad_rule(strategy):
 
 
 def restore_backup(strategy, folder):
-    """Trains with AdaCons, is interrupted, and goes on from worker 0's backup alone."""
+    """Train with AdaCons until an interrupt, and go on from worker 0's backup alone."""
     use_rule(strategy, RULES["adacons"]())
     worker = strategy.cluster_resolver.task_id
     x, y = random_data(24)

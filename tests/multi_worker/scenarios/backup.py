@@ -9,7 +9,7 @@ import tensorflow as tf
 from support.stacks import LossScaleOptimizer, copies_of
 
 from scenarios.basics import random_data, use_rule
-from scenarios.callback import Interrupted, rank_of
+from scenarios.callbacks import Interrupted, rank_of
 from tf_adasum.aggregation import rules
 from tf_adasum.callbacks import BackupAndRestore
 from tf_adasum.optimizers import AdaScale, DeltaAdasum

@@ -17,7 +17,7 @@ from tf_adasum.seams import tensorflow as tensorflow_seam
 
 
 def use_rule(strategy, rule, **options):
-    """Gives a strategy another rule; outside tests a strategy has one scheme for life."""
+    """Give a strategy another rule; outside tests a strategy has one scheme for life."""
     strategy._aggregation = rules.get(rule)
     strategy._scheme = Scheme.checked(
         strategy._aggregation, strategy.num_replicas_in_sync, **options
@@ -51,7 +51,7 @@ def weights_of(model):
 
 
 def train_on_global_batches(strategy, rule, batch_size=24, steps=30):
-    """Momentum SGD on fixed global batches; returns weights, losses and a metric."""
+    """Momentum SGD on fixed global batches; return weights, losses and a metric."""
     if strategy:
         use_rule(strategy, rule)
     keras.utils.set_random_seed(1)
@@ -117,7 +117,7 @@ def train_on_disjoint_features(strategy):
 
 
 def train_with_adam(strategy, rule, steps=50):
-    """Returns every local replica's copy of every variable, optimizer's included."""
+    """Return every local replica's copy of every variable, optimizer's included."""
     use_rule(strategy, rule)
     keras.utils.set_random_seed(3)
     x, y = random_data(24 * 5)
@@ -133,7 +133,7 @@ def train_with_adam(strategy, rule, steps=50):
 
 
 def reduce_gradients(strategy, rule, bytes_per_pack=0, not_finite=None, eager=False):
-    """Combines given gradients; returns every local replica's result, as float64.
+    """Combine given gradients; return every local replica's result, as float64.
 
     Args:
         not_finite: (replica, value): where the last variable's gradient holds one such number.
@@ -156,7 +156,7 @@ def reduce_gradients(strategy, rule, bytes_per_pack=0, not_finite=None, eager=Fa
 
 
 def reduce_large_gradient(strategy, size):
-    """Combines one gradient that goes through the collectives in several pieces."""
+    """Combine one gradient that goes through the collectives in several pieces."""
     use_rule(strategy, "adasum")
     generator = np.random.default_rng(9)
     replicas = strategy.num_replicas_in_sync
@@ -196,7 +196,7 @@ def known_gradients(replicas, not_finite=None):
 
 
 def apply_unusable_gradient(strategy, dtype):
-    """Returns the message of the error that a gradient of that dtype raises."""
+    """Return the message of the error that a gradient of that dtype raises."""
     use_rule(strategy, "adasum")
 
     @tf.function

@@ -53,7 +53,7 @@ def save(model, folder):
 
 
 def restore(strategy, kind, folder, form):
-    """Returns the model, and what `fit` needs to go on."""
+    """Return the model, and what `fit` needs to go on."""
     folder = pathlib.Path(folder)
     model = compiled_model(strategy, kind, seed=9)
     if form == "backup":
@@ -82,7 +82,7 @@ class AtBegin(keras.callbacks.Callback):
 
 
 def change_replicas(strategy, kind, folder, saved_on, restored_on, forms):
-    """Returns for each form what was restored and whether training goes on."""
+    """Return for each form what was restored and whether training goes on."""
     model = compiled_model(strategy_of(kind, saved_on), kind, seed=1)
     save(model, folder)
     saved = np.concatenate([w.ravel() for w in model.get_weights()])

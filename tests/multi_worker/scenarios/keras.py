@@ -14,7 +14,7 @@ def worker_of(strategy):
 
 
 class Recorder(keras.callbacks.Callback):
-    """Calls a function after every step and keeps what it returns."""
+    """A callback that calls a function after every step, and keeps what it returns."""
 
     def __init__(self, read):
         super().__init__()
@@ -180,7 +180,7 @@ def fit_in_executions(strategy, steps_per_execution, **options):
 
 
 def uneven_datasets(strategy, unknown):
-    """Worker 0 has three batches, the others have one; returns the error's message."""
+    """Worker 0 has three batches, the others have one; return the error's message."""
     use_rule(strategy, "adasum")
     batches = 3 if worker_of(strategy) == 0 else 1
     x, y = random_data(8 * batches)
@@ -292,7 +292,7 @@ def known_slices(replicas):
 
 
 def gradient_missing_on_one_replica(strategy):
-    """Replica 1 has no gradient for the second variable; returns the error's message."""
+    """Replica 1 has no gradient for the second variable; return the error's message."""
     use_rule(strategy, "adasum")
     with scope(strategy):
         variables = [Variable(np.zeros(size, "float32")) for size in (3, 4)]

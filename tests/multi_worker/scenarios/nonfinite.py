@@ -41,7 +41,7 @@ OPTIMIZERS = {
 
 @contextlib.contextmanager
 def on_nonfinite(strategy, action):
-    """Lets a strategy act like one that was made with this argument."""
+    """Let a strategy act like one that was made with this argument."""
     before = strategy._nonfinite
     strategy._nonfinite = nonfinite_gradients.NonFinite(strategy, action)
     try:
@@ -163,7 +163,7 @@ def left_out(strategy, rule, optimizer, guard, poisoned, poison="inf", sparse=Fa
 
 
 def raised(strategy, rule, way):
-    """One replica's gradient of the second variable gets a NaN; returns the errors.
+    """One replica's gradient of the second variable gets a NaN; return the errors.
 
     Args:
         strategy: the workers' strategy.

@@ -9,7 +9,7 @@ from support import stacks
 from support.stacks import LossScaleOptimizer, copies_of, loss_scale_of
 
 from scenarios.basics import random_data, use_rule
-from scenarios.callback import Interrupt, Interrupted, rank_of
+from scenarios.callbacks import Interrupt, Interrupted, rank_of
 from scenarios.keras import Recorder
 from tf_adasum.optimizers import LAMB, AdaScale, DeltaAdasum
 from tf_adasum.seams import keras as keras_seam
@@ -96,7 +96,7 @@ class SaveAfter(keras.callbacks.Callback):
 
 
 def train_and_save(strategy, name, folder, forms):
-    """Returns the state when it was saved, and that of the unbroken run at its end."""
+    """Return the state when it was saved, and that of the unbroken run at its end."""
     model = compiled_model(strategy, name, seed=1)
     save = SaveAfter(strategy, folder, forms)
     fit(model, [save])
@@ -104,7 +104,7 @@ def train_and_save(strategy, name, folder, forms):
 
 
 def restore_and_go_on(strategy, name, folder, form, from_worker=None):
-    """Returns the state that was restored, and that at the end.
+    """Return the state that was restored, and that at the end.
 
     Args:
         strategy: the workers' strategy, of other processes than those that saved.

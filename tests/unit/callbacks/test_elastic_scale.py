@@ -72,7 +72,7 @@ def train(model, elastic, dataset=None, epochs=4, **options):
         ({1: 4}, r"in epoch 0\. Received: schedule=\{1: 4\}"),
         ({0: 0}, "1 or more. Received: scale=0"),
         ({0: 1, 2: math.nan}, "1 or more. Received: scale=nan"),
-        (lambda epoch: 0.5, "1 or more. Received: scale=0.5"),
+        pytest.param(lambda epoch: 0.5, "1 or more. Received: scale=0.5", id="function"),
         ([1, 2], r"a dict .* or a function .* Received: schedule=\[1, 2\]"),
         (None, "Received: schedule=None"),
     ],

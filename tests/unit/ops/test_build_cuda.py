@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import emulated_gpu  # puts custom_ops on the path
+from support.cuda_library import build_cuda
 
-build_cuda = emulated_gpu.build_cuda
+pytestmark = pytest.mark.one_stack
 
 # Knows some architectures, writes down its arguments, and makes the file it was asked for.
 NVCC = """#!/bin/sh

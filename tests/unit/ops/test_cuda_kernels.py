@@ -28,6 +28,8 @@ from support.cuda_library import (
     LibraryError,
 )
 
+pytestmark = pytest.mark.one_stack
+
 DTYPES = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
 ROW_COUNTS = [1, 2, 3, 4, 5, 8, 9, 13, 16, 17, 20]
 
@@ -85,7 +87,7 @@ def nvcc(folder):
     log = folder / "nvcc.log"
     with open(log, "wb") as out:
         process = subprocess.Popen(
-            command, cwd=cuda_library.SOURCES, stdout=out, stderr=subprocess.STDOUT
+            command, cwd=cuda_library.build_cuda.SOURCES, stdout=out, stderr=subprocess.STDOUT
         )
     yield process, log
     process.kill()
@@ -96,7 +98,7 @@ def nvcc(folder):
 def emulated(folder, nvcc):
     if shutil.which("g++") is None:
         pytest.skip("there is no g++ to compile the emulation")
-    return CudaLibrary(cuda_library.build_emulated(folder))
+    return CudaLibrary(cuda_library.build(folder / "emulated", emulated=True))
 
 
 @pytest.fixture
@@ -483,7 +485,7 @@ def test_without_the_cuda_driver(folder):
         pytest.skip("there is no g++ to compile the library")
     if ctypes.util.find_library("cuda") is not None:
         pytest.skip("this machine has the CUDA driver")
-    library = CudaLibrary(cuda_library.build_driver(folder))
+    library = CudaLibrary(cuda_library.build(folder / "driver", emulated=False))
     with pytest.raises(LibraryError, match=r"CUDA driver libcuda\.so\.1"):
         library.plan(SEGMENT_GRAM, TYPES["float32"], 2, [0, 64])
 
@@ -529,16 +531,14 @@ print("finished")
 def test_sanitizers_find_nothing(folder):
     if shutil.which("g++") is None:
         pytest.skip("there is no g++ to compile the emulation")
-    sanitized = folder / "sanitized"
-    sanitized.mkdir()
     flags = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    path = cuda_library.build_emulated(sanitized, flags)
+    path = cuda_library.build(folder / "sanitized", flags, emulated=True)
     runtime = [
         subprocess.check_output(["g++", f"-print-file-name={name}"], text=True).strip()
         for name in ("libasan.so", "libubsan.so")
     ]
     # ASan has to come first in the process, before Python.
-    tests = str(cuda_library.SOURCES.parents[1] / "tests")
+    tests = str(cuda_library.build_cuda.SOURCES.parents[1] / "tests")
     result = subprocess.run(
         [sys.executable, "-c", SANITIZED_RUN, tests, str(path)],
         env={"LD_PRELOAD": ":".join(runtime), "ASAN_OPTIONS": "detect_leaks=0", "PATH": ""},

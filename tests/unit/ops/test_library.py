@@ -1,6 +1,7 @@
 """Finding, checking and loading the compiled op."""
 
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -128,3 +129,11 @@ def test_whether_there_are_kernels_for_gpus(cuda, files, reason, tmp_path):
         (tmp_path / name).write_bytes(bytes(size))
     found = library.OpLibrary(tmp_path)._why_not_on_gpus({"cuda": cuda})
     assert found is None if reason is None else reason in found
+
+
+@pytest.mark.parametrize("folder", ["cpu", "cuda"])
+def test_the_kernels_include_nothing_of_tensorflow(folder):
+    sources = list(Path(__file__).parents[3].joinpath("custom_ops", folder).rglob("*.[ch]*"))
+    include = re.compile(r'#include ["<](\.\./)*(tensorflow|absl|xla|third_party)/')
+    assert len(sources) > 5
+    assert [path.name for path in sources if include.search(path.read_text())] == []

@@ -193,7 +193,7 @@ def test_the_mean_of_the_strategy_is_accepted(trained):
 
 
 def test_warns_once_of_what_is_not_sgd():
-    adascale._warn_where_not_validated.cache_clear()
+    adascale._warn_of_experiment.cache_clear()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(2):
@@ -206,7 +206,7 @@ def test_warns_once_of_what_is_not_sgd():
 
 
 def test_the_warning_points_to_the_line_that_made_it():
-    adascale._warn_where_not_validated.cache_clear()
+    adascale._warn_of_experiment.cache_clear()
     with pytest.warns(UserWarning, match="AdaScale around Adam") as caught:
         AdaScale(keras.optimizers.Adam())
     assert [one.filename for one in caught] == [__file__]
@@ -231,7 +231,7 @@ PLAIN = {
 }
 
 
-@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("name", stacks.marked(PLAIN, {"nadam": stacks.needs_nadam}))
 def test_a_scale_of_one_is_the_plain_optimizer(name):
     gradients = gradients_of(STEPS)
     plain, wrapped = PLAIN[name](), AdaScale(PLAIN[name]())
@@ -277,7 +277,7 @@ for name in ("Muon", "Lamb"):  # of Keras 3
         INNER[name] = (getattr(keras.optimizers, name), {"weight_decay": 0.3})
 
 
-@pytest.mark.parametrize("name", INNER)
+@pytest.mark.parametrize("name", stacks.marked(INNER, {"nadam": stacks.needs_nadam}))
 def test_is_the_inner_optimizer_with_another_learning_rate(name, two_gradients):
     """Keras's optimizer, accumulating and given η: clipping of the mean, decay by η, averages."""
     cls, options = INNER[name]
@@ -319,6 +319,7 @@ def test_clipping_changes_the_step_and_not_the_gain(name, two_gradients):
         np.testing.assert_allclose(norm, 0.1, rtol=1e-3)
 
 
+@stacks.needs_loss_scale_factor
 def test_loss_scale_factor_is_taken_out_of_the_gradients():
     gradients = gradients_of(4)
     scaled = [[1024 * gradient for gradient in own] for own in gradients]
@@ -373,6 +374,7 @@ class TestLossScaleOptimizer:
         assert np.isfinite(model.get_weights()[0]).all()
 
 
+@pytest.mark.keras3_only("Keras 2 has no SwapEMAWeights")
 @pytest.mark.parametrize("wrapped_again", [False, True], ids=["alone", "in LossScaleOptimizer"])
 def test_swap_ema_weights(wrapped_again):
     """The validation sees the averages: as with Keras's own optimizer, S = 1."""
@@ -416,7 +418,16 @@ def test_callbacks_set_the_rate_of_one_batch(name, two_gradients):
 
 @pytest.mark.parametrize(
     "options",
-    [{"jit_compile": True}, {"run_eagerly": True}, {"steps_per_execution": 3}],
+    [
+        pytest.param(
+            {"jit_compile": True},
+            marks=pytest.mark.keras3_only(
+                "XLA compiles for one device, and several gradients of Keras 2 take several"
+            ),
+        ),
+        {"run_eagerly": True},
+        {"steps_per_execution": 3},
+    ],
     ids=str,
 )
 def test_ways_to_run_a_step(options, trained, two_gradients):
@@ -654,6 +665,7 @@ def test_the_configuration_has_the_scale_that_was_set(two_gradients):
     assert AdaScale.from_config(optimizer.get_config()).scale == 6
 
 
+@pytest.mark.keras3_only("`compile` of Keras 2 takes no optimizer's configuration")
 def test_compiled_from_its_configuration(two_gradients):
     config = keras.saving.serialize_keras_object(AdaScale(accumulating()))
     model = model_of(config, run_eagerly=stacks.RUNS_EAGERLY)

@@ -6,9 +6,12 @@ import subprocess
 import sys
 import warnings
 
+import pytest
+
+pytest.importorskip("keras.src.engine", reason="TensorFlow Addons, which need Keras 2")
+
 import keras
 import numpy as np
-import pytest
 import tensorflow as tf
 import tensorflow_addons as tfa
 from support import oracle

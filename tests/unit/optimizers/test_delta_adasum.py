@@ -159,7 +159,9 @@ INNER = {
 }
 
 
-@pytest.mark.parametrize("name", INNER)
+@pytest.mark.parametrize(
+    "name", stacks.marked(INNER, {"muon": pytest.mark.keras3_only("Keras 2 has no Muon")})
+)
 @pytest.mark.parametrize("local_steps", [1, 4])
 def test_one_replica_is_the_inner_optimizer(strategy, name, local_steps):
     _, expected = stepped(strategy, INNER[name])
@@ -262,6 +264,7 @@ def test_moving_averages_with_local_steps_count_combinations(strategy, overwrite
         np.testing.assert_allclose(one, other, **tolerance)
 
 
+@pytest.mark.keras3_only("Keras 2 has no SwapEMAWeights")
 @pytest.mark.parametrize("wrapped_again", [False, True], ids=["alone", "in LossScaleOptimizer"])
 def test_swap_ema_weights(strategy, wrapped_again):
     losses = []

@@ -15,9 +15,14 @@ import sys
 import textwrap
 import warnings
 
+import pytest
+
+pytest.importorskip(
+    "keras", minversion="3"
+)  # LAMB of Keras 2 is that of Addons, see test_addons.py
+
 import keras
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from tf_adasum.optimizers import lamb

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from support import stacks
 
 import tf_adasum
 from tf_adasum import atomic_files
@@ -119,7 +120,10 @@ def test_checkpoints_of_an_epoch_are_written_at_once(strategy, tmp_path, monkeyp
     [
         lambda: AdaScale(keras.optimizers.SGD(0.1)),
         lambda: DeltaAdasum(keras.optimizers.Adam(0.1), local_steps=2),
-        lambda: LAMB(0.1, weight_decay=0.1, exclude_from_weight_decay=["bias"]),
+        pytest.param(
+            lambda: LAMB(0.1, weight_decay=0.1, exclude_from_weight_decay=["bias"]),
+            marks=stacks.needs_state_of_lamb,
+        ),
         lambda: keras.optimizers.SGD(
             LinearScalingWarmup(
                 keras.optimizers.schedules.CosineDecay(0.1, 100), scale=2, total_steps=100

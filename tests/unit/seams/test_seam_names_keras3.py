@@ -6,9 +6,12 @@ has the hooks.
 
 import importlib.util
 
+import pytest
+
+pytest.importorskip("keras", minversion="3")  # private names of Keras 3; see ..._keras2.py
+
 import keras
 import numpy as np
-import pytest
 import tensorflow as tf
 from keras.src.backend.tensorflow import optimizer as keras_optimizer
 from keras.src.backend.tensorflow import trainer as keras_trainer

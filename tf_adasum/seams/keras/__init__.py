@@ -8,7 +8,7 @@ Hooks stand where their function stands (`hooks.replaces`), with the reason as i
 `docs/hooks.md` lists them.
 """
 
-# ruff: noqa: F401
+# ruff: noqa: F401  (it is the face; of some files it takes the hooks alone)
 
 import keras
 

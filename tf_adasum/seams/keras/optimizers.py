@@ -79,9 +79,12 @@ class Optimizers:
             with guard.passed():
                 step(_at_places(are_present, present))
 
+        def leave_out(found, *present):
+            del present
+            guard.leave_out(found, paths)
+
         found = guard.find(present)
         is_finite = tf.reduce_all(tf.equal(found, 0))
-        leave_out = lambda found, *present: guard.leave_out(found, paths)  # noqa: E731
         return cond(context, is_finite, take, leave_out, (found, *present))
 
     def combine(self, optimizer, gradients, variables):

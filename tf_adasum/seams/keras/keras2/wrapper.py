@@ -28,7 +28,7 @@ from tf_adasum.seams.keras.optimizers import (
 LAMB_MODULE = "tf_adasum.optimizers.addons_lamb"
 
 # There is no `SwapEMAWeights`.
-OF_SWAP_EMA_WEIGHTS = ()
+OF_SWAP_EMA_WEIGHTS: tuple[str, ...] = ()
 
 
 class Step(BaseStep):

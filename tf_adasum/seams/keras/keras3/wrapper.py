@@ -11,7 +11,7 @@ from tf_adasum.seams.keras.keras3.private_names import MOVING_AVERAGES, BaseOpti
 LAMB_MODULE = "tf_adasum.optimizers.lamb"
 
 # What `keras.callbacks.SwapEMAWeights` looks for in an optimizer.
-OF_SWAP_EMA_WEIGHTS = (MOVING_AVERAGES, "_trainable_variables")
+OF_SWAP_EMA_WEIGHTS: tuple[str, ...] = (MOVING_AVERAGES, "_trainable_variables")
 
 
 class WrapperBase(keras.optimizers.Optimizer):

@@ -248,14 +248,14 @@ class CustomStepModel(keras.Model):
         self.tracker = keras.metrics.Mean(name="own_loss")
 
     def build(self, shape):
-        """Builds all layers, the spare one as well."""
+        """Build all layers, the spare one as well."""
         self.hidden.build(shape)
         self.head.build([None, 8])
         self.spare.build(shape)
         self.built = True
 
     def call(self, x):
-        """Leaves the spare layer out."""
+        """Leave the spare layer out."""
         return self.head(self.hidden(x))
 
     @property
@@ -297,7 +297,7 @@ CLASS_WEIGHT = {0: 0.5, 1: 3.0}
 
 
 def aligned(array):
-    """Returns a copy at a multiple of 64 bytes: TensorFlow reads such memory without copying."""
+    """Return a copy at a multiple of 64 bytes: TensorFlow reads such memory without copying."""
     memory = np.zeros(array.nbytes + 64, "uint8")
     start = -memory.ctypes.data % 64
     copy = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)

@@ -10,7 +10,7 @@ from support.stacks import LossScaleOptimizer, copies_of
 
 import tf_adasum
 from scenarios.basics import random_data, use_rule
-from scenarios.callback import rank_of
+from scenarios.callbacks import rank_of
 from tf_adasum import optimizers
 from tf_adasum.callbacks import ReplicaCheck
 from tf_adasum.seams import keras as keras_seam
@@ -99,7 +99,7 @@ class AssignAt(keras.callbacks.Callback):
 
 
 def spoil(strategy, variable, replica):
-    """Changes a number of one replica's copy; returns a function that takes it back."""
+    """Change a number of one replica's copy; return a function that takes it back."""
     copy = copy_on(strategy, variable, replica)
     if copy is None:
         return lambda: None
@@ -121,7 +121,7 @@ if stacks.IS_KERAS_2:  # which does not say that all replicas share it
 
 
 def check_spoiled(strategy, replica):
-    """Checks after a training, and again when one replica's copy of a variable has changed.
+    """Check after a training, and again when one replica's copy of a variable has changed.
 
     Returns:
         What was raised before; then for each variable its path and what was raised by default, of
@@ -219,7 +219,7 @@ def different_lists(strategy):
 
 
 def callback_of_one_worker(strategy, every):
-    """Passes the callback with another `every` on worker 1; None passes none there."""
+    """Pass the callback with another `every` on worker 1; None passes none there."""
     model = model_with_everything(strategy)
     callbacks = [ReplicaCheck("epoch")]
     if rank_of(strategy):

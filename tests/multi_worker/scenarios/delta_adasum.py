@@ -42,7 +42,7 @@ def initial_values():
 
 
 def count_reductions(strategy, counts):
-    """Lets every reduction of gradients that is carried out leave a mark in a list."""
+    """Let every reduction of gradients that is carried out leave a mark in a list."""
     cross_device_ops = tensorflow_seam.cross_device_ops(strategy.extended)
     original = type(cross_device_ops).combine_gradients
 
@@ -63,7 +63,7 @@ def count_reductions(strategy, counts):
 
 
 def steps(strategy, name, wrapped=True, steps=STEPS, local_steps=1, end=False, options=None):
-    """Steps on each replica's own gradients; returns weights and slots of each local replica.
+    """Take steps on each replica's own gradients; return weights and slots of each local replica.
 
     Args:
         strategy: the workers' strategy.
@@ -152,7 +152,7 @@ def reference(replicas, name, local_steps=1, steps=STEPS, options=None, end=Fals
 
 
 def different_settings(strategy, wrapper):
-    """Every worker has other settings; returns the message with which each of them refuses."""
+    """Every worker has other settings; return the message with which each of them refuses."""
     use_rule(strategy, "mean" if wrapper == "AdaScale" else "adasum")
     worker = strategy.cluster_resolver.task_id
     option = (
@@ -169,7 +169,7 @@ def different_settings(strategy, wrapper):
 
 
 def different_scales(strategy):
-    """Every worker sets another scale; returns the message with which each of them refuses."""
+    """Every worker sets another scale; return the message with which each of them refuses."""
     use_rule(strategy, "mean")
     with strategy.scope():
         variable = Variable(np.zeros(3, "float32"), name="v")

@@ -1,4 +1,4 @@
-"""What has to come out alike in both lanes: one step on digits, from the same weights."""
+"""What has to come out alike in both stacks: one step on digits, from the same weights."""
 
 import functools
 
@@ -8,7 +8,7 @@ import tensorflow as tf
 from sklearn.datasets import load_digits
 
 from scenarios.basics import scope, use_rule
-from scenarios.callback import rank_of
+from scenarios.callbacks import rank_of
 
 ROWS = 64
 
@@ -17,7 +17,7 @@ WEIGHTS = 6
 
 
 def combined_gradients(strategy, rule):
-    """Returns how far one step of SGD with learning rate 1 moves each weight.
+    """Return how far one step of SGD with learning rate 1 moves each weight.
 
     Weights, rows and their order come from NumPy; Keras 2 and 3 draw different initial values from
     one seed.

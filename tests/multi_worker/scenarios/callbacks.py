@@ -74,7 +74,7 @@ def callbacks_that_write(folder):
 
 
 def train_with_files(strategy, folder, epochs):
-    """Writes to that folder; "{rank}" in it is this worker's."""
+    """Write to that folder; "{rank}" in it is this worker's."""
     folder = pathlib.Path(folder.format(rank=rank_of(strategy)))
     folder.mkdir(exist_ok=True)
     model = compiled_model(strategy, seed=1)
@@ -104,7 +104,7 @@ class StopOn(keras.callbacks.Callback):
 
 
 def train_until_stopped(strategy, early=False, rank=0, epoch=0):
-    """Returns how many epochs were trained."""
+    """Return how many epochs were trained."""
     stopping = StopOn(rank_of(strategy) == rank, epoch)
     if early:
         stopping = keras.callbacks.EarlyStopping("loss", patience=1, min_delta=1e6)
@@ -148,7 +148,7 @@ def backups_of(strategy, folder, only_worker_0=False):
 
 
 def interrupt_training(strategy, folder, **options):
-    """Trains two epochs of four; returns the state at the end of the second."""
+    """Train two epochs of four; return the state at the end of the second."""
     model = compiled_model(strategy, seed=3)
     try:
         fit(model, [*backups_of(strategy, folder, **options), Interrupt(2)], epochs=4)

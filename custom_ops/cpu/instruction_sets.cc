@@ -1,4 +1,4 @@
-#include "half_instructions.h"
+#include "instruction_sets.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)
 

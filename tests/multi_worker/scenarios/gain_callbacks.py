@@ -40,7 +40,7 @@ def weights_on_replicas(strategy, model):
 
 
 def fit_until_stopped(strategy, count):
-    """Trains until τ reaches TOTAL; returns the logs, and what was measured in each update.
+    """Train until τ reaches TOTAL; return the logs, and what was measured in each update.
 
     Args:
         strategy: the workers' strategy, or None: then all gradients are accumulated.
@@ -70,7 +70,7 @@ def fit_until_stopped(strategy, count):
 
 
 def fit_with_elastic_scale(strategy):
-    """Returns S, r, the rows that this worker has seen so far and the epoch, after each step."""
+    """Return S, r, the rows that this worker has seen so far and the epoch, after each step."""
     rows = tf.data.Dataset.from_tensor_slices(random_data(ELASTIC_ROWS, FEATURES))
 
     def make_dataset(scale):

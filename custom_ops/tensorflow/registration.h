@@ -1,0 +1,22 @@
+// The names of the ops, their element types, and how a kernel is registered for all of these.
+#pragma once
+
+// A test builds the ops a second time under another prefix.
+#ifndef TF_ADASUM_OP_PREFIX
+#define TF_ADASUM_OP_PREFIX "TfAdasum"
+#endif
+
+#define TF_ADASUM_PAIRWISE_COMBINE TF_ADASUM_OP_PREFIX "PairwiseCombine"
+#define TF_ADASUM_SEGMENT_GRAM TF_ADASUM_OP_PREFIX "SegmentGram"
+#define TF_ADASUM_SEGMENT_WEIGHTED_SUM TF_ADASUM_OP_PREFIX "SegmentWeightedSum"
+
+#define TF_ADASUM_TYPES "{float, double, half, bfloat16}"
+
+// Registers KERNEL<T> for each of them. BUILDER, such as Name(OP).Device(DEVICE), says for what.
+#define TF_ADASUM_REGISTER_KERNELS(BUILDER, KERNEL)        \
+  TF_ADASUM_REGISTER_KERNEL(BUILDER, KERNEL, float);       \
+  TF_ADASUM_REGISTER_KERNEL(BUILDER, KERNEL, double);      \
+  TF_ADASUM_REGISTER_KERNEL(BUILDER, KERNEL, Eigen::half); \
+  TF_ADASUM_REGISTER_KERNEL(BUILDER, KERNEL, Eigen::bfloat16)
+#define TF_ADASUM_REGISTER_KERNEL(BUILDER, KERNEL, T) \
+  REGISTER_KERNEL_BUILDER(BUILDER.TypeConstraint<T>("T"), KERNEL<T>)

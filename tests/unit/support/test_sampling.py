@@ -1,0 +1,136 @@
+"""Which tests run: a sample where nothing is selected by hand, and everything that is."""
+
+import pytest
+from support import stacks
+
+TESTS = {
+    "multi_worker/test_workers.py": """
+        import pytest
+
+        @pytest.mark.parametrize("group", ["1x2", "2x1", "3x1"])
+        @pytest.mark.parametrize("way", ["eagerly", "in a graph"])
+        def test_ways(group, way):
+            pass
+
+        @pytest.mark.parametrize("group", ["3x1", "3x2"])
+        def test_three(group):
+            pass
+
+        @pytest.mark.slow
+        def test_long():
+            pass
+        """,
+    "unit/test_unit.py": """
+        import pytest
+
+        @pytest.mark.parametrize("size", range(5))
+        @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+        def test_sizes(size, dtype):
+            pass
+
+        @pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.keras3_only("-")), 2])
+        def test_absent(size):
+            pass
+        """,
+    "unit/test_one_stack.py": """
+        import pytest
+
+        pytestmark = pytest.mark.one_stack
+
+        @pytest.mark.parametrize("size", range(3))
+        def test_formula(size):
+            pass
+        """,
+}
+
+
+@pytest.fixture(params=[False, True], ids=["Keras 3", "Keras 2"])
+def is_keras_2(request, monkeypatch):
+    monkeypatch.setattr(stacks, "IS_KERAS_2", request.param)
+    return request.param
+
+
+@pytest.fixture
+def outcomes(pytester, monkeypatch):
+    """A function that runs these tests with arguments; returns which have passed, and not run."""
+    for name, text in TESTS.items():
+        path = pytester.path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("\n".join(line[8:] for line in text.splitlines()))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # Hypothesis takes seconds
+    plugins = ["-p", "support.stacks", "-p", "support.sampling", "-p", "no:cacheprovider"]
+
+    def run(*arguments):
+        ended = pytester.inline_run(*plugins, *arguments)
+        passed, skipped, failed = ended.listoutcomes()
+        assert not failed
+        return [each.nodeid for each in passed], [each.nodeid for each in skipped]
+
+    return run
+
+
+def parameters_of(tests, name):
+    return [test.partition("[")[2].rstrip("]").split("-") for test in tests if name in test]
+
+
+def test_without_a_selection_every_test_runs_a_sample(outcomes, is_keras_2):
+    passed, skipped = outcomes()
+    assert skipped == ["multi_worker/test_workers.py::test_long"]
+    (way,) = parameters_of(passed, "test_ways")
+    assert way[1] in ("1x2", "2x1"), "one of those that others take, too"
+    assert len(parameters_of(passed, "test_three")) == 1
+    sizes = parameters_of(passed, "test_sizes")
+    if is_keras_2:
+        assert len(sizes) == 1 and parameters_of(passed, "test_absent") == [["2"]]
+        assert not parameters_of(passed, "test_formula")
+    else:
+        dtypes, counts = zip(*sizes, strict=True)
+        assert {*dtypes} == {"float16", "float32", "float64"} and {*counts} == {*"01234"}
+        assert len(sizes) < 15
+        assert len(parameters_of(passed, "test_formula")) == 3
+    assert outcomes() == (passed, skipped), "the same again"
+
+
+def test_what_is_named_runs(outcomes, is_keras_2):
+    ways = [
+        f"multi_worker/test_workers.py::test_ways[{way}-{topology}]"
+        for way in ("eagerly", "in a graph")
+        for topology in ("1x2", "2x1", "3x1")
+    ]
+    names = [*ways, "multi_worker/test_workers.py::test_long"]
+    assert outcomes(*names) == (names, [])
+
+
+def test_what_is_named_without_its_parameters_runs_with_all(outcomes, is_keras_2):
+    passed, _ = outcomes("multi_worker/test_workers.py::test_ways", "unit/test_one_stack.py")
+    assert len(parameters_of(passed, "test_ways")) == 6
+    assert len(parameters_of(passed, "test_formula")) == 3
+
+
+def test_a_file_that_is_named_runs_with_all_cases(outcomes, is_keras_2):
+    passed, skipped = outcomes("multi_worker/test_workers.py")
+    assert len(passed) == 6 + 2 + 1 and not skipped
+
+
+def test_a_folder_that_is_named_runs_a_sample(outcomes, is_keras_2):
+    passed, _ = outcomes("multi_worker")
+    assert len(passed) == 2
+
+
+@pytest.mark.parametrize(
+    ("expression", "count"),
+    [("ways and eagerly and 3x1", 1), ("long or formula or float32", 1 + 3 + 5)],
+)
+def test_what_an_expression_selects_runs(outcomes, is_keras_2, expression, count):
+    passed, skipped = outcomes("-k", expression)
+    assert len(passed) == count and not skipped
+
+
+def test_what_is_marked_runs(outcomes, is_keras_2):
+    assert outcomes("-m", "slow") == (["multi_worker/test_workers.py::test_long"], [])
+
+
+def test_slow_runs_everything(outcomes, is_keras_2):
+    passed, skipped = outcomes("--slow")
+    assert len(passed) + len(skipped) == 6 + 2 + 1 + 15 + 2 + 3
+    assert skipped == (["unit/test_unit.py::test_absent[1]"] if is_keras_2 else [])

@@ -1,0 +1,126 @@
+"""The rules of the house: few files at the top, short files, light rooms, no circle of imports.
+
+They read the sources; nothing is imported.
+"""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.one_stack
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "tf_adasum"
+FILES = sorted(PACKAGE.rglob("*.py"))
+MOST_FILES_AT_THE_TOP = 10
+MOST_LINES = 450
+
+# What the launcher and the doctor import, which start without TensorFlow.
+LIGHT = ["backup", "cluster", "launch", "replicas", "seams", "watch", "workers", "doctor"]
+
+
+def name_of(path):
+    """The dotted name of a module, as "tf_adasum.cluster.tasks"."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {name_of(path): path for path in FILES}
+
+
+def is_for_types_alone(node):
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+
+
+def statements_at_import(body):
+    """Yield the import statements that run when a module is imported: not those in functions."""
+    for node in body:
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield node
+        elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            if not is_for_types_alone(node):
+                yield from statements_at_import(ast.iter_child_nodes(node))
+
+
+def imports(module):
+    """Return the names of the modules that one imports when it is imported itself."""
+    found = set()
+    for node in statements_at_import(ast.parse(MODULES[module].read_text()).body):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+            continue
+        assert not node.level, f"{module} has a relative import"
+        for alias in node.names:
+            whole = f"{node.module}.{alias.name}"
+            found.add(whole if whole in MODULES else node.module)
+    return found
+
+
+def with_packages(module):
+    """A module and the packages that hold it, which are imported before it."""
+    parts = module.split(".")
+    return {".".join(parts[:length]) for length in range(1, len(parts) + 1)}
+
+
+def all_imports(module):
+    """Return what is imported by a module, and by what that imports, and so on."""
+    found, ahead = set(), with_packages(module)
+    while ahead:
+        found |= ahead
+        further = {name for each in ahead if each in MODULES for name in imports(each)}
+        ahead = {each for name in further for each in with_packages(name)} - found
+    return found
+
+
+def room_of(module):
+    """The folder or file of tf_adasum that holds a module; each seam is a room of its own."""
+    parts = module.split(".")
+    return ".".join(parts[1 : 3 if parts[1:2] == ["seams"] else 2])
+
+
+def test_few_files_stand_at_the_top():
+    assert len(list(PACKAGE.glob("*.py"))) <= MOST_FILES_AT_THE_TOP
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_files_are_short(path):
+    assert len(path.read_text().splitlines()) <= MOST_LINES
+
+
+@pytest.mark.parametrize("name", LIGHT)
+def test_a_room_opens_without_tensorflow(name):
+    found = {module.partition(".")[0] for module in all_imports(f"tf_adasum.{name}")}
+    assert found - sys.stdlib_module_names == {"tf_adasum"}
+
+
+def in_circles(imported_by):
+    """Return what is left of a graph without all that lies on no circle."""
+    left = dict(imported_by)
+    while True:
+        pointed_at = set().union(*left.values())
+        on = {room: left[room] & left.keys() for room in left if room in pointed_at}
+        on = {room: others for room, others in on.items() if others}
+        if on == left:
+            return left
+        left = on
+
+
+def test_no_circle_of_imports_between_rooms():
+    graph = {room_of(module): set() for module in MODULES}
+    for module in MODULES:
+        graph[room_of(module)] |= {room_of(name) for name in imports(module) if name in MODULES}
+    for room in graph:
+        graph[room] -= {room, ""}  # "" is tf_adasum/__init__.py, which imports nothing at first
+    circles = in_circles(graph)
+    assert not circles, "\n".join(
+        f"{room} imports {', '.join(sorted(others))}" for room, others in sorted(circles.items())
+    )
+
+
+def test_the_checks_can_fail():
+    assert in_circles({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set()}) == {
+        "b": {"c"},
+        "c": {"b"},
+    }
+    assert "tensorflow" in all_imports("tf_adasum.strategy")
