@@ -12,7 +12,7 @@ import tensorflow as tf
 from support import stacks
 
 import tf_adasum
-from tf_adasum.aggregation import Scheme, aggregate
+from tf_adasum.aggregation import LocalExchange, Scheme, aggregate
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -74,7 +74,7 @@ def test_the_custom_rule_clips_to_the_median(example, lengths):
     rule = example("custom_rule").MedianClip()
     # Two variables, which share their coefficients.
     gradients = [[tf.constant(vector[:10]), tf.constant(vector[10:])] for vector in vectors]
-    combined = aggregate(gradients, Scheme(rule, len(lengths)).local_exchange())
+    combined = aggregate(gradients, LocalExchange(Scheme(rule, len(lengths))))
     # float64 with a square root and a division: some units in the last place.
     np.testing.assert_allclose(np.concatenate(combined), median_clip(vectors), rtol=0, atol=1e-13)
 

@@ -9,7 +9,14 @@ import numpy as np
 import tensorflow as tf
 
 from tf_adasum import ops
-from tf_adasum.aggregation import Memory, Scheme, aggregate, rules
+from tf_adasum.aggregation import (
+    CollectiveExchange,
+    LocalExchange,
+    RuleApplication,
+    Scheme,
+    aggregate,
+    rules,
+)
 from tf_adasum.aggregation.groups import CollectiveGroup
 from tf_adasum.aggregation.rules.checks import is_own
 from tf_adasum.seams import tensorflow as tensorflow_seam
@@ -74,7 +81,7 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
             )
         super().__init__(devices, group_size, options, collective_keys)
         self.scheme = scheme if isinstance(scheme, Scheme) else Scheme(scheme, group_size)
-        self._groups_by_stride = {}
+        self._groups_by_stride: dict[tuple[int, int], list] = {}
         self._replica_of_rank = np.arange(group_size)
         self._first_replica = 0
 
@@ -138,31 +145,34 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
 
     def _combine_locally(self, gradients, options):
         with tf.device(self.local_devices[0]):
-            exchange = self.scheme.local_exchange()
-            memory = self._memory(options, 0)
-            combined = aggregate(gradients, exchange, options.bytes_per_pack, memory)
+            exchange = LocalExchange(self.scheme)
+            application = self._application(options, 0)
+            combined = aggregate(gradients, exchange, options.bytes_per_pack, application)
         for local in range(len(self.local_devices)):
-            _keep(options, memory, local)
+            _keep(options, application, local)
         return [_copy_to(device, combined) for device in self.local_devices]
 
     def _combine_collectively(self, gradients, options):
         combined = []
         for local, device in enumerate(self.local_devices):
             same_bits = ops.same_bits_everywhere(device)
-            exchange = self.scheme.collective_exchange(
+            exchange = CollectiveExchange(
+                self.scheme,
                 functools.partial(self._group, local, options),
                 gathered_bytes=GATHERED_BYTES if same_bits else 0,
             )
             with tf.device(device):
                 own = [gradients[local]]
-                memory = self._memory(options, local)
-                combined.append(aggregate(own, exchange, options.bytes_per_pack, memory))
-                _keep(options, memory, local)
+                application = self._application(options, local)
+                combined.append(aggregate(own, exchange, options.bytes_per_pack, application))
+                _keep(options, application, local)
         return combined
 
-    def _memory(self, options: tensorflow_seam.GradientReduction, local: int) -> Memory | None:
+    def _application(
+        self, options: tensorflow_seam.GradientReduction, local: int
+    ) -> RuleApplication | None:
         if options.reductions is not None:
-            return options.reductions.memory(options.indices, local)
+            return options.reductions.application(options.indices, local)
         if self.scheme.whole_rule.initial_state(1, self.replicas):
             raise ValueError(
                 f"The rule {self.scheme.rule!r} has a state: use a Keras optimizer, or reduce with "
@@ -202,9 +212,9 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
         return self._groups_by_stride[stride, radix]
 
 
-def _keep(options, memory, local):
+def _keep(options, application, local):
     if options.reductions is not None:
-        options.reductions.keep(memory, options.indices, local)
+        options.reductions.keep(application, options.indices, local)
 
 
 def _copy_to(device, tensors):

@@ -127,8 +127,8 @@ def start(
             tensorflow_seam.first_replica(extended),
             tensorflow_seam.CommunicationOptions(timeout_seconds=remaining),
         )
-        if collectives.marks:
-            watching.started(collectives.marks.read, tensorflow_seam.abort_collectives)
+        if collectives.counters and isinstance(watching, watch.Watch):
+            watching.started(collectives.counters.read, tensorflow_seam.abort_collectives)
         _leave_progress_bars_to_the_first_worker(tasks)
     return extended, watching
 

@@ -63,8 +63,9 @@ class AdasumMirroredStrategy(
         radix_plan: list of int, in which groups the N gradients are combined, level by level:
             factors of N. ``[N]`` is one level over all; ``[2, 2, …]``, pairs of pairs, is the
             paper's recursive vector halving. With `local_reduction` N is the number of hosts.
-            Defaults to what takes least time by `aggregation.cost_model`, among the plans that give
-            the same result.
+            Defaults to ``[N]`` up to 16 replicas, and beyond to what takes least time by
+            `aggregation.cost_model`, among the plans that give the same result. With
+            ``TF_ADASUM_COST_MODEL``, constants measured on your cluster, that is chosen for any N.
         local_reduction: ``"mean"`` averages over the replicas of each host and applies the rule to
             these means, as the published implementation's hierarchical mode. Workers share a host
             if their addresses do. Defaults to `None`.
@@ -119,8 +120,7 @@ class AdasumMirroredStrategy(
         action = nonfinite_gradients.checked(on_nonfinite)
         keras_seam.install()
         worker_callbacks.install()
-        tensorflow_seam.stop_autotuning_device_datasets()
-        tensorflow_seam.let_collectives_run_in_loops()
+        tensorflow_seam.hooks.install()
         options = startup.checked_options(communication_options)
         self._options = startup.options_of_collectives(options)
         resolver, tasks = cluster_resolvers.resolve(cluster_resolver)
@@ -172,7 +172,7 @@ class AdasumMirroredStrategy(
             ...     return context.all_reduce("SUM", gradients, options=strategy.gradient_reduction)
             >>> combined = strategy.run(combine, args=([tf.ones([3])],))
         """
-        if type(self._aggregation) is rules.Mean:
+        if self._aggregation.is_stock_mean:
             return None
         return tensorflow_seam.GradientReduction()
 
@@ -290,7 +290,7 @@ class AdasumMirroredStrategy(
             if collectives.all_local:
                 yield
                 return
-            with collectives.key_turns.within(lambda *own: self._workers.gather(own)):
+            with collectives.key_reuse.within(lambda *own: self._workers.gather(own)):
                 yield
 
     def watching(self) -> contextlib.AbstractContextManager[None]:

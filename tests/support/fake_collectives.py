@@ -13,7 +13,7 @@ import threading
 import numpy as np
 import tensorflow as tf
 
-from tf_adasum.aggregation import aggregate
+from tf_adasum.aggregation import CollectiveExchange, aggregate
 from tf_adasum.aggregation.groups import CollectiveGroup
 
 SECONDS = 120  # a thread that waits longer for the others has been left alone
@@ -138,7 +138,14 @@ def in_turns(hall, part):
 
 
 def exchanged(
-    gradients, scheme, *, order=None, told=None, bucket_bytes=None, gathered_bytes=0, memories=None
+    gradients,
+    scheme,
+    *,
+    order=None,
+    told=None,
+    bucket_bytes=None,
+    gathered_bytes=0,
+    applications=None,
 ):
     """Aggregate over all replicas.
 
@@ -149,8 +156,8 @@ def exchanged(
             default `shuffled`.
         told: the same, as the exchange is told; by default the truth.
         bucket_bytes: as for `aggregate`.
-        gathered_bytes: as for `Scheme.collective_exchange`.
-        memories: for each replica its `Memory`; by default that of the first step.
+        gathered_bytes: as for `CollectiveExchange`.
+        applications: for each replica its `RuleApplication`; by default that of the first step.
 
     Returns:
         For each replica its combined gradients, and the `Hall`.
@@ -167,9 +174,9 @@ def exchanged(
             member_of_rank = [members.index(each) for each in told(members)]
             return CollectiveGroup(collectives, member_of_rank, member)
 
-        exchange = scheme.collective_exchange(group_of, gathered_bytes)
-        memory = memories[replica] if memories else None
-        return aggregate([gradients[replica]], exchange, bucket_bytes, memory)
+        exchange = CollectiveExchange(scheme, group_of, gathered_bytes)
+        application = applications[replica] if applications else None
+        return aggregate([gradients[replica]], exchange, bucket_bytes, application)
 
     return in_turns(hall, part), hall
 

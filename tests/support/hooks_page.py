@@ -17,8 +17,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "hooks.md"
 def registries():
     """Return the registries of the stack that is installed."""
     from tf_adasum.seams import keras as keras_seam
+    from tf_adasum.seams import tensorflow as tensorflow_seam
 
-    return [keras_seam.hooks]
+    return [keras_seam.hooks, tensorflow_seam.hooks]
 
 
 def renewed(text):

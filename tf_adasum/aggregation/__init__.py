@@ -2,37 +2,54 @@
 
 In reading order: `rules` (Gram matrix to coefficients), `buckets` and `sparse` (variables to
 vectors), `groups` and `levels` (who owns what), `scheme` (what the user chose), `exchange` and
-`cost_model` (which way a bucket goes), `memory` (groups of variables and the rule's state), and
-`tf_adasum.ops` for the two passes over the vectors.
+`cost_model` (which way a bucket goes), `rule_application` (groups of variables and the rule's
+state), and `tf_adasum.ops` for the two passes over the vectors.
 
 Shape legend: S segments (variables), R replicas, n elements of a bucket, W of a shard.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
 from tf_adasum import ops
 from tf_adasum.aggregation import buckets, rules, sparse
-from tf_adasum.aggregation.exchange import CollectiveExchange, LocalExchange
-from tf_adasum.aggregation.rule_application import Memory
+from tf_adasum.aggregation.buckets import Gradient
+from tf_adasum.aggregation.exchange import CollectiveExchange, Exchange, LocalExchange, Plan
+from tf_adasum.aggregation.levels import Level
+from tf_adasum.aggregation.rule_application import RuleApplication
 from tf_adasum.aggregation.rules.checks import checked_coefficients
 from tf_adasum.aggregation.scheme import Scheme
 
-__all__ = ["CollectiveExchange", "LocalExchange", "Memory", "Scheme", "adasum", "aggregate"]
+__all__ = [
+    "CollectiveExchange",
+    "LocalExchange",
+    "RuleApplication",
+    "Scheme",
+    "adasum",
+    "aggregate",
+]
+
+AnyPlan = Plan | sparse.SparsePlan
 
 
-def aggregate(gradients, exchange, bucket_bytes=None, memory=None):
-    """Combines the replicas' gradients: ``Σ_i c_i g_i`` with the rule's coefficients.
+def aggregate(
+    gradients: Sequence[Sequence[Gradient]],
+    exchange: Exchange,
+    bucket_bytes: int | None = None,
+    application: RuleApplication | None = None,
+) -> list[Gradient]:
+    """Combine the replicas' gradients: ``Σ_i c_i g_i`` with the rule's coefficients.
 
     Args:
         gradients: for each replica that is present here (all of them for `LocalExchange`, one for
             `CollectiveExchange`) the list of its gradients: dense tensors of known shape, or
             `tf.IndexedSlices`, the same on every replica.
         exchange: brings the replicas' gradients together; its scheme has the rule.
-        bucket_bytes: size of a bucket; see `buckets.plan`.
-        memory: the `Memory` with the rule's state; by default that before the first step, for a
-            rule of granularity ``"variable"`` or ``"model"``.
+        bucket_bytes: size of a bucket. Defaults to that of `buckets.plan`.
+        application: the `RuleApplication` with the rule's state. Defaults to that of the first
+            step, for a rule of granularity ``"variable"`` or ``"model"``.
 
     Returns:
         The list of combined gradients, in the shapes and dtypes of the replicas' own; sparse where
@@ -42,26 +59,35 @@ def aggregate(gradients, exchange, bucket_bytes=None, memory=None):
         ValueError: for gradients that are no floating-point tensors of known shape.
     """
     gradients = _dense_or_sparse_everywhere(gradients)
-    memory = memory or Memory.of_first_step(exchange.scheme, len(gradients[0]))
+    application = application or RuleApplication.of_first_step(exchange.scheme, len(gradients[0]))
     combined = list(gradients[0])
-    for plans in units(gradients, exchange, bucket_bytes, memory):
-        for index, gradient in combine(plans, gradients, memory):
+    for plans in units(gradients, exchange, bucket_bytes, application):
+        for index, gradient in combine(plans, gradients, application):
             combined[index] = gradient
     return combined
 
 
-def units(gradients, exchange, bucket_bytes, memory):
-    """Returns lists of plans: those whose coefficients have to be found together."""
-    alone = memory.groups_are_variables
-    is_whole = memory.measures_orthogonality or not alone
+def units(
+    gradients: Sequence[Sequence[Gradient]],
+    exchange: Exchange,
+    bucket_bytes: int | None,
+    application: RuleApplication,
+) -> list[list[AnyPlan]]:
+    """Return lists of plans: those whose coefficients have to be found together."""
+    alone = application.groups_are_variables
+    is_whole = application.measures_orthogonality or not alone
     dense = buckets.plan(gradients[0], bucket_bytes)
-    plans = [exchange.plan(bucket, is_whole) for bucket in dense]
+    plans: list[AnyPlan] = [exchange.plan(bucket, is_whole) for bucket in dense]
     plans += sparse.plans(gradients, exchange)
     return [[plan] for plan in plans] if alone else [plans] if plans else []
 
 
-def combine(plans, gradients, memory):
-    """Combines the gradients of some plans that have equally many levels, with the same rules.
+def combine(
+    plans: Sequence[AnyPlan],
+    gradients: Sequence[Sequence[Gradient]],
+    application: RuleApplication,
+) -> list[tuple[int, Gradient]]:
+    """Combine the gradients of some plans that have equally many levels, with the same rules.
 
     Returns:
         list of ``(index, gradient)``.
@@ -76,7 +102,7 @@ def combine(plans, gradients, memory):
             for level, own in zip(levels, pieces, strict=True)
         ]
         grams = [
-            _gram(level, own, memory.needs_gram(rule))
+            _gram(level, own, application.needs_gram(rule))
             for level, own in zip(levels, rows, strict=True)
         ]
         gram_SRR = tf.concat(grams, axis=0)
@@ -85,7 +111,7 @@ def combine(plans, gradients, memory):
             coefficients_SR = checked_coefficients(rule, own_SR, gram_SRR)
         else:
             indices = [index for plan in plans for index in plan.indices]
-            coefficients_SR = memory.coefficients(rule, gram_SRR, indices)
+            coefficients_SR = application.coefficients(rule, gram_SRR, indices)
         counts = [len(plan.indices) for plan in plans]
         pieces = [
             [(ops.segment_weighted_sum(rows_RW, own_SR, s), s) for rows_RW, s in own]
@@ -98,7 +124,7 @@ def combine(plans, gradients, memory):
     ]
 
 
-def _gram(level, rows, is_needed):
+def _gram(level: Level, rows: Sequence[tuple[tf.Tensor, Any]], is_needed: bool) -> tf.Tensor:
     """The Gram matrices of one plan's pieces; zeros where no rule asks."""
     if is_needed:
         return level.complete(tf.add_n([ops.segment_gram(*piece) for piece in rows]))
@@ -107,13 +133,13 @@ def _gram(level, rows, is_needed):
     return tf.zeros([segments.shape[0] - 1, replicas, replicas], tf.float64)
 
 
-def _gathered(plan, vector):
+def _gathered(plan: AnyPlan, vector: tf.Tensor) -> tf.Tensor:
     for level in reversed(plan.levels):
         vector = level.gather(vector)
     return vector
 
 
-def _dense_or_sparse_everywhere(gradients):
+def _dense_or_sparse_everywhere(gradients: Sequence[Sequence[Any]]) -> list[list[Gradient]]:
     """Tensors, and slices of tensors; what one replica here has dense is dense on all of them."""
     are_sparse = [
         all(isinstance(gradient, tf.IndexedSlices) for gradient in of_replicas)
@@ -128,7 +154,7 @@ def _dense_or_sparse_everywhere(gradients):
     ]
 
 
-def _slices_of_tensors(slices):
+def _slices_of_tensors(slices: tf.IndexedSlices) -> tf.IndexedSlices:
     shape = slices.dense_shape
     return tf.IndexedSlices(
         tf.convert_to_tensor(slices.values),
@@ -137,8 +163,8 @@ def _slices_of_tensors(slices):
     )
 
 
-def adasum(values):
-    """Combines tensors, or equal structures of tensors, with Adasum, here and now.
+def adasum(values: Iterable[Any]) -> Any:
+    """Combine tensors, or equal structures of tensors, with Adasum, here and now.
 
     ``adasum(a, b) = (1 - a·b / (2‖a‖²)) a + (1 - a·b / (2‖b‖²)) b`` on each tensor, and the tree of
     neighbours for more than two; see `rules.Adasum`. For custom loops, and to study gradients that
@@ -155,10 +181,12 @@ def adasum(values):
         ValueError: if `values` is no list, or empty, or the structures, shapes or dtypes differ.
 
     Example:
-        >>> tf_adasum.adasum([tf.constant([1.0, 0.0]), tf.constant([0.0, 2.0])])  # orthogonal
-        [1., 2.]
-        >>> tf_adasum.adasum([tf.constant([3.0, 4.0])] * 5)  # identical
-        [3., 4.]
+        >>> orthogonal = [tf.constant([1.0, 0.0]), tf.constant([0.0, 2.0])]
+        >>> tf_adasum.adasum(orthogonal).numpy()  # the sum
+        array([1., 2.], dtype=float32)
+        >>> identical = [tf.constant([3.0, 4.0])] * 5
+        >>> tf_adasum.adasum(identical).numpy()  # the mean
+        array([3., 4.], dtype=float32)
 
     Reference:
         Maleki et al., MLSys 2021 (arXiv 2006.02924).
@@ -187,5 +215,5 @@ def adasum(values):
                     f"{first.dtype.name}{list(first.shape)} in values[0], "
                     f"{leaf.dtype.name}{list(leaf.shape)} in values[{replica}]"
                 )
-    combined = aggregate(replicas, Scheme(rules.Adasum(), len(replicas)).local_exchange())
+    combined = aggregate(replicas, LocalExchange(Scheme(rules.Adasum(), len(replicas))))
     return tf.nest.pack_sequence_as(values[0], combined)

@@ -13,22 +13,30 @@ Shape legend: S segments (the variables of one bucket), n elements of the bucket
 """
 
 import dataclasses
+from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
+
+from tf_adasum import ops
 
 # Large enough to amortize the latency of a collective, small enough that the exchange of the last
 # layers' gradients starts while the first layers' are still being computed.
 DEFAULT_BUCKET_BYTES = 16 * 2**20
 
+# A large bucket goes through the collectives in pieces of about this size: memory of that size is
+# reused from step to step, larger blocks the kernel has to clear every time.
+PIECE_BYTES = 16 * 2**20
+
 # TensorFlow's own alignment of tensors: a slice that starts on it shares the buffer's memory.
 ALIGNED_BYTES = 64
 
-FLOATING_DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
+Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices
 
 
-def elements_aligned(dtype):
-    """Returns the number of elements between two aligned addresses."""
+def elements_aligned(dtype: tf.DType) -> int:
+    """Return the number of elements between two aligned addresses."""
     return max(1, ALIGNED_BYTES // dtype.size)
 
 
@@ -44,14 +52,14 @@ class Bucket:
             to ``segments[s+1]``.
     """
 
-    indices: tuple
-    shapes: tuple
+    indices: tuple[int, ...]
+    shapes: tuple[tf.TensorShape, ...]
     dtype: tf.DType
     segments: np.ndarray
 
     @classmethod
-    def of(cls, indices, gradients):
-        """Returns the bucket of ``gradients[i] for i in indices``."""
+    def of(cls, indices: Sequence[int], gradients: Sequence[Gradient]) -> "Bucket":
+        """Return the bucket of ``gradients[i] for i in indices``."""
         shapes = tuple(gradients[i].shape for i in indices)
         dtype = gradients[indices[0]].dtype
         alignment = elements_aligned(dtype)
@@ -60,12 +68,12 @@ class Bucket:
         return cls(tuple(indices), shapes, dtype, segments)
 
     @property
-    def size(self):
+    def size(self) -> int:
         """n, the number of elements."""
         return int(self.segments[-1])
 
-    def pack(self, gradients, size=None):
-        """Copies this bucket's gradients into a buffer ``[size]``, by default ``[n]``."""
+    def pack(self, gradients: Sequence[Gradient], size: int | None = None) -> tf.Tensor:
+        """Copy this bucket's gradients into a buffer ``[size]``, by default ``[n]``."""
         ends = np.append(self.segments[1:-1], size or self.size)
         pieces = []
         for index, start, end in zip(self.indices, self.segments, ends, strict=False):
@@ -74,16 +82,16 @@ class Bucket:
             pieces += [gradient, tf.zeros([gap], self.dtype)] if gap else [gradient]
         return tf.concat(pieces, axis=0)
 
-    def unpack(self, buffer):
-        """Returns ``(index, gradient)`` for each gradient in a buffer of n or more elements."""
+    def unpack(self, buffer: tf.Tensor) -> list[tuple[int, tf.Tensor]]:
+        """Return ``(index, gradient)`` for each gradient in a buffer of n or more elements."""
         return [
             (index, tf.reshape(tf.slice(buffer, [start], [shape.num_elements()]), shape))
             for index, shape, start in zip(self.indices, self.shapes, self.segments, strict=False)
         ]
 
 
-def plan(gradients, bucket_bytes=None):
-    """Distributes gradients over buckets.
+def plan(gradients: Sequence[Gradient], bucket_bytes: int | None = None) -> list[Bucket]:
+    """Distribute gradients over buckets.
 
     The last gradients come first: backpropagation computes them first. A bucket holds gradients of
     one dtype and is closed once it holds `bucket_bytes` or more; a large gradient is never cut.
@@ -91,7 +99,7 @@ def plan(gradients, bucket_bytes=None):
 
     Args:
         gradients: list of dense tensors of known shape, and of `tf.IndexedSlices`.
-        bucket_bytes: bytes after which a bucket is closed; 0 or None for the default (16 MiB).
+        bucket_bytes: bytes after which a bucket is closed. Defaults to 16 MiB, as does 0.
 
     Returns:
         A list of `Bucket`.
@@ -100,7 +108,9 @@ def plan(gradients, bucket_bytes=None):
         ValueError: if a gradient has an unknown shape or a dtype that is no floating-point type.
     """
     limit = bucket_bytes or DEFAULT_BUCKET_BYTES
-    buckets, open_indices, open_bytes = [], {}, {}
+    buckets: list[Bucket] = []
+    open_indices: dict[tf.DType, list[int]] = {}
+    open_bytes: dict[tf.DType, int] = {}
     for index in reversed(range(len(gradients))):
         gradient = gradients[index]
         _check(gradient, index)
@@ -115,9 +125,9 @@ def plan(gradients, bucket_bytes=None):
     return buckets + [Bucket.of(indices, gradients) for indices in open_indices.values()]
 
 
-def _check(gradient, index):
-    if gradient.dtype not in FLOATING_DTYPES:
-        expected = ", ".join(dtype.name for dtype in FLOATING_DTYPES)
+def _check(gradient: Gradient, index: int) -> None:
+    if gradient.dtype not in ops.DTYPES:
+        expected = ", ".join(dtype.name for dtype in ops.DTYPES)
         raise ValueError(
             f"Only gradients of the dtypes {expected} can be aggregated. "
             f"Received: gradient {index} with dtype {gradient.dtype.name}, shape {gradient.shape}"

@@ -24,12 +24,16 @@ environment of every worker.
 import dataclasses
 import math
 import os
+from collections.abc import Sequence
 
-from tf_adasum.aggregation import radix_plans
-from tf_adasum.aggregation.exchange import PIECE_BYTES
-from tf_adasum.seams.tensorflow import GATHERED_SUM_BYTES
+from tf_adasum.aggregation import buckets, groups, radix_plans
 
 VARIABLE = "TF_ADASUM_COST_MODEL"
+
+# Up to so many replicas the shipped constants do not choose: they flatter plans of several levels.
+# Among 4 processes [2, 2] was measured to take 1.11 to 1.36 times as long as [4], where they say
+# 1.01 to 1.14; what they promise at 8 replicas is less than that error.
+MOST_ON_ONE_LEVEL = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,8 +50,8 @@ class CostModel:
     beta: float
     gamma: float
 
-    def seconds(self, plan, size, segments):
-        """Returns the seconds that a bucket takes.
+    def seconds(self, plan: Sequence[int], size: float, segments: int) -> float:
+        """Return the seconds that a bucket takes.
 
         Args:
             plan: the radices.
@@ -61,23 +65,23 @@ class CostModel:
             )
         )
 
-    def best(self, replicas, size, segments):
-        """Returns the plan of fewest seconds among those that respect Adasum's tree."""
+    def best(self, replicas: int, size: float, segments: int) -> tuple[int, ...]:
+        """Return the plan of fewest seconds among those that respect Adasum's tree."""
         plans = radix_plans.tree_plans(replicas)
         return min(plans, key=lambda plan: self.seconds(plan, size, segments))
 
 
-def amounts(plan, size, segments):
-    """Returns what α, β and γ are multiplied by: messages, bytes, and bytes times products."""
-    pieces = max(1, round(size / PIECE_BYTES))
-    messages = sent = products = 0.0
+def amounts(plan: Sequence[int], size: float, segments: int) -> tuple[float, float, float]:
+    """Return what α, β and γ are multiplied by: messages, bytes, and bytes times products."""
+    pieces = max(1, round(size / buckets.PIECE_BYTES))
+    messages, sent, products = 0.0, 0.0, 0.0
     members, own = 1, float(size)
     for radix in plan:
         members *= radix
         messages += 2 * pieces * radix  # two collectives of radix - 1 messages, and their starts
         sent += 2 * (radix - 1) * own / radix
         gram = 8 * segments * radix * (radix + 1) // 2
-        if members * gram <= GATHERED_SUM_BYTES:
+        if members * gram <= groups.GATHERED_SUM_BYTES:
             messages += members
             sent += (members - 1) * gram
         else:
@@ -92,15 +96,40 @@ def amounts(plan, size, segments):
 DEFAULT = CostModel(alpha=8.2e-4, beta=4.7e-9, gamma=7.4e-11)
 
 
-def current():
-    """Returns the cost model of the environment variable ``TF_ADASUM_COST_MODEL``, or the default.
+def default_plan(
+    replicas: int, size: float, segments: int, costs: CostModel | None = None
+) -> tuple[int, ...]:
+    """Return the plan of a bucket for which the user has chosen none.
+
+    Args:
+        replicas: N.
+        size: n in bytes.
+        segments: S.
+        costs: what was measured on the user's cluster, which decides for every N. Defaults to
+            `None`: ``[N]`` up to 16 replicas, and the choice of the shipped constants beyond.
+
+    Example:
+        >>> default_plan(16, 2**20, 10)
+        (16,)
+        >>> default_plan(64, 2**20, 10)
+        (2, 4, 8)
+        >>> default_plan(16, 2**20, 10, CostModel(alpha=0, beta=0, gamma=1))
+        (4, 4)
+    """
+    if costs is None and replicas <= MOST_ON_ONE_LEVEL:
+        return (replicas,)
+    return (costs or DEFAULT).best(replicas, size, segments)
+
+
+def measured() -> CostModel | None:
+    """Return the cost model of the environment variable ``TF_ADASUM_COST_MODEL``; None without it.
 
     Raises:
         ValueError: if it is set and is not of the form ``alpha=1e-4,beta=1e-9,gamma=1e-10``.
     """
     text = os.environ.get(VARIABLE)
     if not text:
-        return DEFAULT
+        return None
     try:
         numbers = dict(part.split("=") for part in text.split(","))
         model = CostModel(**{name.strip(): float(number) for name, number in numbers.items()})

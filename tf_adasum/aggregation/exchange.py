@@ -18,17 +18,21 @@ Where the rule needs the Gram matrix of all replicas, or of variables in several
 one level over all replicas, ``[N]``.
 """
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
 import tensorflow as tf
 
 from tf_adasum import ops
-from tf_adasum.aggregation import buckets
-from tf_adasum.aggregation.groups import LocalGroup
-from tf_adasum.aggregation.levels import Shards, Together, shard_segments
-from tf_adasum.aggregation.rules import Adasum
+from tf_adasum.aggregation import buckets, cost_model
+from tf_adasum.aggregation.buckets import Bucket
+from tf_adasum.aggregation.groups import CollectiveGroup, LocalGroup
+from tf_adasum.aggregation.levels import Level, Shards, Together, shard_segments
+from tf_adasum.aggregation.rules import AggregationRule
+from tf_adasum.aggregation.scheme import Scheme
 
-# A large bucket goes through the collectives in pieces of about this size: memory of that size is
-# reused from step to step, larger blocks the kernel has to clear every time.
-PIECE_BYTES = 16 * 2**20
+Slices = tuple[tf.Tensor, tf.Tensor]  # indices [K], each once, and values [K, d]
 
 
 class Plan:
@@ -37,12 +41,20 @@ class Plan:
     Args:
         bucket: a `buckets.Bucket`.
         levels: the levels, in order.
-        pieces: number of pieces it is cut into; they share one Gram matrix.
-        multiple: what the number of elements of a piece is filled up to a multiple of.
-        wire_dtype: dtype of the vectors; None for the gradients' own.
+        pieces: number of pieces it is cut into; they share one Gram matrix. Defaults to `1`.
+        multiple: what the number of elements of a piece is filled up to a multiple of. Defaults to
+            `1`.
+        wire_dtype: dtype of the vectors. Defaults to the gradients' own.
     """
 
-    def __init__(self, bucket, levels, pieces=1, multiple=1, wire_dtype=None):
+    def __init__(
+        self,
+        bucket: Bucket,
+        levels: Sequence[Level],
+        pieces: int = 1,
+        multiple: int = 1,
+        wire_dtype: tf.DType | None = None,
+    ):
         self.indices = bucket.indices
         self.levels = levels
         self._bucket = bucket
@@ -50,8 +62,8 @@ class Plan:
         self._width = -(-bucket.size // (pieces * multiple)) * multiple
         self._starts = range(0, pieces * self._width, self._width)
 
-    def split(self, gradients):
-        """Returns the pieces of this replica's gradients: vectors and their segments."""
+    def split(self, gradients: Sequence[Sequence[tf.Tensor]]) -> list[tuple[Any, np.ndarray]]:
+        """Return the pieces of this replica's gradients: vectors and their segments."""
         buffer = tf.cast(
             self._bucket.pack(gradients[0], len(self._starts) * self._width), self._dtype
         )
@@ -63,8 +75,8 @@ class Plan:
             for start in self._starts
         ]
 
-    def join(self, pieces):
-        """Returns ``(index, gradient)`` for each gradient of the combined pieces."""
+    def join(self, pieces: Sequence[tf.Tensor]) -> list[tuple[int, tf.Tensor]]:
+        """Return ``(index, gradient)`` for each gradient of the combined pieces."""
         whole = tf.ensure_shape(tf.concat(pieces, axis=0), [len(self._starts) * self._width])
         return self._bucket.unpack(tf.cast(whole, self._bucket.dtype))
 
@@ -72,8 +84,8 @@ class Plan:
 class LocalPlan(Plan):
     """A plan for buckets of all replicas, in this process: one piece, the list of all vectors."""
 
-    def split(self, gradients):
-        """Returns the one piece: all replicas' vectors, and the segments."""
+    def split(self, gradients: Sequence[Sequence[tf.Tensor]]) -> list[tuple[Any, np.ndarray]]:
+        """Return the one piece: all replicas' vectors, and the segments."""
         return [([self._bucket.pack(own) for own in gradients], self._bucket.segments)]
 
 
@@ -84,11 +96,11 @@ class PairwisePlan(LocalPlan):
     Gram matrix would be needed.
     """
 
-    def __init__(self, bucket):
+    def __init__(self, bucket: Bucket):
         super().__init__(bucket, levels=[])
 
-    def split(self, gradients):
-        """Returns the one piece: the combination of all vectors, made here, and the segments."""
+    def split(self, gradients: Sequence[Sequence[tf.Tensor]]) -> list[tuple[Any, np.ndarray]]:
+        """Return the one piece: the combination of all vectors, made here, and the segments."""
         ((vectors, segments),) = super().split(gradients)
         while len(vectors) > 1:
             vectors = [
@@ -105,12 +117,12 @@ class LocalExchange:
         scheme: the `Scheme`.
     """
 
-    def __init__(self, scheme):
+    def __init__(self, scheme: Scheme):
         self.scheme = scheme
         self.group = LocalGroup()
 
-    def plan(self, bucket, is_whole):
-        """Returns the plan for a `Bucket`.
+    def plan(self, bucket: Bucket, is_whole: bool) -> Plan:
+        """Return the plan for a `Bucket`.
 
         Args:
             bucket: the bucket.
@@ -118,12 +130,12 @@ class LocalExchange:
         """
         radix_plan = self.scheme.radix_plan or ()
         is_halving = set(radix_plan) == {2} and self.scheme.averaged == 1
-        if is_halving and type(self.scheme.rule) is Adasum and not is_whole:
+        if is_halving and self.scheme.rule.is_tree_of_pairs and not is_whole:
             return PairwisePlan(bucket)
         return LocalPlan(bucket, [Together(self.scheme.whole_rule, self.group)])
 
-    def all_slices(self, slices):
-        """Returns the replicas' sparse gradients: for each variable the list of all replicas'."""
+    def all_slices(self, slices: Sequence[Sequence[Slices]]) -> list[list[Slices]]:
+        """Return the replicas' sparse gradients: for each variable the list of all replicas'."""
         return [list(own) for own in zip(*slices, strict=True)]
 
 
@@ -135,21 +147,27 @@ class CollectiveExchange:
         group_of: function of a stride and a radix: the `CollectiveGroup` of `radix` replicas, this
             one among them, whose numbers differ by multiples of the stride.
         gathered_bytes: up to so many bytes of all replicas' buckets, a bucket is combined on every
-            replica. Only where the same computation gives the same bits everywhere.
+            replica. Only where the same computation gives the same bits everywhere. Defaults to
+            `0`.
     """
 
-    def __init__(self, scheme, group_of, gathered_bytes=0):
+    def __init__(
+        self,
+        scheme: Scheme,
+        group_of: Callable[[int, int], CollectiveGroup],
+        gathered_bytes: int = 0,
+    ):
         self.scheme = scheme
         self._group_of = group_of
         self._gathered_bytes = gathered_bytes
 
     @property
-    def group(self):
+    def group(self) -> CollectiveGroup:
         """The group of all replicas."""
         return self._group_of(1, self.scheme.replicas)
 
-    def plan(self, bucket, is_whole):
-        """Returns the plan for a `Bucket`, the same on all replicas; see `LocalExchange.plan`."""
+    def plan(self, bucket: Bucket, is_whole: bool) -> Plan:
+        """Return the plan for a `Bucket`, the same on all replicas; see `LocalExchange.plan`."""
         replicas = self.scheme.replicas
         wire_dtype = narrower(bucket.dtype, self.scheme.wire_dtype)
         size = bucket.size * (wire_dtype or bucket.dtype).size
@@ -157,29 +175,33 @@ class CollectiveExchange:
             together = Together(self.scheme.whole_rule, self.group)
             return Plan(bucket, [together], wire_dtype=wire_dtype)
 
-        levels, stride = [], 1
+        levels: list[Level] = []
+        stride = 1
         for radix, rule in self._radices(size, len(bucket.indices), is_whole):
             column = self._group_of(stride, radix)
             stride *= radix
             levels.append(Shards(rule, column, self._group_of(1, stride)))
-        pieces = max(1, round(size / PIECE_BYTES))
+        pieces = max(1, round(size / buckets.PIECE_BYTES))
         is_cut = pieces > 1 or len(levels) > 1
         alignment = buckets.elements_aligned(bucket.dtype) if is_cut else 1
         return Plan(bucket, levels, pieces, replicas * alignment, wire_dtype)
 
-    def _radices(self, size, segments, is_whole):
+    def _radices(
+        self, size: int, segments: int, is_whole: bool
+    ) -> list[tuple[int, AggregationRule]]:
         """The radix and the rule of each level, for a bucket of `size` bytes."""
         rule, averaged = self.scheme.rule, self.scheme.averaged
         across = self.scheme.replicas // averaged
         if is_whole or across == 1:
             return [(self.scheme.replicas, self.scheme.whole_rule)]
-        radix_plan = self.scheme.radix_plan or (across,)
-        if self.scheme.radix_plan is None and type(rule) is Adasum and rule.works_in_levels:
-            radix_plan = self.scheme.costs.best(across, size // averaged, segments)
-        return self.scheme.levels(radix_plan)
+        radix_plan = self.scheme.radix_plan
+        if radix_plan is None and rule.is_tree_of_pairs and rule.works_in_levels:
+            costs = self.scheme.costs
+            radix_plan = cost_model.default_plan(across, size // averaged, segments, costs)
+        return self.scheme.levels(radix_plan or (across,))
 
-    def all_slices(self, slices):
-        """Returns the replicas' sparse gradients: for each variable the list of all replicas'.
+    def all_slices(self, slices: Sequence[Sequence[Slices]]) -> list[list[Slices]]:
+        """Return the replicas' sparse gradients: for each variable the list of all replicas'.
 
         Args:
             slices: this replica's, in a list of one: for each variable its indices ``[K]`` and
@@ -195,7 +217,9 @@ class CollectiveExchange:
             for number, (indices, values) in enumerate(own)
         ]
 
-    def _slices_of_all(self, indices, values, counts):
+    def _slices_of_all(
+        self, indices: tf.Tensor, values: tf.Tensor, counts: tf.Tensor
+    ) -> list[Slices]:
         dtype, wire_dtype = values.dtype, narrower(values.dtype, self.scheme.wire_dtype)
         # All replicas send as many rows as the longest has, and at least one.
         padding = tf.maximum(tf.reduce_max(counts), 1) - tf.size(indices, tf.int64)
@@ -208,8 +232,11 @@ class CollectiveExchange:
         ]
 
 
-def narrower(dtype, wire_dtype):
-    """Returns the wire dtype where it has fewer bytes than the gradients', else None."""
+Exchange = LocalExchange | CollectiveExchange
+
+
+def narrower(dtype: tf.DType, wire_dtype: tf.DType | None) -> tf.DType | None:
+    """Return the wire dtype where it has fewer bytes than the gradients', else None."""
     if wire_dtype is None or wire_dtype.size >= dtype.size:
         return None
     return wire_dtype

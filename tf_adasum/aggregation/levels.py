@@ -6,8 +6,35 @@ matrices become complete, and takes the combination ``[W]`` of the rows back to 
 Shape legend: S segments, R members of the group, W elements that a member combines.
 """
 
+from typing import Any, Protocol
+
 import numpy as np
 import tensorflow as tf
+
+from tf_adasum.aggregation.groups import CollectiveGroup
+from tf_adasum.aggregation.rules import AggregationRule
+
+
+class Gathers(Protocol):
+    """A group whose members' values come together; what a value is, the group says."""
+
+    def all_gather(self, value: Any) -> tf.Tensor:
+        """Return the members' values, as ``[R, …]``."""
+
+
+class Level(Protocol):
+    """One level of a plan."""
+
+    rule: AggregationRule
+
+    def scatter(self, vector: Any, segments: Any) -> tuple[tf.Tensor, Any]:
+        """Return the rows ``[R, W]`` that this member combines, and their segments."""
+
+    def complete(self, gram: tf.Tensor) -> tf.Tensor:
+        """Return the Gram matrices of all members' rows; `gram` are those of this member's."""
+
+    def gather(self, combined: tf.Tensor) -> tf.Tensor:
+        """Return the vector that all members' combinations ``[W]`` make together."""
 
 
 class Together:
@@ -24,20 +51,20 @@ class Together:
         combined    s             s             s
     """
 
-    def __init__(self, rule, group):
+    def __init__(self, rule: AggregationRule, group: Gathers):
         self.rule = rule
         self._group = group
 
-    def scatter(self, vector, segments):
-        """Returns the rows, and their segments."""
+    def scatter(self, vector: Any, segments: Any) -> tuple[tf.Tensor, Any]:
+        """Return the rows, and their segments."""
         return self._group.all_gather(vector), segments
 
-    def complete(self, gram):
-        """Returns the Gram matrices: they are complete."""
+    def complete(self, gram: tf.Tensor) -> tf.Tensor:
+        """Return the Gram matrices: they are complete."""
         return gram
 
-    def gather(self, combined):
-        """Returns the combination: every member has it."""
+    def gather(self, combined: tf.Tensor) -> tf.Tensor:
+        """Return the combination: every member has it."""
         return combined
 
 
@@ -63,20 +90,20 @@ class Shards:
     Every shard is combined on exactly one replica and then copied: all end with the same bits.
     """
 
-    def __init__(self, rule, column, block):
+    def __init__(self, rule: AggregationRule, column: CollectiveGroup, block: CollectiveGroup):
         self.rule = rule
         self._column = column
         self._block = block
 
-    def scatter(self, vector, segments):
-        """Returns this member's shard of every vector, and the segments of the shard."""
+    def scatter(self, vector: tf.Tensor, segments: np.ndarray) -> tuple[tf.Tensor, np.ndarray]:
+        """Return this member's shard of every vector, and the segments of the shard."""
         shards_RW = tf.reshape(vector, [self._column.size, -1])
         width = shards_RW.shape[1]
         own = shard_segments(segments, self._column.member * width, width)
         return self._column.all_to_all(shards_RW), own
 
-    def complete(self, gram):
-        """Adds up the shards' Gram matrices ``[S, R, R]``, of which the upper half travels."""
+    def complete(self, gram: tf.Tensor) -> tf.Tensor:
+        """Add up the shards' Gram matrices ``[S, R, R]``, of which the upper half travels."""
         members = gram.shape[-1]
         rows, columns = np.triu_indices(members)
         pair_of = np.zeros([members, members], np.int32)
@@ -85,22 +112,22 @@ class Shards:
         summed = self._block.all_reduce(tf.gather(flat, rows * members + columns, axis=1))
         return tf.reshape(tf.gather(summed, pair_of.ravel(), axis=1), tf.shape(gram))
 
-    def gather(self, combined):
-        """Joins the members' shards ``[W]`` to the vector."""
+    def gather(self, combined: tf.Tensor) -> tf.Tensor:
+        """Join the members' shards ``[W]`` to the vector."""
         return tf.reshape(self._column.all_gather(combined), [-1])
 
 
-def shard_segments(segments, start, width):
-    """Cuts a segment table to ``start : start + width``.
+def shard_segments(segments: np.ndarray, start: int, width: int) -> np.ndarray:
+    """Cut a segment table to ``start : start + width``.
 
     What lies behind the table's end, the padding of the last shard, goes to the last segment: zeros
     change no inner product.
 
     Example:
         >>> shard_segments(np.array([0, 12, 16, 23]), 8, 8)
-        [0, 4, 8, 8]
+        array([0, 4, 8, 8])
         >>> shard_segments(np.array([0, 12, 16, 23]), 16, 8)
-        [0, 0, 0, 8]
+        array([0, 0, 0, 8])
     """
     cut = np.clip(segments - start, 0, width)
     cut[-1] = width

@@ -1,4 +1,4 @@
-"""Read-outs: what the Gram matrix says about the gradients, besides their combination.
+"""Orthogonality: what the Gram matrix says about the gradients, besides their combination.
 
 Shape legend: V variables, S segments, R replicas, H groups of L neighbouring replicas, R = H·L.
 """
@@ -8,12 +8,13 @@ import tensorflow as tf
 from tf_adasum.aggregation import rules
 
 
-def squared_lengths(gram_SRR, averaged=1):
-    """Returns ``cᵀGc`` and ``trace(G)``, each ``[S]``, with Adasum's coefficients c.
+def squared_lengths(gram_SRR: tf.Tensor, averaged: int = 1) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return ``cᵀGc`` and ``trace(G)``, each ``[S]``, with Adasum's coefficients c.
 
     Args:
         gram_SRR: the Gram matrices.
-        averaged: L; with more than one, G is that of the means of L neighbours each.
+        averaged: L; with more than one, G is that of the means of L neighbours each. Defaults to
+            `1`.
     """
     replicas = gram_SRR.shape[-1]
     hosts = replicas // averaged
@@ -24,7 +25,7 @@ def squared_lengths(gram_SRR, averaged=1):
     return combined_S, tf.linalg.trace(gram_SHH)
 
 
-def orthogonality(combined_V, separate_V):
+def orthogonality(combined_V: tf.Tensor, separate_V: tf.Tensor) -> tf.Tensor:
     """``‖adasum(g_1 … g_R)‖² / Σ_i ‖g_i‖²`` of each variable, and of all of them together.
 
     1 where all gradients are orthogonal, 1/R where all are the same; below that where they point

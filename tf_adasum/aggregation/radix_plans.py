@@ -6,12 +6,14 @@ halving on eight: pairs, pairs of pairs, and so on. The first level groups neigh
 
 import functools
 import operator
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
 
-def checked(plan, replicas):
-    """Returns the plan as a tuple of ints; None stays None, a plan to be chosen.
+def checked(plan: Iterable[Any] | None, replicas: int) -> tuple[int, ...] | None:
+    """Return the plan as a tuple of ints; None stays None, a plan to be chosen.
 
     Args:
         plan: sequence of ints, 2 or more each, or None.
@@ -37,7 +39,7 @@ def checked(plan, replicas):
     return radices
 
 
-def respects_tree(plan):
+def respects_tree(plan: Sequence[int]) -> bool:
     """Whether the levels of a plan are levels of Adasum's tree of pairs.
 
     Example:
@@ -48,8 +50,8 @@ def respects_tree(plan):
 
 
 @functools.cache
-def tree_plans(replicas):
-    """Returns all plans for N replicas that respect the tree, the shortest first.
+def tree_plans(replicas: int) -> tuple[tuple[int, ...], ...]:
+    """Return all plans for N replicas that respect the tree, the shortest first.
 
     Example:
         >>> tree_plans(8)
@@ -57,7 +59,7 @@ def tree_plans(replicas):
     """
     if replicas == 1:
         return ((1,),)
-    plans = [(replicas,)]
+    plans: list[tuple[int, ...]] = [(replicas,)]
     radix = 2
     while replicas % radix == 0 and radix < replicas:
         plans += [(radix, *rest) for rest in tree_plans(replicas // radix)]

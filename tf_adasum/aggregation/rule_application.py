@@ -1,40 +1,52 @@
-"""Memory: what reductions need besides the gradients, and what they leave behind.
+"""Application of a rule: what a reduction needs besides the gradients, and what it leaves behind.
 
-That is which variables share coefficients, the rule's state, and the read-outs that somebody asked
-for. A `Memory` lives for one reduction (in a graph: for its tracing), and holds tensors; their
-variables belong to `tf_adasum.replicas.aggregation_state`.
+That is which variables share coefficients, the rule's state, and the orthogonality if somebody
+asked for it. A `RuleApplication` lives for one reduction (in a graph: for its tracing), and holds
+tensors; their variables belong to `tf_adasum.replicas.aggregation_state`.
 
 Shape legend: V variables, S segments (the variables of a unit), P groups, R replicas.
 """
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from tf_adasum.aggregation import orthogonality
-from tf_adasum.aggregation.rules import granularity
+from tf_adasum.aggregation.rules import AggregationRule, granularity
 from tf_adasum.aggregation.rules.checks import checked_coefficients, checked_state
+from tf_adasum.aggregation.scheme import Scheme
 
 
-class Memory:
-    """Turns Gram matrices into coefficients, in the right groups and with the state.
+class RuleApplication:
+    """What turns Gram matrices into coefficients, in the right groups and with the state.
 
     Args:
         groups: ints ``[V]``: the group of each gradient.
-        state: the rule's state: dict of tensors ``[P, ...]``. Changed by `coefficients`.
-        measures_orthogonality: whether `orthogonality` will be asked.
+        state: the rule's state: dict of tensors ``[P, ...]``. Changed by `coefficients`. Defaults
+            to none.
+        measures_orthogonality: whether `orthogonality` will be asked. Defaults to `False`.
         averaged: number of neighbours whose mean counts as one gradient, for `orthogonality`.
+            Defaults to `1`.
     """
 
-    def __init__(self, groups, state=None, measures_orthogonality=False, averaged=1):
+    def __init__(
+        self,
+        groups: npt.ArrayLike,
+        state: Mapping[str, tf.Tensor] | None = None,
+        measures_orthogonality: bool = False,
+        averaged: int = 1,
+    ):
         self.groups = np.asarray(groups)
         self.state = dict(state or {})
         self.measures_orthogonality = measures_orthogonality
         self._averaged = averaged
-        self._lengths = {}
+        self._lengths: dict[int, tuple[tf.Tensor, tf.Tensor]] = {}
 
     @classmethod
-    def of_first_step(cls, scheme, variables):
-        """Returns the memory of a rule before its first step, for variables without paths.
+    def of_first_step(cls, scheme: Scheme, variables: int) -> "RuleApplication":
+        """Return the application of a rule in its first step, to variables without paths.
 
         Raises:
             ValueError: for a rule whose granularity needs the variables' paths.
@@ -45,22 +57,24 @@ class Memory:
                 f"The granularity of {rule!r} needs the variables' paths: use a Keras optimizer, "
                 "or strategy.gradient_reduction_of(variables)."
             )
-        groups = granularity.groups(rule.granularity, range(variables))
+        groups = granularity.groups(rule.granularity, [""] * variables)
         state = scheme.whole_rule.initial_state(max(groups, default=-1) + 1, scheme.replicas)
         tensors = {name: tf.convert_to_tensor(value) for name, value in state.items()}
         return cls(groups, tensors, averaged=scheme.averaged)
 
     @property
-    def groups_are_variables(self):
+    def groups_are_variables(self) -> bool:
         """Whether every variable has coefficients of its own."""
         return len(set(self.groups)) == len(self.groups)
 
-    def needs_gram(self, rule):
+    def needs_gram(self, rule: AggregationRule) -> bool:
         """Whether anything depends on the Gram matrix."""
         return rule.needs_gram or self.measures_orthogonality
 
-    def coefficients(self, rule, gram_SRR, indices):
-        """Returns the coefficients ``[S, R]`` of the gradients at `indices`, and keeps the state.
+    def coefficients(
+        self, rule: AggregationRule, gram_SRR: tf.Tensor, indices: Sequence[int]
+    ) -> tf.Tensor:
+        """Return the coefficients ``[S, R]`` of the gradients at `indices`, and keep the state.
 
         Args:
             rule: the `AggregationRule`.
@@ -93,15 +107,15 @@ class Memory:
         c_PR = tf.where(is_finite_P[:, None], c_PR, tf.constant(np.nan, tf.float64))
         return c_PR if is_alone else tf.gather(c_PR, position)
 
-    def orthogonality(self):
-        """Returns float64 ``[V + 1]``: of each variable, NaN where it has no gradient; of all."""
+    def orthogonality(self) -> tf.Tensor:
+        """Return float64 ``[V + 1]``: of each variable, NaN where it has no gradient; of all."""
         nothing = (tf.constant(0.0, tf.float64),) * 2
         lengths = [self._lengths.get(index, nothing) for index in range(len(self.groups))]
         return orthogonality.orthogonality(*map(tf.stack, zip(*lengths, strict=True)))
 
 
-def _numbered(groups):
+def _numbered(groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The groups in the order in which they appear, and for each segment its place among them."""
-    found = {}
+    found: dict[int, int] = {}
     position = [found.setdefault(group, len(found)) for group in groups.tolist()]
     return np.array(list(found)), np.array(position)

@@ -2,11 +2,12 @@
 
 import dataclasses
 import hashlib
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import tensorflow as tf
 
 from tf_adasum.aggregation import cost_model, radix_plans, rules
-from tf_adasum.aggregation.exchange import CollectiveExchange, LocalExchange
 from tf_adasum.aggregation.rules import checks, granularity
 from tf_adasum.aggregation.rules.nested import nested
 
@@ -22,22 +23,32 @@ class Scheme:
     Attributes:
         rule: the `AggregationRule`.
         replicas: N.
-        averaged: L, how many neighbours are averaged before the rule is applied.
-        radix_plan: the radices, a tuple whose product is N / L; None leaves it to `costs`.
-        wire_dtype: `tf.DType` in which gradients travel; None for their own.
-        costs: the `CostModel`.
+        averaged: L, how many neighbours are averaged before the rule is applied. Defaults to `1`.
+        radix_plan: the radices, a tuple whose product is N / L. Defaults to `None`: see
+            `cost_model.default_plan`.
+        wire_dtype: `tf.DType` in which gradients travel. Defaults to their own.
+        costs: the `CostModel` that was measured on the user's cluster. Defaults to `None`: none
+            was.
     """
 
     rule: rules.AggregationRule
     replicas: int
     averaged: int = 1
-    radix_plan: tuple | None = None
+    radix_plan: tuple[int, ...] | None = None
     wire_dtype: tf.DType | None = None
-    costs: cost_model.CostModel = cost_model.DEFAULT
+    costs: cost_model.CostModel | None = None
 
     @classmethod
-    def checked(cls, rule, replicas, *, averaged=1, radix_plan=None, wire_dtype=None):
-        """Returns the scheme for a strategy's arguments.
+    def checked(
+        cls,
+        rule: rules.AggregationRule,
+        replicas: int,
+        *,
+        averaged: int = 1,
+        radix_plan: Iterable[Any] | None = None,
+        wire_dtype: Any = None,
+    ) -> "Scheme":
+        """Return the scheme for a strategy's arguments.
 
         Raises:
             ValueError: naming the argument that is wrong, or that the rule does not allow.
@@ -55,35 +66,27 @@ class Scheme:
                 "`wire_dtype` must be 'bfloat16', 'float16' or None. "
                 f"Received: wire_dtype={wire_dtype!r}"
             )
-        wire_dtype = WIRE_DTYPES.get(_name(wire_dtype))
-        if type(rule) is rules.Mean and (averaged > 1 or wire_dtype or _has_levels(radix_plan)):
+        wire_dtype = WIRE_DTYPES.get(_name(wire_dtype) or "")
+        if rule.is_stock_mean and (averaged > 1 or wire_dtype or _has_levels(radix_plan)):
             raise ValueError(
                 "aggregation='mean' is TensorFlow's own all-reduce, which takes no `radix_plan`, "
                 "`local_reduction` or `wire_dtype`. Leave them out, or take another rule."
             )
         _probe_shapes(rule, across)
-        return cls(rule, replicas, averaged, radix_plan, wire_dtype, cost_model.current())
+        return cls(rule, replicas, averaged, radix_plan, wire_dtype, cost_model.measured())
 
     @property
-    def whole_rule(self):
+    def whole_rule(self) -> rules.AggregationRule:
         """The rule on the Gram matrix of all replicas, with the levels of the plan in it."""
         return nested(self.levels(self.radix_plan or (self.replicas // self.averaged,)))
 
-    def levels(self, radix_plan):
-        """Returns the radix and the rule of each level: the hosts' mean, then those of the plan."""
-        lower = [(self.averaged, rules.Mean())] if self.averaged > 1 else []
-        return [*lower, *((radix, self.rule) for radix in radix_plan)]
+    def levels(self, radix_plan: Sequence[int]) -> list[tuple[int, rules.AggregationRule]]:
+        """Return the radix and the rule of each level: the hosts' mean, then those of the plan."""
+        levels = [(radix, self.rule) for radix in radix_plan]
+        return [(self.averaged, rules.Mean()), *levels] if self.averaged > 1 else levels
 
-    def local_exchange(self):
-        """Returns the `LocalExchange` of this scheme."""
-        return LocalExchange(self)
-
-    def collective_exchange(self, group_of, gathered_bytes):
-        """Returns the `CollectiveExchange` of this scheme; see there."""
-        return CollectiveExchange(self, group_of, gathered_bytes)
-
-    def probe_values(self):
-        """Applies the rule to orthogonal gradients of length 1.
+    def probe_values(self) -> None:
+        """Apply the rule to orthogonal gradients of length 1.
 
         Raises:
             ValueError: naming the rule, if the coefficients are not finite.
@@ -99,26 +102,26 @@ class Scheme:
             except tf.errors.InvalidArgumentError as error:
                 raise ValueError(error.message) from error
 
-    def terms(self):
-        """Returns what all workers have to have in common, for the rendezvous."""
+    def terms(self) -> dict[str, Any]:
+        """Return what all workers have to have in common, for the rendezvous."""
         return {
             "rule": _short(repr(self.rule)),
             "radix_plan": self.radix_plan and list(self.radix_plan),
             "local_reduction (replicas averaged)": self.averaged,
             "wire_dtype": _name(self.wire_dtype),
-            cost_model.VARIABLE: list(dataclasses.astuple(self.costs)),
+            cost_model.VARIABLE: self.costs and list(dataclasses.astuple(self.costs)),
         }
 
 
-def _short(text):
+def _short(text: str) -> str:
     """A text that fits into a line; what is cut off is still compared."""
     if len(text) <= LONGEST_TERM:
         return text
     return f"{text[:LONGEST_TERM]}… sha256 {hashlib.sha256(text.encode()).hexdigest()}"
 
 
-def _probe_shapes(rule, replicas):
-    """Applies a rule to Gram matrices without values; runs no operation of TensorFlow."""
+def _probe_shapes(rule: rules.AggregationRule, replicas: int) -> None:
+    """Apply a rule to Gram matrices without values; run no operation of TensorFlow."""
     if checks.is_own(rule):
         return
     with tf.Graph().as_default(), tf.device("CPU:0"):
@@ -133,9 +136,9 @@ def _probe_shapes(rule, replicas):
             checks.checked_state(rule, state, new_state)
 
 
-def _name(dtype):
+def _name(dtype: Any) -> str | None:
     return dtype.name if isinstance(dtype, tf.DType) else dtype if isinstance(dtype, str) else None
 
 
-def _has_levels(radix_plan):
+def _has_levels(radix_plan: tuple[int, ...] | None) -> bool:
     return radix_plan is not None and len(radix_plan) > 1

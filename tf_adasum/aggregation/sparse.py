@@ -12,13 +12,16 @@ Shape legend: R replicas, K rows of a replica, U rows of the union, d elements o
 """
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
+from tf_adasum.aggregation.buckets import Gradient
+from tf_adasum.aggregation.exchange import Exchange
 from tf_adasum.aggregation.groups import RowsGroup
 from tf_adasum.aggregation.levels import Together
-
-FLOATING_16 = (tf.float16, tf.bfloat16)
+from tf_adasum.aggregation.rules import AggregationRule
 
 
 class SparsePlan:
@@ -31,15 +34,21 @@ class SparsePlan:
         rule: the `AggregationRule` on the Gram matrix of all replicas.
     """
 
-    def __init__(self, index, like, slices, rule):
+    def __init__(
+        self,
+        index: int,
+        like: tf.IndexedSlices,
+        slices: Sequence[tuple[tf.Tensor, tf.Tensor]],
+        rule: AggregationRule,
+    ):
         self.indices = (index,)
         self.levels = [Together(rule, RowsGroup())]
         self._like = like
         self._slices = slices
         self._union = tf.sort(tf.unique(tf.concat([i for i, _ in slices], axis=0))[0])
 
-    def split(self, gradients):
-        """Returns one piece: the rows ``[R, U·d]`` of all replicas, and their one segment."""
+    def split(self, gradients: Any) -> list[tuple[tf.Tensor, tf.Tensor]]:
+        """Return one piece: the rows ``[R, U·d]`` of all replicas, and their one segment."""
         del gradients
         rows = tf.size(self._union, tf.int64)
         width = self._slices[0][1].shape[1]
@@ -54,8 +63,8 @@ class SparsePlan:
         rows_RW = tf.reshape(tf.stack(spread), tf.stack([len(spread), rows * width]))
         return [(tf.ensure_shape(rows_RW, [len(spread), None]), tf.stack([0, rows * width]))]
 
-    def join(self, pieces):
-        """Returns the index and the combined gradient: `tf.IndexedSlices` over the union."""
+    def join(self, pieces: Sequence[tf.Tensor]) -> list[tuple[int, tf.IndexedSlices]]:
+        """Return the index and the combined gradient: `tf.IndexedSlices` over the union."""
         (combined,) = pieces
         row_shape = self._like.values.shape[1:]
         values = tf.reshape(combined, [-1, *row_shape])
@@ -63,8 +72,8 @@ class SparsePlan:
         return [(self.indices[0], tf.IndexedSlices(values, indices, self._like.dense_shape))]
 
 
-def plans(gradients, exchange):
-    """Returns a `SparsePlan` for each gradient that is sparse.
+def plans(gradients: Sequence[Sequence[Gradient]], exchange: Exchange) -> list[SparsePlan]:
+    """Return a `SparsePlan` for each gradient that is sparse.
 
     Args:
         gradients: for each replica that is present here its gradients.
@@ -82,8 +91,8 @@ def plans(gradients, exchange):
     ]
 
 
-def coalesced(slices):
-    """Sums repeated indices.
+def coalesced(slices: tf.IndexedSlices) -> tuple[tf.Tensor, tf.Tensor]:
+    """Sum repeated indices.
 
     Args:
         slices: `tf.IndexedSlices` with values ``[L, …]`` of known row shape.
@@ -92,15 +101,17 @@ def coalesced(slices):
         int64 indices ``[K]``, sorted, each once; values ``[K, d]``.
 
     Example:
-        >>> coalesced(tf.IndexedSlices([[1.0], [2.0], [4.0]], [5, 3, 5]))
-        [3, 5], [[2.], [5.]]
+        >>> values, indices = tf.constant([[1.0], [2.0], [4.0]]), tf.constant([5, 3, 5])
+        >>> unique, summed = coalesced(tf.IndexedSlices(values, indices))
+        >>> unique.numpy().tolist(), summed.numpy().tolist()
+        ([3, 5], [[2.0], [5.0]])
     """
     indices = tf.cast(slices.indices, tf.int64)
     values = tf.reshape(slices.values, [-1, math.prod(slices.values.shape[1:])])
     unique = tf.sort(tf.unique(indices)[0])
     # Repeated indices are summed in float32: thousands of them would stop counting in 16 bits.
     summed = tf.math.unsorted_segment_sum(
-        tf.cast(values, tf.float32) if values.dtype in FLOATING_16 else values,
+        tf.cast(values, tf.float32) if values.dtype.size == 2 else values,
         tf.searchsorted(unique, indices, out_type=tf.int64),
         tf.size(unique, tf.int64),
     )

@@ -1,4 +1,9 @@
-"""ElasticScale: a batch size that changes during training, and AdaScale that knows."""
+"""ElasticScale: a batch size that changes during training, of which AdaScale is told."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable
 
 import keras
 import tensorflow as tf
@@ -15,11 +20,11 @@ class ElasticScale(keras.callbacks.Callback):
         schedule: dict from epochs, counted from 0, to the S from then on, ``{0: 1, 10: 4}``; or a
             function of the epoch.
         make_dataset: function of S that returns a `tf.data.Dataset` with batches of S small ones.
-            Give `fit` the attribute `dataset`; when S changes, the epoch begins on a new one. None
-            leaves the data alone, where you change them yourself.
+            Give `fit` the attribute `dataset`; when S changes, the epoch begins on a new one.
+            Defaults to `None`, which leaves it to you to change the data.
 
     Attributes:
-        scale: S now.
+        scale: int or float, the current S.
         dataset: the `tf.data.Dataset` for `fit`; None without `make_dataset`.
 
     Raises:
@@ -28,13 +33,22 @@ class ElasticScale(keras.callbacks.Callback):
             another dataset than `dataset`.
 
     Example:
-        >>> rows = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x))
+        >>> sgd = keras.optimizers.SGD(0.01, gradient_accumulation_steps=2)
+        >>> model = keras.Sequential([keras.layers.Input([4]), keras.layers.Dense(1)])
+        >>> model.compile(tf_adasum.optimizers.AdaScale(sgd), "mse")
+        >>> rows = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x), seed=0)
         >>> elastic = tf_adasum.callbacks.ElasticScale(
-        ...     {0: 4, 10: 16}, lambda scale: rows.batch(32 * int(scale), drop_remainder=True))
-        >>> model.fit(elastic.dataset, epochs=20, callbacks=[elastic])
+        ...     {0: 2, 1: 4}, lambda scale: rows.batch(2 * int(scale), drop_remainder=True))
+        >>> history = model.fit(elastic.dataset, epochs=2, callbacks=[elastic], verbose=0)
+        >>> elastic.scale
+        4
     """
 
-    def __init__(self, schedule, make_dataset=None):
+    def __init__(
+        self,
+        schedule: dict[int, float] | Callable[[int], float],
+        make_dataset: Callable[[float], tf.data.Dataset] | None = None,
+    ):
         super().__init__()
         if isinstance(schedule, dict):
             schedule = {int(epoch): scale for epoch, scale in schedule.items()}
@@ -65,8 +79,8 @@ class ElasticScale(keras.callbacks.Callback):
             )
         return dataset
 
-    def scale_of(self, epoch):
-        """Returns S in an epoch."""
+    def scale_of(self, epoch: int) -> float:
+        """Return S in an epoch."""
         if callable(self.schedule):
             scale = self.schedule(epoch)
             adascale.check_scale(scale)
@@ -74,14 +88,14 @@ class ElasticScale(keras.callbacks.Callback):
         return self.schedule[max(start for start in self.schedule if start <= epoch)]
 
     def on_train_begin(self, logs=None):
-        """Finds the optimizer; training begins on the first dataset."""
+        """Find the optimizer; training begins on the first dataset."""
         self._adascale = adascale.within(self.model.optimizer, "ElasticScale")
         self.scale, self._following = self.scale_of(0), None
         cardinality = int(self.dataset.cardinality()) if self.dataset is not None else None
         self._whole_epochs = self.params["steps"] in (None, cardinality)  # else: steps_per_epoch
 
     def on_epoch_begin(self, epoch, logs=None):
-        """Sets the S of this epoch; the epoch then asks for its dataset, unless it has before."""
+        """Set the S of this epoch; the epoch then asks for its dataset, unless it has before."""
         self._begin(epoch)
 
     def _begin(self, epoch):
@@ -96,10 +110,11 @@ class ElasticScale(keras.callbacks.Callback):
                 keras_seam.expect(self.model, steps=self.params["steps"])
 
     def _take_following(self, epoch=None):
-        """Returns the dataset that follows, once; None while there is none.
+        """Return the dataset that follows, once; None while there is none.
 
         Args:
-            epoch: the number of an epoch that has not begun yet.
+            epoch: int, the number of an epoch that has not begun yet. Defaults to `None`: the
+                epoch has begun.
         """
         if epoch is not None:
             self._begin(epoch)
@@ -107,7 +122,7 @@ class ElasticScale(keras.callbacks.Callback):
         return following
 
     def on_train_batch_begin(self, batch, logs=None):
-        """Checks that the data have changed with S."""
+        """Check that the data have changed with S."""
         if self._following is not None:
             raise ValueError(
                 "ElasticScale has to change the dataset that `fit` iterates over: pass its "
@@ -115,11 +130,11 @@ class ElasticScale(keras.callbacks.Callback):
             )
 
     def on_train_end(self, logs=None):
-        """Leaves the progress bar of the next training alone."""
+        """Leave the progress bar of the next training alone."""
         keras_seam.expect(self.model)
 
-    def get_config(self):
-        """Returns the constructor's arguments; functions are saved by their registered names."""
+    def get_config(self) -> dict[str, typing.Any]:
+        """Return the constructor's arguments; functions are saved by their registered names."""
         schedule, make_dataset = self.schedule, self.make_dataset
         serialize = keras.saving.serialize_keras_object
         return {
@@ -128,8 +143,8 @@ class ElasticScale(keras.callbacks.Callback):
         }
 
     @classmethod
-    def from_config(cls, config):
-        """Returns a callback made from what `get_config` returned."""
+    def from_config(cls, config: dict[str, typing.Any]) -> ElasticScale:
+        """Return a callback made from what `get_config` returned."""
         schedule, make_dataset = config["schedule"], config["make_dataset"]
         deserialize = keras.saving.deserialize_keras_object
         if isinstance(schedule, dict) and "class_name" in schedule:

@@ -32,6 +32,9 @@ Source: Maleki et al., "Scaling Distributed Training with Adaptive Summation", M
 arXiv 2006.02924.
 """
 
+import types
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 
@@ -46,11 +49,14 @@ __all__ = [
     "segment_weighted_sum",
 ]
 
+# What gradients can be.
 DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
 
 
-def pairwise_combine(a, b, segments=None, *, device: str | None = None) -> tf.Tensor:
-    """Combines two tensors by Adasum, segment by segment.
+def pairwise_combine(
+    a: Any, b: Any, segments: Any = None, *, device: str | None = None
+) -> tf.Tensor:
+    """Combine two tensors by Adasum, segment by segment.
 
         combined = (1 - a·b / (2‖a‖²))·a + (1 - a·b / (2‖b‖²))·b
 
@@ -63,9 +69,9 @@ def pairwise_combine(a, b, segments=None, *, device: str | None = None) -> tf.Te
         a: Any shape; float16, bfloat16, float32 or float64.
         b: The shape and dtype of `a`.
         segments: [S + 1], int64: offsets into the flattened tensors, the first 0, the last their
-            size, never decreasing. By default one segment holds everything.
-        device: The device the call runs on, such as "CPU:0"; by default that of `a`. It chooses the
-            backend, and moves nothing.
+            size, never decreasing. Defaults to one segment that holds everything.
+        device: The device the call runs on, such as "CPU:0". It chooses the backend, and moves
+            nothing. Defaults to that of `a`.
 
     Returns:
         The shape and dtype of `a`.
@@ -75,7 +81,8 @@ def pairwise_combine(a, b, segments=None, *, device: str | None = None) -> tf.Te
         tf.errors.InvalidArgumentError: For those that turn out to be wrong when it runs.
 
     Example:
-        >>> pairwise_combine([1.0, 0.0, 3.0], [0.0, 2.0, 3.0], segments=[0, 2, 3]).numpy()
+        >>> a, b = [1.0, 0.0, 3.0], [0.0, 2.0, 3.0]
+        >>> tf_adasum.ops.pairwise_combine(a, b, segments=[0, 2, 3]).numpy()
         array([1., 2., 3.], dtype=float32)
 
     Source: Maleki et al., MLSys 2021, arXiv 2006.02924, the pairwise operator. There a zero norm is
@@ -98,7 +105,7 @@ def pairwise_combine(a, b, segments=None, *, device: str | None = None) -> tf.Te
     return implementation.tf_adasum_pairwise_combine(a=a, b=b, segments=segments)
 
 
-def segment_gram(rows, segments, *, device: str | None = None) -> tf.Tensor:
+def segment_gram(rows: Any, segments: Any, *, device: str | None = None) -> tf.Tensor:
     """Inner products of all pairs of rows, segment by segment.
 
         gram[s, i, j] = Σ_{k in segment s} rows[i, k] · rows[j, k]
@@ -106,8 +113,8 @@ def segment_gram(rows, segments, *, device: str | None = None) -> tf.Tensor:
     Args:
         rows: [R, N], R >= 1; float16, bfloat16, float32 or float64.
         segments: [S + 1], int64: offsets into a row, the first 0, the last N, never decreasing.
-        device: The device the call runs on, such as "CPU:0"; by default that of `rows`. It chooses
-            the backend, and moves nothing.
+        device: The device the call runs on, such as "CPU:0". It chooses the backend, and moves
+            nothing. Defaults to that of `rows`.
 
     Returns:
         [S, R, R], float64: exactly symmetric, zeros for an empty segment; `gram_relative_error`
@@ -118,7 +125,8 @@ def segment_gram(rows, segments, *, device: str | None = None) -> tf.Tensor:
         tf.errors.InvalidArgumentError: For those that turn out to be wrong when it runs.
 
     Example:
-        >>> segment_gram([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], segments=[0, 2, 3]).numpy().tolist()
+        >>> rows = [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
+        >>> tf_adasum.ops.segment_gram(rows, segments=[0, 2, 3]).numpy().tolist()
         [[[5.0, 14.0], [14.0, 41.0]], [[9.0, 18.0], [18.0, 36.0]]]
     """
     rows = _rows_tensor(rows)
@@ -129,7 +137,9 @@ def segment_gram(rows, segments, *, device: str | None = None) -> tf.Tensor:
     return implementation.tf_adasum_segment_gram(rows=rows, segments=segments)
 
 
-def segment_weighted_sum(rows, coefficients, segments, *, device: str | None = None) -> tf.Tensor:
+def segment_weighted_sum(
+    rows: Any, coefficients: Any, segments: Any, *, device: str | None = None
+) -> tf.Tensor:
     """Linear combination of the rows, segment by segment.
 
         combined[k] = Σ_i coefficients[s, i] · rows[i, k]      for k in segment s
@@ -138,8 +148,8 @@ def segment_weighted_sum(rows, coefficients, segments, *, device: str | None = N
         rows: [R, N], R >= 1; float16, bfloat16, float32 or float64.
         coefficients: [S, R], converted to float64.
         segments: [S + 1], int64: offsets into a row, the first 0, the last N, never decreasing.
-        device: The device the call runs on, such as "CPU:0"; by default that of `rows`. It chooses
-            the backend, and moves nothing.
+        device: The device the call runs on, such as "CPU:0". It chooses the backend, and moves
+            nothing. Defaults to that of `rows`.
 
     Returns:
         [N], the dtype of `rows`: summed in row order, on CPUs in float64, and rounded once. A NaN
@@ -151,7 +161,8 @@ def segment_weighted_sum(rows, coefficients, segments, *, device: str | None = N
 
     Example:
         >>> rows = [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
-        >>> segment_weighted_sum(rows, [[1.0, 0.5], [0.0, 2.0]], segments=[0, 2, 3]).numpy()
+        >>> coefficients = [[1.0, 0.5], [0.0, 2.0]]
+        >>> tf_adasum.ops.segment_weighted_sum(rows, coefficients, segments=[0, 2, 3]).numpy()
         array([ 3. ,  4.5, 12. ], dtype=float32)
     """
     rows = _rows_tensor(rows)
@@ -169,7 +180,7 @@ def backend(device: str | None = None) -> str:
     """What the three operations run on.
 
     Args:
-        device: A device, such as "CPU:0" or "/device:GPU:0". By default the CPU.
+        device: A device, such as "CPU:0" or "/device:GPU:0". Defaults to the CPU.
 
     Returns:
         "custom" for the compiled op, "tensorflow" for stock TensorFlow.
@@ -179,7 +190,7 @@ def backend(device: str | None = None) -> str:
         RuntimeError: If it asks for the compiled op and that cannot be loaded.
 
     Example:
-        >>> backend("TPU:0")
+        >>> tf_adasum.ops.backend("TPU:0")
         'tensorflow'
     """
     return "tensorflow" if _library_for(device or "CPU") is None else "custom"
@@ -209,12 +220,12 @@ def same_bits_everywhere(device: str) -> bool:
     return _device_type(device) == "CPU" and backend(device) == "custom"
 
 
-def _library_for(device: str):
+def _library_for(device: str) -> types.ModuleType | None:
     """The compiled ops for `device`, or `None` for stock TensorFlow."""
     return library.load(_device_type(device))
 
 
-def _implementation(tensor: tf.Tensor, device: str | None):
+def _implementation(tensor: tf.Tensor, device: str | None) -> types.ModuleType | None:
     """The compiled ops for an operation on `tensor`, or `None` for stock TensorFlow."""
     if not tf.executing_eagerly() and _compiles_with_xla():
         return None
@@ -241,9 +252,9 @@ def _device_type(device: str) -> str | None:
     return tf.DeviceSpec.from_string(name).device_type
 
 
-def _float_tensor(value, name: str, like: tf.Tensor | None = None) -> tf.Tensor:
-    is_typed = like is None or hasattr(value, "dtype")
-    tensor = tf.convert_to_tensor(value, dtype=None if is_typed else like.dtype)
+def _float_tensor(value: Any, name: str, like: tf.Tensor | None = None) -> tf.Tensor:
+    dtype = None if like is None or hasattr(value, "dtype") else like.dtype
+    tensor = tf.convert_to_tensor(value, dtype=dtype)
     if tensor.dtype not in DTYPES:
         raise ValueError(
             f"{name} is expected to be float16, bfloat16, float32 or float64; "
@@ -257,7 +268,7 @@ def _float_tensor(value, name: str, like: tf.Tensor | None = None) -> tf.Tensor:
     return tensor
 
 
-def _rows_tensor(value) -> tf.Tensor:
+def _rows_tensor(value: Any) -> tf.Tensor:
     rows = _float_tensor(value, "rows")
     is_matrix = rows.shape.is_compatible_with([None, None])
     if not is_matrix or (rows.shape.rank == 2 and rows.shape[0] == 0):
@@ -268,7 +279,7 @@ def _rows_tensor(value) -> tf.Tensor:
     return rows
 
 
-def _segments_tensor(value, element_count: int | None) -> tf.Tensor:
+def _segments_tensor(value: Any, element_count: int | None) -> tf.Tensor:
     """`segments` as int64 offsets; checked as far as they and the number of elements are known."""
     is_typed = hasattr(value, "dtype")
     segments = tf.convert_to_tensor(value, dtype=None if is_typed else tf.int64)
@@ -298,7 +309,7 @@ def _segments_tensor(value, element_count: int | None) -> tf.Tensor:
     return segments
 
 
-def _coefficients_tensor(value, rows: tf.Tensor, segments: tf.Tensor) -> tf.Tensor:
+def _coefficients_tensor(value: Any, rows: tf.Tensor, segments: tf.Tensor) -> tf.Tensor:
     # Without the hint Python numbers would pass through float32 and lose half of their digits.
     tensor = tf.convert_to_tensor(value, dtype_hint=tf.float64)
     if tensor.dtype.is_complex or not (tensor.dtype.is_floating or tensor.dtype.is_integer):

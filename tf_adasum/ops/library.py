@@ -67,14 +67,14 @@ class OpLibrary:
         self._lock = threading.Lock()
         self._status: Status | None = None
         self._module: types.ModuleType | None = None
-        self._has_warned_about = set()
+        self._has_warned_about: set[str] = set()
 
-    def load(self, device_type: str = "CPU") -> types.ModuleType | None:
+    def load(self, device_type: str | None = "CPU") -> types.ModuleType | None:
         """The module with the generated wrappers of the ops, or `None` for stock TensorFlow.
 
         Args:
             device_type: What the ops are to run on, "CPU" or "GPU". On any other device it is stock
-                TensorFlow.
+                TensorFlow. Defaults to "CPU".
 
         Raises:
             ValueError: If `TF_ADASUM_OPS` has a value other than auto, custom, tensorflow.
@@ -101,7 +101,7 @@ class OpLibrary:
         return None
 
     def status(self) -> Status:
-        """Tries to load the library if that has not been tried yet, and says how it went."""
+        """Try to load the library if that has not been tried yet, and say how it went."""
         with self._lock:
             if self._status is None:
                 self._status = self._attempt()
@@ -162,8 +162,8 @@ def _describe(version: str, git_version: str) -> str:
 _installed = OpLibrary(Path(__file__).parent)
 
 
-def load(device_type: str = "CPU") -> types.ModuleType | None:
-    """Loads the installed library; see `OpLibrary.load`."""
+def load(device_type: str | None = "CPU") -> types.ModuleType | None:
+    """Load the installed library; see `OpLibrary.load`."""
     return _installed.load(device_type)
 
 
@@ -172,7 +172,7 @@ def status() -> Status:
 
     Example:
         >>> from tf_adasum.ops import library
-        >>> library.status().loaded  # doctest: +SKIP
+        >>> library.status().loaded  # needs a compiler  # doctest: +SKIP
         True
     """
     return _installed.status()

@@ -14,6 +14,7 @@ Shape letters: S segments, R rows (replicas), N elements in a row.
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -45,7 +46,7 @@ def segment_gram(rows_RN: tf.Tensor, segments: tf.Tensor) -> tf.Tensor:
     row_count = tf.shape(rows_RN)[0]
     upper = tf.range(row_count)[:, tf.newaxis] <= tf.range(row_count)[tf.newaxis, :]
 
-    def gram_between(begin, end) -> tf.Tensor:
+    def gram_between(begin: Any, end: Any) -> tf.Tensor:
         segment = tf.cast(rows_RN[:, begin:end], tf.float64)
         gram_RR = tf.linalg.matmul(segment, segment, transpose_b=True)
         # A matrix product may round [i, j] and [j, i] differently: keep one of them.
@@ -86,7 +87,7 @@ def segment_weighted_sum(
     # The segment of an element: the number of segments that end at or before it.
     segment_of_N = tf.searchsorted(segments[1:], tf.range(element_count), side="right")
 
-    def term(i) -> tf.Tensor:
+    def term(i: Any) -> tf.Tensor:
         return tf.gather(coefficients_RS[i], segment_of_N) * tf.cast(rows_RN[i], tf.float64)
 
     _, combined_N = tf.while_loop(
@@ -177,7 +178,7 @@ def _operations(*assertions: tf.Operation | None) -> list[tf.Operation]:
 def _for_each_segment(
     of_segment: Callable[..., tf.Tensor], segments: tf.Tensor, signature: tf.TensorSpec
 ) -> tf.Tensor:
-    """Stacks `of_segment(begin, end)` of all segments."""
+    """Stack `of_segment(begin, end)` of all segments."""
     offsets = tf.get_static_value(segments)
     if offsets is not None and offsets.size > 1:
         # Constant slices: they are what XLA can compile.

@@ -48,7 +48,9 @@ def failures(device: str) -> list[str]:
     return found
 
 
-def _expected(rows_RN, coefficients_SR):
+def _expected(
+    rows_RN: np.ndarray, coefficients_SR: np.ndarray
+) -> dict[str, tuple[np.ndarray, ...]]:
     """The results in float64, each with the size of the terms that are added up in it."""
     gram, weighted_sum, combined = [], [], []
     for c_R, begin, end in zip(coefficients_SR, SEGMENTS, SEGMENTS[1:], strict=False):

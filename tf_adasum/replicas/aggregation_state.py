@@ -1,7 +1,7 @@
 """State that outlives a reduction: variable groups, the rule's saved state, the orthogonality.
 
 Each optimizer has one `AggregationState`. The aggregation itself is pure: for every reduction it is
-lent a `Memory` of tensors.
+lent a `RuleApplication` of tensors.
 
 Shape legend: V variables, P groups, R replicas.
 """
@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_adasum.aggregation import Memory
+from tf_adasum.aggregation import RuleApplication
 from tf_adasum.aggregation.rules import granularity
 from tf_adasum.seams import keras as keras_seam
 
@@ -194,28 +194,28 @@ class AggregationState:
             return None
         return tf.convert_to_tensor(self._on(0, self._orthogonality))
 
-    def memory(self, indices, local):
-        """Return the `Memory` for one reduction, on a local replica.
+    def application(self, indices, local):
+        """Return the `RuleApplication` for one reduction, on a local replica.
 
         Args:
             indices: which of the variables the gradients belong to.
             local: number of the local replica; called in cross-replica context.
         """
         variables = self.rule_state.variables_of(local) if self.rule_state else {}
-        return Memory(
+        return RuleApplication(
             self._groups[list(indices)],
             {name: tf.convert_to_tensor(variable) for name, variable in variables.items()},
             measures_orthogonality=self.measures_orthogonality,
             averaged=self._scheme.averaged,
         )
 
-    def keep(self, memory, indices, local):
-        """Keep what a reduction has left in its memory; arguments as in `memory`."""
+    def keep(self, application, indices, local):
+        """Keep what a reduction has left; arguments as in `application`."""
         if self.rule_state:
             for name, variable in self.rule_state.variables_of(local).items():
-                variable.assign(memory.state[name])
-        if memory.measures_orthogonality:
-            *of_variables, of_all = tf.unstack(memory.orthogonality())
+                variable.assign(application.state[name])
+        if application.measures_orthogonality:
+            *of_variables, of_all = tf.unstack(application.orthogonality())
             by_index = dict(zip(indices, of_variables, strict=True))
             unused = tf.constant(np.nan, tf.float64)
             values = [by_index.get(index, unused) for index in range(len(self.paths))]

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tf_adasum.replicas.equal_variables import is_shared
 
 # For each model the traced function that averages its variables, and these.
-_averages = weakref.WeakKeyDictionary()
+_averages: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 def average(strategy, model):

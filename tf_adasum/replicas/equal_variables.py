@@ -148,10 +148,10 @@ def _digest(value):
     """A number from 1 to 2^32 for the bytes of an array, its dtype and shape."""
     value = np.asarray(value)
     if value.dtype == object:  # strings
-        data = repr(value.tolist()).encode()
+        value_bytes = np.frombuffer(repr(value.tolist()).encode(), np.uint8)
     else:
-        data = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
-    return 1 + zlib.crc32(data, zlib.crc32(f"{value.dtype.name}{value.shape}".encode()))
+        value_bytes = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+    return 1 + zlib.crc32(value_bytes, zlib.crc32(f"{value.dtype.name}{value.shape}".encode()))
 
 
 def _message(variable, replicas, differing, devices):

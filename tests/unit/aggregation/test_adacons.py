@@ -10,7 +10,7 @@ import tensorflow as tf
 from support import oracle
 from support.pairs import BACKENDS, in_pairs
 
-from tf_adasum.aggregation import Memory, Scheme, aggregate, rules
+from tf_adasum.aggregation import LocalExchange, RuleApplication, Scheme, aggregate, rules
 from tf_adasum.aggregation.rules import granularity
 
 AdaCons = rules.AdaCons
@@ -59,18 +59,18 @@ def first_state(rule, groups, replicas):
 
 
 class Run:
-    """Steps of a rule through `aggregate`, the state handed on from memory to memory."""
+    """Steps of a rule through `aggregate`, the state handed on from application to application."""
 
     def __init__(self, rule, replicas, **options):
         self.groups = granularity.groups(rule.granularity, PATHS)
         self.state = first_state(rule, max(self.groups) + 1, replicas)
-        self._exchange = Scheme(rule, replicas).local_exchange()
+        self._exchange = LocalExchange(Scheme(rule, replicas))
         self._options = options
 
     def step(self, gradients):
-        memory = Memory(self.groups, self.state)
-        combined = aggregate(gradients, self._exchange, memory=memory, **self._options)
-        self.state = memory.state
+        application = RuleApplication(self.groups, self.state)
+        combined = aggregate(gradients, self._exchange, application=application, **self._options)
+        self.state = application.state
         return combined
 
 

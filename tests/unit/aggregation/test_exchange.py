@@ -15,7 +15,7 @@ from support.expected import gradients_of
 from support.fake_collectives import FakeCollectives, Hall, in_turns, together
 from support.pairs import BACKENDS, in_pairs
 
-from tf_adasum.aggregation import Scheme, buckets, rules
+from tf_adasum.aggregation import LocalExchange, Scheme, buckets, rules
 from tf_adasum.aggregation.groups import CollectiveGroup
 from tf_adasum.aggregation.levels import Shards, shard_segments
 from tf_adasum.ops import library
@@ -178,7 +178,7 @@ def test_a_wrong_rank_order_would_show(true, told):
     assert np.max(np.abs(wrong[0][0] - right[0][0])) > 1e-3
 
 
-def test_the_bytes_that_travel(alignment):
+def test_the_bytes_that_travel(alignment, sums_by_a_ring):
     replicas, size, variables = 4, 1001, 3
     gradients = gradients_of([(size,)] * variables, replicas)
     _, hall = in_order(gradients, rules.Adasum(), (2, 0, 3, 1))
@@ -195,8 +195,8 @@ def test_the_bytes_that_travel(alignment):
 
 
 @in_pairs(order=[(1, 0), (2, 0, 1), (3, 0, 2, 1)], piece_bytes=[40, 400, 1000], alignment=[4, 64])
-def test_a_large_bucket_goes_in_pieces(order, piece_bytes, alignment, monkeypatch):
-    monkeypatch.setattr("tf_adasum.aggregation.exchange.PIECE_BYTES", piece_bytes)
+def test_a_large_bucket_goes_in_pieces(order, piece_bytes, alignment, monkeypatch, sums_by_a_ring):
+    monkeypatch.setattr("tf_adasum.aggregation.buckets.PIECE_BYTES", piece_bytes)
     gradients = gradients_of([(7,), (500,), (3,), (90,)], len(order))
     results, hall = in_order(gradients, rules.Adasum(), order)
     assert_combined(results, gradients, rules.Adasum())
@@ -221,7 +221,9 @@ def test_a_small_bucket_takes_one_round():
 # ---- in pieces ---------------------------------------------------------------------------------
 
 
-def test_gram_matrices_are_added_up_in_full():
+@pytest.mark.parametrize("gathered_sum_bytes", [0, 2**20])
+def test_gram_matrices_are_added_up_in_full(gathered_sum_bytes, monkeypatch):
+    monkeypatch.setattr("tf_adasum.aggregation.groups.GATHERED_SUM_BYTES", gathered_sum_bytes)
     random = np.random.default_rng(0)
     halves = [random.standard_normal([2, 3, 3]) for _ in range(3)]
     grams = [half + half.swapaxes(1, 2) for half in halves]
@@ -239,7 +241,7 @@ def test_gram_matrices_are_added_up_in_full():
 def test_local_exchange_exchanges_nothing():
     (bucket,) = buckets.plan([tf.zeros([3])])
     rule = expected.ByReplica()
-    plan = Scheme(rule, 2).local_exchange().plan(bucket, is_whole=False)
+    plan = LocalExchange(Scheme(rule, 2)).plan(bucket, is_whole=False)
     gradients = [[tf.constant([1.0, 2.0, 3.0])], [tf.constant([4.0, 5.0, 6.0])]]
     ((buffers, segments),) = plan.split(gradients)
     (level,) = plan.levels

@@ -22,7 +22,7 @@ from support.fuzzing import cases
 
 import tf_adasum
 from tf_adasum import ops
-from tf_adasum.aggregation import Memory, Scheme, aggregate, rules
+from tf_adasum.aggregation import LocalExchange, RuleApplication, Scheme, aggregate, rules
 from tf_adasum.ops import library
 
 DTYPES = [tf.float16, tf.bfloat16, tf.float32, tf.float64]
@@ -512,10 +512,12 @@ def test_local_pipeline(backend):
         scheme = data.draw(schemes(len(gradients)))
         bucket_bytes = data.draw(st.sampled_from([None, 0, 1, 256]))
         tensors = [[tf.constant(own) for own in each] for each in gradients]
-        memory = Memory.of_first_step(scheme, len(gradients[0])) if gradients[0] else None
-        if memory is not None:
-            memory.measures_orthogonality = data.draw(st.booleans())
-        combined = aggregate(tensors, scheme.local_exchange(), bucket_bytes, memory)
+        application = (
+            RuleApplication.of_first_step(scheme, len(gradients[0])) if gradients[0] else None
+        )
+        if application is not None:
+            application.measures_orthogonality = data.draw(st.booleans())
+        combined = aggregate(tensors, LocalExchange(scheme), bucket_bytes, application)
         for result, own in zip(combined, gradients[0], strict=True):
             assert result.dtype == own.dtype and result.shape == own.shape
         arrays = [result.numpy() for result in combined]

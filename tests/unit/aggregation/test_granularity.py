@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from support import oracle
 
-from tf_adasum.aggregation import Memory, Scheme, aggregate, rules
+from tf_adasum.aggregation import LocalExchange, RuleApplication, Scheme, aggregate, rules
 from tf_adasum.aggregation.rules import granularity
 
 PATHS = ["encoder/kernel", "encoder/bias", "head/kernel", "head/bias", "scale"]
@@ -164,20 +164,20 @@ def test_adasum_of_groups_is_adasum_of_their_vectors(backend, of, replicas, buck
     """Several dtypes, so several buckets, and with `bucket_bytes` 1 one for each variable."""
     gradients = gradients_of(replicas)
     groups = granularity.groups(of, PATHS)
-    exchange = Scheme(rules.Adasum(of), replicas).local_exchange()
-    combined = aggregate(gradients, exchange, bucket_bytes, Memory(groups))
+    exchange = LocalExchange(Scheme(rules.Adasum(of), replicas))
+    combined = aggregate(gradients, exchange, bucket_bytes, RuleApplication(groups))
     assert_adasum_of_groups(combined, gradients, groups)
 
 
 def test_the_model_as_one_vector_without_a_memory():
     gradients = gradients_of(3)
-    exchange = Scheme(rules.Adasum("model"), 3).local_exchange()
+    exchange = LocalExchange(Scheme(rules.Adasum("model"), 3))
     assert_adasum_of_groups(aggregate(gradients, exchange), gradients, [0] * 5)
 
 
 def test_the_comparison_above_can_fail():
     gradients = gradients_of(3)
-    exchange = Scheme(rules.Adasum("model"), 3).local_exchange()
+    exchange = LocalExchange(Scheme(rules.Adasum("model"), 3))
     combined = aggregate(gradients, exchange)
     for wrong in ([0, 1, 2, 3, 4], [0, 0, 0, 0, 1]):
         with pytest.raises(AssertionError, match="excess"):
@@ -189,8 +189,10 @@ def test_a_bad_number_spoils_its_group_and_no_other(bad):
     of = {"encoder/.*": "encoder"}
     gradients = gradients_of(3)
     gradients[2][1][16] = bad
-    exchange = Scheme(rules.Adasum(of), 3).local_exchange()
-    combined = aggregate(gradients, exchange, memory=Memory(granularity.groups(of, PATHS)))
+    exchange = LocalExchange(Scheme(rules.Adasum(of), 3))
+    combined = aggregate(
+        gradients, exchange, application=RuleApplication(granularity.groups(of, PATHS))
+    )
     are_nan = [bool(np.isnan(own.numpy()).all()) for own in combined]
     assert are_nan == [True, True, False, False, False]
     assert all(np.isfinite(own.numpy()).all() for own in combined[2:])

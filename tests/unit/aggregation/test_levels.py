@@ -13,7 +13,15 @@ from support.expected import assert_combined, gradients_of
 from support.fake_collectives import shuffled, together
 from support.pairs import BACKENDS, in_pairs
 
-from tf_adasum.aggregation import Memory, Scheme, aggregate, buckets, radix_plans, rules
+from tf_adasum.aggregation import (
+    LocalExchange,
+    RuleApplication,
+    Scheme,
+    aggregate,
+    buckets,
+    radix_plans,
+    rules,
+)
 from tf_adasum.aggregation.exchange import PairwisePlan
 from tf_adasum.ops import library
 
@@ -87,8 +95,8 @@ def test_every_size_in_a_bucket_of_its_own(plan, alignment):
 
 
 @in_pairs(plan=SOME_PLANS, piece_bytes=[400, 1000], alignment=[4, 64])
-def test_large_buckets_go_in_pieces(plan, piece_bytes, alignment, monkeypatch):
-    monkeypatch.setattr("tf_adasum.aggregation.exchange.PIECE_BYTES", piece_bytes)
+def test_large_buckets_go_in_pieces(plan, piece_bytes, alignment, monkeypatch, sums_by_a_ring):
+    monkeypatch.setattr("tf_adasum.aggregation.buckets.PIECE_BYTES", piece_bytes)
     gradients, scheme = gradients_of([(7,), (500,), (3,), (90,)], np.prod(plan)), scheme_of(plan)
     results, hall = together(gradients, scheme)
     assert_combined(results, gradients, scheme, levels=len(plan))
@@ -135,7 +143,7 @@ def test_a_gathered_bucket_agrees(plan):
 @pytest.mark.parametrize("dtype", expected.DTYPES, ids=lambda dtype: dtype.name)
 def test_local_replicas_agree(plan, dtype):
     gradients, scheme = gradients_of(MODEL, np.prod(plan), dtype), scheme_of(plan)
-    exchange = scheme.local_exchange()
+    exchange = LocalExchange(scheme)
     is_pairwise = set(plan) == {2}
     for bucket in buckets.plan([tf.constant(gradient) for gradient in gradients[0]]):
         assert isinstance(exchange.plan(bucket, is_whole=False), PairwisePlan) == is_pairwise
@@ -170,7 +178,7 @@ def test_a_sum_of_sums(plan):
     [*((plan, 1) for plan in PLANS), ((2,), 2), ((3,), 2), ((2, 2), 2)],
     ids=str,
 )
-def test_every_plan_sends_the_bytes_of_a_ring_all_reduce(plan, averaged, alignment):
+def test_every_plan_sends_the_bytes_of_a_ring_all_reduce(plan, averaged, alignment, sums_by_a_ring):
     scheme = scheme_of(plan, averaged=averaged)
     replicas, variables = scheme.replicas, 3
     gradients = gradients_of([(1001,)] * variables, replicas)
@@ -203,7 +211,7 @@ def test_a_rule_on_means(replicas, rule):
             gradients, scheme, bucket_bytes=bucket_bytes, gathered_bytes=gathered_bytes
         )
         assert_combined(results, gradients, scheme, levels=2)
-    local = aggregate(gradients, scheme.local_exchange())
+    local = aggregate(gradients, LocalExchange(scheme))
     assert_combined([[gradient.numpy() for gradient in local]], gradients, scheme)
 
 
@@ -266,11 +274,11 @@ def test_the_state_is_the_same_on_all_replicas(averaged):
     """Two steps of AdaCons: the momentum of ranks, by its formula."""
     rule = rules.AdaCons(momentum=0.75, granularity="variable")
     scheme = Scheme(rule, 6, averaged)
-    memories = [Memory.of_first_step(scheme, 2) for _ in range(6)]
+    applications = [RuleApplication.of_first_step(scheme, 2) for _ in range(6)]
     momentum = None
     for step in range(2):
         gradients = gradients_of([(40,), (17,)], 6, seed=step)
-        together(gradients, scheme, bucket_bytes=1, memories=memories)
+        together(gradients, scheme, bucket_bytes=1, applications=applications)
         sorted_alpha = []
         for own in zip(*gradients, strict=True):
             own = np.array(own, np.float64)
@@ -279,7 +287,7 @@ def test_the_state_is_the_same_on_all_replicas(averaged):
             sorted_alpha.append(np.sort(means @ np.mean(means, axis=0) / (lengths + 1e-8)))
         sorted_alpha = np.array(sorted_alpha)
         momentum = sorted_alpha if step == 0 else 0.75 * momentum + 0.25 * sorted_alpha
-        states = [{name: v.numpy() for name, v in m.state.items()} for m in memories]
+        states = [{name: v.numpy() for name, v in a.state.items()} for a in applications]
         for state in states:
             assert state["momentum"].tobytes() == states[0]["momentum"].tobytes()
             assert (state["steps"] == step + 1).all()

@@ -9,7 +9,7 @@ import tensorflow as tf
 from support import oracle
 from support.pairs import in_pairs
 
-from tf_adasum.aggregation import Memory, Scheme, aggregate, rules
+from tf_adasum.aggregation import LocalExchange, RuleApplication, Scheme, aggregate, rules
 from tf_adasum.aggregation.rules.nested import Nested, nested
 
 AdaCons, Adasum, Mean, Sum = rules.AdaCons, rules.Adasum, rules.Mean, rules.Sum
@@ -168,7 +168,7 @@ def test_adasum_of_means_through_aggregate(backend, of, bucket_bytes):
     rows = rows_of(6)
     gradients = [[own[:25], own[25:]] for own in rows]
     scheme = Scheme(Adasum(of), 6, averaged=2)
-    combined = tf.concat(aggregate(gradients, scheme.local_exchange(), bucket_bytes), axis=0)
+    combined = tf.concat(aggregate(gradients, LocalExchange(scheme), bucket_bytes), axis=0)
     means = grouped(rows, 2, Mean)
     whole = [(0, 40)] if of == "model" else [(0, 25), (25, 40)]
     expected = np.concatenate([oracle.adasum(means[:, start:end]) for start, end in whole])
@@ -180,14 +180,16 @@ def test_adacons_of_means(backend, rescale):
     """The state is that of three groups, not of six replicas."""
     rule = AdaCons(0.9, rescale=rescale)
     scheme, expected = Scheme(rule, 6, averaged=2), oracle.AdaConsOracle(0.9, rescale)
-    state = Memory.of_first_step(scheme, 2).state
+    state = RuleApplication.of_first_step(scheme, 2).state
     assert state["momentum"].shape == [1, 3] and state["steps"].shape == [1]
     for step in range(4):
         rows = rows_of(6, seed=step)
         gradients = [[own[:25], own[25:]] for own in rows]
-        memory = Memory([0, 0], state)
-        combined = tf.concat(aggregate(gradients, scheme.local_exchange(), memory=memory), axis=0)
-        state = memory.state
+        application = RuleApplication([0, 0], state)
+        combined = tf.concat(
+            aggregate(gradients, LocalExchange(scheme), application=application), axis=0
+        )
+        state = application.state
         means = grouped(rows, 2, Mean)
         np.testing.assert_allclose(combined, expected.step(means) @ means, rtol=0, atol=TOLERANCE)
         np.testing.assert_allclose(state["momentum"][0], expected.momentum, rtol=1e-12)

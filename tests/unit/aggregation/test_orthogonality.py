@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from support import oracle
 
-from tf_adasum.aggregation import Memory, Scheme, aggregate, rules
+from tf_adasum.aggregation import LocalExchange, RuleApplication, Scheme, aggregate, rules
 from tf_adasum.aggregation import orthogonality as measured
 
 # Lengths from float64 inner products of some tens of elements: 1e-16·√n, and the tree amplifies
@@ -100,7 +100,7 @@ def test_of_all_variables_adds_up_their_lengths():
     np.testing.assert_allclose(found, expected, rtol=TOLERANCE)
 
 
-# ---- as a memory measures it -------------------------------------------------------------------
+# ---- as a rule application measures it ---------------------------------------------------------
 
 
 @pytest.mark.parametrize("bucket_bytes", [None, 1])
@@ -116,23 +116,25 @@ def test_is_measured_beside_every_rule(rule, averaged, bucket_bytes):
     common = [random.standard_normal(shape) for shape in SHAPES]
     gradients = [[own + random.standard_normal(own.shape) for own in common] for _ in range(4)]
     scheme = Scheme(rule, 4, averaged)
-    first = Memory.of_first_step(scheme, len(SHAPES))
-    memory = Memory(first.groups, first.state, measures_orthogonality=True, averaged=averaged)
-    combined = aggregate(gradients, scheme.local_exchange(), bucket_bytes, memory)
+    first = RuleApplication.of_first_step(scheme, len(SHAPES))
+    application = RuleApplication(
+        first.groups, first.state, measures_orthogonality=True, averaged=averaged
+    )
+    combined = aggregate(gradients, LocalExchange(scheme), bucket_bytes, application)
 
     variables = [[own[i] for own in gradients] for i in range(len(SHAPES))]
     expected = [by_vectors(own, averaged=averaged) for own in variables]
     expected.append(by_vectors(*variables, averaged=averaged))
-    np.testing.assert_allclose(memory.orthogonality(), expected, rtol=TOLERANCE)
+    np.testing.assert_allclose(application.orthogonality(), expected, rtol=TOLERANCE)
 
     # Measuring changes no gradient.
-    unmeasured = aggregate(gradients, scheme.local_exchange(), bucket_bytes)
+    unmeasured = aggregate(gradients, LocalExchange(scheme), bucket_bytes)
     for one, other in zip(combined, unmeasured, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-14)
 
 
 def test_of_a_variable_without_elements_is_not_a_number():
-    memory = Memory([0, 1], measures_orthogonality=True)
+    application = RuleApplication([0, 1], measures_orthogonality=True)
     gradients = [[np.ones([3]), np.ones([0])] for _ in range(2)]
-    aggregate(gradients, Scheme(rules.Adasum(), 2).local_exchange(), memory=memory)
-    np.testing.assert_allclose(memory.orthogonality(), [0.5, np.nan, 0.5])
+    aggregate(gradients, LocalExchange(Scheme(rules.Adasum(), 2)), application=application)
+    np.testing.assert_allclose(application.orthogonality(), [0.5, np.nan, 0.5])

@@ -1,4 +1,4 @@
-"""What a memory makes of the coefficients that a rule, a user's own above all, returns.
+"""What becomes of the coefficients that a rule, a user's own above all, returns.
 
 Shape letters: S segments, P groups, R replicas.
 """
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_adasum.aggregation import Memory, Scheme, aggregate, rules
+from tf_adasum.aggregation import LocalExchange, RuleApplication, Scheme, aggregate, rules
 from tf_adasum.aggregation.rules.checks import checked_coefficients
 
 
@@ -124,7 +124,7 @@ def test_through_aggregate(in_graph):
     def inverse_norms(gram):
         return 1 / tf.linalg.diag_part(gram)
 
-    exchange = Scheme(Returns(inverse_norms), 2).local_exchange()
+    exchange = LocalExchange(Scheme(Returns(inverse_norms), 2))
 
     def step(replicas):
         return aggregate(replicas, exchange)
@@ -143,7 +143,7 @@ def test_through_aggregate(in_graph):
 
 def test_good_coefficients_for_a_bad_gram_matrix_become_nan():
     gram = tf.constant([[[1.0, np.inf], [np.inf, 1.0]], [[1.0, 0.0], [0.0, 1.0]]], tf.float64)
-    c_SR = Memory([0, 1]).coefficients(Returns(halves), gram, [0, 1])
+    c_SR = RuleApplication([0, 1]).coefficients(Returns(halves), gram, [0, 1])
     np.testing.assert_array_equal(c_SR, [[np.nan, np.nan], [0.5, 0.5]])
 
 
@@ -163,14 +163,14 @@ def test_a_rule_above_means_is_looked_at(averaged):
     rule = Returns(lambda gram: np.nan * gram[:, 0, :])
     replicas = [[tf.constant([1.0, float(i)])] for i in range(8)]
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"Returns\(\) returned .* finite"):
-        aggregate(replicas, Scheme(rule, 8, averaged).local_exchange())
+        aggregate(replicas, LocalExchange(Scheme(rule, 8, averaged)))
 
 
 @pytest.mark.parametrize("levels", [{"averaged": 2}, {"radix_plan": (2, 2)}], ids=str)
 def test_a_rule_in_levels_may_return_float32(levels):
     rule = Returns(lambda gram: tf.cast(halves(gram), tf.float32), works_in_levels=True)
     replicas = [[tf.constant([1.0, float(i)])] for i in range(4)]
-    (combined,) = aggregate(replicas, Scheme(rule, 4, **levels).local_exchange())
+    (combined,) = aggregate(replicas, LocalExchange(Scheme(rule, 4, **levels)))
     np.testing.assert_allclose(combined, [1.0, 1.5])
 
 
@@ -207,12 +207,12 @@ def test_the_state_is_that_of_the_groups(groups, expected):
     state = Counts().initial_state(max(groups) + 1, 2)
     tensors = {name: tf.constant(value) for name, value in state.items()}
     for bucket_bytes in (None, 1):
-        memory = Memory(groups, tensors)
-        aggregate(gradients, Scheme(Counts(), 2).local_exchange(), bucket_bytes, memory)
-        assert memory.state["traces"].numpy().tolist() == expected
-        assert memory.state["steps"].numpy().tolist() == [1] * len(expected)
-        assert memory.state["traces"].dtype == tf.float32
-        assert memory.state["steps"].dtype == tensors["steps"].dtype
+        application = RuleApplication(groups, tensors)
+        aggregate(gradients, LocalExchange(Scheme(Counts(), 2)), bucket_bytes, application)
+        assert application.state["traces"].numpy().tolist() == expected
+        assert application.state["steps"].numpy().tolist() == [1] * len(expected)
+        assert application.state["traces"].dtype == tf.float32
+        assert application.state["steps"].dtype == tensors["steps"].dtype
         assert not tensors["traces"].numpy().any(), "what it was lent stays as it was"
 
 
@@ -220,25 +220,25 @@ def test_the_state_is_that_of_the_groups(groups, expected):
 def test_a_bad_group_keeps_its_state(bad):
     gradients = [[np.ones([2], np.float32), np.ones([3], np.float32)] for _ in range(2)]
     gradients[1][0][1] = bad
-    memory = Memory.of_first_step(Scheme(Counts(), 2), 2)
-    aggregate(gradients, Scheme(Counts(), 2).local_exchange(), memory=memory)
-    assert memory.state["traces"].numpy().tolist() == [[0.0], [6.0]]
-    assert memory.state["steps"].numpy().tolist() == [0, 1]
+    application = RuleApplication.of_first_step(Scheme(Counts(), 2), 2)
+    aggregate(gradients, LocalExchange(Scheme(Counts(), 2)), application=application)
+    assert application.state["traces"].numpy().tolist() == [[0.0], [6.0]]
+    assert application.state["steps"].numpy().tolist() == [0, 1]
 
 
 def test_a_group_without_gradients_keeps_its_state():
-    memory = Memory.of_first_step(Scheme(Counts(), 2), 2)
+    application = RuleApplication.of_first_step(Scheme(Counts(), 2), 2)
     gradients = [[np.ones([2], np.float32), np.ones([0], np.float32)] for _ in range(2)]
-    aggregate(gradients, Scheme(Counts(), 2).local_exchange(), memory=memory)
-    assert memory.state["steps"].numpy().tolist() == [1, 0]
+    aggregate(gradients, LocalExchange(Scheme(Counts(), 2)), application=application)
+    assert application.state["steps"].numpy().tolist() == [1, 0]
 
 
 def test_groups_by_path_need_paths():
     scheme = Scheme(rules.Adasum({"a": "b"}), 2)
     with pytest.raises(ValueError, match=r"Adasum\(.*needs the variables' paths"):
-        Memory.of_first_step(scheme, 2)
+        RuleApplication.of_first_step(scheme, 2)
     with pytest.raises(ValueError, match="needs the variables' paths"):
-        aggregate([[tf.ones([2])]] * 2, scheme.local_exchange())
+        aggregate([[tf.ones([2])]] * 2, LocalExchange(scheme))
 
 
 # ---- the state of a user's rule ----------------------------------------------------------------
@@ -295,10 +295,10 @@ def test_refuses_other_states_of_the_next_step(following):
 @pytest.mark.parametrize("dtype", ["float32", "int64", "float64"])
 def test_a_state_keeps_its_dtype(dtype):
     rule = Remembers(following=lambda state: {"count": np.ones(2, dtype)})
-    memory = Memory([0, 1], {"count": tf.zeros([2], tf.float64)})
-    memory.coefficients(rule, GRAM, [0, 1])
-    assert memory.state["count"].dtype == tf.float64
-    assert memory.state["count"].numpy().tolist() == [1, 1]
+    application = RuleApplication([0, 1], {"count": tf.zeros([2], tf.float64)})
+    application.coefficients(rule, GRAM, [0, 1])
+    assert application.state["count"].dtype == tf.float64
+    assert application.state["count"].numpy().tolist() == [1, 1]
 
 
 @pytest.mark.parametrize("wrong", ["layer", None, {".*": ""}])

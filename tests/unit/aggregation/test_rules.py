@@ -13,7 +13,7 @@ from support import oracle
 from support.pairs import BACKENDS, in_pairs
 
 import tf_adasum
-from tf_adasum.aggregation import Scheme, aggregate, rules
+from tf_adasum.aggregation import LocalExchange, Scheme, aggregate, rules
 
 DTYPES = [tf.float16, tf.bfloat16, tf.float32, tf.float64]
 REPLICA_COUNTS = [*range(1, 10), 16]
@@ -49,7 +49,7 @@ def model_gradients(dtype, replicas) -> list:
 
 
 def local(gradients, rule, **options):
-    return aggregate(gradients, Scheme(rule, len(gradients)).local_exchange(), **options)
+    return aggregate(gradients, LocalExchange(Scheme(rule, len(gradients))), **options)
 
 
 def norm(vector) -> float:
@@ -497,7 +497,7 @@ class Nothing(rules.Adasum):
 @pytest.mark.parametrize("radix_plan", [None, (4,), (2, 2)])
 def test_subclasses_keep_what_they_override(radix_plan):
     scheme = Scheme(Nothing(), 4, radix_plan=radix_plan)
-    (combined,) = aggregate([[tf.ones([5])]] * 4, scheme.local_exchange())
+    (combined,) = aggregate([[tf.ones([5])]] * 4, LocalExchange(scheme))
     assert combined.numpy().tolist() == [0] * 5
 
 

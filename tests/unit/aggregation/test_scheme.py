@@ -12,8 +12,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_adasum.aggregation import Scheme, cost_model, radix_plans, rules
+from tf_adasum.aggregation import Scheme, buckets, cost_model, radix_plans, rules
 from tf_adasum.aggregation.cost_model import CostModel
+from tf_adasum.aggregation.exchange import CollectiveExchange, LocalExchange, PairwisePlan
+from tf_adasum.aggregation.groups import CollectiveGroup
+from tf_adasum.aggregation.rules.nested import nested
 
 AdaCons, Adasum, Mean, Sum = rules.AdaCons, rules.Adasum, rules.Mean, rules.Sum
 
@@ -379,6 +382,141 @@ def test_the_best_plan_takes_least_time(replicas):
     assert len(best) > 1 or len(plans) == 1, "the choice depends on the model"
 
 
+# ---- the default plan --------------------------------------------------------------------------
+
+BUCKETS = [(64, 1), (2**20, 50), (2**24, 160), (10**8, 1)]  # bytes, variables
+FAST_LEVELS = CostModel(alpha=0.0, beta=0.0, gamma=1.0)  # products only
+
+
+@pytest.mark.parametrize("replicas", range(1, 17))
+def test_up_to_16_replicas_the_default_is_one_level(replicas):
+    for bucket in BUCKETS:
+        assert cost_model.default_plan(replicas, *bucket) == (replicas,)
+
+
+@pytest.mark.parametrize("replicas", [17, 18, 24, 32, 64, 96])
+def test_beyond_the_shipped_constants_choose(replicas):
+    plans = [cost_model.default_plan(replicas, *bucket) for bucket in BUCKETS]
+    assert plans == [cost_model.DEFAULT.best(replicas, *bucket) for bucket in BUCKETS]
+    assert (replicas == 17) == (set(plans) == {(replicas,)}), "17 is a prime number"
+
+
+@pytest.mark.parametrize("replicas", [2, 4, 6, 8, 16, 32])
+def test_measured_constants_choose_everywhere(replicas):
+    for bucket in BUCKETS:
+        plan = cost_model.default_plan(replicas, *bucket, costs=FAST_LEVELS)
+        assert plan == FAST_LEVELS.best(replicas, *bucket)
+        assert (len(plan) > 1) == (replicas > 4)
+
+
+def levels_of(scheme):
+    """The rules and radices of the levels on which a bucket of 1 MiB is combined."""
+    members = []
+
+    def group_of(stride, radix):
+        members.append((stride, radix))
+        return CollectiveGroup(None, range(radix), 0)
+
+    bucket = buckets.Bucket.of([0], [tf.TensorSpec([2**18], tf.float32)])
+    plan = CollectiveExchange(scheme, group_of).plan(bucket, is_whole=False)
+    return [level.rule for level in plan.levels], [radix for _, radix in members[::2]]
+
+
+@pytest.mark.parametrize(
+    ("replicas", "averaged", "radices"),
+    [(8, 1, [8]), (16, 1, [16]), (32, 1, [4, 8]), (32, 2, [2, 16]), (64, 2, [2, 4, 8])],
+)
+def test_exchanges_take_the_default_plan_of_what_the_rule_combines(replicas, averaged, radices):
+    scheme = Scheme.checked(Adasum(), replicas, averaged=averaged)
+    assert levels_of(scheme)[1] == radices
+
+
+def test_exchanges_take_the_plan_that_measured_constants_choose(monkeypatch):
+    monkeypatch.setenv(cost_model.VARIABLE, "alpha=0,beta=0,gamma=1")
+    assert levels_of(Scheme.checked(Adasum(), 8))[1] == [4, 2]
+    assert levels_of(Scheme.checked(Adasum(), 8, radix_plan=[8]))[1] == [8], "unless one is given"
+
+
+# ---- subclasses of the rules -------------------------------------------------------------------
+
+
+class Named(Adasum):
+    """A user's subclass that adds something, and computes nothing else."""
+
+    name = "mine"
+
+
+class Halved(Adasum):
+    """A user's subclass with coefficients of its own."""
+
+    def coefficients(self, gram):
+        return 0.5 * super().coefficients(gram)
+
+
+class Counting(Adasum):
+    """A user's subclass with a state."""
+
+    def coefficients_and_state(self, gram, state):
+        return self.coefficients(gram), state
+
+
+class Mixed(Returns, Adasum):
+    """Gets its coefficients from a class that stands before Adasum."""
+
+    def __init__(self):
+        Returns.__init__(self, lambda gram: gram[:, 0])
+        Adasum.__init__(self)
+
+
+class Average(Mean):
+    """A user's subclass that adds nothing."""
+
+
+class Thirds(Mean):
+    """A user's subclass with coefficients of its own."""
+
+    def coefficients(self, gram):
+        return tf.ones_like(gram[:, 0]) / 3
+
+
+def test_what_a_rule_says_of_itself():
+    trees = [Adasum(), Adasum("model"), Named()]
+    means = [Mean(), Average()]
+    others = [Sum(), AdaCons(), Halved(), Counting(), Mixed(), Thirds(), Returns(None)]
+    assert [rule for rule in trees + means + others if rule.is_tree_of_pairs] == trees
+    assert [rule for rule in trees + means + others if rule.is_stock_mean] == means
+
+
+def test_a_subclass_that_computes_nothing_else_keeps_plans_merging_and_the_pair_kernel(monkeypatch):
+    rule = Named()
+    assert nested([(2, rule), (4, rule)]) is rule
+    bucket = buckets.Bucket.of([0], [tf.TensorSpec([5], tf.float32)])
+    exchange = LocalExchange(Scheme.checked(rule, 8, radix_plan=[2, 2, 2]))
+    assert isinstance(exchange.plan(bucket, is_whole=False), PairwisePlan)
+    assert levels_of(Scheme.checked(rule, 32)) == ([rule, rule], [4, 8])
+    monkeypatch.setenv(cost_model.VARIABLE, "alpha=0,beta=0,gamma=1")
+    assert levels_of(Scheme.checked(rule, 8)) == ([rule, rule], [4, 2])
+
+
+@pytest.mark.parametrize(
+    "rule", [Halved(), Counting(), Mixed()], ids=lambda rule: type(rule).__name__
+)
+def test_a_subclass_with_coefficients_of_its_own_gets_none_of_them(rule, monkeypatch):
+    assert [own for _, own in nested([(2, rule), (4, rule)]).levels] == [rule, rule]
+    bucket = buckets.Bucket.of([0], [tf.TensorSpec([5], tf.float32)])
+    exchange = LocalExchange(Scheme(rule, 8, radix_plan=(2, 2, 2)))
+    assert not isinstance(exchange.plan(bucket, is_whole=False), PairwisePlan)
+    monkeypatch.setenv(cost_model.VARIABLE, "alpha=0,beta=0,gamma=1")
+    assert levels_of(Scheme(rule, 32, costs=cost_model.measured())) == ([rule], [32])
+
+
+def test_a_mean_that_computes_nothing_else_is_tensorflows_own():
+    for options in ({"averaged": 2}, {"radix_plan": [2, 4]}, {"wire_dtype": "float16"}):
+        with pytest.raises(ValueError, match="TensorFlow's own all-reduce"):
+            Scheme.checked(Average(), 8, **options)
+        Scheme.checked(Thirds(), 8, **options)
+
+
 # ---- the environment variable ------------------------------------------------------------------
 
 
@@ -393,16 +531,19 @@ def test_the_best_plan_takes_least_time(replicas):
 )
 def test_the_variable_sets_the_model(monkeypatch, text, expected):
     monkeypatch.setenv(cost_model.VARIABLE, text)
-    assert cost_model.current() == CostModel(*expected)
+    assert cost_model.measured() == CostModel(*expected)
     scheme = Scheme.checked(Adasum(), 4)
     assert scheme.costs == CostModel(*expected)
     assert scheme.terms()[cost_model.VARIABLE] == list(expected)
 
 
-def test_without_the_variable_it_is_the_default(monkeypatch):
-    assert cost_model.current() is cost_model.DEFAULT
-    monkeypatch.setenv(cost_model.VARIABLE, "")
-    assert cost_model.current() is cost_model.DEFAULT
+@pytest.mark.parametrize("text", [None, ""])
+def test_without_the_variable_nothing_was_measured(monkeypatch, text):
+    if text is not None:
+        monkeypatch.setenv(cost_model.VARIABLE, text)
+    assert cost_model.measured() is None
+    scheme = Scheme.checked(Adasum(), 4)
+    assert scheme.costs is None and scheme.terms()[cost_model.VARIABLE] is None
     assert min(dataclasses.astuple(cost_model.DEFAULT)) > 0
 
 
@@ -424,7 +565,7 @@ WRONG = [
 @pytest.mark.parametrize("text", WRONG)
 def test_refuses_the_variable(monkeypatch, text):
     monkeypatch.setenv(cost_model.VARIABLE, text)
-    for call in (cost_model.current, lambda: Scheme.checked(Adasum(), 4)):
+    for call in (cost_model.measured, lambda: Scheme.checked(Adasum(), 4)):
         with pytest.raises(ValueError, match="TF_ADASUM_COST_MODEL must be like 'alpha=") as caught:
             call()
         assert f"Received: {text!r}" in str(caught.value)
@@ -434,4 +575,4 @@ def test_refuses_the_variable(monkeypatch, text):
 def test_refuses_numbers_that_are_not_finite(monkeypatch, text):
     monkeypatch.setenv(cost_model.VARIABLE, text)
     with pytest.raises(ValueError, match="TF_ADASUM_COST_MODEL must be like"):
-        cost_model.current()
+        cost_model.measured()

@@ -11,7 +11,7 @@ from support.expected import gradients_of
 from support.fake_collectives import exchanged, shuffled, together
 from support.pairs import in_pairs
 
-from tf_adasum.aggregation import Scheme, aggregate, rules, sparse
+from tf_adasum.aggregation import LocalExchange, Scheme, aggregate, rules, sparse
 
 ROWS = 23  # V
 # For each replica its indices: different numbers of rows, repeated and unsorted ones, none at all.
@@ -56,7 +56,7 @@ def densified(gradients):
 def everywhere(gradients, scheme, **options):
     """What each replica ends with: through collectives, and in one process."""
     yield exchanged(gradients, scheme, **options)[0]
-    yield [aggregate(gradients, scheme.local_exchange())]
+    yield [aggregate(gradients, LocalExchange(scheme))]
 
 
 def assert_is_union(slices, gradients, variable=0):
@@ -225,7 +225,7 @@ def test_dense_on_one_local_replica(first):
     place = 1 if first == "sparse" else 0
     gradients[place] = [tf.constant(whole[place][0])]
     scheme = Scheme(rules.Adasum(), 2)
-    (combined,) = aggregate(gradients, scheme.local_exchange())
+    (combined,) = aggregate(gradients, LocalExchange(scheme))
     assert not isinstance(combined, tf.IndexedSlices)
     expected.assert_combined([[combined.numpy()]], whole, scheme)
 
@@ -239,7 +239,7 @@ def test_rows_travel_not_the_variable():
         assert shapes == [("all_gather", [1, *s]) for s in ([1], [most], [most, 4])]
 
 
-def test_only_dense_gradients_send_no_rows():
+def test_only_dense_gradients_send_no_rows(sums_by_a_ring):
     _, hall = together(gradients_of([(50,)], 3), Scheme(rules.Adasum(), 3, radix_plan=(3,)))
     assert [kind for kind, _ in hall.calls[0]] == ["all_to_all", "all_reduce", "all_gather"]
 
@@ -267,7 +267,7 @@ def test_a_graph_for_any_number_of_rows(way):
             for values, indices, beside in replicas
         ]
         if way == "local":
-            return [aggregate(gradients, scheme.local_exchange())]
+            return [aggregate(gradients, LocalExchange(scheme))]
         return exchanged(gradients, scheme)[0]
 
     beside = [tf.constant(own) for (own,) in gradients_of([(2, 3)], 3)]
@@ -281,5 +281,5 @@ def test_a_graph_for_any_number_of_rows(way):
 
 def test_rows_without_elements_are_left_alone():
     slices = [tf.IndexedSlices(tf.zeros([2, 0]), [0, 1], [4, 0]), tf.constant([3.0, 4.0])]
-    nothing, combined = aggregate([slices, slices], Scheme(rules.Adasum(), 2).local_exchange())
+    nothing, combined = aggregate([slices, slices], LocalExchange(Scheme(rules.Adasum(), 2)))
     assert nothing.shape == (4, 0) and combined.numpy().tolist() == [3, 4]

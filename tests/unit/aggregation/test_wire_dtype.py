@@ -83,7 +83,7 @@ def test_leaves_gradients_of_16_bits_as_they_are(own_dtype, wire, way):
     expected.assert_same_bits([*with_wire, *without])
 
 
-def test_sends_half_the_bytes(wire, way):
+def test_sends_half_the_bytes(wire, way, sums_by_a_ring):
     plan, gathered_bytes = way
     gradients = gradients_of([(960,)], 4)  # no padding in either dtype
     sent = {}

@@ -38,14 +38,14 @@ def test_groups_follow_the_granularity(granularity, groups):
 def test_rules_without_state_have_no_variables():
     state = state_of("adasum")
     assert state.rule_state is None and not state.measures_orthogonality
-    assert state.memory([0], 0).state == {}
+    assert state.application([0], 0).state == {}
 
 
 def test_a_rule_with_state_has_a_variable_for_each_part_of_it():
     state = state_of(rules.AdaCons(granularity="variable"))
     shapes = {name: tuple(v.shape) for name, v in state.rule_state.of_name.items()}
     assert shapes and all(shape[0] == len(PATHS) for shape in shapes.values())
-    assert state.memory([1], 0).state.keys() == shapes.keys()
+    assert state.application([1], 0).state.keys() == shapes.keys()
 
 
 def test_further_variables_get_the_next_numbers():
@@ -94,7 +94,7 @@ def test_the_orthogonality_of_the_last_reduction():
     np.testing.assert_array_equal(state.orthogonality, [np.nan] * 5)
     assert state.version > 1, "what was traced before fills another variable"
     state.stop_measuring_orthogonality()
-    assert state.orthogonality is None and not state.memory([0], 0).measures_orthogonality
+    assert state.orthogonality is None and not state.application([0], 0).measures_orthogonality
 
 
 # ---- saved states ------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """What the two seam modules do: to Keras without a strategy, and with two replicas.
 
-`test_seam_names.py` has the private names that they touch.
+`test_seam_names_*.py` have the private names that they touch.
 """
 
 import inspect
@@ -44,7 +44,7 @@ def wrapped_functions():
 
 def install():
     keras_seam.install()
-    tensorflow_seam.stop_autotuning_device_datasets()
+    tensorflow_seam.hooks.install()
 
 
 def test_installing_again_changes_nothing():

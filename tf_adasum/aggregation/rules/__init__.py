@@ -10,11 +10,16 @@ from tf_adasum.aggregation.rules.linear import Mean, Sum
 
 __all__ = ["AdaCons", "Adasum", "AggregationRule", "Mean", "Sum", "get"]
 
-_BY_NAME = {"adacons": AdaCons, "adasum": Adasum, "mean": Mean, "sum": Sum}
+_BY_NAME: dict[str, type[AggregationRule]] = {
+    "adacons": AdaCons,
+    "adasum": Adasum,
+    "mean": Mean,
+    "sum": Sum,
+}
 
 
-def get(rule):
-    """Returns the rule of that name, or the rule itself.
+def get(rule: str | AggregationRule) -> AggregationRule:
+    """Return the rule of that name, or the rule itself.
 
     Args:
         rule: ``"adacons"``, ``"adasum"``, ``"mean"``, ``"sum"`` or an `AggregationRule`.

@@ -3,13 +3,16 @@
 Shape legend: S segments (by default one, the whole model), R replicas.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import keras
 import numpy as np
 import tensorflow as tf
 
 from tf_adasum import arguments, ops
 from tf_adasum.aggregation.rules import granularity as granularities
-from tf_adasum.aggregation.rules.base import AggregationRule
+from tf_adasum.aggregation.rules.base import AggregationRule, Granularity
 
 EPSILON = 1e-8
 
@@ -38,10 +41,10 @@ class AdaCons(AggregationRule):
     that are all zero, every replica has the same α. A negative Σα is divided by as any other.
 
     Args:
-        momentum: β, in [0, 1); 0 leaves α as it is.
+        momentum: β, in [0, 1); 0 leaves α as it is. Defaults to `0.99`.
         granularity: ``"model"``, one coefficient per replica for all variables; ``"variable"``; or
-            ``{regular expression on variable paths: group}``.
-        rescale: whether the result has the length of the gradients.
+            ``{regular expression on variable paths: group}``. Defaults to ``"model"``.
+        rescale: whether the result has the length of the gradients. Defaults to `False`.
 
     Raises:
         ValueError: for a `momentum` outside [0, 1), another `granularity`, a `rescale` that is no
@@ -49,8 +52,9 @@ class AdaCons(AggregationRule):
 
     Example:
         >>> rule = tf_adasum.rules.AdaCons(rescale=True)
-        >>> rule.coefficients(tf.fill([1, 4, 4], tf.constant(25.0, tf.float64)))  # identical
-        [[0.25, 0.25, 0.25, 0.25]]
+        >>> identical = tf.fill([1, 4, 4], tf.constant(25.0, tf.float64))
+        >>> rule.coefficients(identical).numpy().round(6)
+        array([[0.25, 0.25, 0.25, 0.25]])
 
     Reference:
         Choukroun, Azoulay, Kisilev, "Adaptive Consensus Gradients Aggregation for Scaled
@@ -59,7 +63,9 @@ class AdaCons(AggregationRule):
         inverse, the rank; both are the same for two replicas.
     """
 
-    def __init__(self, momentum=0.99, granularity="model", rescale=False):
+    def __init__(
+        self, momentum: float = 0.99, granularity: Granularity = "model", rescale: bool = False
+    ):
         expected = "of AdaCons must be in [0, 1)"
         arguments.check_number("momentum", momentum, expected, at_least=0, below=1)
         if not isinstance(rescale, bool):
@@ -68,27 +74,29 @@ class AdaCons(AggregationRule):
         self.granularity = granularities.checked(granularity)
         self.rescale = rescale
 
-    def get_config(self):
-        """Returns the constructor's arguments."""
+    def get_config(self) -> dict[str, Any]:
+        """Return the constructor's arguments."""
         return {
             "momentum": self.momentum,
             "granularity": self.granularity,
             "rescale": self.rescale,
         }
 
-    def initial_state(self, segments, replicas):
-        """Returns m, ``[S, R]``, and the number of steps taken, ``[S]``, both float64."""
+    def initial_state(self, segments: int, replicas: int) -> dict[str, np.ndarray]:
+        """Return m, ``[S, R]``, and the number of steps taken, ``[S]``, both float64."""
         return {"momentum": np.zeros([segments, replicas]), "steps": np.zeros([segments])}
 
-    def coefficients(self, gram):
-        """Returns ``[S, R]``, float64, of a first step; see `AggregationRule.coefficients`."""
+    def coefficients(self, gram: tf.Tensor) -> tf.Tensor:
+        """Return ``[S, R]``, float64, of a first step; see `AggregationRule.coefficients`."""
         segments = tf.shape(gram)[0]
         nothing = tf.zeros([segments, gram.shape[-1]], tf.float64)
         state = {"momentum": nothing, "steps": tf.zeros([segments], tf.float64)}
         return self.coefficients_and_state(gram, state)[0]
 
-    def coefficients_and_state(self, gram, state):
-        """Returns ``[S, R]`` and m; see `AggregationRule.coefficients_and_state`."""
+    def coefficients_and_state(
+        self, gram: tf.Tensor, state: Mapping[str, tf.Tensor]
+    ) -> tuple[tf.Tensor, Mapping[str, tf.Tensor]]:
+        """Return ``[S, R]`` and m; see `AggregationRule.coefficients_and_state`."""
         gram_SRR = tf.convert_to_tensor(gram, tf.float64)
         norms_SR = tf.sqrt(tf.linalg.diag_part(gram_SRR)) + EPSILON
         alpha_SR = tf.reduce_mean(gram_SRR, axis=2) / norms_SR
@@ -109,7 +117,7 @@ class AdaCons(AggregationRule):
         return c_SR, {"momentum": momentum_SR, "steps": state["steps"] + 1}
 
 
-def _shares(alpha_SR, norms_SR, error):
+def _shares(alpha_SR: tf.Tensor, norms_SR: tf.Tensor, error: float) -> tf.Tensor:
     """``α / Σα``, or equal shares where Σα is no more than the rounding of G and the work of ε."""
     total_S1 = tf.reduce_sum(alpha_SR, axis=1, keepdims=True)
     # ε changes α by α ε/‖g‖, which is less than 2 α ε/(‖g‖ + ε) for gradients longer than ε.

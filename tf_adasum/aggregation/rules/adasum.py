@@ -3,6 +3,8 @@
 Shape legend: S segments (variables), R replicas, M nodes on one level of the tree, P pairs.
 """
 
+from typing import Any
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -10,7 +12,7 @@ import tensorflow as tf
 from tf_adasum import ops
 from tf_adasum.aggregation.rules import granularity as granularities
 from tf_adasum.aggregation.rules import nodes
-from tf_adasum.aggregation.rules.base import AggregationRule
+from tf_adasum.aggregation.rules.base import AggregationRule, Granularity
 
 # Below this squared norm a vector counts as zero, and its coefficient is 1: 0 ⊕ b = b.
 SMALLEST_SQUARED_NORM = float(np.sqrt(np.finfo(np.float64).tiny))
@@ -38,32 +40,42 @@ class Adasum(AggregationRule):
     Args:
         granularity: ``"variable"``, the rule is applied to each variable on its own, as the
             published implementation does; ``"model"``, to all of them as one vector; or
-            ``{regular expression on variable paths: group}``, to each group as one vector.
+            ``{regular expression on variable paths: group}``, to each group as one vector. Defaults
+            to ``"variable"``.
 
     Raises:
         ValueError: for another `granularity`.
 
     Example:
         >>> rule = tf_adasum.rules.Adasum()
-        >>> rule.coefficients(tf.eye(4, batch_shape=[1], dtype=tf.float64))  # orthogonal: the sum
-        [[1., 1., 1., 1.]]
+        >>> orthogonal = tf.eye(4, batch_shape=[1], dtype=tf.float64)
+        >>> rule.coefficients(orthogonal).numpy()  # the sum
+        array([[1., 1., 1., 1.]])
+        >>> identical = tf.fill([1, 4, 4], tf.constant(25.0, tf.float64))
+        >>> rule.coefficients(identical).numpy()  # the mean
+        array([[0.25, 0.25, 0.25, 0.25]])
 
     Reference:
         Maleki et al., "Scaling Distributed Training with Adaptive Summation", MLSys 2021
         (arXiv 2006.02924), section 3. The evaluation on G and its guards are ours.
     """
 
-    def __init__(self, granularity="variable"):
+    def __init__(self, granularity: Granularity = "variable"):
         self.granularity = granularities.checked(granularity)
         # Levels see one bucket at a time, groups of variables can be spread over several.
         self.works_in_levels = self.granularity == "variable"
 
-    def get_config(self):
-        """Returns the constructor's arguments."""
+    @property
+    def is_tree_of_pairs(self) -> bool:
+        """True, unless a subclass computes other coefficients."""
+        return self.computes_as(Adasum)
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the constructor's arguments."""
         return {"granularity": self.granularity}
 
-    def coefficients(self, gram):
-        """Returns ``[S, R]``, float64; see `AggregationRule.coefficients`."""
+    def coefficients(self, gram: tf.Tensor) -> tf.Tensor:
+        """Return ``[S, R]``, float64; see `AggregationRule.coefficients`."""
         gram_SRR = tf.convert_to_tensor(gram, tf.float64)
         error = ops.gram_relative_error(gram_SRR)
         segments, replicas = tf.shape(gram_SRR)[0], gram_SRR.shape[-1]
@@ -79,7 +91,7 @@ class Adasum(AggregationRule):
         return tf.where(finite_S[:, None], nodes_SMR[:, 0], not_a_number)
 
 
-def _combine(gram_SRR, p_SPR, q_SPR, error):
+def _combine(gram_SRR: tf.Tensor, p_SPR: tf.Tensor, q_SPR: tf.Tensor, error: float) -> tf.Tensor:
     """One level of the tree: ``(1 - pq/(2pp)) p + (1 - pq/(2qq)) q`` for P pairs of nodes."""
     pp, qq = (nodes.squared_norm(gram_SRR, node, error) for node in (p_SPR, q_SPR))
     pq = nodes.inner(gram_SRR, p_SPR, q_SPR)
@@ -89,7 +101,7 @@ def _combine(gram_SRR, p_SPR, q_SPR, error):
     return _coefficient(pq, pp) * p_SPR + _coefficient(pq, qq) * q_SPR
 
 
-def _coefficient(inner_SP, squared_norm_SP):
+def _coefficient(inner_SP: tf.Tensor, squared_norm_SP: tf.Tensor) -> tf.Tensor:
     is_zero = squared_norm_SP < SMALLEST_SQUARED_NORM
     divisor = tf.where(is_zero, tf.ones_like(squared_norm_SP), squared_norm_SP)
     return tf.where(is_zero, tf.ones_like(inner_SP), 1 - 0.5 * (inner_SP / divisor))[..., None]

@@ -3,9 +3,17 @@
 Shape legend: S segments (variables, or groups of them), R replicas.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+Granularity = str | Mapping[str, str]
+
 
 class AggregationRule:
-    """Maps the Gram matrices of the replicas' gradients to the coefficients of their sum.
+    """A map from the Gram matrices of the replicas' gradients to the coefficients of their sum.
 
     With ``g_1 … g_R`` the replicas' gradients of one variable, and ``G_ij = <g_i, g_j>``, the
     aggregated gradient is ``Σ_i c_i g_i`` with ``c = coefficients(G)``. Replicas come in the order
@@ -28,20 +36,46 @@ class AggregationRule:
             then.
         works_in_levels: whether combinations of groups of replicas may be combined again, as a
             radix plan of several levels does. Otherwise the plan is ``[N]``.
+        is_tree_of_pairs: whether the coefficients are those of `Adasum`'s tree. Then the cost model
+            may choose a plan of several levels, levels are evaluated as one, and pairs are combined
+            by `ops.pairwise_combine`. True for `Adasum` and for its subclasses that leave
+            `coefficients` and `coefficients_and_state` as they are.
+        is_stock_mean: whether TensorFlow's and Keras's own averaging takes the rule's place. True
+            for `Mean` and for its subclasses that leave these two methods as they are.
 
     Example:
-        >>> class UnitNorm(AggregationRule):
+        >>> class UnitNorm(tf_adasum.rules.AggregationRule):
         ...     def coefficients(self, gram):
         ...         norms = tf.sqrt(tf.linalg.diag_part(gram))
         ...         return 1 / (norms + 1e-8) / gram.shape[-1]
+        >>> UnitNorm().coefficients(tf.constant([[[4.0, 0.0], [0.0, 16.0]]], tf.float64)).numpy()
+        array([[0.25 , 0.125]])
     """
 
-    granularity = "variable"
-    needs_gram = True
-    works_in_levels = False
+    granularity: Granularity = "variable"
+    needs_gram: bool = True
+    works_in_levels: bool = False
 
-    def coefficients(self, gram):
-        """Returns the coefficients of the weighted sum.
+    @property
+    def is_tree_of_pairs(self) -> bool:
+        """Whether the coefficients are those of `Adasum`'s tree."""
+        return False
+
+    @property
+    def is_stock_mean(self) -> bool:
+        """Whether TensorFlow's and Keras's own averaging takes the rule's place."""
+        return False
+
+    def computes_as(self, rule: type["AggregationRule"]) -> bool:
+        """Whether the coefficients are those that a class computes, and no subclass's of it."""
+        own = type(self)
+        return (
+            own.coefficients is rule.coefficients
+            and own.coefficients_and_state is rule.coefficients_and_state
+        )
+
+    def coefficients(self, gram: tf.Tensor) -> tf.Tensor:
+        """Return the coefficients of the weighted sum.
 
         Args:
             gram: float64, shape ``[S, R, R]``: per segment the symmetric, positive semi-definite
@@ -54,8 +88,8 @@ class AggregationRule:
         """
         raise NotImplementedError(f"{type(self).__name__} must define coefficients(gram).")
 
-    def initial_state(self, segments, replicas):
-        """Returns what the rule remembers, before the first step.
+    def initial_state(self, segments: int, replicas: int) -> dict[str, np.ndarray]:
+        """Return what the rule remembers, before the first step.
 
         Args:
             segments: S, of the whole model.
@@ -67,8 +101,10 @@ class AggregationRule:
         del segments, replicas
         return {}
 
-    def coefficients_and_state(self, gram, state):
-        """Returns the coefficients, and the state of the next step.
+    def coefficients_and_state(
+        self, gram: tf.Tensor, state: Mapping[str, tf.Tensor]
+    ) -> tuple[tf.Tensor, Mapping[str, tf.Tensor]]:
+        """Return the coefficients, and the state of the next step.
 
         Args:
             gram: as for `coefficients`.
@@ -80,16 +116,16 @@ class AggregationRule:
         """
         return self.coefficients(gram), state
 
-    def get_config(self):
-        """Returns the constructor's arguments, so that the rule can be saved."""
+    def get_config(self) -> dict[str, Any]:
+        """Return the constructor's arguments, so that the rule can be saved."""
         return {}
 
     @classmethod
-    def from_config(cls, config):
-        """Returns a rule made from what `get_config` returned."""
+    def from_config(cls, config: Mapping[str, Any]) -> "AggregationRule":
+        """Return a rule made from what `get_config` returned."""
         return cls(**config)
 
-    def __repr__(self):
-        """Returns the constructor's call."""
+    def __repr__(self) -> str:
+        """Return the constructor's call."""
         arguments = ", ".join(f"{key}={value!r}" for key, value in self.get_config().items())
         return f"{type(self).__name__}({arguments})"

@@ -3,17 +3,22 @@
 Shape legend: P segments, or groups of them, R replicas.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 
+from tf_adasum.aggregation.rules.base import AggregationRule
 
-def is_own(rule):
+
+def is_own(rule: AggregationRule) -> bool:
     """Whether a rule is one of this package, whose coefficients need no check."""
     return type(rule).__module__.startswith("tf_adasum.")
 
 
-def checked_coefficients(rule, coefficients, gram):
-    """Returns the coefficients as float64 ``[P, R]``, after a look at what a user's rule returned.
+def checked_coefficients(rule: AggregationRule, coefficients: Any, gram: tf.Tensor) -> tf.Tensor:
+    """Return the coefficients as float64 ``[P, R]``, after a look at what a user's rule returned.
 
     Args:
         rule: the rule.
@@ -57,8 +62,10 @@ def checked_coefficients(rule, coefficients, gram):
         return tf.identity(c_PR)
 
 
-def checked_initial_state(rule, segments, replicas):
-    """Returns a rule's initial state.
+def checked_initial_state(
+    rule: AggregationRule, segments: int, replicas: int
+) -> dict[str, np.ndarray]:
+    """Return a rule's initial state.
 
     Raises:
         ValueError: naming the rule, unless it is a dict of numeric NumPy arrays ``[S, ...]``.
@@ -78,8 +85,10 @@ def checked_initial_state(rule, segments, replicas):
     return state
 
 
-def checked_state(rule, state, new_state):
-    """Returns the new state in the dtypes of the old one.
+def checked_state(
+    rule: AggregationRule, state: Mapping[str, tf.Tensor], new_state: Any
+) -> Mapping[str, tf.Tensor]:
+    """Return the new state in the dtypes of the old one.
 
     Raises:
         ValueError: naming the rule, for other names or shapes.

@@ -7,9 +7,12 @@
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+
+from tf_adasum.aggregation.rules.base import Granularity
 
 EXPECTED = (
     "`granularity` must be 'variable', 'model', or a dict from regular expressions on variable "
@@ -17,8 +20,8 @@ EXPECTED = (
 )
 
 
-def checked(granularity):
-    """Returns the granularity, a mapping as a dict.
+def checked(granularity: Any) -> Granularity:
+    """Return the granularity, a mapping as a dict.
 
     Raises:
         ValueError: if it is none, or has a pattern that is no regular expression.
@@ -40,8 +43,8 @@ def checked(granularity):
     return dict(granularity)
 
 
-def groups(granularity, paths):
-    """Numbers the groups of variables.
+def groups(granularity: Granularity, paths: Sequence[str]) -> np.ndarray:
+    """Number the groups of variables.
 
     Args:
         granularity: as above.
@@ -59,7 +62,7 @@ def groups(granularity, paths):
     """
     if granularity == "variable":
         return np.arange(len(paths))
-    if granularity == "model":
+    if not isinstance(granularity, Mapping):  # "model"
         return np.zeros(len(paths), np.int64)
     for pattern in granularity:
         if not any(re.fullmatch(pattern, path) for path in paths):
@@ -67,7 +70,7 @@ def groups(granularity, paths):
                 "`granularity` holds a pattern that matches the whole path of no variable. "
                 f"Received: {pattern!r}; the paths are: {', '.join(paths)}"
             )
-    numbers = {}
+    numbers: dict[Any, int] = {}
     return np.array(
         [
             numbers.setdefault(_name(granularity, path) or ("alone", position), len(numbers))
@@ -77,7 +80,7 @@ def groups(granularity, paths):
     )
 
 
-def _name(granularity, path):
+def _name(granularity: Mapping[str, str], path: str) -> str | None:
     """The name of a path's group; None where no pattern matches."""
     names = {group: p for p, group in granularity.items() if re.fullmatch(p, path)}
     if len(names) > 1:

@@ -11,13 +11,18 @@ from tf_adasum.aggregation.rules.base import AggregationRule
 
 @keras.saving.register_keras_serializable("tf_adasum")
 class Sum(AggregationRule):
-    """``Σ_i g_i``: every coefficient is 1. Too aggressive where the gradients agree."""
+    """``Σ_i g_i``: every coefficient is 1. Too aggressive where the gradients agree.
+
+    Example:
+        >>> tf_adasum.rules.Sum().coefficients(tf.zeros([1, 3, 3], tf.float64)).numpy()
+        array([[1., 1., 1.]])
+    """
 
     needs_gram = False
     works_in_levels = True
 
-    def coefficients(self, gram):
-        """Returns ones, shape ``[S, R]``; see `AggregationRule.coefficients`."""
+    def coefficients(self, gram: tf.Tensor) -> tf.Tensor:
+        """Return ones, shape ``[S, R]``; see `AggregationRule.coefficients`."""
         return tf.ones_like(gram[:, 0, :])
 
 
@@ -27,11 +32,20 @@ class Mean(AggregationRule):
 
     Under `AdasumMirroredStrategy` this rule is TensorFlow's and Keras's stock path: Keras divides
     mean-type losses by the number of replicas and TensorFlow sums the gradients.
+
+    Example:
+        >>> tf_adasum.rules.Mean().coefficients(tf.zeros([1, 4, 4], tf.float64)).numpy()
+        array([[0.25, 0.25, 0.25, 0.25]])
     """
 
     needs_gram = False
     works_in_levels = True
 
-    def coefficients(self, gram):
-        """Returns 1/R, shape ``[S, R]``; see `AggregationRule.coefficients`."""
+    @property
+    def is_stock_mean(self) -> bool:
+        """True, unless a subclass computes other coefficients."""
+        return self.computes_as(Mean)
+
+    def coefficients(self, gram: tf.Tensor) -> tf.Tensor:
+        """Return 1/R, shape ``[S, R]``; see `AggregationRule.coefficients`."""
         return tf.ones_like(gram[:, 0, :]) / gram.shape[-1]

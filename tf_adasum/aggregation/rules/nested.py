@@ -3,11 +3,14 @@
 Shape legend: S segments, R replicas, M nodes on one level, K nodes in a group, so M/K groups.
 """
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
 import tensorflow as tf
 
 from tf_adasum import ops
 from tf_adasum.aggregation.rules import nodes
-from tf_adasum.aggregation.rules.adasum import Adasum
 from tf_adasum.aggregation.rules.base import AggregationRule
 from tf_adasum.aggregation.rules.checks import checked_coefficients
 
@@ -23,41 +26,47 @@ class Nested(AggregationRule):
             Only the last rule may have a state.
 
     Example:
-        >>> Nested([(2, Mean()), (2, Sum())]).coefficients(tf.eye(4, batch_shape=[1]))
-        [[0.5, 0.5, 0.5, 0.5]]
+        >>> rule = Nested([(2, tf_adasum.rules.Mean()), (2, tf_adasum.rules.Sum())])
+        >>> rule.coefficients(tf.eye(4, batch_shape=[1], dtype=tf.float64)).numpy()
+        array([[0.5, 0.5, 0.5, 0.5]])
     """
 
-    def __init__(self, levels):
+    def __init__(self, levels: Sequence[tuple[int, AggregationRule]]):
         self.levels = list(levels)
         *self._lower, (_, self._last) = self.levels
         self.granularity = self._last.granularity
         self.needs_gram = any(rule.needs_gram for _, rule in levels)
 
-    def get_config(self):
-        """Returns the constructor's arguments."""
+    def get_config(self) -> dict[str, Any]:
+        """Return the constructor's arguments."""
         return {"levels": self.levels}
 
-    def initial_state(self, segments, replicas):
-        """Returns the state of the last rule."""
+    def initial_state(self, segments: int, replicas: int) -> dict[str, np.ndarray]:
+        """Return the state of the last rule."""
         del replicas
         radix, rule = self.levels[-1]
         return rule.initial_state(segments, radix)
 
-    def coefficients(self, gram):
-        """Returns ``[S, R]``, float64; see `AggregationRule.coefficients`."""
+    def coefficients(self, gram: tf.Tensor) -> tf.Tensor:
+        """Return ``[S, R]``, float64; see `AggregationRule.coefficients`."""
         return self._through_the_levels(gram, self._last.coefficients)
 
-    def coefficients_and_state(self, gram, state):
-        """Returns ``[S, R]`` and the last rule's state."""
-        kept = {}
+    def coefficients_and_state(
+        self, gram: tf.Tensor, state: Mapping[str, tf.Tensor]
+    ) -> tuple[tf.Tensor, Mapping[str, tf.Tensor]]:
+        """Return ``[S, R]`` and the last rule's state."""
+        new_state = state
 
-        def last(gram):
-            coefficients, kept["state"] = self._last.coefficients_and_state(gram, state)
+        def last(gram: tf.Tensor) -> tf.Tensor:
+            nonlocal new_state
+            coefficients, new_state = self._last.coefficients_and_state(gram, state)
             return coefficients
 
-        return self._through_the_levels(gram, last), kept["state"]
+        return self._through_the_levels(gram, last), new_state
 
-    def _through_the_levels(self, gram, last):
+    def _through_the_levels(
+        self, gram: tf.Tensor, last: Callable[[tf.Tensor], tf.Tensor]
+    ) -> tf.Tensor:
         gram_SRR = tf.convert_to_tensor(gram, tf.float64)
         nodes_SMR = tf.eye(gram_SRR.shape[-1], batch_shape=tf.shape(gram_SRR)[:1], dtype=tf.float64)
         for radix, rule in self._lower:
@@ -66,7 +75,13 @@ class Nested(AggregationRule):
         return _combine(gram_SRR, nodes_SMR, radix, rule, last)[:, 0]
 
 
-def _combine(gram_SRR, nodes_SMR, radix, rule, coefficients):
+def _combine(
+    gram_SRR: tf.Tensor,
+    nodes_SMR: tf.Tensor,
+    radix: int,
+    rule: AggregationRule,
+    coefficients: Callable[[tf.Tensor], tf.Tensor],
+) -> tf.Tensor:
     """One level: every `radix` neighbours become one node."""
     count, replicas = nodes_SMR.shape[1:]
     error = ops.gram_relative_error(gram_SRR)
@@ -82,22 +97,22 @@ def _combine(gram_SRR, nodes_SMR, radix, rule, coefficients):
     return tf.reduce_sum(c_SGK[..., None] * nodes_SGKR, axis=2)
 
 
-def nested(levels):
-    """Returns one rule for all levels: the rule itself where its own tree has these levels.
+def nested(levels: Sequence[tuple[int, AggregationRule]]) -> AggregationRule:
+    """Return one rule for all levels: the rule itself where its own tree has these levels.
 
-    Adasum's tree combines pairs: neighbouring levels of Adasum are one Adasum of all their
-    replicas if the lower radix is a power of two.
+    In a tree of pairs, as Adasum's, neighbouring levels are one of all their replicas if the lower
+    radix is a power of two.
 
     Example:
-        >>> nested([(2, Adasum()), (3, Adasum())])
+        >>> nested([(2, tf_adasum.rules.Adasum()), (3, tf_adasum.rules.Adasum())])
         Adasum(granularity='variable')
     """
-    merged = []
+    merged: list[tuple[int, AggregationRule]] = []
     for radix, rule in levels:
         if merged:
             below, same = merged[-1]
             is_power_of_two = below & (below - 1) == 0
-            if type(rule) is type(same) is Adasum and is_power_of_two:
+            if rule.is_tree_of_pairs and same.is_tree_of_pairs and is_power_of_two:
                 merged[-1] = (below * radix, rule)
                 continue
         merged.append((radix, rule))

@@ -1,27 +1,30 @@
-"""Marks that compiled functions leave where they enter a collective and where they leave it.
+"""Counters of the collectives that this process has entered and left.
 
 A worker that is in one, and does not move, waits for others. From outside it could not be told from
-one that computes: Python sees a single call of a function either way.
+one that computes: Python sees a single call of a function either way. So compiled functions count
+where they enter collectives and where they leave them.
 """
 
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
 
-class CollectiveMarks:
+class CollectiveCounters:
     """How many collectives this process has entered and left; created where no strategy is."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         with tf.device("CPU:0"):
             self._counts = tf.Variable([0, 0], trainable=False, dtype=tf.int64)
         self._eager = [0, 0]
         self._lock = threading.Lock()
 
-    def around(self, inputs, collectives):
-        """Calls a function that makes collectives, with a mark before and one after them.
+    def around(self, inputs: Any, collectives: Callable[[], Any]) -> Any:
+        """Call a function that makes collectives; count before and after them.
 
-        Nothing waits for a mark: a collective may begin before all of `inputs` are there.
+        Nothing waits for the counting: a collective may begin before all of `inputs` are there.
 
         Args:
             inputs: structure of tensors that this worker contributes.
@@ -39,8 +42,8 @@ class CollectiveMarks:
         with tf.control_dependencies(tensors), tf.device("CPU:0"):
             self._counts.assign_add(tf.constant(increments, tf.int64), read_value=False)
 
-    def during(self, collectives):
-        """The same for what Python waits for; outside of a function that is being traced."""
+    def during(self, collectives: Callable[[], Any]) -> Any:
+        """Count what Python waits for; to be called outside of functions that are traced."""
         with self._lock:
             self._eager[0] += 1
         try:
@@ -49,8 +52,8 @@ class CollectiveMarks:
             with self._lock:
                 self._eager[1] += 1
 
-    def read(self):
-        """Returns what this process has entered, what it has left, and where Python waits.
+    def read(self) -> tuple[int, int, int]:
+        """Return how many were entered, how many were left, and where Python waits.
 
         The third is the number of a collective that Python waits for, 0 where it waits for none.
         """

@@ -1,0 +1,168 @@
+"""Instance keys of collectives: which one a collective takes, and when a key may come again.
+
+TensorFlow takes a new key for every collective and keeps 1.6 kB of every worker's memory for each,
+for ever (seen with TensorFlow 2.21).
+"""
+
+import collections
+import contextlib
+import functools
+import itertools
+import zlib
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import tensorflow as tf
+
+from tf_adasum.seams.tensorflow.private_names import (
+    CollectiveReplicaLauncher,
+    FuncGraph,
+    ResourceVariable,
+)
+from tf_adasum.seams.tensorflow.registry import hooks
+
+# Reused keys lie far above those that TensorFlow counts up from 100.
+FIRST_REUSED_KEY, KEYS_OF_A_SIGNATURE = 2**24, 8
+FIRST_COUNTED_KEY, COUNTED_KEYS = 2**30 + 2**25, 2**30 - 2**26
+_COUNTED = ("counted",)
+
+# TensorFlow numbers the groups of every strategy from 1: two strategies in one process would take
+# each other's collectives for their own. Each gets a million numbers; the groups of some of its
+# replicas start at the thousandth.
+_bases = itertools.count(10**6, 10**6)
+FIRST_PART = 1000
+
+
+def next_base() -> int:
+    """Return a number for the groups of another strategy to start from."""
+    return next(_bases)
+
+
+class KeyReuse:
+    """When collective keys may be reused: only inside calls that every worker makes.
+
+    An error can cut a collective off, and TensorFlow does not forget what it had of it: that key
+    must not come again. So the workers agree, when such a call begins, on a new generation of keys
+    if an error has left one before.
+
+    Attributes:
+        is_on: whether keys are reused now.
+        generation: how many times an error has left such a call.
+        is_broken_off: whether one has, on this worker, since they last agreed.
+    """
+
+    def __init__(self) -> None:
+        self.is_on, self.generation, self.is_broken_off = False, 0, False
+
+    @contextlib.contextmanager
+    def within(self, agree: Callable[[int, bool], np.ndarray]) -> Iterator[None]:
+        """Around a call that every worker makes.
+
+        Args:
+            agree: function of this worker's generation and `is_broken_off` that returns those of
+                all workers, ``[workers, 2]``.
+        """
+        if self.is_on:
+            yield
+            return
+        of_all = agree(self.generation, self.is_broken_off)
+        self.generation = int(of_all[:, 0].max() + of_all[:, 1].max())
+        self.is_on, self.is_broken_off = True, False
+        try:
+            yield
+        except BaseException:
+            self.is_broken_off = True
+            raise
+        finally:
+            self.is_on = False
+
+
+class ReusingLauncher(CollectiveReplicaLauncher):
+    """TensorFlow's launcher of a replica's collectives, with keys that are used again.
+
+    A device's collectives run one after the other, and none ends before all have taken what it
+    sent. So those of one kind, dtype and shape take the same few keys in rotation; all workers
+    count them alike, however often each of them traces a function. Where a shape is not known
+    beforehand, as of sparse gradients, keys are counted when the function runs: a key cannot change
+    its shape, so every iteration of a loop needs its own. In eager code, and where `KeyReuse` is
+    off, they are TensorFlow's.
+
+    Args:
+        reuse: the `KeyReuse`.
+        args: TensorFlow's.
+    """
+
+    def __init__(self, reuse: KeyReuse, *args):
+        super().__init__(*args)
+        self._reuse = reuse
+        self._signature: tuple | None = None
+        self._made: collections.Counter = collections.Counter()
+        with tf.init_scope(), tf.device("CPU:0"):
+            self._counted = ResourceVariable(0, dtype=tf.int32)
+
+    @contextlib.contextmanager
+    def of(self, kind: str, value: tf.Tensor) -> Iterator[None]:
+        """Around what makes one collective.
+
+        Args:
+            kind: name of the operation.
+            value: tensor that it sends.
+        """
+        if not tf.executing_eagerly():
+            is_known = value.shape.is_fully_defined()
+            self._signature = (kind, value.dtype.name, *value.shape) if is_known else _COUNTED
+        try:
+            yield
+        finally:
+            self._signature = None
+
+    @hooks.overrides(CollectiveReplicaLauncher)
+    def all_reduce(self, input_tensor, *args, **kwargs):
+        """Take a reused key: TensorFlow never forgets one, 1.6 kB of memory each."""
+        with self.of("reduce", input_tensor):
+            return super().all_reduce(input_tensor, *args, **kwargs)
+
+    @hooks.overrides(CollectiveReplicaLauncher)
+    def _all_gather(self, input_tensor, options):
+        """Take a reused key: TensorFlow never forgets one, 1.6 kB of memory each."""
+        with self.of("gather", input_tensor):
+            return super()._all_gather(input_tensor, options)
+
+    @hooks.overrides(CollectiveReplicaLauncher)
+    def _next_instance_key(self):
+        """Choose the key of a collective, for which there is no argument."""
+        if self._signature is None:
+            return super()._next_instance_key()
+        if self._signature is _COUNTED:
+            with tf.device("CPU:0"):
+                return FIRST_COUNTED_KEY + self._counted.assign_add(1) % COUNTED_KEYS
+        return self._key_of(self._signature)
+
+    def _key_of(self, signature):
+        if not tf.executing_eagerly():  # asked again when the function is called
+            graph = tf.compat.v1.get_default_graph()
+            ask = functools.partial(self._key_of, signature)
+            return graph.capture_call_time_value(ask, tf.TensorSpec([], tf.int32))
+        if not self._reuse.is_on:
+            return super()._next_instance_key()
+        signature = (self._reuse.generation, *signature)
+        turn = self._made[signature] % KEYS_OF_A_SIGNATURE
+        self._made[signature] += 1
+        place = zlib.crc32(repr(signature).encode()) % 2**27
+        with tf.device("CPU:0"):
+            return tf.constant(FIRST_REUSED_KEY + KEYS_OF_A_SIGNATURE * place + turn, tf.int32)
+
+
+@hooks.replaces(FuncGraph, "capture_call_time_value")
+def capture_call_time_value(original, self, *args, **kwargs):
+    """Let functions that hold collectives be called inside `tf.cond` and `tf.while_loop`.
+
+    Each collective asks for an instance key when its function is called. Where a function is called
+    inside the branch or the body of control flow, the question ends up in that graph, which nobody
+    ever calls: "You must feed a value for placeholder". It belongs to the function around.
+    """
+    graph = self
+    while getattr(graph, "is_control_flow_graph", False):
+        graph = graph.outer_graph
+    with graph.as_default():
+        return original(graph, *args, **kwargs)

@@ -1,0 +1,74 @@
+"""The collectives of one replica: all-to-all, all-reduce and all-gather of TensorFlow's runtime."""
+
+import tensorflow as tf
+
+from tf_adasum.seams.tensorflow.collective_keys import ReusingLauncher
+
+
+class ReplicaCollectives:
+    """The three collectives of one replica, over all replicas of a group.
+
+    TensorFlow has no public all-to-all, and its public collectives take no group of some of the
+    replicas.
+
+    Args:
+        launcher: the replica's launcher: its group, keys and ordering token. Without the token
+            several devices in one graph wait for each other for ever.
+        options: `CommunicationOptions`: timeout in seconds and implementation.
+    """
+
+    def __init__(
+        self, launcher: ReusingLauncher, options: tf.distribute.experimental.CommunicationOptions
+    ):
+        self._launcher = launcher
+        self._options = options
+
+    @property
+    def device(self) -> str:
+        """The replica's device."""
+        return self._launcher._device
+
+    def all_to_all(self, shards: tf.Tensor) -> tf.Tensor:
+        """Send row i of ``[R, W]`` to rank i; return ``[R, W]``, row i from rank i."""
+        return tf.raw_ops.CollectiveAllToAllV2(input=shards, **self._arguments("to all", shards))
+
+    def all_reduce(self, value: tf.Tensor) -> tf.Tensor:
+        """Return the sum of `value` over all replicas, the same bits on each."""
+        return tf.raw_ops.CollectiveReduceV2(
+            input=value, merge_op="Add", final_op="Id", **self._arguments("reduce", value)
+        )
+
+    def all_gather(self, value: tf.Tensor) -> tf.Tensor:
+        """Concatenate the replicas' `value` along the first axis, in the order of the ranks."""
+        dtype = value.dtype
+        if dtype == tf.bfloat16:  # the one dtype CollectiveGatherV2 lacks; only bits travel
+            value = tf.bitcast(value, tf.float16)
+        arguments = self._arguments("gather", value)
+        gathered = tf.raw_ops.CollectiveGatherV2(input=value, **arguments)
+        return tf.bitcast(gathered, dtype) if dtype == tf.bfloat16 else gathered
+
+    def _arguments(self, kind, value):
+        launcher = self._launcher
+        token = launcher._get_ordering_token()
+        with launcher.of(kind, value):
+            instance_key = launcher._next_instance_key()
+        return {
+            "group_size": launcher._group_size,
+            "group_key": launcher._group_key,
+            "instance_key": instance_key,
+            "ordering_token": [] if token is None else [token],
+            "communication_hint": self._options.implementation.value,
+            "timeout_seconds": float(self._options.timeout_seconds or 0),
+            "is_stateless": False,
+        }
+
+
+def gather_on_each(
+    tensors: list[tf.Tensor], collectives: list[ReplicaCollectives]
+) -> list[tf.Tensor]:
+    """Gather one tensor of each local replica, on its device: for each ``[replicas, …]``."""
+    gathered = []
+    for tensor, own in zip(tensors, collectives, strict=True):
+        with tf.device(own.device):
+            gathered.append(own.all_gather(tensor[None]))
+    return gathered

@@ -1,0 +1,326 @@
+"""Cross-device operations: reductions of gradients are ours, all others TensorFlow's."""
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_adasum.seams.tensorflow import runtime
+from tf_adasum.seams.tensorflow.collective_counters import CollectiveCounters
+from tf_adasum.seams.tensorflow.collective_keys import FIRST_PART, KeyReuse, ReusingLauncher
+from tf_adasum.seams.tensorflow.collectives import ReplicaCollectives, gather_on_each
+from tf_adasum.seams.tensorflow.private_names import (
+    CollectiveAllReduce,
+    CommunicationOptions,
+    DistributedValues,
+    Mirrored,
+    regroup,
+)
+from tf_adasum.seams.tensorflow.registry import hooks
+
+# How many functions are kept that reduce gradients of the same variables in eager code: for as many
+# different subsets of them.
+MOST_FUNCTIONS = 32
+
+
+class GradientReduction(CommunicationOptions):
+    """Communication options that mark a reduction as one of gradients.
+
+    The marker travels with the call, because merge functions run on other threads: thread-locals
+    and context managers do not reach them.
+
+    Attributes:
+        reductions: the `AggregationState` of the gradients' variables, or None.
+        indices: which of these variables the gradients belong to.
+    """
+
+    reductions: Any = None
+    indices: tuple[int, ...] = ()
+
+    def of(self, reductions: Any, indices: Sequence[int]) -> "GradientReduction":
+        """Return this marker for the gradients of some variables."""
+        marker = self.with_options(self)
+        marker.reductions, marker.indices = reductions, tuple(indices)
+        return marker
+
+    def with_options(self, options: CommunicationOptions) -> "GradientReduction":
+        """Return this marker with the settings of `options`."""
+        marker = type(self)(options.bytes_per_pack, options.timeout_seconds, options.implementation)
+        marker.reductions, marker.indices = self.reductions, self.indices
+        return marker
+
+    @hooks.overrides(CommunicationOptions)
+    def merge(self, options):
+        """Merge as `CommunicationOptions` do, but stay a marker: theirs would drop it."""
+        return self.with_options(super().merge(options))
+
+
+class GradientCrossDeviceOps(CollectiveAllReduce):
+    """TensorFlow's `CollectiveAllReduce`, with gradients going to `combine_gradients`.
+
+    Args: as `CollectiveAllReduce`: the local devices, the number of replicas on all workers, the
+        default options, and the collective keys shared with the strategy.
+
+    Attributes:
+        key_reuse: the `KeyReuse` of all collectives.
+        counters: the `CollectiveCounters`; None where this worker holds all replicas.
+    """
+
+    _launchers: list[ReusingLauncher]
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._gathers: dict[tuple, Callable] = {}
+        self._parts: dict[tuple[int, int], ReusingLauncher] = {}
+        # Of each `AggregationState` its functions. They go with it, and so must not hold it.
+        self._functions: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+        self._functions_without_state: dict[tuple, tuple] = {}
+        self.key_reuse = KeyReuse()
+        keys = self._collective_keys
+        self._launchers = [
+            ReusingLauncher(
+                self.key_reuse, one._group_key, one._group_size, keys, one._device, one._options
+            )
+            for one in self._launchers
+        ]
+        self.counters = None if self.all_local else CollectiveCounters()
+
+    def combine_gradients(
+        self, gradients: list[list[tf.Tensor]], options: GradientReduction
+    ) -> list[list[tf.Tensor]]:
+        """Combine gradients; called in a graph.
+
+        Args:
+            gradients: for each local replica the list of its gradients.
+            options: the merged `CommunicationOptions`.
+
+        Returns:
+            For each local replica the list of combined gradients, on its device.
+        """
+        raise NotImplementedError
+
+    def leaves_one_gradient_alone(self, options: GradientReduction) -> bool:
+        """Whether combining the gradients of a single replica changes nothing."""
+        raise NotImplementedError
+
+    @property
+    def local_devices(self) -> tuple[str, ...]:
+        """The devices of this worker, in the order of its replicas."""
+        return self._devices
+
+    @property
+    def replicas(self) -> int:
+        """The number of replicas on all workers."""
+        return self._group_size
+
+    @property
+    def all_local(self) -> bool:
+        """Whether this worker holds all replicas."""
+        return len(self._devices) == self._group_size
+
+    def collectives(self, options: CommunicationOptions) -> list[ReplicaCollectives]:
+        """Return `ReplicaCollectives` for each local replica."""
+        return [ReplicaCollectives(launcher, options) for launcher in self._launchers]
+
+    def part(
+        self, local: int, key: int, size: int, options: CommunicationOptions
+    ) -> ReplicaCollectives:
+        """Return `ReplicaCollectives` of a local replica for a group of fewer replicas.
+
+        TensorFlow's `CollectiveKeys.get_group_key` counts groups on each worker by itself; the keys
+        of these groups all their members know.
+
+        Args:
+            local: number of the local replica.
+            key: an int from 0 that names the group, the same for all its members and no others.
+            size: number of its members.
+            options: `CommunicationOptions`.
+        """
+        if (local, key) not in self._parts:
+            launcher = self._launchers[local]
+            group_key = launcher._group_key + FIRST_PART + key
+            keys = self._collective_keys
+            keys._instance_key_table.setdefault(group_key, {})[launcher._device] = 0
+            part = ReusingLauncher(
+                self.key_reuse, group_key, size, keys, launcher._device, launcher._options
+            )
+            # One order for all collectives of a device, whatever their group.
+            part._ordering_token = launcher._ordering_token
+            self._parts[local, key] = part
+        return ReplicaCollectives(self._parts[local, key], options)
+
+    def gather(self, vectors: list[np.ndarray], options: CommunicationOptions) -> np.ndarray:
+        """Bring small vectors of all replicas to all workers; every worker has to call it.
+
+        Args:
+            vectors: for each local replica an int64 or float64 array ``[k]``.
+            options: `CommunicationOptions`; its timeout bounds the wait for the other workers.
+
+        Returns:
+            NumPy array ``[replicas, k]``, in the order of the ranks.
+        """
+        if self.all_local:
+            return np.stack(vectors)
+
+        # Few lengths, so that there is little to trace.
+        length = len(vectors[0])
+        padding = [0, 2 ** max(2, (length - 1).bit_length()) - length]
+        tensors = [tf.constant(np.pad(vector, padding)) for vector in vectors]
+        key = (tensors[0].dtype, tensors[0].shape[0], options.timeout_seconds)
+        if key not in self._gathers:
+            self._gathers[key] = tf.function(
+                lambda tensors: gather_on_each(tensors, self.collectives(options))
+            )
+        gather = self._gathers[key]
+        return self._counted(tensors, lambda: gather(tensors)[0].numpy()[:, :length])
+
+    def gather_in_parts(
+        self, numbers: Sequence[int], parts: list[ReplicaCollectives]
+    ) -> list[np.ndarray]:
+        """Bring a number of each replica to all in its part; every worker has to call it.
+
+        Args:
+            numbers: for each local replica an int.
+            parts: for each local replica its `ReplicaCollectives`.
+
+        Returns:
+            For each local replica the numbers of its part, in the order of the ranks.
+        """
+        gather = tf.function(lambda tensors: gather_on_each(tensors, parts))
+        tensors = [tf.constant([number], tf.int64) for number in numbers]
+        return self._counted(tensors, lambda: [all_[:, 0].numpy() for all_ in gather(tensors)])
+
+    @hooks.overrides(CollectiveAllReduce)
+    def batch_reduce(self, reduce_op, value_destination_pairs, options=None):
+        """Reduce a list of values; gradients go to every local replica, together.
+
+        TensorFlow would take values apart whose destinations differ, as those of sparse gradients
+        can, and would leave those of a single replica as they are.
+        """
+        is_gradient = isinstance(options, GradientReduction)
+        if not is_gradient or (self.replicas == 1 and self.leaves_one_gradient_alone(options)):
+            return super().batch_reduce(reduce_op, value_destination_pairs, options)
+        if reduce_op != tf.distribute.ReduceOp.SUM:
+            raise ValueError(
+                "A reduction of gradients is a SUM, of which the aggregation rule gives the "
+                f"coefficients. Received: {reduce_op}"
+            )
+        by_variable = [_of_local_replicas(value) for value, _ in value_destination_pairs]
+        gradients = [list(own) for own in zip(*by_variable, strict=True)]
+        if tf.executing_eagerly():
+            # Collectives block, and eager code would launch one local device after the other.
+            combined = self._function_for(gradients, options)(gradients)
+        else:
+            runtime.refuse_xla()
+            with self._lock:  # no other collective may come between those of one reduction
+                combined = self._combine(gradients, options)
+        return [regroup(own, wrap_class=Mirrored) for own in zip(*combined, strict=True)]
+
+    def _combine(self, gradients, options):
+        return self._counted(gradients, lambda: self.combine_gradients(gradients, options))
+
+    def _counted(self, inputs, collectives):
+        if self.counters is None or runtime.compiles_with_xla():
+            return collectives()
+        return self.counters.around(inputs, collectives)
+
+    def _function_for(self, gradients, options):
+        """The `tf.function` that combines gradients like these."""
+        state = options.reductions
+        version = getattr(state, "version", None)
+        key = (options.bytes_per_pack, options.timeout_seconds, options.implementation)
+        key += (options.indices, *map(_signature, gradients))
+        functions = (
+            self._functions_without_state
+            if state is None
+            else self._functions.setdefault(state, {})
+        )
+        made_for, function = functions.pop(key, (None, None))
+        if function is None or made_for != version:
+            function = self._new_function(options)
+        functions[key] = version, function  # at the end: used last
+        if len(functions) > MOST_FUNCTIONS:
+            del functions[next(iter(functions))]
+        return function
+
+    def _new_function(self, options):
+        state = options.reductions
+        state_of = (lambda: None) if state is None else weakref.ref(state)
+        stateless = options.of(None, options.indices)
+
+        def combine(gradients):
+            return self._combine(gradients, stateless.of(state_of(), stateless.indices))
+
+        # Sparse gradients have another length in each step.
+        return tf.function(combine, reduce_retracing=True)
+
+    @hooks.overrides(CollectiveAllReduce)
+    def _all_reduce_per_replica_values(self, reduce_op, per_replica_values, options):
+        """Reduce what is no gradient, as TensorFlow does it.
+
+        Among logical CPUs of one process: as `MirroredStrategy`, on one device. A collective among
+        them takes threads by the hundred for 32 devices, and gains nothing. And while one worker
+        reads alone, see `reading_alone`.
+        """
+        if (self.all_local and "CPU" in self._devices[0]) or _reads_alone:
+            reduction = tf.distribute.ReductionToOneDevice(reduce_to_device=self._devices[0])
+            return [
+                reduction.reduce(reduce_op, value, destinations=value)
+                for value in per_replica_values
+            ]
+        return super()._all_reduce_per_replica_values(reduce_op, per_replica_values, options)
+
+    @hooks.overrides(CollectiveAllReduce)
+    def _all_reduce(self, reduce_op, value, replica_id, options):
+        """Count the collective, and refuse gradients: they come here only where XLA compiles."""
+        if isinstance(options, GradientReduction):
+            raise ValueError(runtime.NO_XLA)
+        reduce = super()._all_reduce
+        return self._counted(value, lambda: reduce(reduce_op, value, replica_id, options))
+
+    @hooks.overrides(CollectiveAllReduce)
+    def _gather_implementation(self, per_replica_value, *arguments):
+        """Count the collective, so that a worker that waits in it is known to wait."""
+        gather = super()._gather_implementation
+        own = list(_of_local_replicas(per_replica_value))
+        return self._counted(own, lambda: gather(per_replica_value, *arguments))
+
+
+def _of_local_replicas(value):
+    return value.values if isinstance(value, DistributedValues) else (value,)
+
+
+def _signature(gradients):
+    """What is known of one replica's gradients when a function for them is traced."""
+    return tuple(
+        (gradient.dtype, gradient.values.shape[1:])
+        if isinstance(gradient, tf.IndexedSlices)
+        else (gradient.dtype, gradient.shape, "dense")
+        for gradient in gradients
+    )
+
+
+def cross_device_ops(extended: tf.distribute.StrategyExtended) -> GradientCrossDeviceOps:
+    """Return the strategy's `GradientCrossDeviceOps`."""
+    return extended._cross_device_ops
+
+
+_reads_alone = False  # while a `reading_alone` lasts
+
+
+@contextlib.contextmanager
+def reading_alone() -> Iterator[None]:
+    """Return a context manager in which no other worker is asked for what its replicas have.
+
+    A variable that each replica moves on its own is read as the mean, or the sum, of the replicas'
+    values; in here of those of this worker.
+    """
+    global _reads_alone
+    had, _reads_alone = _reads_alone, True
+    try:
+        yield
+    finally:
+        _reads_alone = had

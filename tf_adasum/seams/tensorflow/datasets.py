@@ -1,0 +1,43 @@
+"""Datasets: tf.data's autotuning, and how many batches a distributed dataset says it has."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from tf_adasum.seams.tensorflow.private_names import multi_device_iterator_ops
+from tf_adasum.seams.tensorflow.registry import hooks
+
+
+@hooks.replaces(multi_device_iterator_ops, "_create_device_dataset")
+def create_device_dataset(original, *args, **kwargs):
+    """Switch tf.data's autotuning off in the datasets that feed one device each.
+
+    A strategy hands every local device its batches through a dataset of its own, which has nothing
+    to tune. Its autotuning thread sleeps for a period that doubles up to a minute, and the end of
+    every epoch waits for it: stalls of many seconds with many local devices. These datasets cannot
+    be reached from outside.
+    """
+    return without_autotuning(original(*args, **kwargs))
+
+
+def without_autotuning(dataset: Any) -> Any:
+    """Return a `tf.data.Dataset` that tf.data does not autotune, unless its options say so."""
+    if not isinstance(dataset, tf.data.Dataset) or dataset.options().autotune.enabled is not None:
+        return dataset
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
+
+
+def cardinality(distributed: tf.distribute.DistributedDataset) -> int:
+    """Return the number of batches of this worker's part of a distributed dataset."""
+    return int(distributed.cardinality)
+
+
+def forget_cardinality(distributed: tf.distribute.DistributedDataset) -> None:
+    """Let a distributed dataset go on until all workers' data has ended.
+
+    Keras takes this worker's number of batches for the length of an epoch, and there is no way to
+    tell it otherwise.
+    """
+    distributed._cardinality = tf.data.UNKNOWN_CARDINALITY

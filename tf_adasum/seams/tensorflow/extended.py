@@ -1,0 +1,155 @@
+"""What a strategy does behind its public face: devices, variables, and the start of the runtime."""
+
+import contextlib
+import signal
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+
+import tensorflow as tf
+
+from tf_adasum.seams.tensorflow import collective_keys
+from tf_adasum.seams.tensorflow.cross_device_ops import (
+    CommunicationOptions,
+    GradientCrossDeviceOps,
+    GradientReduction,
+)
+from tf_adasum.seams.tensorflow.private_names import (
+    CollectiveAllReduceExtended,
+    CoordinatedJob,
+    context,
+    multi_worker_util,
+)
+from tf_adasum.seams.tensorflow.registry import hooks
+
+
+class GradientAggregatingExtended(CollectiveAllReduceExtended):
+    """What `MultiWorkerMirroredStrategy` does behind its public face, with hooks.
+
+    Args:
+        strategy: the strategy this belongs to.
+        cluster_resolver: a `ClusterResolver`; without a cluster all replicas are local.
+        communication_options: `CommunicationOptions` of every reduction.
+        local_devices: names of this worker's devices, such as ``("CPU:0", "CPU:1")``.
+        cross_device_ops: class or function that makes the `GradientCrossDeviceOps`.
+        register_timeout: seconds to wait for the other workers to register, at the start.
+        heartbeat_timeout: seconds after which TensorFlow takes a silent worker for lost.
+    """
+
+    _cross_device_ops: GradientCrossDeviceOps
+
+    def __init__(
+        self,
+        strategy: tf.distribute.Strategy,
+        cluster_resolver: tf.distribute.cluster_resolver.ClusterResolver,
+        communication_options: CommunicationOptions,
+        *,
+        local_devices: Sequence[str],
+        cross_device_ops: Callable[..., GradientCrossDeviceOps],
+        register_timeout: float,
+        heartbeat_timeout: float,
+    ):
+        self._local_device_names = local_devices
+        self._make_cross_device_ops = cross_device_ops
+        self._register_timeout, self._heartbeat_timeout = register_timeout, heartbeat_timeout
+        self._created: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
+        self._created_count = 0
+        strategy._collective_key_base = collective_keys.next_base()
+        super().__init__(strategy, cluster_resolver, communication_options)
+
+    @hooks.overrides(CollectiveAllReduceExtended)
+    def _initialize_local_devices(self, cluster_resolver, worker_device):
+        """Name the devices that were asked for: TensorFlow knows one CPU per worker only."""
+        del cluster_resolver
+        devices = tuple(f"{worker_device}/device:{name}" for name in self._local_device_names)
+        return devices, self._local_device_names[0].split(":")[0]
+
+    @hooks.overrides(CollectiveAllReduceExtended)
+    def _initialize_local(self, *args, **kwargs):
+        """Install our CrossDeviceOps: there is no argument for other ones than TensorFlow's."""
+        super()._initialize_local(*args, **kwargs)
+        self._install_cross_device_ops()
+
+    @hooks.overrides(CollectiveAllReduceExtended)
+    def _initialize_multi_worker(self, cluster_resolver):
+        """Install our CrossDeviceOps, and bound the wait for workers that do not register."""
+        self._bound_registration(cluster_resolver)
+        with _handlers_kept(signal.SIGTERM):
+            super()._initialize_multi_worker(cluster_resolver)
+        self._install_cross_device_ops()
+
+    def _install_cross_device_ops(self):
+        stock = self._cross_device_ops
+        self._cross_device_ops = self._make_cross_device_ops(
+            devices=stock._devices,
+            group_size=stock._group_size,
+            options=stock._options,
+            collective_keys=self._collective_keys,
+        )
+
+    def _bound_registration(self, cluster_resolver):
+        """Configure the coordination service as `CollectiveAllReduceExtended` would, but bounded.
+
+        Left alone, a worker waits without a word and without end for one that dies between meeting
+        the others and registering. (The leader, worker 0, still does.)
+        """
+        if context.context().coordination_service is not None:
+            return
+        cluster = multi_worker_util.normalize_cluster_spec(cluster_resolver.cluster_spec())
+        context.context().configure_coordination_service(
+            service_type="standalone",
+            service_leader=multi_worker_util.coordination_leader(cluster),
+            cluster_register_timeout_in_ms=int(1000 * self._register_timeout),
+            heartbeat_timeout_in_ms=int(1000 * self._heartbeat_timeout),
+            coordinated_jobs=[
+                CoordinatedJob(name=job, num_tasks=cluster.num_tasks(job))
+                for job in ("chief", "worker")
+                if job in cluster.jobs
+            ],
+        )
+
+    @hooks.overrides(CollectiveAllReduceExtended)
+    def _create_variable(self, next_creator, **kwargs):
+        """Remember every variable of the strategy; count the broadcast of its value, a wait."""
+        create = super()._create_variable
+        counters = self._cross_device_ops.counters
+        if counters is None or not tf.executing_eagerly():
+            variable = create(next_creator, **kwargs)
+        else:
+            variable = counters.during(lambda: create(next_creator, **kwargs))
+        # All workers make variables in step: on several workers TensorFlow sends the initial value.
+        self._created[self._created_count] = variable
+        self._created_count += 1
+        return variable
+
+    def created_variables(self) -> list[tf.Variable | None]:
+        """Return all variables ever made under this strategy, None for those that are gone."""
+        return [self._created.get(number) for number in range(self._created_count)]
+
+    @hooks.overrides(CollectiveAllReduceExtended)
+    def _batch_reduce_to(self, reduce_op, value_destination_pairs, options):
+        """Merge options without losing the marker of gradients, as TensorFlow would."""
+        if not isinstance(options, GradientReduction):
+            return super()._batch_reduce_to(reduce_op, value_destination_pairs, options)
+        marked = options.with_options(self._communication_options.merge(options))
+        return self._cross_device_ops.batch_reduce(
+            reduce_op, value_destination_pairs, options=marked
+        )
+
+
+@contextlib.contextmanager
+def _handlers_kept(number: int) -> Iterator[None]:
+    """Give a signal the handler back that it had before.
+
+    TensorFlow's server takes SIGTERM for a notice that this machine will go, notes it, and goes on:
+    nothing less than SIGKILL would end a worker (seen with TensorFlow 2.21).
+    """
+    handler = signal.getsignal(number)
+    yield
+    if handler is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(number, handler)
+
+
+def first_replica(extended: CollectiveAllReduceExtended) -> int:
+    """Return the id of this worker's first replica among all replicas."""
+    return extended._get_replica_id_in_sync_group(0)

@@ -1,0 +1,5 @@
+"""Where the hooks into TensorFlow are listed; each stands in the file of its concern."""
+
+from tf_adasum.seams.hooks import Hooks
+
+hooks = Hooks("TensorFlow")

@@ -1,0 +1,83 @@
+"""TensorFlow's runtime: XLA, errors of other workers, functions, and the global seed."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from tf_adasum.seams.tensorflow.private_names import (
+    Function,
+    GraphOrParentsInXlaContext,
+    autograph_artifact,
+    context,
+)
+
+NO_XLA = (
+    "Gradients cannot be aggregated inside XLA-compiled code: TensorFlow's collectives have no XLA "
+    "kernels on this device. Compile the model with jit_compile=False (or 'auto')."
+)
+
+
+def refuse_xla() -> None:
+    """Raise where the gradients would be aggregated inside code that XLA compiles."""
+    if compiles_with_xla():
+        raise ValueError(NO_XLA)
+
+
+def compiles_with_xla() -> bool:
+    """Whether the function that is being traced will be compiled by XLA."""
+    return GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+
+
+def abort_collectives(message: str) -> None:
+    """End all collectives of this process, now and later, with `tf.errors.UnavailableError`."""
+    context.context().abort_collective_ops(tf.errors.UNAVAILABLE, message)
+
+
+def may_come_from_another_worker(error: BaseException) -> bool:
+    """Whether an exception may be the consequence of what happened on another worker."""
+    of_a_connection = (
+        tf.errors.UnavailableError,
+        tf.errors.AbortedError,
+        tf.errors.CancelledError,
+        tf.errors.DeadlineExceededError,
+    )
+    return isinstance(error, of_a_connection) or (
+        isinstance(error, tf.errors.OpError) and "DerivedStatus" in str(error)
+    )
+
+
+def is_tf_function(function: object) -> bool:
+    """Whether it is what `tf.function` returns."""
+    return isinstance(function, Function)
+
+
+def of_function(function: Any, python_function: Callable) -> Callable:
+    """Return a `tf.function` of another Python function, with the same arguments of its own."""
+    other = function._clone(python_function=python_function)
+    return autograph_artifact(other)  # or `Strategy.run` would wrap it, and not know it again
+
+
+def global_seed() -> int | None:
+    """Return the seed given to `tf.random.set_seed`, or None."""
+    return context.global_seed()
+
+
+def seeding() -> object:
+    """Return an object that is another one after each `tf.random.set_seed`; None before it."""
+    return getattr(context.context(), "_rng", None)
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Build random operations as after `tf.random.set_seed(seed)`, and leave no trace of it."""
+    state = context.context()
+    saved_seed, saved_generator = state._seed, getattr(state, "_rng", None)
+    tf.random.set_seed(seed)
+    try:
+        yield
+    finally:
+        tf.random.set_seed(saved_seed)
+        if saved_generator:  # makes the seeds of operations; there is none before the first seed
+            state._rng = saved_generator
