@@ -26,7 +26,7 @@ def assert_fits_alike(group, expected, options):
             np.testing.assert_allclose(actual[name], value, rtol=1e-5, atol=1e-5, err_msg=name)
 
 
-@on("1x2", "2x1")
+@on("1x2", pytest.param("2x1", marks=pytest.mark.slow))
 class TestWaysToRun:
     @pytest.mark.feature("`run_eagerly=True`")
     def test_eagerly(self, group, step_by_step):
