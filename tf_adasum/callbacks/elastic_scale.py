@@ -66,16 +66,17 @@ class ElasticScale(keras.callbacks.Callback):
             )
         self.schedule, self.make_dataset = schedule, make_dataset
         self.scale = self.scale_of(0)
-        self.dataset = self._following = None
+        self.dataset: tf.data.Dataset | None = None
+        self._following: tf.data.Dataset | None = None
         if make_dataset is not None:
-            self.dataset = keras_seam.exchangeable(self._make(), self._take_following)
+            self.dataset = keras_seam.exchangeable(self._make(make_dataset), self._take_following)
 
-    def _make(self):
-        dataset = self.make_dataset(self.scale)
+    def _make(self, make_dataset: Callable[[float], tf.data.Dataset]) -> tf.data.Dataset:
+        dataset = make_dataset(self.scale)
         if not isinstance(dataset, tf.data.Dataset):
             raise ValueError(
                 "`make_dataset` must be a function of the scale that returns a tf.data.Dataset. "
-                f"Received: make_dataset={self.make_dataset!r}, which returned {dataset!r}"
+                f"Received: make_dataset={make_dataset!r}, which returned {dataset!r}"
             )
         return dataset
 
@@ -103,9 +104,9 @@ class ElasticScale(keras.callbacks.Callback):
         if self.scale != self._adascale.scale:
             self._adascale.set_scale(self.scale)
         if self.make_dataset is not None and self.scale != scale:
-            self._following = self._make()
+            self._following = following = self._make(self.make_dataset)
             if self._whole_epochs:
-                steps = int(self._following.cardinality())
+                steps = int(following.cardinality())
                 self.params["steps"] = steps if steps >= 0 else None  # all callbacks share the dict
                 keras_seam.expect(self.model, steps=self.params["steps"])
 

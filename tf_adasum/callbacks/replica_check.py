@@ -65,7 +65,7 @@ class ReplicaCheck(keras.callbacks.Callback):
                 "ReplicaCheck needs a model that was made under an AdasumMirroredStrategy. "
                 f"Received: one of {type(strategy).__name__}"
             )
-        self._counter = None if self.every == "epoch" else StepCounter(self.every)
+        self._counter = None if isinstance(self.every, str) else StepCounter(self.every)
 
     def on_epoch_begin(self, epoch, logs=None):
         """Start an epoch."""

@@ -11,7 +11,7 @@ from tf_adasum.callbacks.step_counter import StepCounter
 
 if typing.TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure, SubFigure
 
 
 class StepTracker(keras.callbacks.Callback):
@@ -27,8 +27,6 @@ class StepTracker(keras.callbacks.Callback):
     Raises:
         ValueError: if `every` is no positive int.
     """
-
-    figure_inches = (8, 4)  # of what `plot` makes
 
     def __init__(self, every: int = 1):
         super().__init__()
@@ -70,11 +68,16 @@ class StepTracker(keras.callbacks.Callback):
                 self._counter.done()
 
     @property
+    def figure_inches(self) -> tuple[float, float]:
+        """The size of the figure that `plot` makes."""
+        return 8, 4
+
+    @property
     def values_of_epoch(self) -> list[typing.Any]:
         """What was measured in this epoch."""
         return self.values[self._first_of_epoch :]
 
-    def plot(self, axes: Axes | None = None) -> Figure:
+    def plot(self, axes: Axes | None = None) -> Figure | SubFigure:
         """Draw what was measured.
 
         Args:
