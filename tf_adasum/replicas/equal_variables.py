@@ -4,7 +4,7 @@ Every replica has a copy of each variable, and nothing but the same steps keeps 
 worker that starts from other weights, or assigns on its own, trains on without an error.
 
 Each copy is reduced to a digest, CRC-32 of its bytes on the host: -0, NaN and every dtype count as
-their bits; a difference within 32 bits is always found, any other one but for one case in 2^32. One
+their bits; a difference within 32 bits is always found, any other with probability 1 - 2^-32. One
 variable at a time is read, and what travels is two numbers of each replica. Where these differ, a
 second collective brings the digests of all variables, to name the first that differs.
 

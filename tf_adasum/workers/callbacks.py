@@ -1,7 +1,8 @@
 """Callbacks on several workers: every worker passes the same list to `fit`, worker 0 alone writes.
 
 This changes the list that `keras.callbacks.CallbackList` calls, if the model belongs to an
-`AdasumMirroredStrategy` on more than one worker:
+`AdasumMirroredStrategy` on more than one worker (with Keras 2, whose ModelCheckpoint and
+BackupAndRestore know several workers, the first two points are left to it):
 
 * `ModelCheckpoint`, `CSVLogger` and `TensorBoard`, and their subclasses, stay on worker 0 and are
   left out on the others: several workers that write to one path destroy or lock each other's files.
@@ -22,10 +23,10 @@ All other callbacks run on every worker, on the same logs: `EarlyStopping`, `Red
 `LearningRateScheduler` and `TerminateOnNaN` decide alike everywhere, and have to.
 
 The workers agree in collectives: the `CallbackList` of a custom loop, too, has to be called on all
-of them. Which callbacks a list holds may differ: ``callbacks if rank == 0 else []`` works. On all
-workers have to be callbacks that change the training step, as `OrthogonalityTracker` does, and
-those that wait for other workers. The latter have an attribute `same_on_all_workers`, a str with
-what all must have, which is compared when training starts.
+of them. Which callbacks a list holds may differ: ``callbacks if rank == 0 else []`` works.
+Callbacks that change the training step, as `OrthogonalityTracker` does, must be on all workers, as
+must those that wait for other workers. The latter have an attribute `same_on_all_workers`, a str
+with what all must have, which is compared when training starts.
 
 On one worker the list stays as it is, unless our `BackupAndRestore` is in it.
 """
