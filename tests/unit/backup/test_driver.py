@@ -3,13 +3,13 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tf_adasum
 from tf_adasum.backup import driver
 from tf_adasum.seams import keras as keras_seam
 
-if not keras_seam.BACKS_UP_ONE_WORKER:
-    pytest.skip("Keras 2 backs up all workers by itself", allow_module_level=True)
+pytestmark = pytest.mark.keras3_only("Keras 2 backs up all workers by itself")
 
 BATCH, STEPS, EPOCHS = 4, 3, 4
 
@@ -18,10 +18,11 @@ def backup_in(folder, **options):
     return tf_adasum.callbacks.BackupAndRestore(folder, **options)
 
 
-def compiled(seed):
+def compiled(seed, strategy=None):
     keras.utils.set_random_seed(seed)
-    model = keras.Sequential([keras.layers.Input([3]), keras.layers.Dense(2)])
-    model.compile(keras.optimizers.Adam(0.1), "mse", metrics=["mae"])
+    with (strategy or tf.distribute.get_strategy()).scope():
+        model = keras.Sequential([keras.layers.Input([3]), keras.layers.Dense(2)])
+        model.compile(keras.optimizers.Adam(0.1), "mse", metrics=["mae"])
     return model
 
 
@@ -62,22 +63,29 @@ def state_of(model):
     return [variable.numpy() for variable in [*model.variables, *model.optimizer.variables]]
 
 
-@pytest.mark.parametrize("options", [{}, {"save_freq": 2}], ids=["epochs", "batches"])
-@pytest.mark.parametrize("after_it", [False, True])
+@pytest.mark.parametrize(
+    "save_freq, is_ours",
+    [("epoch", True), ("epoch", False), (2, True)],
+    ids=["epochs", "epochs, no strategy", "batches"],
+)
+@pytest.mark.parametrize("after_it", [False, True], ids=["in an epoch", "after it"])
 @pytest.mark.parametrize("is_first", [True, False], ids=["backup first", "backup last"])
-def test_a_backup_holds_what_other_callbacks_change(options, after_it, is_first, tmp_path):
-    """Wherever in the list it stands, without any strategy."""
+def test_a_backup_holds_what_other_callbacks_change(
+    save_freq, is_ours, after_it, is_first, tmp_path
+):
+    """Wherever in the list it stands; in steps of 2 one is made after an epoch's last batch."""
+    strategy = tf_adasum.AdasumMirroredStrategy(["CPU:0"]) if is_ours else None
 
     def callbacks(folder, *more):
-        backup = backup_in(tmp_path / folder, **options)
+        backup = backup_in(tmp_path / folder, save_freq=save_freq)
         return [backup, Decaying(), *more] if is_first else [Decaying(), *more, backup]
 
-    unbroken = compiled(seed=1)
+    unbroken = compiled(1, strategy)
     expected = fit(unbroken, callbacks("unbroken")).history
 
     with pytest.raises(KeyboardInterrupt):
-        fit(compiled(seed=1), callbacks("broken", BreakOff(1, after_it)))
-    model = compiled(seed=2)
+        fit(compiled(1, strategy), callbacks("broken", BreakOff(1, after_it)))
+    model = compiled(2, strategy)
     keras.utils.set_random_seed(1)
     actual = fit(model, callbacks("broken")).history
     for own, other in zip(state_of(model), state_of(unbroken), strict=True):

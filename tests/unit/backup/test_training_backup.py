@@ -14,6 +14,8 @@ from tf_adasum.backup.training_backup import TrainingBackup
 from tf_adasum.errors import DamagedBackup
 from tf_adasum.seams import keras as keras_seam
 
+pytestmark = pytest.mark.keras3_only("Keras 2 backs up all workers by itself")
+
 
 def callback(folder, save_freq="epoch", double=True, delete=True):
     """What is read of a BackupAndRestore."""
@@ -191,7 +193,6 @@ def test_the_seed_of_the_order_is_worker_0s_and_follows_the_global_one(tmp_path)
     assert drawn(None, 1)[0] != drawn(None, 1)[0]
 
 
-@pytest.mark.skipif(not keras_seam.BACKS_UP_ONE_WORKER, reason="Keras 2 has other files")
 def test_goes_on_from_the_files_of_keras(tmp_path):
     """On all workers, where worker 0 alone has them."""
     saved = keras.Sequential([keras.layers.Input([2]), keras.layers.Dense(1)])

@@ -74,7 +74,7 @@ class TestList:
     def test_without_callbacks_they_agree_too(self):
         assert names(arranged_on(1, 2, [])) == [*self.FIRST, *self.LAST]
 
-    @pytest.mark.skipif(not keras_seam.BACKS_UP_ONE_WORKER, reason="it backs up all by itself")
+    @pytest.mark.keras3_only("Keras 2 backs up all workers by itself")
     def test_keras_own_backup_is_driven_and_a_users_stays_on_worker_0(self, tmp_path):
         given = [BackupAndRestore(str(tmp_path)), UsersBackup(str(tmp_path))]
         assert names(arranged_on(0, 2, given)) == [*self.FIRST, "UsersBackup", *self.LAST]
@@ -138,7 +138,7 @@ class TestTogether:
                 assert isinstance(error, ValueError)
                 assert str(error).endswith(f"with the same arguments. Received: {received}")
 
-    @pytest.mark.skipif(not keras_seam.BACKS_UP_ONE_WORKER, reason="it backs up all by itself")
+    @pytest.mark.keras3_only("Keras 2 backs up all workers by itself")
     @pytest.mark.parametrize("is_there", [True, False])
     def test_what_a_users_backup_restores_reaches_all(self, is_there, tmp_path):
         """Where worker 0 has something; worker 1's callback and folder do not matter."""
