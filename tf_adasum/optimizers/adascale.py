@@ -384,15 +384,13 @@ def within(optimizer: keras.optimizers.Optimizer | None, asker: str) -> AdaScale
     Raises:
         ValueError: if there is none.
     """
-    outermost = optimizer
-    while optimizer is not None and not isinstance(optimizer, AdaScale):
-        optimizer = getattr(optimizer, "inner_optimizer", None)
-    if optimizer is None:
-        raise ValueError(
-            f"{asker} needs a model compiled with tf_adasum.optimizers.AdaScale(optimizer). "
-            f"Received: optimizer={outermost!r}"
-        )
-    return optimizer
+    for each in keras_seam.optimizers_within(optimizer):
+        if isinstance(each, AdaScale):
+            return each
+    raise ValueError(
+        f"{asker} needs a model compiled with tf_adasum.optimizers.AdaScale(optimizer). "
+        f"Received: optimizer={optimizer!r}"
+    )
 
 
 def check_scale(scale: float) -> None:

@@ -59,11 +59,8 @@ def shared_variables(model):
 
 def _is_synchronized(optimizer):
     """Whether no optimizer, or none in it, is between two combinations of local steps."""
-    while optimizer is not None:
-        if not getattr(optimizer, "is_synchronized", True):
-            return False
-        optimizer = getattr(optimizer, "inner_optimizer", None)
-    return True
+    each_within = keras_seam.optimizers_within(optimizer)
+    return all(getattr(each, "is_synchronized", True) for each in each_within)
 
 
 def check(strategy, variables=None):

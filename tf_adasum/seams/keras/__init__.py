@@ -22,6 +22,7 @@ from tf_adasum.seams.keras.optimizers import (
     cond,
     is_wrapped,
     of_known_shape,
+    optimizers_within,
     path_of,
     reductions_of,
     take_over,

@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from tf_adasum.seams.keras.generation import hooks, private_names
-from tf_adasum.seams.keras.optimizers import is_ours
+from tf_adasum.seams.keras.optimizers import is_ours, optimizers_within
 
 # ---- what all workers call ---------------------------------------------------------------------
 
@@ -89,10 +89,9 @@ def synchronize(optimizer):
     Args:
         optimizer: a model's, with those within it; or None.
     """
-    while optimizer is not None:
-        if hasattr(optimizer, "synchronize"):
-            optimizer.synchronize()
-        optimizer = getattr(optimizer, "inner_optimizer", None)
+    for each in optimizers_within(optimizer):
+        if hasattr(each, "synchronize"):
+            each.synchronize()
 
 
 # ---- how long the training is ------------------------------------------------------------------

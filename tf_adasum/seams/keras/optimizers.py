@@ -180,14 +180,21 @@ def _check_same_gradients(replica_context, gradients, variables, groups):
 
 def reductions_of(optimizer):
     """Return the `AggregationState` of an optimizer; None where it has none."""
-    return getattr(innermost(optimizer), "gradient_reductions", None)
+    found = optimizers_within(optimizer)
+    return getattr(found[-1], "gradient_reductions", None) if found else None
 
 
-def innermost(optimizer):
-    """Return the optimizer within all wrappers, as `LossScaleOptimizer` is one."""
-    while hasattr(optimizer, "inner_optimizer"):
-        optimizer = optimizer.inner_optimizer
-    return optimizer
+def optimizers_within(optimizer):
+    """Return an optimizer and those in it, as `LossScaleOptimizer` has one, the innermost last.
+
+    Args:
+        optimizer: a model's; None gives an empty list.
+    """
+    found = []
+    while optimizer is not None:
+        found.append(optimizer)
+        optimizer = getattr(optimizer, "inner_optimizer", None)
+    return found
 
 
 def accumulation_steps(optimizer):
