@@ -113,7 +113,7 @@ def test_names_without_an_underscore():
     assert (job.name, job.num_tasks) == ("worker", 3)
     assert isinstance(context.Context.coordination_service, property)
     assert issubclass(Mirrored, DistributedValues)
-    assert isinstance(DistributedValues.values, property)
+    assert isinstance(Mirrored.values, property)
     cluster = multi_worker_util.normalize_cluster_spec({"worker": ["a:1", "b:2"]})
     assert cluster.num_tasks("worker") == 2 and list(cluster.jobs) == ["worker"]
 
