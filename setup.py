@@ -45,6 +45,8 @@ COMPILE_FLAGS = [
     "-fno-math-errno",
     # Loops marked `omp simd` are vectorised; no OpenMP run time is used.
     "-fopenmp-simd",
+    # A loop of few instructions loses up to a third of its speed where it crosses a cache line.
+    "-falign-loops=32",
 ]
 
 

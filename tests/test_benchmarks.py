@@ -43,6 +43,7 @@ def run(*arguments):
 
 
 @needs_compiler
+@pytest.mark.one_stack
 def test_dry_run_of_the_gpu_benchmark_measures_every_case(tmp_path):
     out = tmp_path / "reports"
     ended = run(BENCHMARKS / "kernels_gpu.py", "--emulated", "--rounds", 2, "--out", out)
@@ -62,6 +63,7 @@ def test_dry_run_of_the_gpu_benchmark_measures_every_case(tmp_path):
 
 
 @needs_compiler
+@pytest.mark.one_stack
 def test_gpu_benchmark_refuses_to_time_a_wrong_kernel(tmp_path):
     ended = run("-c", STRICTER.format(folder=str(BENCHMARKS)))
     assert ended.returncode == 1
@@ -71,6 +73,7 @@ def test_gpu_benchmark_refuses_to_time_a_wrong_kernel(tmp_path):
     assert "cold" not in ended.stdout
 
 
+@pytest.mark.one_stack
 def test_gpu_benchmark_says_that_there_is_no_gpu():
     ended = run(BENCHMARKS / "kernels_gpu.py")
     assert ended.returncode == 1
@@ -218,6 +221,7 @@ def test_exchange_is_measured_on_workers(benchmarks):
         assert cost_model.amounts(json.loads(plan), 4 * 5120, segments=2)[1] == sent[plan]
 
 
+@pytest.mark.slow
 def test_rounding_is_that_of_the_dtype_on_the_wire(benchmarks):
     import exchange_worker
 

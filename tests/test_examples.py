@@ -79,6 +79,7 @@ def test_the_custom_rule_clips_to_the_median(example, lengths):
     np.testing.assert_allclose(np.concatenate(combined), median_clip(vectors), rtol=0, atol=1e-13)
 
 
+@pytest.mark.one_stack
 def test_the_custom_rule_bears_a_broken_replica():
     mean, clipped = run("custom_rule.py", "--epochs", 2)
     accuracy = {line.split("  ")[0].strip(): float(line.split()[-1]) for line in (mean, clipped)}
@@ -113,6 +114,7 @@ def test_the_regression_takes_the_step_it_says(example, step):
     assert loss == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.one_stack
 def test_adacons_is_ahead_of_the_mean_in_the_regression(tmp_path):
     report = tmp_path / "report.md"
     *_, row = run("adacons_linear_regression.py", "--quick", "--report", report)

@@ -67,7 +67,7 @@ def __getattr__(name: str) -> typing.Any:
 
 def _register() -> None:
     """Let Keras find the classes of saved models, where Keras is there already."""
-    keras = sys.modules.get("keras")
+    keras: typing.Any = sys.modules.get("keras")
     if getattr(keras, "backend", None) and keras.backend.backend() == "tensorflow":
         for name in ("callbacks", "optimizers", "schedules"):
             importlib.import_module(f"tf_adasum.{name}")

@@ -81,7 +81,7 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
             )
         super().__init__(devices, group_size, options, collective_keys)
         self.scheme = scheme if isinstance(scheme, Scheme) else Scheme(scheme, group_size)
-        self._groups_by_stride = {}
+        self._groups_by_stride: dict[tuple[int, int], list] = {}
         self._replica_of_rank = np.arange(group_size)
         self._first_replica = 0
 

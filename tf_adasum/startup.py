@@ -1,6 +1,6 @@
-"""Start-up: arguments are checked, the workers meet and watch each other, TensorFlow starts.
+"""Start-up: the workers meet and watch each other, then TensorFlow starts.
 
-TensorFlow's own start waits without a word, and partly without end, for workers that do not come.
+TensorFlow's own start waits without a word, in some cases for ever, for workers that do not come.
 So the workers meet before it (`cluster.rendezvous`) and compare what they need to have in common; a
 guard ends this process if TensorFlow does not return (`cluster.start_timeout`).
 """
@@ -86,7 +86,7 @@ def start(
     devices: tuple[str, ...],
     cross_device_ops: Callable,
 ) -> tuple[tensorflow_seam.GradientAggregatingExtended, watch.Watch | watch.NoWatch]:
-    """Bring the workers together and makes what a strategy does behind its public face.
+    """Bring the workers together and make what a strategy does behind its public face.
 
     Args:
         strategy: the strategy that is being made.
@@ -127,7 +127,7 @@ def start(
             tensorflow_seam.first_replica(extended),
             tensorflow_seam.CommunicationOptions(timeout_seconds=remaining),
         )
-        if collectives.counters:
+        if collectives.counters and isinstance(watching, watch.Watch):
             watching.started(collectives.counters.read, tensorflow_seam.abort_collectives)
         _leave_progress_bars_to_the_first_worker(tasks)
     return extended, watching

@@ -1,4 +1,4 @@
-"""AdasumMirroredStrategy: the one line a Keras user changes."""
+"""AdasumMirroredStrategy: arguments, run, reduce, gather, datasets. `startup` starts it."""
 
 from __future__ import annotations
 

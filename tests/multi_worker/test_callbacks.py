@@ -72,8 +72,9 @@ class TestList:
         of_worker_0, of_all = WRITING, ["EarlyStopping"]
         if stacks.IS_KERAS_2:  # there all workers write models, the others to temporary files
             of_worker_0, of_all = WRITING[1:], ["ModelCheckpoint", "BackupAndRestore", *of_all]
-        assert {*own["names"]} == {"FirstCallback", *of_worker_0, *of_all, "LastCallback"}
-        assert [*other["names"]] == ["FirstCallback", *of_all, "LastCallback"]
+        first, last = ["RestoreFirst", "FirstCallback"], ["LastCallback", "SaveLast"]
+        assert {*own["names"]} == {*first, *of_worker_0, *of_all, *last}
+        assert [*other["names"]] == [*first, *of_all, *last]
 
     @on("1x2")
     def test_in_one_process(self, group, tmp_path):

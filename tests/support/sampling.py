@@ -19,8 +19,9 @@ import pytest
 from support import stacks
 
 # Where a test has the choice it takes one of the first, so that few worker groups have to start
-# and few replicas to be traced.
+# and few replicas to be traced; on the second stack one process, if that is enough.
 PREFERRED_TOPOLOGIES = (("1x2", "2x1"), ("2x2",))
+PREFERRED_UNDER_KERAS_2 = (("1x2",), ("2x1",), ("2x2",))
 
 
 def pytest_addoption(parser):
@@ -79,9 +80,10 @@ def number_of(case):
 
 
 def place_of_topology(case):
-    """Where the topology of a case stands in `PREFERRED_TOPOLOGIES`, or behind all."""
-    places = enumerate(PREFERRED_TOPOLOGIES)
-    return next((i for i, alike in places if topology_of(case) in alike), len(PREFERRED_TOPOLOGIES))
+    """Return where the topology of a case stands among the preferred ones, or behind all."""
+    preferred = PREFERRED_UNDER_KERAS_2 if stacks.IS_KERAS_2 else PREFERRED_TOPOLOGIES
+    places = (place for place, alike in enumerate(preferred) if topology_of(case) in alike)
+    return next(places, len(preferred))
 
 
 def topology_of(case):

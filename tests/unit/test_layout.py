@@ -17,7 +17,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 MOST_FILES_AT_THE_TOP = 10
 MOST_LINES = 450
 
-# What the launcher and the doctor import, which start without TensorFlow.
+# What opens without TensorFlow: the launcher and the doctor start without it.
 LIGHT = ["backup", "cluster", "launch", "replicas", "seams", "watch", "workers", "doctor"]
 
 

@@ -112,7 +112,7 @@ def default_plan(
         >>> default_plan(16, 2**20, 10)
         (16,)
         >>> default_plan(64, 2**20, 10)
-        (4, 4, 4)
+        (2, 4, 8)
         >>> default_plan(16, 2**20, 10, CostModel(alpha=0, beta=0, gamma=1))
         (4, 4)
     """

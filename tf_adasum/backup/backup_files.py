@@ -27,7 +27,7 @@ SUFFIX = ".backup"
 
 @dataclasses.dataclass
 class Array:
-    """A variable's value, or one for each replica where they differ.
+    """A variable's value, or one for each replica where these differ.
 
     Attributes:
         section: "model", "optimizer", "rule" or "metrics".
@@ -58,7 +58,7 @@ class Backup:
         return self.facts["epoch"], self.facts["batch"]
 
     def encoded(self):
-        """Returns the bytes of a file as a list of bytes-like parts."""
+        """Return the bytes of a file as a list of bytes-like parts."""
         table = [
             {
                 "section": array.section,
@@ -75,14 +75,14 @@ class Backup:
 
     @classmethod
     def decoded(cls, data, name):
-        """Returns the `Backup` in the bytes of a file.
+        """Return the `Backup` in the bytes of a file.
 
         Args:
             data: bytes-like object.
             name: the file's, for messages.
 
         Raises:
-            DamagedBackup: unless every byte is as it was written.
+            tf_adasum.errors.DamagedBackup: unless every byte is as it was written.
         """
         data = memoryview(data)
         begin = len(MAGIC) + 2 * hashlib.sha256().digest_size + 1
@@ -103,7 +103,7 @@ class Backup:
 
 
 def bytes_of(array):
-    """Returns an array's bytes as an array of uint8, of any dtype, without a copy if possible."""
+    """Return an array's bytes as an array of uint8, of any dtype, without a copy if possible."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
@@ -119,7 +119,7 @@ class BackupFiles:
 
     Args:
         folder: the directory; made when there is something to write.
-        keep: how many backups are kept.
+        keep: int, how many backups are kept. Defaults to 2.
     """
 
     def __init__(self, folder, keep=2):
@@ -127,7 +127,7 @@ class BackupFiles:
         self._good = []  # paths, the newest last
 
     def write(self, backup):
-        """Writes a backup, then removes those that are not kept."""
+        """Write a backup, then remove those that are not kept."""
         self.folder.mkdir(parents=True, exist_ok=True)
         atomic_files.remove_unfinished(self.folder)
         path = self.folder / "epoch-{}-batch-{}{}".format(*backup.progress, SUFFIX)
@@ -139,13 +139,13 @@ class BackupFiles:
                 other.unlink(missing_ok=True)
 
     def newest(self):
-        """Reads the newest good backup; warns of those that are refused.
+        """Read the newest good backup; warn of those that are refused.
 
         Returns:
             Its bytes and the `Backup`; None if there is no file.
 
         Raises:
-            DamagedBackup: if there are files and none is good.
+            tf_adasum.errors.DamagedBackup: if there are files and none is good.
         """
         refused = []
         for path in self._paths():
@@ -164,8 +164,7 @@ class BackupFiles:
         return None
 
     def _paths(self):
-        """Those of all backups, the one that is furthest in its training first."""
-
+        """Return the paths of all backups, the furthest in its training first."""
         found = []
         for path in self.folder.glob(f"*{SUFFIX}"):
             name = re.fullmatch(r"epoch-(\d+)-batch-(\d+)", path.stem)
@@ -174,7 +173,7 @@ class BackupFiles:
         return [path for *_, path in sorted(found, reverse=True)]
 
     def remove(self):
-        """Removes all backups, and the directory if it is empty then."""
+        """Remove all backups, and the directory if it is empty then."""
         if not self.folder.is_dir():
             return
         for path in self._paths():

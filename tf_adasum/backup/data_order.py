@@ -1,8 +1,8 @@
 """DataOrder: where a training is in its data, and in which order arrays are shuffled.
 
 A pass is one run through the data: an epoch, or several where `steps_per_epoch` is less than all.
-Arrays are shuffled by a seed that depends on the epoch in which the pass began, so that a training
-that is resumed sees the rows in the order of the one that was interrupted.
+The seed of a shuffle depends on the epoch in which the pass began, so that a resumed training sees
+the rows in the order of the interrupted one.
 """
 
 import random
@@ -13,13 +13,13 @@ class DataOrder:
 
     Args:
         seed: int; the same on all workers, and in a resumed training.
-        batch: how many batches of the first epoch are done already.
-        position: how many batches of the pass in which it begins.
-        began: the epoch in which that pass has begun; None for one that begins.
+        batch: int, how many batches of the first epoch are done already. Defaults to 0.
+        position: int, how many batches of the current pass are done already. Defaults to 0.
+        began: int, the epoch in which that pass began. Defaults to `None`: it begins now.
 
     Attributes:
         epoch: the current one.
-        began: the epoch in which the current pass has begun.
+        began: the epoch in which the current pass began.
     """
 
     def __init__(self, seed, batch=0, position=0, began=None):
@@ -28,10 +28,10 @@ class DataOrder:
         self._resumes = began is not None
 
     def seed_of_pass(self, has_ended):
-        """Returns the seed of a pass that begins now.
+        """Return the seed of a pass that begins now.
 
         Args:
-            has_ended: whether it is because another one has ended in this epoch.
+            has_ended: bool, whether another pass has ended in this epoch.
         """
         if self._resumes:
             self._resumes = False
@@ -40,6 +40,6 @@ class DataOrder:
         return random.Random(f"{self.seed} {self.began}").getrandbits(31)
 
     def take_start(self):
-        """Returns how many batches of the epoch and of the pass are done; (0, 0) from then on."""
+        """Return how many batches of the epoch and of the pass are done; (0, 0) from then on."""
         start, self._start = self._start, (0, 0)
         return start

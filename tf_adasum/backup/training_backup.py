@@ -1,8 +1,8 @@
 """TrainingBackup: writes a training's state now and then, and goes on from it.
 
-The state is that of all replicas (`training_state`), in one file (`backup_files`), which worker 0
-writes: it is there as a whole or not at all, whoever is killed when, and nobody has to find out
-which files of several belong together. Any worker may find it: all take it from that one.
+The state is that of all replicas (`training_state`), in one file (`backup_files`). Worker 0 writes
+it: there is a whole file or none, whichever process is killed when, and no set of files that have
+to match. At a restart any worker may have it: the others get it from there.
 """
 
 import pathlib
@@ -10,7 +10,6 @@ import random
 import warnings
 
 import keras
-import numpy as np
 
 from tf_adasum import atomic_files
 from tf_adasum.backup import training_state
@@ -19,6 +18,7 @@ from tf_adasum.backup.data_order import DataOrder
 from tf_adasum.errors import DamagedBackup
 from tf_adasum.seams import keras as keras_seam
 from tf_adasum.seams import tensorflow as tensorflow_seam
+from tf_adasum.seams.base_strategy import GradientAggregatingStrategy
 
 # What `keras.callbacks.BackupAndRestore` writes.
 FILES_OF_KERAS = ("latest.weights.h5", "training_metadata.json")
@@ -28,54 +28,71 @@ class TrainingBackup:
     """The backups of one `fit`; on several workers all of them call its methods.
 
     Args:
-        backup_dir: a local directory for nothing else; None on a worker that has none.
+        workers: the `Workers`.
         save_freq: "epoch", a number of batches, or False.
-        keep: how many backups are kept.
-        delete: whether they are removed at the end of the training.
-        workers: the `Workers`; None in a single process.
+        delete: bool, whether the backups are removed at the end of the training.
+        folder: a local directory for nothing else. Defaults to `None`, on a worker that has none.
+        keep: int, how many backups are kept. Defaults to 1.
+
+    Raises:
+        ValueError: if the directory is not local.
     """
 
-    def __init__(self, backup_dir, save_freq, keep, delete, workers=None):
+    def __init__(self, workers, save_freq, delete, folder=None, keep=1):
         self.save_freq, self._delete, self._workers = save_freq, delete, workers
-        self._folder = pathlib.Path(backup_dir) if backup_dir else None
-        self._files = BackupFiles(backup_dir, keep) if backup_dir else None
+        if folder is not None:
+            check_local(folder)
+        self._folder = pathlib.Path(folder) if folder else None
+        self._files = BackupFiles(folder, keep) if folder else None
         self._epoch = self._batches_since = self._batch = 0
         self._order = self._resumed = None
 
     @classmethod
-    def like(cls, callback, workers=None):
-        """Returns that of a `keras.callbacks.BackupAndRestore` or of a subclass.
+    def agreed(cls, callbacks, workers):
+        """Return this worker's part in worker 0's backups; None where worker 0 has none.
+
+        Args:
+            callbacks: list of this worker's `keras.callbacks.BackupAndRestore`s.
+            workers: the `Workers`.
 
         Raises:
-            ValueError: if its directory is not local.
+            ValueError: on all workers, if worker 0 has more than one; if the directory is no local
+                one.
         """
-        if not atomic_files.is_local(callback.backup_dir):
+        own = callbacks[0] if callbacks else None
+        settings = [len(callbacks), 0, 0]
+        if own:
+            frequency = {"epoch": 0, False: -1}.get(own.save_freq, own.save_freq)
+            settings[1:] = frequency, own.delete_checkpoint
+        count, frequency, delete = workers.from_first(settings).tolist()
+        if count > 1:
             raise ValueError(
-                "`backup_dir` must be a directory of this machine's file system, where a file can "
-                f"be replaced in one step. Received: backup_dir={callback.backup_dir!r}"
+                f"`callbacks` may have one BackupAndRestore. Received: {count} of them on worker 0"
             )
-        keep = 2 if callback.double_checkpoint else 1
-        return cls(
-            callback.backup_dir, callback.save_freq, keep, callback.delete_checkpoint, workers
-        )
+        if count == 0:
+            return None
+        save_freq = {0: "epoch", -1: False}.get(frequency, frequency)
+        if own is None:
+            return cls(workers, save_freq, bool(delete))
+        keep = 2 if own.double_checkpoint else 1
+        return cls(workers, save_freq, bool(delete), own.backup_dir, keep)
 
     def begin(self, model):
-        """Restores the newest good backup, if there is one; called when training begins.
+        """Restore the newest good backup, if there is one; called when training begins.
 
         Raises:
             ValueError: if the model is not built, or the backup is one of another model.
-            DamagedBackup: if there are backups, and none can be read.
+            tf_adasum.errors.DamagedBackup: if there are backups, and none can be read.
         """
         if not model.built:
             raise ValueError(
                 "BackupAndRestore needs a model that is built before `fit`: give it an Input, or "
                 f"call it on a batch. Received: {model.name!r}, which is not built"
             )
-        if model.optimizer is not None and not keras_seam.is_built(
-            model.optimizer
-        ):  # in a custom loop
+        optimizer = model.optimizer
+        if optimizer is not None and not keras_seam.is_built(optimizer):  # in a custom loop
             with model.distribute_strategy.scope():
-                model.optimizer.build(model.trainable_variables)
+                optimizer.build(model.trainable_variables)
         self._batches_since, self._resumed = 0, None
         backup = self._newest()
         if backup is not None:
@@ -83,31 +100,30 @@ class TrainingBackup:
             epoch, batch = backup.progress
             if self._is_writer():  # Keras says "Epoch 1/4" either way
                 print(f"tf_adasum: going on at epoch {epoch + 1}, batch {batch + 1}", flush=True)
-        elif self._any(self._is_of_keras()):
+        elif self._workers.any(self._is_of_keras()):
             self._restore_as_keras(model)
         if self._order is None:
-            self._order = DataOrder(self._common(_draw_seed(model)))
+            self._order = DataOrder(self._workers.from_first(_draw_seed(model)))
         keras_seam.set_data_order(model, self._order)
 
     def begin_epoch(self, model, epoch):
-        """Called when an epoch begins, after the metrics have been reset."""
+        """Restore the metrics of an epoch that was interrupted; called after Keras resets them."""
         self._epoch = self._order.epoch = epoch
         self._batch = 0
         if self._resumed is not None:
             self._assign(model, self._resumed, [training_state.METRICS])
 
     def begin_batches(self, model):
-        """Called once or more between all callbacks' beginning of an epoch and its first batch.
+        """Undo what callbacks changed in `on_epoch_begin`, as a `LearningRateScheduler` does.
 
-        What they change then, as a `LearningRateScheduler` does, they have changed before, in the
-        epoch that was interrupted.
+        The backup was taken after they had changed it once. Called before the epoch's first batch.
         """
         if self._resumed is not None:
             self._assign(model, self._resumed, training_state.SECTIONS)
             self._resumed = None
 
     def end_batch(self, model, batch):
-        """Called after each batch, or after each `steps_per_execution` of them."""
+        """Save, if it is time; called after each batch, or each `steps_per_execution` of them."""
         self._batches_since += max(batch + 1 - self._batch, 1)
         self._batch = batch + 1
         if self.saves_within_epochs and self._batches_since >= self.save_freq:
@@ -119,18 +135,18 @@ class TrainingBackup:
         return self.save_freq not in ("epoch", False)
 
     def end_epoch(self, model, epoch):
-        """Called when an epoch ends, after all that changes the model."""
+        """Save, if it is time; called when an epoch ends, after all that changes the model."""
         self._batch = 0
         if self.save_freq == "epoch":
             self._save(model, epoch + 1, 0)
 
     def end(self, model):
-        """Called when the training ends; removes what is not needed any more."""
+        """Remove the backups, if that is wanted; called when the training ends."""
         keras_seam.set_initial_epoch(model, 0)  # another `fit` starts where it is asked to
         keras_seam.set_data_order(model, None)
         if self._delete:
-            # Nobody is behind: one that fails in the last step goes on from the last backup.
-            self._any(False)
+            # All have come so far: where one fails in the last step, the last backup is needed.
+            self._workers.any(False)
             if self._files and self._is_writer():
                 self._files.remove()
                 for name in FILES_OF_KERAS:
@@ -152,24 +168,25 @@ class TrainingBackup:
             self._files.write(Backup(facts, arrays))
 
     def _newest(self):
-        """Returns, on all workers, the newest good backup that one has; None if there is none."""
+        """Return, on all workers, the newest good backup that one has; None if there is none."""
         found, error = None, None
         try:
             found = self._files.newest() if self._files else None
         except DamagedBackup as damaged:
             error = damaged
-        if not self._workers:
-            if error:
-                raise _none_good(str(error), self._folder)
-            return found and found[1]
         progress = found[1].progress if found else (-1, -1)
         table = self._workers.gather([*progress, error is not None]).tolist()
         owner = max(range(len(table)), key=lambda rank: (table[rank][:2], -rank))
         if table[owner][0] < 0:
             if any(damaged for _, _, damaged in table):
-                raise _none_good(str(error or "see the other workers"), self._folder)
+                raise DamagedBackup(
+                    f"No backup can be read: {error or 'see the other workers'}. Remove "
+                    f"{self._folder} to start from the beginning, or restore one of its files."
+                )
             return None
         data = self._workers.bytes_from(owner, found[0] if found else b"")
+        if owner == self._workers.rank:
+            return found[1]
         return Backup.decoded(data, f"the backup of worker {owner}")
 
     def _restore(self, model, backup):
@@ -186,7 +203,7 @@ class TrainingBackup:
         training_state.assign(model, self._workers, arrays, sections)
 
     def _restore_as_keras(self, model):
-        """Goes on from the files of Keras's own callback, if they can be read."""
+        """Go on from the files of Keras's own callback, if they can be read."""
         if self._is_of_keras() and self._is_writer():
             warnings.warn(
                 f"{self._folder} holds a backup of keras.callbacks.BackupAndRestore, whose two "
@@ -196,33 +213,29 @@ class TrainingBackup:
             callback = keras.callbacks.BackupAndRestore(str(self._folder))
             callback.set_model(model)
             callback.on_train_begin()
-        if self._workers:
-            self._workers.share_state(model)
+        if self._workers.count > 1:
+            training_state.share(model, self._workers)
 
     def _is_of_keras(self):
         return self._folder is not None and (self._folder / FILES_OF_KERAS[0]).exists()
 
     def _is_writer(self):
-        return not self._workers or self._workers.rank == 0
-
-    def _any(self, condition):
-        return self._workers.any(condition) if self._workers else condition
-
-    def _common(self, number):
-        return int(self._workers.from_worker_0(np.array([number]))[0]) if self._workers else number
+        return self._workers.rank == 0
 
 
-def _none_good(why, folder):
-    return DamagedBackup(
-        f"No backup can be read: {why}. Remove {folder} to start from the beginning, or restore "
-        "one of its files."
-    )
+def check_local(folder):
+    """Raise a ValueError unless a directory for backups is local."""
+    if not atomic_files.is_local(folder):
+        raise ValueError(
+            "`backup_dir` must be a directory of this machine's file system, where a file can "
+            f"be replaced in one step. Received: backup_dir={folder!r}"
+        )
 
 
 def _draw_seed(model):
-    """Draws a seed for the order of arrays, reproducible from TensorFlow's global seed."""
+    """Draw a seed for the order of arrays, reproducible from TensorFlow's global seed."""
     strategy = model.distribute_strategy
-    if hasattr(strategy, "seeds"):
+    if isinstance(strategy, GradientAggregatingStrategy):
         return strategy.seeds.draw()
     own = tensorflow_seam.global_seed()
     return random.Random(None if own is None else int(own)).getrandbits(31)

@@ -1,9 +1,8 @@
 """The state of a training: every variable that the next step depends on, on every replica.
 
-Most variables have one value on all replicas, and of these one copy is kept. Some have not: the
-slots and, between two combinations, the weights under `DeltaAdasum`; the statistics of a
-BatchNormalization within an epoch; metrics. Of these every replica's copy is kept. Which they are
-is not known beforehand but seen, by comparing digests.
+Of a variable that has one value on all replicas one copy is kept, and of others every replica's:
+the slots and, between two combinations, the weights under `DeltaAdasum`; the statistics of a
+BatchNormalization within an epoch; metrics. Comparing digests tells which these are.
 """
 
 import hashlib
@@ -30,20 +29,17 @@ ANEW = {
 
 
 def collect(model, workers, sections):
-    """Returns the state as a list of `Array`; all workers have to call it.
+    """Return the state as a list of `Array`, on all workers; all have to call it.
 
     Args:
         model: a built model with a built optimizer.
-        workers: the `Workers`; None in a single process.
+        workers: the `Workers`.
         sections: names of sections.
-
-    Returns:
-        On worker 0 the state; on others it lacks the other workers' copies.
     """
-    variables = [(name, one) for name in sections for one in _variables(model)[name]]
+    variables = [(name, one) for name in sections for one in _variables(model, name)]
     local = [[copy.numpy() for copy in _local_copies(model, one)] for _, one in variables]
     digests = np.array([[_digest(copy) for copy in copies] for copies in local], np.int64)
-    if workers and digests.size:
+    if digests.size:
         digests = workers.gather(digests.ravel()).reshape(-1, *digests.shape).swapaxes(0, 1)
     differ = [bool((each != each.flat[0]).any()) for each in digests]
     copies_of = dict(
@@ -56,24 +52,49 @@ def collect(model, workers, sections):
 
 
 def _of_all_workers(workers, local, differ):
-    """Returns every replica's copy of each variable that differs."""
+    """Return every replica's copy of each variable that differs."""
     own = [copies for copies, differs in zip(local, differ, strict=True) if differs]
-    if not workers or not own:
+    if workers.count == 1 or not own:
         return own
     data = b"".join(bytes_of(copy).tobytes() for copies in own for copy in copies)
-    received, gathered = workers.gather_bytes(data), [[] for _ in own]
-    for data in received:
-        position = 0
+    gathered = [[] for _ in own]
+    for rank in range(workers.count):
+        received = iter(_decoded(workers.bytes_from(rank, data), itertools.chain(*own)))
         for copies, all_copies in zip(own, gathered, strict=True):
-            for copy in copies:
-                value = np.frombuffer(data, copy.dtype, copy.size, position)
-                position += copy.nbytes
-                all_copies.append(value.reshape(copy.shape))
+            all_copies += itertools.islice(received, len(copies))
     return gathered
 
 
+def _decoded(data, like):
+    """Yield arrays of the dtypes and shapes of others from bytes."""
+    position = 0
+    for array in like:
+        value = np.frombuffer(data, array.dtype, array.size, position)
+        position += array.nbytes
+        yield value.reshape(array.shape)
+
+
+def share(model, workers):
+    """Give every worker worker 0's epoch, and its values of all variables but metrics.
+
+    A variable's value is that of its first local replica, which is also the one that is saved.
+    What travels is bytes, not numbers: exact for every dtype, bool and bfloat16 included, and for
+    -0 and NaN.
+
+    Args:
+        model: a built model with a built optimizer.
+        workers: the `Workers`.
+    """
+    keras_seam.set_initial_epoch(model, workers.from_first(keras_seam.initial_epoch(model)))
+    variables = [one for section in SECTIONS for one in _variables(model, section)]
+    values = [_local_copies(model, variable)[0].numpy() for variable in variables]
+    data = workers.bytes_from(0, b"".join(value.tobytes() for value in values))
+    for variable, value in zip(variables, _decoded(data, values), strict=True):
+        variable.assign(value)
+
+
 def check(model, arrays, name):
-    """Raises a ValueError, the same on all workers, unless the state is one of such a model.
+    """Raise a ValueError, the same on all workers, unless the state is one of such a model.
 
     Args:
         model: a built model with a built optimizer.
@@ -81,7 +102,7 @@ def check(model, arrays, name):
         name: of the file, for the message.
     """
     for section in ("model", "optimizer"):
-        variables = _variables(model)[section]
+        variables = _variables(model, section)
         saved = [array for array in arrays if array.section == section]
         pairs = itertools.zip_longest(
             (f"{_kind(one)} {one.path}" for one in variables),
@@ -99,19 +120,19 @@ def check(model, arrays, name):
 
 
 def assign(model, workers, arrays, sections):
-    """Gives the variables of every local replica their values.
+    """Give the variables of every local replica their values.
 
-    Where the state has a copy for each of other than this many replicas, replica r takes that of
-    replica r modulo their number.
+    Where the state has the copies of another number of replicas, replica r takes that of replica r
+    modulo their number.
 
     Args:
         model: a model that the state fits, see `check`.
-        workers: the `Workers`; None in a single process.
+        workers: the `Workers`.
         arrays: list of `Array`.
         sections: names of sections.
     """
     for section in sections:
-        variables = _variables(model)[section]
+        variables = _variables(model, section)
         saved = [array for array in arrays if array.section == section]
         if section not in ("model", "optimizer") and not _fit(model, section, variables, saved):
             if variables:
@@ -119,7 +140,7 @@ def assign(model, workers, arrays, sections):
             continue
         for variable, array in zip(variables, saved, strict=True):
             copies = _local_copies(model, variable)
-            first = workers.rank * len(copies) if workers else 0
+            first = workers.rank * len(copies)
             for local, copy in enumerate(copies):
                 copy.assign(array.copies[(first + local) % len(array.copies)])
 
@@ -132,17 +153,16 @@ def _fit(model, section, variables, saved):
     return [_kind(one) for one in variables] == [_kind(array.copies[0]) for array in saved]
 
 
-def _variables(model):
-    """dict from the names of the sections to the lists of their Keras variables."""
-    optimizer = model.optimizer
-    reductions = keras_seam.reductions_of(optimizer) if optimizer else None
-    rule_state = reductions.rule_state if reductions else None
-    return {
-        "model": list(model.variables),
-        "optimizer": list(optimizer.variables) if optimizer else [],
-        "rule": list(rule_state.of_name.values()) if rule_state else [],
-        METRICS: list(model.metrics_variables),
-    }
+def _variables(model, section):
+    """Return the list of a section's Keras variables."""
+    if section == "model":
+        return list(model.variables)
+    if section == METRICS:
+        return list(model.metrics_variables)
+    if section == "optimizer":
+        return keras_seam.all_variables(model.optimizer) if model.optimizer else []
+    state = keras_seam.reductions_of(model.optimizer)
+    return list(state.rule_state.of_name.values()) if state and state.rule_state else []
 
 
 def _local_copies(model, variable):

@@ -1,4 +1,4 @@
-"""Keras callbacks: what gradients have in common, training by it, backups, equal replicas."""
+"""Keras callbacks: what is measured while training, when it ends, backups, equal replicas."""
 
 from tf_adasum.callbacks.backup_and_restore import BackupAndRestore
 from tf_adasum.callbacks.elastic_scale import ElasticScale

@@ -1,4 +1,9 @@
-"""ElasticScale: a batch size that changes during training, and AdaScale that knows."""
+"""ElasticScale: a batch size that changes during training, of which AdaScale is told."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable
 
 import keras
 import tensorflow as tf
@@ -15,11 +20,11 @@ class ElasticScale(keras.callbacks.Callback):
         schedule: dict from epochs, counted from 0, to the S from then on, ``{0: 1, 10: 4}``; or a
             function of the epoch.
         make_dataset: function of S that returns a `tf.data.Dataset` with batches of S small ones.
-            Give `fit` the attribute `dataset`; when S changes, the epoch begins on a new one. None
-            leaves the data alone, where you change them yourself.
+            Give `fit` the attribute `dataset`; when S changes, the epoch begins on a new one.
+            Defaults to `None`, which leaves it to you to change the data.
 
     Attributes:
-        scale: S now.
+        scale: int or float, the current S.
         dataset: the `tf.data.Dataset` for `fit`; None without `make_dataset`.
 
     Raises:
@@ -28,13 +33,22 @@ class ElasticScale(keras.callbacks.Callback):
             another dataset than `dataset`.
 
     Example:
-        >>> rows = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x))
+        >>> sgd = keras.optimizers.SGD(0.01, gradient_accumulation_steps=2)
+        >>> model = keras.Sequential([keras.layers.Input([4]), keras.layers.Dense(1)])
+        >>> model.compile(tf_adasum.optimizers.AdaScale(sgd), "mse")
+        >>> rows = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x), seed=0)
         >>> elastic = tf_adasum.callbacks.ElasticScale(
-        ...     {0: 4, 10: 16}, lambda scale: rows.batch(32 * int(scale), drop_remainder=True))
-        >>> model.fit(elastic.dataset, epochs=20, callbacks=[elastic])
+        ...     {0: 2, 1: 4}, lambda scale: rows.batch(2 * int(scale), drop_remainder=True))
+        >>> history = model.fit(elastic.dataset, epochs=2, callbacks=[elastic], verbose=0)
+        >>> elastic.scale
+        4
     """
 
-    def __init__(self, schedule, make_dataset=None):
+    def __init__(
+        self,
+        schedule: dict[int, float] | Callable[[int], float],
+        make_dataset: Callable[[float], tf.data.Dataset] | None = None,
+    ):
         super().__init__()
         if isinstance(schedule, dict):
             schedule = {int(epoch): scale for epoch, scale in schedule.items()}
@@ -52,21 +66,22 @@ class ElasticScale(keras.callbacks.Callback):
             )
         self.schedule, self.make_dataset = schedule, make_dataset
         self.scale = self.scale_of(0)
-        self.dataset = self._following = None
+        self.dataset: tf.data.Dataset | None = None
+        self._following: tf.data.Dataset | None = None
         if make_dataset is not None:
-            self.dataset = keras_seam.exchangeable(self._make(), self._take_following)
+            self.dataset = keras_seam.exchangeable(self._make(make_dataset), self._take_following)
 
-    def _make(self):
-        dataset = self.make_dataset(self.scale)
+    def _make(self, make_dataset: Callable[[float], tf.data.Dataset]) -> tf.data.Dataset:
+        dataset = make_dataset(self.scale)
         if not isinstance(dataset, tf.data.Dataset):
             raise ValueError(
                 "`make_dataset` must be a function of the scale that returns a tf.data.Dataset. "
-                f"Received: make_dataset={self.make_dataset!r}, which returned {dataset!r}"
+                f"Received: make_dataset={make_dataset!r}, which returned {dataset!r}"
             )
         return dataset
 
-    def scale_of(self, epoch):
-        """Returns S in an epoch."""
+    def scale_of(self, epoch: int) -> float:
+        """Return S in an epoch."""
         if callable(self.schedule):
             scale = self.schedule(epoch)
             adascale.check_scale(scale)
@@ -74,14 +89,14 @@ class ElasticScale(keras.callbacks.Callback):
         return self.schedule[max(start for start in self.schedule if start <= epoch)]
 
     def on_train_begin(self, logs=None):
-        """Finds the optimizer; training begins on the first dataset."""
+        """Find the optimizer; training begins on the first dataset."""
         self._adascale = adascale.within(self.model.optimizer, "ElasticScale")
         self.scale, self._following = self.scale_of(0), None
         cardinality = int(self.dataset.cardinality()) if self.dataset is not None else None
         self._whole_epochs = self.params["steps"] in (None, cardinality)  # else: steps_per_epoch
 
     def on_epoch_begin(self, epoch, logs=None):
-        """Sets the S of this epoch; the epoch then asks for its dataset, unless it has before."""
+        """Set the S of this epoch; the epoch then asks for its dataset, unless it has before."""
         self._begin(epoch)
 
     def _begin(self, epoch):
@@ -89,17 +104,18 @@ class ElasticScale(keras.callbacks.Callback):
         if self.scale != self._adascale.scale:
             self._adascale.set_scale(self.scale)
         if self.make_dataset is not None and self.scale != scale:
-            self._following = self._make()
+            self._following = following = self._make(self.make_dataset)
             if self._whole_epochs:
-                steps = int(self._following.cardinality())
+                steps = int(following.cardinality())
                 self.params["steps"] = steps if steps >= 0 else None  # all callbacks share the dict
                 keras_seam.expect(self.model, steps=self.params["steps"])
 
     def _take_following(self, epoch=None):
-        """Returns the dataset that follows, once; None while there is none.
+        """Return the dataset that follows, once; None while there is none.
 
         Args:
-            epoch: the number of an epoch that has not begun yet.
+            epoch: int, the number of an epoch that has not begun yet. Defaults to `None`: the
+                epoch has begun.
         """
         if epoch is not None:
             self._begin(epoch)
@@ -107,7 +123,7 @@ class ElasticScale(keras.callbacks.Callback):
         return following
 
     def on_train_batch_begin(self, batch, logs=None):
-        """Checks that the data have changed with S."""
+        """Check that the data have changed with S."""
         if self._following is not None:
             raise ValueError(
                 "ElasticScale has to change the dataset that `fit` iterates over: pass its "
@@ -115,11 +131,11 @@ class ElasticScale(keras.callbacks.Callback):
             )
 
     def on_train_end(self, logs=None):
-        """Leaves the progress bar of the next training alone."""
+        """Leave the progress bar of the next training alone."""
         keras_seam.expect(self.model)
 
-    def get_config(self):
-        """Returns the constructor's arguments; functions are saved by their registered names."""
+    def get_config(self) -> dict[str, typing.Any]:
+        """Return the constructor's arguments; functions are saved by their registered names."""
         schedule, make_dataset = self.schedule, self.make_dataset
         serialize = keras.saving.serialize_keras_object
         return {
@@ -128,8 +144,8 @@ class ElasticScale(keras.callbacks.Callback):
         }
 
     @classmethod
-    def from_config(cls, config):
-        """Returns a callback made from what `get_config` returned."""
+    def from_config(cls, config: dict[str, typing.Any]) -> ElasticScale:
+        """Return a callback made from what `get_config` returned."""
         schedule, make_dataset = config["schedule"], config["make_dataset"]
         deserialize = keras.saving.deserialize_keras_object
         if isinstance(schedule, dict) and "class_name" in schedule:

@@ -1,30 +1,37 @@
 """GainTracker: AdaScale's estimates over training."""
 
+from __future__ import annotations
+
+import typing
+
 import keras
 import numpy as np
 
 from tf_adasum.callbacks.step_tracker import StepTracker
 from tf_adasum.optimizers import adascale
 
+if typing.TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 
 @keras.saving.register_keras_serializable("tf_adasum")
 class GainTracker(StepTracker):
     """Puts AdaScale's gain ratio and estimates into the logs, and keeps them.
 
-    In `logs`, hence in History, CSVLogger, TensorBoard and the progress bar; loggers come after
-    this callback in the list:
+    They are in `logs`, hence in History, CSVLogger, TensorBoard and the progress bar; loggers come
+    after this callback in the list:
 
     * ``gain``: r, in [1, S]; at the end of an epoch its mean over the steps measured in it, or the
       last one if there are none;
     * ``scale_invariant_steps``: τ, the sum of all gains: steps of the small batch;
     * ``effective_learning_rate``: η = r · lr(⌊τ⌋);
     * ``gradient_variance`` and ``gradient_squared_norm``: σ² and μ², moving averages;
-    * ``skipped_steps``: how many steps had gradients that were not finite; those that a
-      `LossScaleOptimizer` leaves out do not come as far.
+    * ``skipped_steps``: how many steps were skipped for gradients that were not finite. Steps that
+      a `LossScaleOptimizer` already skips are not counted here.
 
     Args:
-        every: steps (calls of the training function) between two measurements. Reading a value
-            waits for the step.
+        every: int, steps (calls of the training function) between two measurements. Reading a value
+            waits for the step. Defaults to 1.
 
     Attributes:
         steps: list of the steps measured, counted from 1 over all epochs.
@@ -35,18 +42,22 @@ class GainTracker(StepTracker):
             `AdaScale`, nor has one in it.
 
     Example:
+        >>> sgd = keras.optimizers.SGD(0.01, gradient_accumulation_steps=2)
+        >>> model = keras.Sequential([keras.layers.Input([4]), keras.layers.Dense(1)])
+        >>> model.compile(tf_adasum.optimizers.AdaScale(sgd), "mse")
         >>> tracker = tf_adasum.callbacks.GainTracker()
-        >>> history = model.fit(dataset, callbacks=[tracker]).history
-        >>> history["gain"]
-        >>> tracker.plot().savefig("gain.png")
+        >>> history = model.fit(x, y, batch_size=4, epochs=3, callbacks=[tracker], verbose=0)
+        >>> len(history.history["gain"]), len(tracker.values)
+        (3, 12)
+        >>> axes = tracker.plot().axes  # and .savefig("gain.png")
     """
 
     def on_train_begin(self, logs=None):
-        """Finds the optimizer."""
+        """Find the optimizer."""
         self._adascale = adascale.within(self.model.optimizer, "GainTracker")
 
-    def measure(self):
-        """Returns the dict of this step."""
+    def measure(self) -> dict[str, float]:
+        """Return the dict of this step."""
         optimizer = self._adascale
         values = {
             "gain": optimizer.gain,
@@ -59,21 +70,21 @@ class GainTracker(StepTracker):
         return {name: float(value) for name, value in values.items()}
 
     def on_train_batch_end(self, batch, logs=None):
-        """Measures, when it is time, and shows the last values."""
+        """Measure, when it is time, and show the last values."""
         super().on_train_batch_end(batch, logs)
         if logs is not None and self.values:
             logs.update(self.values[-1])
 
     def on_epoch_end(self, epoch, logs=None):
-        """Puts the values of the epoch into the logs."""
+        """Put the values of the epoch into the logs."""
         if logs is None:
             return
         logs.update(self.measure())
         if self.values_of_epoch:
             logs["gain"] = float(np.mean([values["gain"] for values in self.values_of_epoch]))
 
-    def draw(self, axes):
-        """Draws the gain over the scale-invariant step."""
+    def draw(self, axes: Axes) -> None:
+        """Draw the gain over the scale-invariant step."""
         x, y = (
             [values[name] for values in self.values] for name in ("scale_invariant_steps", "gain")
         )

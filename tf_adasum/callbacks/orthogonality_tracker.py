@@ -1,19 +1,26 @@
 """OrthogonalityTracker: how much the replicas' gradients have in common, over training."""
 
+from __future__ import annotations
+
+import typing
+
 import keras
 import numpy as np
 
 from tf_adasum.callbacks.step_tracker import StepTracker
 from tf_adasum.seams import keras as keras_seam
 
+if typing.TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 
 @keras.saving.register_keras_serializable("tf_adasum")
 class OrthogonalityTracker(StepTracker):
     """Measures the orthogonality of the replicas' gradients, per variable and overall.
 
-    ``‖adasum(g_1 … g_N)‖² / Σ_i ‖g_i‖²``: 1 where the gradients of all replicas are orthogonal and
-    Adasum adds them, 1/N where they are the same and it averages. It can fall below that where they
-    point apart. With `local_reduction` the g_i are the means of each host.
+    It is ``‖adasum(g_1 … g_N)‖² / Σ_i ‖g_i‖²``: 1 where the gradients of all replicas are
+    orthogonal and Adasum adds them, 1/N where they are the same and it averages, and less where
+    they point in opposite directions. With `local_reduction` the g_i are the means of each host.
 
     Every `every` steps ``logs["orthogonality"]`` has the overall value; at the end of an epoch it
     has the epoch's mean, and ``logs["orthogonality/PATH"]`` that of each variable. So History,
@@ -22,8 +29,9 @@ class OrthogonalityTracker(StepTracker):
     anew. Pass it on all workers.
 
     Args:
-        every: steps (calls of the training function) between two measurements.
-        per_variable: whether the logs of an epoch have the values of each variable.
+        every: int, steps (calls of the training function) between two measurements. Defaults to 1.
+        per_variable: bool, whether the logs of an epoch have the values of each variable. Defaults
+            to `True`.
 
     Attributes:
         steps: list of the steps measured, counted from 1 over all epochs.
@@ -37,25 +45,27 @@ class OrthogonalityTracker(StepTracker):
             which is TensorFlow's own all-reduce.
 
     Example:
-        >>> tracker = tf_adasum.callbacks.OrthogonalityTracker(every=10)
-        >>> model.fit(dataset, callbacks=[tracker])
-        >>> tracker.plot().savefig("orthogonality.png")
+        >>> tracker = tf_adasum.callbacks.OrthogonalityTracker(every=2)
+        >>> history = model.fit(x, y, batch_size=4, callbacks=[tracker], verbose=0)
+        >>> tracker.steps, history.history["orthogonality"]  # of one replica
+        ([2, 4], [1.0])
+        >>> axes = tracker.plot().axes  # and .savefig("orthogonality.png")
 
     Reference:
         Maleki et al., MLSys 2021 (arXiv 2006.02924), "Orthogonality of Gradients".
     """
 
-    def __init__(self, every=1, per_variable=True):
+    def __init__(self, every: int = 1, per_variable: bool = True):
         super().__init__(every)
         self.per_variable = per_variable
-        self.paths = []
+        self.paths: list[str] = []
 
-    def get_config(self):
-        """Returns the constructor's arguments."""
+    def get_config(self) -> dict[str, typing.Any]:
+        """Return the constructor's arguments."""
         return {**super().get_config(), "per_variable": self.per_variable}
 
     def on_train_begin(self, logs=None):
-        """Lets the training step measure."""
+        """Let the training step measure."""
         if self.model.built:
             with self.model.distribute_strategy.scope():
                 keras_seam.build(self.model.optimizer, self.model.trainable_variables)
@@ -72,19 +82,19 @@ class OrthogonalityTracker(StepTracker):
             reductions.measure_orthogonality()
         self.model.make_train_function(force=True)
 
-    def measure(self):
-        """Reads the values; None before the first reduction."""
+    def measure(self) -> np.ndarray | None:
+        """Read the values; None before the first reduction."""
         values = self._reductions.orthogonality.numpy()
         return values if np.isfinite(values).any() else None
 
     def on_train_batch_end(self, batch, logs=None):
-        """Measures, when it is time, and shows the last value."""
+        """Measure, when it is time, and show the last value."""
         super().on_train_batch_end(batch, logs)
         if logs is not None and self.values:
             logs["orthogonality"] = float(self.values[-1][-1])
 
     def on_epoch_end(self, epoch, logs=None):
-        """Puts the means of the epoch into the logs."""
+        """Put the means of the epoch into the logs."""
         measured = np.reshape(self.values_of_epoch, [-1, len(self.paths) + 1])
         if logs is None:
             return
@@ -94,12 +104,12 @@ class OrthogonalityTracker(StepTracker):
                 logs[f"orthogonality/{path}"] = _mean(measured[:, number])
 
     def on_train_end(self, logs=None):
-        """Takes the measurement out of the training step."""
+        """Take the measurement out of the training step."""
         self._reductions.stop_measuring_orthogonality()
         self.model.train_function = None  # `fit` makes a new one
 
-    def draw(self, axes):
-        """Draws a heat map: a row for each variable and one for all, a column for each step."""
+    def draw(self, axes: Axes) -> None:
+        """Draw a heat map: a row for each variable and one for all, a column for each step."""
         rows = [*self.paths, "all variables"]
         mesh = axes.imshow(
             np.transpose(self.values), aspect="auto", interpolation="nearest", vmin=0, vmax=1
@@ -111,12 +121,12 @@ class OrthogonalityTracker(StepTracker):
         axes.figure.colorbar(mesh, ax=axes, label="orthogonality")
 
     @property
-    def figure_inches(self):
-        """A line for each variable."""
+    def figure_inches(self) -> tuple[float, float]:
+        """The size of a figure with a row for each variable."""
         return 8, 1.5 + 0.25 * (len(self.paths) + 1)
 
 
 def _mean(values):
-    """The mean of those that are no NaN; NaN if all are."""
+    """Return the mean of those that are no NaN; NaN if all are."""
     measured = values[np.isfinite(values)]
     return float(np.mean(measured)) if len(measured) else float("nan")

@@ -1,6 +1,14 @@
-"""ReplicaCheck: stops a training whose replicas have parted ways."""
+"""ReplicaCheck: stops a training whose replicas have come to hold different weights."""
+
+from __future__ import annotations
+
+import typing
 
 import keras
+
+from tf_adasum import arguments
+from tf_adasum.callbacks.step_counter import StepCounter
+from tf_adasum.seams.base_strategy import GradientAggregatingStrategy
 
 
 @keras.saving.register_keras_serializable("tf_adasum")
@@ -15,8 +23,8 @@ class ReplicaCheck(keras.callbacks.Callback):
     Pass it on all workers. With one replica there is nothing to compare.
 
     Args:
-        every: steps (calls of the training function) between two checks, or ``"epoch"``, at the end
-            of each.
+        every: int, steps (calls of the training function) between two checks; or ``"epoch"``, at
+            the end of each. Defaults to `"epoch"`.
 
     Raises:
         ValueError: if `every` is neither; when training starts, if the model is trained by another
@@ -24,57 +32,62 @@ class ReplicaCheck(keras.callbacks.Callback):
         tf_adasum.ReplicasDiffer: on all workers, naming the first variable that differs.
 
     Example:
-        >>> model.fit(dataset, callbacks=[tf_adasum.callbacks.ReplicaCheck(every=1000)])
+        >>> check = tf_adasum.callbacks.ReplicaCheck(every=1000)
+        >>> history = model.fit(dataset, callbacks=[check], verbose=0)
     """
 
-    def __init__(self, every="epoch"):
+    def __init__(self, every: int | str = "epoch"):
         super().__init__()
-        is_count = isinstance(every, int) and not isinstance(every, bool) and every >= 1
-        if not (is_count or (isinstance(every, str) and every == "epoch")):
-            raise ValueError(
-                f"`every` must be an int of 1 or more, or 'epoch'. Received: every={every!r}"
-            )
+        if not (isinstance(every, str) and every == "epoch"):
+            arguments.check_count("every", every, "must be an int of 1 or more, or 'epoch'")
         self.every = every
-        self._step = self._before_epoch = self._checked = 0
+        self._counter: StepCounter | None = None  # where it counts steps, while training
 
-    def get_config(self):
-        """Returns the constructor's arguments."""
+    def get_config(self) -> dict[str, typing.Any]:
+        """Return the constructor's arguments."""
         return {"every": self.every}
 
     @classmethod
-    def from_config(cls, config):
-        """Returns a callback made from what `get_config` returned."""
+    def from_config(cls, config: dict[str, typing.Any]) -> ReplicaCheck:
+        """Return a callback made from what `get_config` returned."""
         return cls(**config)
 
     @property
-    def same_on_all_workers(self):
+    def same_on_all_workers(self) -> str:
         """What all workers compare when training starts: this callback waits for the others."""
         return f"ReplicaCheck(every={self.every!r})"
 
     def on_train_begin(self, logs=None):
-        """Starts counting."""
+        """Start counting."""
         strategy = self.model.distribute_strategy
-        replicas = getattr(strategy, "num_replicas_in_sync", 1)
-        if replicas > 1 and not hasattr(strategy, "check_model"):
+        if strategy.num_replicas_in_sync > 1 and not _is_ours(strategy):
             raise ValueError(
                 "ReplicaCheck needs a model that was made under an AdasumMirroredStrategy. "
                 f"Received: one of {type(strategy).__name__}"
             )
-        self._check = strategy.check_model if replicas > 1 else lambda model: None
-        self._step = self._checked = 0
+        self._counter = None if isinstance(self.every, str) else StepCounter(self.every)
 
     def on_epoch_begin(self, epoch, logs=None):
-        """Starts an epoch."""
-        self._before_epoch = self._step
+        """Start an epoch."""
+        if self._counter:
+            self._counter.begin_epoch()
 
     def on_train_batch_end(self, batch, logs=None):
-        """Checks, when it is time."""
-        self._step = self._before_epoch + batch + 1
-        if self.every != "epoch" and self._step // self.every > self._checked // self.every:
-            self._checked = self._step
-            self._check(self.model)
+        """Check, when it is time."""
+        if self._counter and self._counter.end_batch(batch):
+            self._counter.done()
+            self._check()
 
     def on_epoch_end(self, epoch, logs=None):
-        """Checks, where it is to be done after each epoch."""
-        if self.every == "epoch":
-            self._check(self.model)
+        """Check, where it is to be done after each epoch."""
+        if not self._counter:
+            self._check()
+
+    def _check(self):
+        strategy = self.model.distribute_strategy
+        if _is_ours(strategy):
+            strategy.check_model(self.model)
+
+
+def _is_ours(strategy):
+    return isinstance(strategy, GradientAggregatingStrategy)

@@ -1,13 +1,24 @@
-"""StepTracker: what callbacks share that measure something every so many steps, and plot it."""
+"""StepTracker: the base of callbacks that measure something every so many steps, and plot it."""
+
+from __future__ import annotations
+
+import typing
 
 import keras
+
+from tf_adasum import arguments
+from tf_adasum.callbacks.step_counter import StepCounter
+
+if typing.TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure, SubFigure
 
 
 class StepTracker(keras.callbacks.Callback):
     """Calls `measure` every `every` steps, and keeps what it returns.
 
     Args:
-        every: steps (calls of the training function) between two measurements.
+        every: int, steps (calls of the training function) between two measurements. Defaults to 1.
 
     Attributes:
         steps: list of the steps measured, counted from 1 over all epochs.
@@ -17,58 +28,60 @@ class StepTracker(keras.callbacks.Callback):
         ValueError: if `every` is no positive int.
     """
 
-    figure_inches = (8, 4)  # of what `plot` makes
-
-    def __init__(self, every=1):
+    def __init__(self, every: int = 1):
         super().__init__()
-        if not isinstance(every, int) or isinstance(every, bool) or every < 1:
-            raise ValueError(f"`every` must be an int of 1 or more. Received: every={every!r}")
+        arguments.check_count("every", every)
         self.every = every
-        self.steps, self.values = [], []
-        self._step = 0
+        self.steps: list[int] = []
+        self.values: list[typing.Any] = []
+        self._counter = StepCounter(every)
 
-    def measure(self):
-        """Returns what is to be kept for this step; None for nothing."""
+    def measure(self) -> typing.Any:
+        """Return what is to be kept for this step; None for nothing."""
         raise NotImplementedError
 
-    def draw(self, axes):
-        """Draws what was measured on `matplotlib.axes.Axes`."""
+    def draw(self, axes: Axes) -> None:
+        """Draw what was measured on `matplotlib.axes.Axes`."""
         raise NotImplementedError
 
-    def get_config(self):
-        """Returns the constructor's arguments."""
+    def get_config(self) -> dict[str, typing.Any]:
+        """Return the constructor's arguments."""
         return {"every": self.every}
 
     @classmethod
-    def from_config(cls, config):
-        """Returns a callback made from what `get_config` returned."""
+    def from_config(cls, config: dict[str, typing.Any]) -> typing.Self:
+        """Return a callback made from what `get_config` returned."""
         return cls(**config)
 
     def on_epoch_begin(self, epoch, logs=None):
-        """Starts an epoch."""
-        self._before_epoch = self._step
+        """Start an epoch."""
+        self._counter.begin_epoch()
         self._first_of_epoch = len(self.values)
 
     def on_train_batch_end(self, batch, logs=None):
-        """Measures, when it is time."""
-        last_measured = self.steps[-1] if self.steps else 0
-        self._step = self._before_epoch + batch + 1
-        if self._step // self.every > last_measured // self.every:
+        """Measure, when it is time."""
+        if self._counter.end_batch(batch):
             value = self.measure()
             if value is not None:
-                self.steps.append(self._step)
+                self.steps.append(self._counter.step)
                 self.values.append(value)
+                self._counter.done()
 
     @property
-    def values_of_epoch(self):
+    def figure_inches(self) -> tuple[float, float]:
+        """The size of the figure that `plot` makes."""
+        return 8, 4
+
+    @property
+    def values_of_epoch(self) -> list[typing.Any]:
         """What was measured in this epoch."""
         return self.values[self._first_of_epoch :]
 
-    def plot(self, axes=None):
-        """Draws what was measured.
+    def plot(self, axes: Axes | None = None) -> Figure | SubFigure:
+        """Draw what was measured.
 
         Args:
-            axes: `matplotlib.axes.Axes` to draw on; None makes a figure.
+            axes: `matplotlib.axes.Axes` to draw on. Defaults to `None`, which makes a figure.
 
         Returns:
             The `matplotlib.figure.Figure`.

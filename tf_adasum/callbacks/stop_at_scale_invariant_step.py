@@ -1,11 +1,13 @@
-"""StopAtScaleInvariantStep: trains for as many steps of the small batch as are due."""
+"""StopAtScaleInvariantStep: ends a training after so many steps of the small batch."""
+
+from __future__ import annotations
 
 import math
-import numbers
-import sys
+import typing
 
 import keras
 
+from tf_adasum import arguments
 from tf_adasum.optimizers import adascale
 from tf_adasum.seams import keras as keras_seam
 
@@ -14,50 +16,51 @@ from tf_adasum.seams import keras as keras_seam
 class StopAtScaleInvariantStep(keras.callbacks.Callback):
     """Stops training when AdaScale's scale-invariant step τ has reached a total.
 
-    τ is the same on all replicas, and so all workers stop after the same step; pass it on all. The
-    progress bar expects as many steps and epochs as are left at the gain of the moment, at most
-    those that `fit` was asked for: give `fit` as many epochs as S = 1 would need. A `fit` after the
-    total is reached takes one more step, as Keras asks after a step only.
+    τ is the same on all replicas, so all workers stop after the same step; pass it on all. Give
+    `fit` as many epochs as S = 1 would need. The progress bar shows how many steps and epochs are
+    left at the current gain, at most those that `fit` was asked for. A `fit` after the total is
+    reached takes one more step, because Keras asks after a step only.
 
     Args:
-        total: T, the number of steps that training takes at S = 1.
+        total: int or float, T, the number of steps that training takes at S = 1.
 
     Raises:
         ValueError: if `total` is no positive number; when training starts, if the optimizer is no
             `AdaScale`, nor has one in it.
 
     Example:
-        10,000 steps of batch 32 become fewer of batch 256 on 8 replicas:
+        Ten steps of batch 4 become fewer of batch 8, which two gradients of four rows make up:
 
-        >>> stop = tf_adasum.callbacks.StopAtScaleInvariantStep(10_000)
-        >>> model.fit(x, y, batch_size=256, epochs=1000, callbacks=[stop])
+        >>> sgd = keras.optimizers.SGD(0.01, gradient_accumulation_steps=2)
+        >>> model = keras.Sequential([keras.layers.Input([4]), keras.layers.Dense(1)])
+        >>> model.compile(tf_adasum.optimizers.AdaScale(sgd), "mse")
+        >>> stop = tf_adasum.callbacks.StopAtScaleInvariantStep(10)
+        >>> history = model.fit(x, y, batch_size=4, epochs=10, callbacks=[stop], verbose=0)
+        >>> bool(10 <= model.optimizer.scale_invariant_steps < 12)
+        True
     """
 
-    def __init__(self, total):
+    def __init__(self, total: float):
         super().__init__()
-        is_number = isinstance(total, numbers.Real) and not isinstance(total, bool)
-        if not is_number or not 0 < total <= sys.float_info.max:
-            raise ValueError(
-                "`total` is a positive number of steps, those that S = 1 takes. "
-                f"Received: total={total!r}"
-            )
+        expected = "is a positive number of steps, those that S = 1 takes"
+        arguments.check_number("total", total, expected, above=0)
         self.total = total
 
-    def get_config(self):
-        """Returns the constructor's arguments."""
+    def get_config(self) -> dict[str, typing.Any]:
+        """Return the constructor's arguments."""
         return {"total": self.total}
 
     @classmethod
-    def from_config(cls, config):
-        """Returns a callback made from what `get_config` returned."""
+    def from_config(cls, config: dict[str, typing.Any]) -> StopAtScaleInvariantStep:
+        """Return a callback made from what `get_config` returned."""
         return cls(**config)
 
     def on_train_begin(self, logs=None):
-        """Finds the optimizer."""
+        """Find the optimizer."""
         self._adascale = adascale.within(self.model.optimizer, "StopAtScaleInvariantStep")
 
     def on_epoch_begin(self, epoch, logs=None):
-        """Tells the progress bar what is to be expected."""
+        """Tell the progress bar what is left."""
         remaining = self.total - float(self._adascale.scale_invariant_steps)
         updates = max(1, math.ceil(remaining / float(self._adascale.gain)))
         steps = updates * keras_seam.accumulation_steps(self._adascale)
@@ -67,10 +70,10 @@ class StopAtScaleInvariantStep(keras.callbacks.Callback):
             keras_seam.expect(self.model, epochs=epochs, steps=min(steps, steps_per_epoch))
 
     def on_train_batch_end(self, batch, logs=None):
-        """Stops, when it is time."""
+        """Stop, when it is time."""
         if float(self._adascale.scale_invariant_steps) >= self.total:
             self.model.stop_training = True
 
     def on_train_end(self, logs=None):
-        """Leaves the progress bar of the next training alone."""
+        """Leave the progress bar of the next training alone."""
         keras_seam.expect(self.model)

@@ -22,8 +22,8 @@ def resolve(
         The resolver, and a `Cluster`, or None where this process trains alone.
 
     Raises:
-        ValueError: if `cluster_resolver` is none, or the cluster or this task's place in it is
-            missing or wrong.
+        ValueError: if `cluster_resolver` is no ClusterResolver, or the cluster or this task's place
+            in it is missing or wrong.
     """
     resolvers = tf.distribute.cluster_resolver
     if cluster_resolver is None:

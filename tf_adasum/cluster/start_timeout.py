@@ -1,4 +1,4 @@
-"""Ends this worker if TensorFlow's start-up never returns.
+"""A guard that ends this worker if TensorFlow's start-up never returns.
 
 Worker 0 waits in there without end for a worker that ends between the rendezvous and TensorFlow's
 registration (seen with TensorFlow 2.21), and holds Python's global lock meanwhile: none of its own

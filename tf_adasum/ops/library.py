@@ -172,7 +172,7 @@ def status() -> Status:
 
     Example:
         >>> from tf_adasum.ops import library
-        >>> library.status().loaded  # doctest: +SKIP
+        >>> library.status().loaded  # needs a compiler  # doctest: +SKIP
         True
     """
     return _installed.status()

@@ -64,7 +64,7 @@ class DeltaAdasum(WrapperOptimizer):
         ...     model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
         ...     model.compile(optimizer, "mse")
         >>> history = model.fit(np.ones([6, 2]), np.ones([6, 1]), batch_size=1, verbose=0)
-        >>> int(optimizer.iterations), optimizer.is_synchronized  # combined after 4, and at the end
+        >>> int(optimizer.iterations.numpy()), optimizer.is_synchronized  # after 4 steps, and 6
         (6, True)
 
     Reference:

@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from tf_adasum.replicas.equal_variables import is_shared
 
-# For each model the traced function that averages its variables, and these.
-_averages = weakref.WeakKeyDictionary()
+# For each model the ids of its variables, and the traced function that averages them.
+_averages: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 def average(strategy, model):

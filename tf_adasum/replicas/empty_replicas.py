@@ -19,8 +19,10 @@ class EmptyReplicas:
     """
 
     def __init__(self):
-        self._is_empty = {}  # by the replica's id: boolean scalar tensor or True; or None
-        self._noting = weakref.WeakKeyDictionary()  # a tf.function, and the one that notes
+        # By the replica's id: a boolean scalar tensor, or True; or None.
+        self._is_empty: dict[int, tf.Tensor | bool | None] = {}
+        # A tf.function, and the one that notes.
+        self._noting: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
     def noting(self, function):
         """Return a function that notes first whether this replica has rows.

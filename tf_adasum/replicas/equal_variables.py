@@ -4,7 +4,7 @@ Every replica has a copy of each variable, and nothing but the same steps keeps 
 worker that starts from other weights, or assigns on its own, trains on without an error.
 
 Each copy is reduced to a digest, CRC-32 of its bytes on the host: -0, NaN and every dtype count as
-their bits; a difference within 32 bits is always found, any other one but for one case in 2^32. One
+their bits; a difference within 32 bits is always found, any other with probability 1 - 2^-32. One
 variable at a time is read, and what travels is two numbers of each replica. Where these differ, a
 second collective brings the digests of all variables, to name the first that differs.
 
@@ -148,10 +148,10 @@ def _digest(value):
     """A number from 1 to 2^32 for the bytes of an array, its dtype and shape."""
     value = np.asarray(value)
     if value.dtype == object:  # strings
-        data = repr(value.tolist()).encode()
+        value_bytes = np.frombuffer(repr(value.tolist()).encode(), np.uint8)
     else:
-        data = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
-    return 1 + zlib.crc32(data, zlib.crc32(f"{value.dtype.name}{value.shape}".encode()))
+        value_bytes = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+    return 1 + zlib.crc32(value_bytes, zlib.crc32(f"{value.dtype.name}{value.shape}".encode()))
 
 
 def _message(variable, replicas, differing, devices):

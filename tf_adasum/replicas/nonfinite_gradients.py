@@ -7,6 +7,7 @@ import contextlib
 import functools
 import re
 import warnings
+from typing import Any
 
 import tensorflow as tf
 
@@ -46,8 +47,8 @@ class NonFinite:
         self._replicas = strategy.num_replicas_in_sync
         self._devices = len(strategy.extended.worker_devices)
         self._has_warned = False
-        self._passed = set()  # replicas, while a step is traced
-        self._skipped = None
+        self._passed: set[int] = set()  # replicas, while a step is traced
+        self._skipped: Any = None
         if action == "skip":
             with strategy.scope():
                 self._skipped = tf.Variable(

@@ -6,14 +6,14 @@ A hook is written once, as the function that runs instead, with the reason as it
 
     @hooks.replaces(TFOptimizer, "_all_reduce_sum_gradients")
     def all_reduce_sum_gradients(original, self, grads_and_vars):
-        \"\"\"Marks the reduction as one of gradients, for which there is no public hook.\"\"\"
+        \"\"\"Mark the reduction as one of gradients, for which there is no public hook.\"\"\"
         if not our_replica_context():
             return original(self, grads_and_vars)
         ...
 
-Hooks run in every program that has imported this package: one that has nothing to do calls
-`original` with the arguments as they came. The tests of names and the page `docs/hooks.md` are made
-from the registries.
+Hooks are installed when the first strategy, wrapper optimizer or `BackupAndRestore` is made, and
+stay: one that has nothing to do calls `original` with the arguments as they came. The tests of
+names and the page `docs/hooks.md` are made from the registries.
 """
 
 import functools

@@ -1,7 +1,7 @@
 """Whether a worker can go on, and if not why: pure functions of all workers' statuses.
 
-TensorFlow notices some of this after ten seconds, and never that a worker is alive but does not
-come to a collective. Standard library only.
+TensorFlow itself notices a worker that has ended after ten seconds, and never one that is alive but
+does not come to a collective. Standard library only.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 from tf_adasum.cluster.tasks import Cluster
 
-# Seconds after which collectives that all workers wait in are taken for different ones. Before, it
-# may be a single one of many gigabytes.
+# Seconds after which collectives that all workers wait in are taken for different ones. A shorter
+# wait may be one large collective.
 DEADLOCK = 120.0
 
 # Seconds after which a worker gives up that waits for one that has ended or failed: the other may

@@ -1,4 +1,4 @@
-"""Seeds of shuffles, the same on all workers; the user's random generators stay as they are."""
+"""Seeds of shuffles, a worker's own or worker 0's for all; the user's generators stay untouched."""
 
 from __future__ import annotations
 

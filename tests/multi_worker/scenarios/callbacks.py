@@ -10,8 +10,9 @@ from support import stacks
 from support.stacks import Variable, copies_of
 
 from scenarios.basics import random_data
+from tf_adasum.backup import training_state
 from tf_adasum.seams import keras as keras_seam
-from tf_adasum.workers import callbacks as worker_callbacks
+from tf_adasum.workers import workers
 
 ROWS_PER_EPOCH = 48
 
@@ -202,7 +203,7 @@ def values_of(rank):
 
 
 class Holder:
-    """What of a model `share_state` looks at."""
+    """What of a model `training_state.share` looks at."""
 
     optimizer = None
 
@@ -222,11 +223,11 @@ def share_state(strategy, piece_bytes):
         variable.assign(value)
     model = Holder(variables, strategy)
     keras_seam.set_initial_epoch(model, 5 if rank == 0 else 0)
-    usual, worker_callbacks.PIECE_BYTES = worker_callbacks.PIECE_BYTES, piece_bytes
+    usual, workers.PIECE_BYTES = workers.PIECE_BYTES, piece_bytes
     try:
-        worker_callbacks.share_state(worker_callbacks.Workers.of(model), model)
+        training_state.share(model, strategy.workers)
     finally:
-        worker_callbacks.PIECE_BYTES = usual
+        workers.PIECE_BYTES = usual
     held = {
         f"{number}.{local}": np.frombuffer(copy.numpy().tobytes(), "uint8")
         for number, variable in enumerate(variables)

@@ -1,0 +1,84 @@
+"""A model whose variables are NumPy arrays, one for each local replica: backups without Keras."""
+
+import types
+
+import numpy as np
+
+
+class FakeCopy:
+    """A variable on one replica."""
+
+    def __init__(self, value):
+        self._value = np.array(value)
+
+    def numpy(self):
+        return self._value
+
+    def assign(self, value):
+        assert (value.dtype, value.shape) == (self._value.dtype, self._value.shape)
+        self._value = np.array(value)
+
+
+class FakeVariable:
+    """A variable of a strategy.
+
+    Args:
+        path: its path.
+        values: for each local replica its array.
+    """
+
+    def __init__(self, path, *values):
+        self.path, self.copies = path, [FakeCopy(value) for value in values]
+        self.dtype, self.shape = self.copies[0].numpy().dtype, self.copies[0].numpy().shape
+
+    def value(self):
+        """Look like a variable of TensorFlow."""
+        raise NotImplementedError
+
+    def assign(self, value):
+        for copy in self.copies:
+            copy.assign(value)
+
+    def numpy(self):
+        """Return the values of all local replicas."""
+        return [copy.numpy() for copy in self.copies]
+
+
+class FakeStrategy:
+    """What the room of backups asks of any strategy."""
+
+    def __init__(self, replicas):
+        self.num_replicas_in_sync = replicas
+
+    def experimental_local_results(self, variable):
+        return tuple(variable.copies)
+
+
+class FakeModel:
+    """What the room of backups asks of a model.
+
+    Args:
+        variables: its list of `FakeVariable`.
+        replicas: how many replicas its strategy has, on all workers.
+        slots: the optimizer's list of `FakeVariable`.
+        rule_state: the list of `FakeVariable` that the optimizer's rule has.
+        metrics: the metrics' list of `FakeVariable`.
+    """
+
+    built, name, stop_training, _initial_epoch = True, "fake", False, 0
+
+    def __init__(self, variables, replicas=1, slots=(), rule_state=(), metrics=()):
+        of_name = {variable.path: variable for variable in rule_state}
+        state = types.SimpleNamespace(rule_state=types.SimpleNamespace(of_name=of_name))
+        self.variables, self.metrics_variables = list(variables), list(metrics)
+        self.trainable_variables = self.variables
+        self.optimizer = types.SimpleNamespace(
+            variables=list(slots), built=True, gradient_reductions=state
+        )
+        self.distribute_strategy = FakeStrategy(replicas)
+
+    def state(self):
+        """Return the bytes of all variables but metrics, on each local replica."""
+        state = self.optimizer.gradient_reductions.rule_state.of_name.values()
+        variables = [*self.variables, *self.optimizer.variables, *state]
+        return [own.tobytes() for variable in variables for own in variable.numpy()]

@@ -1,0 +1,200 @@
+"""The state of a training: what differs between replicas is kept for each, and comes back there."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from support.fake_training import FakeModel, FakeVariable
+from support.fake_workers import each_of
+
+from tf_adasum.backup import training_state
+from tf_adasum.backup.backup_files import Array
+from tf_adasum.seams import keras as keras_seam
+
+ALL = (*training_state.SECTIONS, training_state.METRICS)
+DEVICES = 2
+
+
+def bits_of(array):
+    return (array.dtype, array.shape, array.tobytes())
+
+
+def on_workers(count, part):
+    """What ``part(workers)`` returns on each worker; raises what it raises on the first."""
+    outcomes = each_of(count, part)
+    for outcome in outcomes:
+        if isinstance(outcome, Exception):
+            raise outcome
+    return outcomes
+
+
+def numbers(seed, dtype="float32", shape=(2, 3)):
+    random = np.random.default_rng(seed)
+    return (1e6 * random.standard_normal(shape)).astype(dtype)
+
+
+def model_of(workers, differing=1):
+    """One variable of each section is the same everywhere; others are replica's own.
+
+    Args:
+        differing: 0 for a model in which all are the same.
+    """
+
+    def own(path, seed, dtype="float32", shape=(2, 3)):
+        first = workers.rank * DEVICES * differing
+        values = (numbers(100 * seed + first + i * differing, dtype, shape) for i in range(DEVICES))
+        return FakeVariable(path, *values)
+
+    def common(path, seed, dtype="float32"):
+        return FakeVariable(path, *[numbers(seed, dtype)] * DEVICES)
+
+    return FakeModel(
+        [common("kernel", 1), own("moving_mean", 2)],
+        DEVICES * workers.count,
+        slots=[common("iteration", 3, "int64"), own("momentum", 4, ml_dtypes.bfloat16, (5,))],
+        rule_state=[common("rule_state/steps", 5, "float64")],
+        metrics=[own("loss/total", 6, shape=())],
+    )
+
+
+@pytest.mark.parametrize("count", [1, 3])
+class TestOfReplicas:
+    def test_what_is_the_same_is_kept_once(self, count):
+        states = on_workers(
+            count, lambda own: training_state.collect(model_of(own, differing=0), own, ALL)
+        )
+        for state in states:
+            assert [len(array.copies) for array in state] == [1] * 6
+        assert [(array.section, array.path) for array in states[0]] == [
+            ("model", "kernel"),
+            ("model", "moving_mean"),
+            ("optimizer", "iteration"),
+            ("optimizer", "momentum"),
+            ("rule", "rule_state/steps"),
+            ("metrics", "loss/total"),
+        ]
+
+    def test_what_differs_is_kept_for_each_replica_in_their_order(self, count):
+        states = on_workers(count, lambda own: training_state.collect(model_of(own), own, ALL))
+        for state in states:
+            copies = {array.path: array.copies for array in state}
+            for path, seed, shape in ("moving_mean", 200, (2, 3)), ("loss/total", 600, ()):
+                actual = [bits_of(copy) for copy in copies[path]]
+                expected = [numbers(seed + i, shape=shape) for i in range(DEVICES * count)]
+                assert actual == [bits_of(each) for each in expected], path
+            assert len(copies["momentum"]) == DEVICES * count
+            assert copies["momentum"][0].dtype == ml_dtypes.bfloat16
+            assert len(copies["kernel"]) == 1
+
+    def test_comes_back_on_each_replica(self, count):
+        def save_and_restore(workers):
+            model = model_of(workers)
+            state = training_state.collect(model, workers, ALL)
+            expected = model.state()
+            other = model_of(workers, differing=0)
+            assert other.state() != expected
+            training_state.check(other, state, "x")
+            training_state.assign(other, workers, state, ALL)
+            return other.state() == expected
+
+        assert all(on_workers(count, save_and_restore))
+
+
+def test_bits_count_and_not_numbers(recwarn):
+    nan, other_nan = np.array([0x7FC00000, 0x7FC00001], "uint32").view("float32")
+    model = FakeModel(
+        [
+            FakeVariable("zeros", np.float32(0.0), np.float32(-0.0)),
+            FakeVariable("same", nan, nan),
+            FakeVariable("nans", nan, other_nan),
+        ],
+        replicas=2,
+    )
+    (state,) = on_workers(1, lambda own: training_state.collect(model, own, ["model"]))
+    assert [len(array.copies) for array in state] == [2, 1, 2]
+
+
+@pytest.mark.parametrize("copies", [3, 4])
+def test_another_number_of_replicas_takes_turns(copies):
+    """Replica r takes the copy r modulo their number: here of two workers with two replicas."""
+    arrays = [Array("model", "own", [np.full(2, float(i)) for i in range(copies)])]
+
+    def restored(workers):
+        model = FakeModel([FakeVariable("own", np.zeros(2), np.zeros(2))], 4)
+        training_state.assign(model, workers, arrays, ["model"])
+        return [each[0] for each in model.variables[0].numpy()]
+
+    assert np.ravel(on_workers(2, restored)).tolist() == [i % copies for i in range(4)]
+
+
+class TestOfAnotherModel:
+    def model(self, **more):
+        return FakeModel(
+            [FakeVariable("dense_7/kernel", np.zeros((2, 3), "float32"))],
+            slots=[FakeVariable("momentum", np.zeros(3, "float32"))],
+            **more,
+        )
+
+    def arrays(self, kernel=(2, 3), slots=((3,),)):
+        of_slots = [Array("optimizer", "momentum", [np.ones(s, "float32")]) for s in slots]
+        return [Array("model", "dense/kernel", [np.ones(kernel, "float32")]), *of_slots]
+
+    def test_names_may_differ_as_they_count_layers(self):
+        training_state.check(self.model(), self.arrays(), "x")
+
+    @pytest.mark.parametrize(
+        ("arrays", "message"),
+        [
+            ({"kernel": (3, 2)}, r"another model.*float32\[2,3\] dense_7.*float32\[3,2\] dense/"),
+            ({"slots": []}, r"another optimizer\. Expected: float32\[3\] momentum. Received: none"),
+            (
+                {"slots": [(3,), (1,)]},
+                r"another optimizer\. Expected: none. Received: float32\[1\]",
+            ),
+        ],
+    )
+    def test_is_refused_by_the_files_name(self, arrays, message):
+        with pytest.raises(ValueError, match=rf"the file is the backup of {message}"):
+            training_state.check(self.model(), self.arrays(**arrays), "the file")
+
+    @pytest.mark.parametrize("section", ["rule", "metrics"])
+    def test_what_can_be_done_without_starts_anew(self, section):
+        options = {"rule": "rule_state", "metrics": "metrics"}
+        model = self.model(**{options[section]: [FakeVariable("own", np.zeros(2))]})
+        arrays = [*self.arrays(), Array(section, "own", [np.ones(3)])]
+        with pytest.warns(UserWarning, match="anew|remaining batches"):
+            on_workers(1, lambda own: training_state.assign(model, own, arrays, ALL))
+        restored = on_workers(1, lambda own: training_state.collect(model, own, [section]))
+        np.testing.assert_array_equal(restored[0][0].copies[0], np.zeros(2))
+        np.testing.assert_array_equal(model.variables[0].numpy()[0], 1)
+
+    def test_metrics_of_another_number_of_replicas_start_anew(self):
+        metrics = [FakeVariable("total", np.zeros(()))]
+        model = self.model(metrics=metrics)
+        arrays = [*self.arrays(), Array("metrics", "total", [np.ones(())] * 2)]
+        with pytest.warns(UserWarning, match="another number of replicas"):
+            on_workers(1, lambda own: training_state.assign(model, own, arrays, ["metrics"]))
+        assert metrics[0].numpy() == [0]
+
+    def test_what_the_model_has_not_is_left_out_silently(self, recwarn):
+        arrays = [*self.arrays(), Array("rule", "own", [np.ones(3)])]
+        on_workers(1, lambda own: training_state.assign(self.model(), own, arrays, ALL))
+        assert not list(recwarn)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_worker_0_shares_epoch_and_every_bit(count):
+    def shared(workers):
+        model = model_of(workers)
+        model.variables.append(FakeVariable("flags", *[np.array([workers.rank == 0])] * DEVICES))
+        model.variables.append(FakeVariable("none", *[np.zeros([0, 3], "int32")] * DEVICES))
+        expected = [variable.numpy()[0] for variable in model.variables]
+        keras_seam.set_initial_epoch(model, 5 if workers.rank == 0 else 0)
+        training_state.share(model, workers)
+        held = [[bits_of(copy) for copy in variable.numpy()] for variable in model.variables]
+        return keras_seam.initial_epoch(model), [bits_of(each) for each in expected], held
+
+    outcomes = on_workers(count, shared)
+    _, of_first, _ = outcomes[0]
+    for epoch, _, held in outcomes:
+        assert epoch == 5
+        assert held == [[bits] * DEVICES for bits in of_first]

@@ -1,0 +1,88 @@
+"""What a `keras.callbacks.CallbackList` calls instead of a `BackupAndRestore`.
+
+    [RestoreFirst, all other callbacks, SaveLast]
+
+A backup is restored before any other callback's `on_train_begin`. It is taken after all others
+have been called, so that it holds what they change, such as a learning rate; on one worker as on
+several. `workers.callbacks` puts the two around a list.
+"""
+
+import keras
+
+from tf_adasum.backup.training_backup import TrainingBackup
+from tf_adasum.seams import keras as keras_seam
+
+
+class BackupArguments(keras.callbacks.BackupAndRestore):
+    """A `BackupAndRestore` that has arguments alone; the list takes it out and calls the driver."""
+
+    def on_train_begin(self, logs=None):
+        """Refuse to be called."""
+        raise RuntimeError(
+            f"{type(self).__name__} backs up within a keras.callbacks.CallbackList, as `fit` makes "
+            "one: in a custom loop call the methods of keras.callbacks.CallbackList([backup], "
+            "model=model) instead of its own."
+        )
+
+
+class RestoreFirst(keras.callbacks.Callback):
+    """Goes on from a backup, before all other callbacks.
+
+    Args:
+        workers: the `Workers`.
+        backups: list of this worker's `BackupAndRestore`s.
+        calling: the `keras.callbacks.CallbackList`.
+
+    Attributes:
+        backup: the `TrainingBackup`, from the beginning of the training on; None without one.
+    """
+
+    def __init__(self, workers, backups, calling):
+        super().__init__()
+        self.workers, self._backups, self._calling = workers, backups, calling
+        self.backup = None
+
+    def on_train_begin(self, logs=None):
+        """Agree on the backup of this training and restore what it holds."""
+        self.backup = TrainingBackup.agreed(self._backups, self.workers)
+        if self.backup:
+            self.backup.begin(self.model)
+            if self.backup.saves_within_epochs:
+                keras_seam.call_in_order(self._calling)
+
+    def on_epoch_begin(self, epoch, logs=None):
+        """Restore the metrics of an epoch that was interrupted."""
+        if self.backup:
+            self.backup.begin_epoch(self.model, epoch)
+
+
+class SaveLast(keras.callbacks.Callback):
+    """Takes the backups, after all other callbacks.
+
+    Args:
+        first: the `RestoreFirst` of the same list.
+    """
+
+    def __init__(self, first):
+        super().__init__()
+        self.first = first
+
+    def on_epoch_begin(self, epoch, logs=None):
+        """Restore what other callbacks have changed in an epoch that was interrupted."""
+        if self.first.backup:
+            self.first.backup.begin_batches(self.model)
+
+    def on_train_batch_end(self, batch, logs=None):
+        """Save after every `save_freq` batches."""
+        if self.first.backup:
+            self.first.backup.end_batch(self.model, batch)
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Save after every epoch."""
+        if self.first.backup:
+            self.first.backup.end_epoch(self.model, epoch)
+
+    def on_train_end(self, logs=None):
+        """Remove the backups."""
+        if self.first.backup:
+            self.first.backup.end(self.model)
