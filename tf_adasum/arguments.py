@@ -18,7 +18,7 @@ def is_number(
     at_most: float = math.inf,
     below: float = math.inf,
 ) -> bool:
-    """Say whether a value is a finite real number within bounds.
+    """Whether a value is a finite real number within bounds.
 
     Args:
         value: Anything.
@@ -59,7 +59,7 @@ def check_number(name: str, value: Any, expected: str, **bounds: float) -> None:
 
 
 def is_count(value: Any, at_least: int = 1) -> bool:
-    """Say whether a value is an int, 1 or more unless another bound is given.
+    """Whether a value is an int, 1 or more unless another bound is given.
 
     Example:
         >>> is_count(3), is_count(3.0), is_count(True), is_count(0)

@@ -17,7 +17,7 @@ UNFINISHED = ".unfinished-"
 
 
 def is_local(path: str | os.PathLike) -> bool:
-    """Say whether a path is in this machine's file system, and no URL such as "gs://…".
+    """Whether a path is in this machine's file system, and no URL such as "gs://…".
 
     Example:
         >>> is_local("/tmp/model.keras"), is_local("gs://bucket/model.keras")
@@ -28,7 +28,7 @@ def is_local(path: str | os.PathLike) -> bool:
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike) -> Iterator[str]:
-    """Context that yields the path to write to, and moves the file to `path` at its end.
+    """Yield the path to write to, and move the file to `path` at the end of the block.
 
     If writing fails, nothing is left behind and `path` is as it was. If the process is killed, a
     file whose name begins with `UNFINISHED` may be left beside it.

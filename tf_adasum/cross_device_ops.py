@@ -138,8 +138,8 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
 
     def leaves_one_gradient_alone(self, options: tensorflow_seam.GradientReduction) -> bool:
         """Whether combining the gradients of a single replica changes nothing."""
-        reductions = options.reductions
-        is_measured = reductions is not None and reductions.measures_orthogonality
+        state = options.state
+        is_measured = state is not None and state.measures_orthogonality
         rule = self.scheme.rule
         return is_own(rule) and rule.works_in_levels and not is_measured
 
@@ -171,8 +171,8 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
     def _application(
         self, options: tensorflow_seam.GradientReduction, local: int
     ) -> RuleApplication | None:
-        if options.reductions is not None:
-            return options.reductions.application(options.indices, local)
+        if options.state is not None:
+            return options.state.application(options.indices, local)
         if self.scheme.whole_rule.initial_state(1, self.replicas):
             raise ValueError(
                 f"The rule {self.scheme.rule!r} has a state: use a Keras optimizer, or reduce with "
@@ -181,7 +181,7 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
         return None
 
     def _group(self, local, options, stride, radix):
-        """The `CollectiveGroup` of a local replica and `radix - 1` others, `stride` apart."""
+        """Return the `CollectiveGroup` of a local replica and `radix - 1` more, `stride` apart."""
         replica = self._first_replica + local
         if (stride, radix) == (1, self.replicas):
             collectives = self.collectives(options)[local]
@@ -199,7 +199,7 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
         return self.part(local, kind * self.replicas + first, radix, options)
 
     def _members_of_ranks(self, options, stride, radix):
-        """For each local replica which member of its group has which rank.
+        """Return for each local replica which member of its group has which rank.
 
         All workers find it out at the same time, when they trace the first exchange that needs it.
         """
@@ -213,8 +213,8 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
 
 
 def _keep(options, application, local):
-    if options.reductions is not None:
-        options.reductions.keep(application, options.indices, local)
+    if options.state is not None:
+        options.state.keep(application, options.indices, local)
 
 
 def _copy_to(device, tensors):

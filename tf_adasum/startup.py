@@ -45,9 +45,9 @@ def checked_options(
 def options_of_collectives(
     options: tensorflow_seam.CommunicationOptions,
 ) -> tensorflow_seam.CommunicationOptions:
-    """Return the options without a timeout, for which TensorFlow keeps a thread per collective.
+    """Return the options without the timeout: with one TensorFlow keeps a thread per collective.
 
-    `Watch` bounds the wait with one thread for all.
+    `Watch` bounds the wait with one thread for all of them.
     """
     return tensorflow_seam.CommunicationOptions(
         bytes_per_pack=options.bytes_per_pack, implementation=options.implementation
@@ -86,7 +86,7 @@ def start(
     devices: tuple[str, ...],
     cross_device_ops: Callable,
 ) -> tuple[tensorflow_seam.GradientAggregatingExtended, watch.Watch | watch.NoWatch]:
-    """Bring the workers together and make what a strategy does behind its public face.
+    """Bring the workers together, start TensorFlow, and return the strategy's `extended`.
 
     Args:
         strategy: the strategy that is being made.
@@ -127,7 +127,7 @@ def start(
             tensorflow_seam.first_replica(extended),
             tensorflow_seam.CommunicationOptions(timeout_seconds=remaining),
         )
-        if collectives.counters and isinstance(watching, watch.Watch):
+        if collectives.counters is not None:
             watching.started(collectives.counters.read, tensorflow_seam.abort_collectives)
         _leave_progress_bars_to_the_first_worker(tasks)
     return extended, watching

@@ -85,9 +85,11 @@ class AdasumMirroredStrategy(
     Raises:
         ValueError: before any communication, for an unknown rule or one that returns the wrong
             shape, devices that do not exist or repeat, a TF_CONFIG that is no JSON or lacks this
-            task, a plan that is no factorization of N or not for this rule, hosts of different
-            size, or workers that differ in their rule, plan or number of devices.
-        RuntimeError: on several workers, if TensorFlow has run an operation already.
+            task, a plan that is no factorization of N or not for this rule, or hosts of different
+            size; when the workers meet, if they differ in their settings or in their versions of
+            tf_adasum, TensorFlow or Keras.
+        RuntimeError: on several workers, if TensorFlow has run an operation already; if Keras runs
+            on another backend than TensorFlow.
         OSError: if another process uses this worker's port.
         TimeoutError: naming the workers that did not start in time.
         tf_adasum.WorkerLostError: naming a worker that has ended meanwhile.
@@ -118,7 +120,6 @@ class AdasumMirroredStrategy(
     ):
         self._aggregation = rules.get(aggregation)
         action = nonfinite_gradients.checked(on_nonfinite)
-        keras_seam.install()
         worker_callbacks.install()
         tensorflow_seam.hooks.install()
         options = startup.checked_options(communication_options)
@@ -179,7 +180,7 @@ class AdasumMirroredStrategy(
     def gradient_reduction_of(
         self, variables: Sequence[typing.Any]
     ) -> tensorflow_seam.GradientReduction | None:
-        """Return `gradient_reduction` for the gradients of some variables.
+        """Return `gradient_reduction` for the gradients of some variables; None with rule `Mean`.
 
         For rules that have a state or whose granularity needs the variables' paths. Call it once,
         before the training loop, and reduce the gradients of all these variables in this order.
@@ -201,20 +202,14 @@ class AdasumMirroredStrategy(
             raise ValueError(
                 f"`variables` must be a list of Keras variables. Received: variables={variables!r}"
             )
-        if self.gradient_reduction is None:
+        marker = self.gradient_reduction
+        if marker is None:
             return None
         paths = [keras_seam.path_of(variable) for variable in variables]
-        return self.gradient_reduction.of(self.aggregation_state(paths), range(len(paths)))
+        return marker.of(self.aggregation_state(paths), range(len(paths)))
 
     def aggregation_state(self, paths: Sequence[str]) -> AggregationState:
-        """Make what outlives the reductions of the gradients of some variables.
-
-        Args:
-            paths: list of str, the variables' paths, in the order in which gradients are numbered.
-
-        Raises:
-            ValueError: if the rule's granularity does not fit the paths.
-        """
+        """See `GradientAggregatingStrategy.aggregation_state`."""
         with self.scope():
             return AggregationState(self._scheme, paths)
 
@@ -249,8 +244,8 @@ class AdasumMirroredStrategy(
         """Call a function in each replica: `tf.distribute.Strategy.run`.
 
         A replica without rows, after a last batch that did not suffice for all, contributes zeros
-        instead of its gradients. That is one whose first argument with a batch axis of unknown
-        length has no rows.
+        instead of its gradients. Its rows are those of the first argument with a batch axis of
+        unknown length, or in eager code of the first with a batch axis.
         """
         try:
             return super().run(self._empty_replicas.noting(fn), args, kwargs, options)
@@ -274,8 +269,8 @@ class AdasumMirroredStrategy(
         """Return a context manager for what all workers do together, such as a training loop.
 
         `fit`, `evaluate` and `predict` are in one already. An exception that leaves it is told to
-        the other workers, which would wait for this one. And keys of collectives are used again,
-        of which TensorFlow keeps 1.6 kB each; do not catch errors of collectives inside of it.
+        the other workers, which would wait for this one. Keys of collectives are used again inside
+        of it, because TensorFlow keeps 1.6 kB for each. Do not catch errors of collectives there.
 
         Raises:
             tf_adasum.WorkerLostError: where TensorFlow has raised because of another worker.
@@ -294,7 +289,7 @@ class AdasumMirroredStrategy(
                 yield
 
     def watching(self) -> contextlib.AbstractContextManager[None]:
-        """As `working_together`, but for a single step: keys of collectives are TensorFlow's."""
+        """Return a context manager like `working_together`, for one step: it reuses no keys."""
         return self._watch.call(tensorflow_seam.may_come_from_another_worker)
 
     def check_replicas(self, variables: Sequence[typing.Any] | None = None) -> None:

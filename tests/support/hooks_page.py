@@ -18,6 +18,7 @@ def registries():
     """Return the registries of the stack that is installed."""
     from tf_adasum.seams import keras as keras_seam
     from tf_adasum.seams import tensorflow as tensorflow_seam
+    from tf_adasum.workers import callbacks  # noqa: F401 - has a hook of its own
 
     return [keras_seam.hooks, tensorflow_seam.hooks]
 

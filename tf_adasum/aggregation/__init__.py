@@ -125,7 +125,7 @@ def combine(
 
 
 def _gram(level: Level, rows: Sequence[tuple[tf.Tensor, Any]], is_needed: bool) -> tf.Tensor:
-    """The Gram matrices of one plan's pieces; zeros where no rule asks."""
+    """Return the Gram matrices of one plan's pieces; zeros where no rule asks."""
     if is_needed:
         return level.complete(tf.add_n([ops.segment_gram(*piece) for piece in rows]))
     rows_RW, segments = rows[0]
@@ -140,7 +140,7 @@ def _gathered(plan: AnyPlan, vector: tf.Tensor) -> tf.Tensor:
 
 
 def _dense_or_sparse_everywhere(gradients: Sequence[Sequence[Any]]) -> list[list[Gradient]]:
-    """Tensors, and slices of tensors; what one replica here has dense is dense on all of them."""
+    """Return tensors, and slices of them; what one replica here has dense is dense on all."""
     are_sparse = [
         all(isinstance(gradient, tf.IndexedSlices) for gradient in of_replicas)
         for of_replicas in zip(*gradients, strict=True)

@@ -189,7 +189,7 @@ class CollectiveExchange:
     def _radices(
         self, size: int, segments: int, is_whole: bool
     ) -> list[tuple[int, AggregationRule]]:
-        """The radix and the rule of each level, for a bucket of `size` bytes."""
+        """Return the radix and the rule of each level, for a bucket of `size` bytes."""
         rule, averaged = self.scheme.rule, self.scheme.averaged
         across = self.scheme.replicas // averaged
         if is_whole or across == 1:

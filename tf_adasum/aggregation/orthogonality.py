@@ -26,7 +26,7 @@ def squared_lengths(gram_SRR: tf.Tensor, averaged: int = 1) -> tuple[tf.Tensor, 
 
 
 def orthogonality(combined_V: tf.Tensor, separate_V: tf.Tensor) -> tf.Tensor:
-    """``‖adasum(g_1 … g_R)‖² / Σ_i ‖g_i‖²`` of each variable, and of all of them together.
+    """Return ``‖adasum(g_1 … g_R)‖² / Σ_i ‖g_i‖²`` of each variable, and of all of them together.
 
     1 where all gradients are orthogonal, 1/R where all are the same; below that where they point
     apart, NaN where all are zero.

@@ -115,7 +115,7 @@ class RuleApplication:
 
 
 def _numbered(groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The groups in the order in which they appear, and for each segment its place among them."""
+    """Return the groups in order of appearance, and for each segment its place among them."""
     found: dict[int, int] = {}
     position = [found.setdefault(group, len(found)) for group in groups.tolist()]
     return np.array(list(found)), np.array(position)

@@ -114,7 +114,7 @@ class Scheme:
 
 
 def _short(text: str) -> str:
-    """A text that fits into a line; what is cut off is still compared."""
+    """Return a text that fits into a line; what is cut off is still compared."""
     if len(text) <= LONGEST_TERM:
         return text
     return f"{text[:LONGEST_TERM]}… sha256 {hashlib.sha256(text.encode()).hexdigest()}"

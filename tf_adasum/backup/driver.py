@@ -14,7 +14,7 @@ from tf_adasum.seams import keras as keras_seam
 
 
 class BackupArguments(keras.callbacks.BackupAndRestore):
-    """A `BackupAndRestore` that has arguments alone; the list takes it out and calls the driver."""
+    """A `BackupAndRestore` that only holds its arguments: the list calls the driver instead."""
 
     def on_train_begin(self, logs=None):
         """Refuse to be called."""
@@ -26,7 +26,7 @@ class BackupArguments(keras.callbacks.BackupAndRestore):
 
 
 class RestoreFirst(keras.callbacks.Callback):
-    """Goes on from a backup, before all other callbacks.
+    """The callback that goes on from a backup, before all others.
 
     Args:
         workers: the `Workers`.
@@ -57,7 +57,7 @@ class RestoreFirst(keras.callbacks.Callback):
 
 
 class SaveLast(keras.callbacks.Callback):
-    """Takes the backups, after all other callbacks.
+    """The callback that takes the backups, after all others.
 
     Args:
         first: the `RestoreFirst` of the same list.
@@ -68,7 +68,7 @@ class SaveLast(keras.callbacks.Callback):
         self.first = first
 
     def on_epoch_begin(self, epoch, logs=None):
-        """Restore what other callbacks have changed in an epoch that was interrupted."""
+        """Undo what other callbacks changed as an epoch that was interrupted began again."""
         if self.first.backup:
             self.first.backup.begin_batches(self.model)
 
@@ -78,11 +78,11 @@ class SaveLast(keras.callbacks.Callback):
             self.first.backup.end_batch(self.model, batch)
 
     def on_epoch_end(self, epoch, logs=None):
-        """Save after every epoch."""
+        """Save after every epoch, where `save_freq` is "epoch"."""
         if self.first.backup:
             self.first.backup.end_epoch(self.model, epoch)
 
     def on_train_end(self, logs=None):
-        """Remove the backups."""
+        """End the backups of this training: remove them, where `delete_checkpoint` says so."""
         if self.first.backup:
             self.first.backup.end(self.model)

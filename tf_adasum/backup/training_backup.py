@@ -89,10 +89,7 @@ class TrainingBackup:
                 "BackupAndRestore needs a model that is built before `fit`: give it an Input, or "
                 f"call it on a batch. Received: {model.name!r}, which is not built"
             )
-        optimizer = model.optimizer
-        if optimizer is not None and not keras_seam.is_built(optimizer):  # in a custom loop
-            with model.distribute_strategy.scope():
-                optimizer.build(model.trainable_variables)
+        training_state.build_optimizer(model)
         self._batches_since, self._resumed = 0, None
         backup = self._newest()
         if backup is not None:

@@ -51,6 +51,14 @@ def collect(model, workers, sections):
     ]
 
 
+def build_optimizer(model):
+    """Make the optimizer's variables if it has none, as in a custom loop: `fit` has made them."""
+    optimizer = model.optimizer
+    if optimizer is not None and not keras_seam.is_built(optimizer):
+        with model.distribute_strategy.scope():
+            keras_seam.build(optimizer, model.trainable_variables)
+
+
 def _of_all_workers(workers, local, differ):
     """Return every replica's copy of each variable that differs."""
     own = [copies for copies, differs in zip(local, differ, strict=True) if differs]
@@ -161,19 +169,19 @@ def _variables(model, section):
         return list(model.metrics_variables)
     if section == "optimizer":
         return keras_seam.all_variables(model.optimizer) if model.optimizer else []
-    state = keras_seam.reductions_of(model.optimizer)
+    state = keras_seam.aggregation_state_of(model.optimizer)
     return list(state.rule_state.of_name.values()) if state and state.rule_state else []
 
 
 def _local_copies(model, variable):
-    """The `tf.Variable` of each local replica."""
+    """Return the `tf.Variable` of each local replica."""
     return model.distribute_strategy.experimental_local_results(
         keras_seam.tensorflow_variable(variable)
     )
 
 
 def _kind(value):
-    """Dtype and shape, without blanks."""
+    """Return dtype and shape as a str without blanks."""
     return f"{tf.as_dtype(value.dtype).name}[{','.join(map(str, value.shape))}]"
 
 

@@ -14,7 +14,7 @@ from tf_adasum.workers import callbacks as worker_callbacks
 
 
 class BackupAndRestore(BackupArguments):
-    """Backs up all that a training consists of, and goes on from there when `fit` is called again.
+    """Callback that backs up all that a training consists of; the next `fit` goes on from there.
 
     It differs from `keras.callbacks.BackupAndRestore` in this:
 

@@ -14,7 +14,7 @@ from tf_adasum.seams import keras as keras_seam
 
 @keras.saving.register_keras_serializable("tf_adasum")
 class ElasticScale(keras.callbacks.Callback):
-    """Changes AdaScale's S at the beginning of an epoch, and the dataset with it.
+    """Callback that changes AdaScale's S at the beginning of an epoch, and the dataset with it.
 
     Args:
         schedule: dict from epochs, counted from 0, to the S from then on, ``{0: 1, 10: 4}``; or a
@@ -132,7 +132,7 @@ class ElasticScale(keras.callbacks.Callback):
 
     def on_train_end(self, logs=None):
         """Leave the progress bar of the next training alone."""
-        keras_seam.expect(self.model)
+        keras_seam.expect_as_asked(self.model)
 
     def get_config(self) -> dict[str, typing.Any]:
         """Return the constructor's arguments; functions are saved by their registered names."""

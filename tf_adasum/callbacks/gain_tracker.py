@@ -16,7 +16,7 @@ if typing.TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable("tf_adasum")
 class GainTracker(StepTracker):
-    """Puts AdaScale's gain ratio and estimates into the logs, and keeps them.
+    """Callback that puts AdaScale's gain ratio and estimates into the logs, and keeps them.
 
     They are in `logs`, hence in History, CSVLogger, TensorBoard and the progress bar; loggers come
     after this callback in the list:

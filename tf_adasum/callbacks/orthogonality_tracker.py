@@ -16,7 +16,7 @@ if typing.TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable("tf_adasum")
 class OrthogonalityTracker(StepTracker):
-    """Measures the orthogonality of the replicas' gradients, per variable and overall.
+    """Callback that measures how orthogonal the replicas' gradients are, per variable and overall.
 
     It is ``‖adasum(g_1 … g_N)‖² / Σ_i ‖g_i‖²``: 1 where the gradients of all replicas are
     orthogonal and Adasum adds them, 1/N where they are the same and it averages, and less where
@@ -69,22 +69,22 @@ class OrthogonalityTracker(StepTracker):
         if self.model.built:
             with self.model.distribute_strategy.scope():
                 keras_seam.build(self.model.optimizer, self.model.trainable_variables)
-        reductions = keras_seam.reductions_of(self.model.optimizer)
-        if reductions is None:
+        state = keras_seam.aggregation_state_of(self.model.optimizer)
+        if state is None:
             raise ValueError(
                 "OrthogonalityTracker needs a model that was compiled under an "
                 "AdasumMirroredStrategy, with another rule than 'mean' (TensorFlow's own "
                 "all-reduce, which has no inner products)."
             )
-        self._reductions = reductions
-        self.paths = reductions.paths
+        self._state = state
+        self.paths = state.paths
         with self.model.distribute_strategy.scope():
-            reductions.measure_orthogonality()
+            state.measure_orthogonality()
         self.model.make_train_function(force=True)
 
     def measure(self) -> np.ndarray | None:
         """Read the values; None before the first reduction."""
-        values = self._reductions.orthogonality.numpy()
+        values = self._state.orthogonality.numpy()
         return values if np.isfinite(values).any() else None
 
     def on_train_batch_end(self, batch, logs=None):
@@ -105,7 +105,7 @@ class OrthogonalityTracker(StepTracker):
 
     def on_train_end(self, logs=None):
         """Take the measurement out of the training step."""
-        self._reductions.stop_measuring_orthogonality()
+        self._state.stop_measuring_orthogonality()
         self.model.train_function = None  # `fit` makes a new one
 
     def draw(self, axes: Axes) -> None:

@@ -13,7 +13,7 @@ from tf_adasum.seams.base_strategy import GradientAggregatingStrategy
 
 @keras.saving.register_keras_serializable("tf_adasum")
 class ReplicaCheck(keras.callbacks.Callback):
-    """Compares the weights of all replicas on all workers, bit for bit, every so often.
+    """Callback that compares all replicas' weights on all workers, bit for bit, every so often.
 
     `fit` on several workers makes this check once, when training starts. It costs a pass over the
     weights and a collective of a few bytes: about 0.05 s for 25 million parameters and a replica.

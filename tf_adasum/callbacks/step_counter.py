@@ -2,7 +2,7 @@
 
 
 class StepCounter:
-    """Counts steps: calls of the training function.
+    """A counter of steps: calls of the training function.
 
     Args:
         every: int, how many steps are between two times.

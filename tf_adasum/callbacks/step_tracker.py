@@ -15,7 +15,7 @@ if typing.TYPE_CHECKING:
 
 
 class StepTracker(keras.callbacks.Callback):
-    """Calls `measure` every `every` steps, and keeps what it returns.
+    """Callback that calls `measure` every `every` steps, and keeps what it returns.
 
     Args:
         every: int, steps (calls of the training function) between two measurements. Defaults to 1.

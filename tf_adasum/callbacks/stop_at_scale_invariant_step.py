@@ -14,7 +14,7 @@ from tf_adasum.seams import keras as keras_seam
 
 @keras.saving.register_keras_serializable("tf_adasum")
 class StopAtScaleInvariantStep(keras.callbacks.Callback):
-    """Stops training when AdaScale's scale-invariant step τ has reached a total.
+    """Callback that stops training when AdaScale's scale-invariant step τ has reached a total.
 
     τ is the same on all replicas, so all workers stop after the same step; pass it on all. Give
     `fit` as many epochs as S = 1 would need. The progress bar shows how many steps and epochs are
@@ -76,4 +76,4 @@ class StopAtScaleInvariantStep(keras.callbacks.Callback):
 
     def on_train_end(self, logs=None):
         """Leave the progress bar of the next training alone."""
-        keras_seam.expect(self.model)
+        keras_seam.expect_as_asked(self.model)

@@ -263,7 +263,7 @@ class _Worker:
 
 
 class _Console:
-    """Writes whole lines to our stdout and stderr, one at a time."""
+    """What writes whole lines to our stdout and stderr, one at a time."""
 
     def __init__(self, events: queue.SimpleQueue):
         self._events = events

@@ -106,7 +106,7 @@ def pairwise_combine(
 
 
 def segment_gram(rows: Any, segments: Any, *, device: str | None = None) -> tf.Tensor:
-    """Inner products of all pairs of rows, segment by segment.
+    """Compute the inner products of all pairs of rows, segment by segment.
 
         gram[s, i, j] = Σ_{k in segment s} rows[i, k] · rows[j, k]
 
@@ -140,7 +140,7 @@ def segment_gram(rows: Any, segments: Any, *, device: str | None = None) -> tf.T
 def segment_weighted_sum(
     rows: Any, coefficients: Any, segments: Any, *, device: str | None = None
 ) -> tf.Tensor:
-    """Linear combination of the rows, segment by segment.
+    """Combine the rows linearly, segment by segment.
 
         combined[k] = Σ_i coefficients[s, i] · rows[i, k]      for k in segment s
 
@@ -177,7 +177,7 @@ def segment_weighted_sum(
 
 
 def backend(device: str | None = None) -> str:
-    """What the three operations run on.
+    """Return what the three operations run on.
 
     Args:
         device: A device, such as "CPU:0" or "/device:GPU:0". Defaults to the CPU.
@@ -197,7 +197,7 @@ def backend(device: str | None = None) -> str:
 
 
 def gram_relative_error(gram: tf.Tensor) -> float:
-    """What rounding leaves of `segment_gram` where it was computed.
+    """Return a bound on the rounding of `segment_gram` where it was computed.
 
     Args:
         gram: A result of `segment_gram`, or what was made of it on the same device.
@@ -221,12 +221,12 @@ def same_bits_everywhere(device: str) -> bool:
 
 
 def _library_for(device: str) -> types.ModuleType | None:
-    """The compiled ops for `device`, or `None` for stock TensorFlow."""
+    """Return the compiled ops for `device`, or `None` for stock TensorFlow."""
     return library.load(_device_type(device))
 
 
 def _implementation(tensor: tf.Tensor, device: str | None) -> types.ModuleType | None:
-    """The compiled ops for an operation on `tensor`, or `None` for stock TensorFlow."""
+    """Return the compiled ops for an operation on `tensor`, or `None` for stock TensorFlow."""
     if not tf.executing_eagerly() and _compiles_with_xla():
         return None
     return _library_for(_device_of(tensor, device))
@@ -280,7 +280,7 @@ def _rows_tensor(value: Any) -> tf.Tensor:
 
 
 def _segments_tensor(value: Any, element_count: int | None) -> tf.Tensor:
-    """`segments` as int64 offsets; checked as far as they and the number of elements are known."""
+    """Return `segments` as int64 offsets, checked as far as they and the elements are known."""
     is_typed = hasattr(value, "dtype")
     segments = tf.convert_to_tensor(value, dtype=None if is_typed else tf.int64)
     if segments.dtype != tf.int64:

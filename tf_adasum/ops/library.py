@@ -1,4 +1,4 @@
-"""Finds, checks and loads the compiled op, at its first use and never at import.
+"""The compiled op: found, checked and loaded at its first use, never at import.
 
 A compiled op fits exactly one TensorFlow. `_build_info.json`, written beside the library when it is
 built, names that TensorFlow; a library built for another one is not loaded. Without the library the
@@ -70,7 +70,7 @@ class OpLibrary:
         self._has_warned_about: set[str] = set()
 
     def load(self, device_type: str | None = "CPU") -> types.ModuleType | None:
-        """The module with the generated wrappers of the ops, or `None` for stock TensorFlow.
+        """Return the module with the wrappers of the ops, or `None` for stock TensorFlow.
 
         Args:
             device_type: What the ops are to run on, "CPU" or "GPU". On any other device it is stock
@@ -168,7 +168,7 @@ def load(device_type: str | None = "CPU") -> types.ModuleType | None:
 
 
 def status() -> Status:
-    """The state of the installed library; see `OpLibrary.status`.
+    """Return the state of the installed library; see `OpLibrary.status`.
 
     Example:
         >>> from tf_adasum.ops import library

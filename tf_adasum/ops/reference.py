@@ -27,9 +27,9 @@ ROUNDING_SLACK = 1 + 4 * float(np.finfo(np.float64).eps)
 
 
 def segment_gram(rows_RN: tf.Tensor, segments: tf.Tensor) -> tf.Tensor:
-    """Inner products of all pairs of rows: `gram[s, i, j] = <rows[i][s], rows[j][s]>`.
+    """Compute the inner products of all rows: `gram[s, i, j] = <rows[i][s], rows[j][s]>`.
 
-    Needs scratch memory for the largest segment of all rows in float64.
+    It needs scratch memory for the largest segment of all rows in float64.
 
     Args:
         rows_RN: [R, N], a floating type.
@@ -59,7 +59,7 @@ def segment_gram(rows_RN: tf.Tensor, segments: tf.Tensor) -> tf.Tensor:
 def segment_weighted_sum(
     rows_RN: tf.Tensor, coefficients_SR: tf.Tensor, segments: tf.Tensor
 ) -> tf.Tensor:
-    """Linear combination of the rows: `combined[s] = Σ_i coefficients[s, i] · rows[i][s]`.
+    """Combine the rows: `combined[s] = Σ_i coefficients[s, i] · rows[i][s]`.
 
     Args:
         rows_RN: [R, N], a floating type.
@@ -99,7 +99,7 @@ def segment_weighted_sum(
 
 
 def pairwise_combine(a: tf.Tensor, b: tf.Tensor, segments: tf.Tensor) -> tf.Tensor:
-    """Adasum of two tensors: `(1 - a·b / (2‖a‖²))·a + (1 - a·b / (2‖b‖²))·b` per segment.
+    """Return `(1 - a·b / (2‖a‖²))·a + (1 - a·b / (2‖b‖²))·b` per segment: Adasum of two tensors.
 
     Args:
         a: Any shape, a floating type.
@@ -149,7 +149,7 @@ def _with_rows(rows_RN: tf.Tensor) -> tf.Tensor:
 
 
 def _checked(segments: tf.Tensor, element_count: tf.Tensor) -> tf.Tensor:
-    """`segments`, once they are known to be offsets from 0 to `element_count`."""
+    """Return `segments`, once they are known to be offsets from 0 to `element_count`."""
     segments = tf.ensure_shape(segments, [None])
     checks = [
         tf.debugging.assert_equal(

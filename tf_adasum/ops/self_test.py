@@ -15,7 +15,7 @@ GRAM_TOLERANCES = {dtype: min(bound, 5e-6) for dtype, bound in TOLERANCES.items(
 
 
 def failures(device: str) -> list[str]:
-    """What is wrong with the operations on a device.
+    """Return what is wrong with the operations on a device.
 
     Args:
         device: A logical device, such as "/device:GPU:0".
@@ -51,7 +51,7 @@ def failures(device: str) -> list[str]:
 def _expected(
     rows_RN: np.ndarray, coefficients_SR: np.ndarray
 ) -> dict[str, tuple[np.ndarray, ...]]:
-    """The results in float64, each with the size of the terms that are added up in it."""
+    """Return the results in float64, each with the size of the terms that are added up in it."""
     gram, weighted_sum, combined = [], [], []
     for c_R, begin, end in zip(coefficients_SR, SEGMENTS, SEGMENTS[1:], strict=False):
         own_RW = rows_RN[:, begin:end]

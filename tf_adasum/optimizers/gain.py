@@ -106,6 +106,6 @@ def squared_norm(gradients: Sequence[tf.Tensor | tf.IndexedSlices]) -> tf.Tensor
 
 
 def _square(vector):
-    """‖v‖², float64 scalar; in training the same bits on all CPUs, as weights depend on it."""
+    """Return ‖v‖², float64 scalar; in training the same bits on all CPUs: weights depend on it."""
     segments = tf.stack([0, tf.size(vector, tf.int64)])
     return tf.cast(ops.segment_gram(vector[None], segments)[0, 0, 0], tf.float64)

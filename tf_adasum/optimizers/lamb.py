@@ -135,7 +135,7 @@ class LAMB(SelfDecayingOptimizer):
         }
 
     def exclude_from_weight_decay(self, var_list=None, var_names=None):
-        """Refuse: the constructor takes the exclusions, and saves them with the model."""
+        """Refuse: exclusions are arguments of the constructor, and saved with the model."""
         raise ValueError(
             "LAMB takes exclusions when it is made: LAMB(exclude_from_weight_decay=[regular "
             "expressions on variable paths]). Received: exclude_from_weight_decay("
@@ -173,7 +173,7 @@ class LAMB(SelfDecayingOptimizer):
             )
 
     def _add_moment(self, variable, name):
-        """Zeros beside a variable; in 16 bits β2 v + (1 - β2) g² would soon stay at v."""
+        """Make zeros beside a variable; in 16 bits β2 v + (1 - β2) g² would soon stay at v."""
         beside = keras_seam.tensorflow_variable(variable)
         with tf.distribute.get_strategy().extended.colocate_vars_with(beside):
             return self.add_variable(
@@ -217,13 +217,13 @@ class LAMB(SelfDecayingOptimizer):
 
 
 def _one_minus_power(beta, t):
-    """``1 - β^t`` in the dtype of β, rounded once."""
+    """Return ``1 - β^t`` in the dtype of β, rounded once."""
     power = tf.pow(tf.cast(beta, tf.float64), tf.cast(t, tf.float64))
     return tf.cast(1 - power, beta.dtype)
 
 
 def _trust_ratio(w, u):
-    """``‖w‖ / ‖u‖``, or 1 where one of them is 0."""
+    """Return ``‖w‖ / ‖u‖``, or 1 where one of them is 0."""
     w_norm, u_norm = (tf.sqrt(tf.reduce_sum(tf.square(x))) for x in (w, u))
     ratio = tf.math.divide_no_nan(w_norm, u_norm)
     return tf.where((w_norm > 0) & (u_norm > 0), ratio, tf.ones_like(ratio))

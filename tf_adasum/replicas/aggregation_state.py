@@ -1,9 +1,9 @@
 """State that outlives a reduction: variable groups, the rule's saved state, the orthogonality.
 
-Each optimizer has one `AggregationState`. The aggregation itself is pure: for every reduction it is
-lent a `RuleApplication` of tensors.
+Each optimizer has one `AggregationState`, as has each `strategy.gradient_reduction_of`. The
+aggregation itself is pure: for every reduction it is lent a `RuleApplication` of tensors.
 
-Shape legend: V variables, P groups, R replicas.
+Shape legend: V variables.
 """
 
 import base64
@@ -48,11 +48,11 @@ class RuleState(keras.layers.Layer):
 
     @property
     def of_name(self):
-        """dict from names to Keras variables."""
+        """The Keras variables, a dict by their names."""
         return self._of_name()
 
     def variables_of(self, local):
-        """Return dict from names to the `tf.Variable` on a local replica."""
+        """Return the `tf.Variable` on a local replica, a dict by their names."""
         strategy = tf.distribute.get_strategy()
         return {
             name: strategy.experimental_local_results(keras_seam.tensorflow_variable(variable))[

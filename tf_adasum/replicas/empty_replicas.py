@@ -58,7 +58,7 @@ class EmptyReplicas:
         return self._is_empty.get(replica())
 
     def is_empty_if_any(self):
-        """`is_empty`, as a tensor on all local replicas where it is not None on one of them."""
+        """Return `is_empty`, as a tensor on all local replicas unless it is None on each."""
         own = self.is_empty
 
         def any_of_local(strategy, is_known):

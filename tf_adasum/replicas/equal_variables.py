@@ -51,9 +51,9 @@ def shared_variables(model):
     if optimizer is not None:
         candidates += keras_seam.all_variables(optimizer)
     shared = [variable for variable in candidates if is_shared(variable)]
-    reductions = keras_seam.reductions_of(optimizer)
-    if reductions is not None and reductions.rule_state:
-        shared += reductions.rule_state.of_name.values()
+    state = keras_seam.aggregation_state_of(optimizer)
+    if state is not None and state.rule_state:
+        shared += state.rule_state.of_name.values()
     return shared
 
 
@@ -111,7 +111,7 @@ def check(strategy, variables=None):
 
 
 def _all_shared(strategy):
-    """The shared variables made under a strategy; None in the place of one that is gone here."""
+    """Return the shared variables made under a strategy; None for one that is gone here."""
     return [
         variable if variable is not None and is_shared(variable) else None
         for variable in strategy.extended.created_variables()
@@ -135,14 +135,14 @@ def _from_all_replicas(workers, numbers):
 
 
 def _digests(strategy, variable, local_replicas):
-    """The digest of each local replica's copy; a variable of no strategy has one copy for all."""
+    """Return the digests of the local replicas' copies; without a strategy all have one copy."""
     copies = strategy.experimental_local_results(variable)
     digests = [_digest(copy.numpy()) for copy in copies]
     return digests if len(digests) == local_replicas else digests[:1] * local_replicas
 
 
 def _digest(value):
-    """A number from 1 to 2^32 for the bytes of an array, its dtype and shape."""
+    """Return a number from 1 to 2^32 for the bytes of an array, its dtype and shape."""
     value = np.asarray(value)
     if value.dtype == object:  # strings
         value_bytes = np.frombuffer(repr(value.tolist()).encode(), np.uint8)

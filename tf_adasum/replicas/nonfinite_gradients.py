@@ -69,7 +69,7 @@ class NonFinite:
 
     @contextlib.contextmanager
     def passed(self):
-        """While active, nested optimizers skip the check: the outer one has made it."""
+        """Let nested optimizers skip the check within it: the outer one has made it."""
         self._passed.add(replica())
         try:
             yield
@@ -94,7 +94,7 @@ class NonFinite:
         return context.all_reduce("SUM", own)
 
     def leave_out(self, found_N, paths):
-        """Called in each replica, instead of a step: counts, or raises.
+        """Count, or raise; called in each replica, instead of a step.
 
         Args:
             found_N: what `find` has returned.

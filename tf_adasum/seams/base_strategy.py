@@ -94,7 +94,7 @@ class GradientAggregatingStrategy(abc.ABC):
 
     @abc.abstractmethod
     def watching(self) -> contextlib.AbstractContextManager[None]:
-        """As `working_together`, for a single step: collectives take new keys."""
+        """Return a context manager like `working_together`, for one step: it reuses no keys."""
 
     @abc.abstractmethod
     def check_model(self, model: typing.Any) -> None:

@@ -133,7 +133,7 @@ class Hooks:
         return add
 
     def install(self) -> None:
-        """Replace the functions; again is harmless.
+        """Replace the functions; a second call does nothing.
 
         Raises:
             AttributeError: naming a function that is not there.

@@ -120,7 +120,7 @@ class Watch:
 
     @contextlib.contextmanager
     def call(self, comes_from_others: Callable[[BaseException], bool]) -> Iterator[None]:
-        """Context of a call that all workers make, such as `fit`: tell the others of an exception.
+        """Tell the others of an exception in a call that all workers make, such as `fit`.
 
         Args:
             comes_from_others: function of an exception that says whether another worker may have
@@ -354,7 +354,7 @@ class NoWatch:
     @staticmethod
     @contextlib.contextmanager
     def call(comes_from_others: Callable[[BaseException], bool]) -> Iterator[None]:
-        """As `Watch.call`."""
+        """Do nothing: there is nobody to tell."""
         del comes_from_others
         yield
 

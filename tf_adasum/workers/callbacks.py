@@ -1,8 +1,8 @@
 """Callbacks on several workers: every worker passes the same list to `fit`, worker 0 alone writes.
 
 This changes the list that `keras.callbacks.CallbackList` calls, if the model belongs to an
-`AdasumMirroredStrategy` on more than one worker (with Keras 2, whose ModelCheckpoint and
-BackupAndRestore know several workers, the first two points are left to it):
+`AdasumMirroredStrategy` on more than one worker. (The ModelCheckpoint and BackupAndRestore of Keras
+2 know several workers: there these two are left alone.)
 
 * `ModelCheckpoint`, `CSVLogger` and `TensorBoard`, and their subclasses, stay on worker 0 and are
   left out on the others: several workers that write to one path destroy or lock each other's files.
@@ -45,13 +45,13 @@ from tf_adasum.workers.workers import Workers
 
 
 def install() -> None:
-    """Install the hook below, with all others into Keras; again is harmless."""
+    """Install the hooks into Keras, the one below among them; a second call does nothing."""
     keras_seam.install()
 
 
 @keras_seam.hooks.replaces(keras.callbacks.CallbackList, "set_model")
 def set_model(original, self, model):
-    """Let worker 0 alone write, all workers stop together, and backups hold what callbacks change.
+    """Arrange the list: worker 0 alone writes, all stop together, backups are taken last.
 
     It comes before callbacks get the model, when some of them write to their directory already.
     """
@@ -73,7 +73,7 @@ def arranged(
         calling: the list that calls them.
     """
     if any(isinstance(callback, driver.RestoreFirst) for callback in callbacks):
-        return list(callbacks)
+        return list(callbacks)  # arranged already
     workers = workers_of(model)
     backups = [one for one in callbacks if _is_driven(one, workers)]
     if workers.count == 1 and not backups:
@@ -93,7 +93,7 @@ def workers_of(model: keras.Model) -> Workers:
     strategy = getattr(model, "distribute_strategy", None)
     if isinstance(strategy, GradientAggregatingStrategy):
         return strategy.workers
-    return Workers(0, 1, gather=lambda own: own[None], add=lambda own: own)
+    return Workers(0, 1, gather=None, add=None)
 
 
 def _is_driven(callback, workers):
@@ -105,7 +105,7 @@ def _is_driven(callback, workers):
 
 
 class FirstCallback(keras.callbacks.Callback):
-    """Runs before the user's callbacks: asks whether worker 0 is going to restore.
+    """The callback before the user's: it asks whether worker 0 is going to restore.
 
     Args:
         workers: the `Workers`.
@@ -129,18 +129,15 @@ class FirstCallback(keras.callbacks.Callback):
         ]
 
     def on_train_begin(self, logs=None):
-        """Ask beforehand what, once restored, cannot be told from nothing."""
+        """Ask whether there is something to restore: once it is restored, one cannot tell."""
         found = any(tf.io.gfile.exists(callback.backup_dir) for callback in self._restoring)
         self.restores = self.workers.any(found)
-        optimizer = self.model.optimizer
-        if self.restores and optimizer is not None and not keras_seam.is_built(optimizer):
-            # `fit` has built it; in a custom loop BackupAndRestore would, on worker 0 alone.
-            with self.model.distribute_strategy.scope():
-                keras_seam.build(optimizer, self.model.trainable_variables)
+        if self.restores:  # in a custom loop BackupAndRestore would, on worker 0 alone
+            training_state.build_optimizer(self.model)
 
 
 class LastCallback(keras.callbacks.Callback):
-    """Runs after the user's callbacks: shares what was restored, compares, stops all together.
+    """The callback after the user's: it shares what was restored, compares, stops all together.
 
     Args:
         workers: the `Workers`.

@@ -28,8 +28,9 @@ class Workers:
         rank: this worker's. The one that writes files has rank 0.
         count: W.
         gather: function of this worker's int64 array ``[k]`` that returns those of all workers,
-            ``[W, k]``.
-        add: function of this worker's int64 array ``[k]`` that returns the sum over all workers.
+            ``[W, k]``; None for one worker.
+        add: function of this worker's int64 array ``[k]`` that returns the sum over all workers;
+            None for one worker.
 
     Example:
         >>> workers = tf_adasum.AdasumMirroredStrategy().workers
@@ -41,8 +42,8 @@ class Workers:
         self,
         rank: int,
         count: int,
-        gather: Callable[[np.ndarray], np.ndarray],
-        add: Callable[[np.ndarray], np.ndarray],
+        gather: Callable[[np.ndarray], np.ndarray] | None,
+        add: Callable[[np.ndarray], np.ndarray] | None,
     ):
         self.rank, self.count = rank, count
         self._gather, self._add = gather, add

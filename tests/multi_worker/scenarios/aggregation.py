@@ -133,10 +133,10 @@ def train_text_model(strategy, rule, optimizer="sgd", one_hot=False, epochs=2, t
 
 
 def rule_state(model):
-    reductions = getattr(model.optimizer, "gradient_reductions", None)
-    if reductions is None or reductions.rule_state is None:
+    state = getattr(model.optimizer, "gradient_reductions", None)
+    if state is None or state.rule_state is None:
         return {}
-    return {name: value.numpy() for name, value in reductions.rule_state.of_name.items()}
+    return {name: value.numpy() for name, value in state.rule_state.of_name.items()}
 
 
 def kinds_of_gradients(strategy):
@@ -283,10 +283,10 @@ def orthogonality_of_known_gradients(strategy, **options):
     use_rule(strategy, "adasum", **options)
     gradients = [g for g in known_gradients(strategy.num_replicas_in_sync) if g.dtype == tf.float32]
     paths = [f"variable{number}" for number in range(len(gradients))]
-    reductions = strategy.aggregation_state(paths)
+    state = strategy.aggregation_state(paths)
     with strategy.scope():
-        reductions.measure_orthogonality()
-    marker = strategy.gradient_reduction.of(reductions, range(len(paths)))
+        state.measure_orthogonality()
+    marker = strategy.gradient_reduction.of(state, range(len(paths)))
     reduction(strategy, gradients, marker)()
     expected = []
     for gradient in gradients:
@@ -294,7 +294,7 @@ def orthogonality_of_known_gradients(strategy, **options):
         vectors = means_of_neighbours(vectors, options.get("averaged", 1))
         expected.append([np.sum(oracle.adasum(vectors) ** 2), np.sum(vectors**2)])
     expected.append(np.sum(expected, axis=0))
-    return {"actual": reductions.orthogonality.numpy(), "lengths": expected}
+    return {"actual": state.orthogonality.numpy(), "lengths": expected}
 
 
 def custom_loop(strategy, built):

@@ -115,8 +115,8 @@ def backup_of(strategy, folder, plain=False, only_worker_0=False, **options):
 
 def state_of(strategy, model):
     """All variables on each local replica."""
-    reductions = keras_seam.reductions_of(model.optimizer)
-    rule_state = reductions.rule_state if reductions else None
+    state = keras_seam.aggregation_state_of(model.optimizer)
+    rule_state = state.rule_state if state else None
     variables = [*model.variables, *keras_seam.all_variables(model.optimizer)]
     variables += rule_state.of_name.values() if rule_state else []
     return {

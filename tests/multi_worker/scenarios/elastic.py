@@ -96,13 +96,13 @@ def change_replicas(strategy, kind, folder, saved_on, restored_on, forms):
             loss = fit(restored, epochs=2, callbacks=[*callbacks, begin]).history["loss"]
         said = [str(each.message) for each in caught if each.category is UserWarning]
         optimizer = restored.optimizer
-        reductions = keras_seam.reductions_of(optimizer)
+        state = keras_seam.aggregation_state_of(optimizer)
         results |= {
             f"{form} same": bool((begin.weights == saved).all()),
             f"{form} iterations": begin.iterations,
             f"{form} finite": bool(np.isfinite(loss).all()),
             f"{form} anew": sum("starts anew" in each for each in said),
             f"{form} scale": getattr(optimizer, "scale", 0.0),
-            f"{form} state": bool(reductions and reductions.rule_state),
+            f"{form} state": bool(state and state.rule_state),
         }
     return results

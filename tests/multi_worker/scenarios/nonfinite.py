@@ -110,9 +110,9 @@ class Stepping:
     def copies(self):
         """dict from names to all variables on each local replica, but those of loss scaling."""
         kept = [*self.variables, *keras_seam.all_variables(self.optimizer)]
-        reductions = keras_seam.reductions_of(self.optimizer)
-        if reductions is not None and reductions.rule_state:
-            kept += reductions.rule_state.variables
+        state = keras_seam.aggregation_state_of(self.optimizer)
+        if state is not None and state.rule_state:
+            kept += state.rule_state.variables
         local = self.strategy.experimental_local_results
         return {
             f"{index} {keras_seam.path_of(variable)}.{number}": copy

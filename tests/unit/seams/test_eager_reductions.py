@@ -34,7 +34,7 @@ class Unchanging(GradientCrossDeviceOps):
         return False
 
     def combine_gradients(self, gradients, options):
-        self.traced.append(getattr(options.reductions, "version", None))
+        self.traced.append(getattr(options.state, "version", None))
         return gradients
 
     def reduced(self, gradients, marker):
@@ -152,7 +152,7 @@ def test_the_state_of_a_rule_goes_with_its_marker(strategy):
     for share in (1.0, 0.5):
         combined = all_reduced(strategy, [tf.ones([3]), tf.ones([2])], marker)
         assert combined == [[share] * 3, [share] * 2]
-    state = weakref.ref(marker.reductions)
+    state = weakref.ref(marker.state)
     functions = of_strategy(strategy.extended)._functions
     assert [len(own) for own in functions.values()] == [1]
     del marker

@@ -118,7 +118,7 @@ class AdaCons(AggregationRule):
 
 
 def _shares(alpha_SR: tf.Tensor, norms_SR: tf.Tensor, error: float) -> tf.Tensor:
-    """``α / Σα``, or equal shares where Σα is no more than the rounding of G and the work of ε."""
+    """Return ``α / Σα``, or equal shares where Σα is only the rounding of G and the work of ε."""
     total_S1 = tf.reduce_sum(alpha_SR, axis=1, keepdims=True)
     # ε changes α by α ε/‖g‖, which is less than 2 α ε/(‖g‖ + ε) for gradients longer than ε.
     uncertain_SR = 8 * error * norms_SR + 2 * EPSILON * tf.abs(alpha_SR) / norms_SR

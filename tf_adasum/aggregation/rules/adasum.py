@@ -92,7 +92,7 @@ class Adasum(AggregationRule):
 
 
 def _combine(gram_SRR: tf.Tensor, p_SPR: tf.Tensor, q_SPR: tf.Tensor, error: float) -> tf.Tensor:
-    """One level of the tree: ``(1 - pq/(2pp)) p + (1 - pq/(2qq)) q`` for P pairs of nodes."""
+    """Return ``(1 - pq/(2pp)) p + (1 - pq/(2qq)) q`` for P pairs of nodes, a level of the tree."""
     pp, qq = (nodes.squared_norm(gram_SRR, node, error) for node in (p_SPR, q_SPR))
     pq = nodes.inner(gram_SRR, p_SPR, q_SPR)
     # sqrt(pp)·sqrt(pp) can fall short of pp, and adasum(p, p) has to be p to the last bit.

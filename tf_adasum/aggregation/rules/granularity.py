@@ -81,7 +81,7 @@ def groups(granularity: Granularity, paths: Sequence[str]) -> np.ndarray:
 
 
 def _name(granularity: Mapping[str, str], path: str) -> str | None:
-    """The name of a path's group; None where no pattern matches."""
+    """Return the name of a path's group; None where no pattern matches."""
     names = {group: p for p, group in granularity.items() if re.fullmatch(p, path)}
     if len(names) > 1:
         raise ValueError(

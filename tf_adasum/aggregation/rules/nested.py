@@ -82,7 +82,7 @@ def _combine(
     rule: AggregationRule,
     coefficients: Callable[[tf.Tensor], tf.Tensor],
 ) -> tf.Tensor:
-    """One level: every `radix` neighbours become one node."""
+    """Combine every `radix` neighbours into one node: one level."""
     count, replicas = nodes_SMR.shape[1:]
     error = ops.gram_relative_error(gram_SRR)
     gram_SMM = nodes.gram_of(gram_SRR, nodes_SMR, error)

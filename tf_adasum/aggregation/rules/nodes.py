@@ -10,12 +10,12 @@ import tensorflow as tf
 
 
 def inner(gram_SRR: tf.Tensor, p_SPR: tf.Tensor, q_SPR: tf.Tensor) -> tf.Tensor:
-    """``pᵀGq``, shape ``[S, P]``."""
+    """Return ``pᵀGq``, shape ``[S, P]``."""
     return tf.reduce_sum(tf.matmul(p_SPR, gram_SRR) * q_SPR, axis=-1)
 
 
 def squared_norm(gram_SRR: tf.Tensor, p_SPR: tf.Tensor, error: float) -> tf.Tensor:
-    """``pᵀGp``, shape ``[S, P]``, or zero where it is no more than the rounding of G.
+    """Return ``pᵀGp``, shape ``[S, P]``, or zero where it is no more than the rounding of G.
 
     Args:
         gram_SRR: the Gram matrices.
@@ -28,7 +28,7 @@ def squared_norm(gram_SRR: tf.Tensor, p_SPR: tf.Tensor, error: float) -> tf.Tens
 
 
 def gram_of(gram_SRR: tf.Tensor, nodes_SPR: tf.Tensor, error: float) -> tf.Tensor:
-    """The nodes' own Gram matrix ``[S, P, P]``; a node that is lost in rounding is exactly zero."""
+    """Return the nodes' own Gram matrix ``[S, P, P]``; a node lost in rounding is exactly zero."""
     gram_SPP = tf.matmul(tf.matmul(nodes_SPR, gram_SRR), nodes_SPR, transpose_b=True)
     is_lost_SP = tf.equal(squared_norm(gram_SRR, nodes_SPR, error), 0)
     is_lost_SPP = tf.logical_or(is_lost_SP[:, :, None], is_lost_SP[:, None, :])

@@ -13,10 +13,11 @@ Hooks stand where their function stands (`hooks.replaces`), with the reason as i
 import keras
 
 from tf_adasum.seams.keras import files, layers
-from tf_adasum.seams.keras.fit import exchangeable, expect
+from tf_adasum.seams.keras.fit import exchangeable, expect, expect_as_asked
 from tf_adasum.seams.keras.generation import IS_KERAS_2, hooks
 from tf_adasum.seams.keras.optimizers import (
     accumulation_steps,
+    aggregation_state_of,
     assign,
     check_same_settings,
     cond,
@@ -24,7 +25,6 @@ from tf_adasum.seams.keras.optimizers import (
     of_known_shape,
     optimizers_within,
     path_of,
-    reductions_of,
     take_over,
     tensorflow_variable,
 )
@@ -102,7 +102,7 @@ else:
 
 
 def install():
-    """Install the hooks; again is harmless.
+    """Install the hooks; a second call does nothing.
 
     Raises:
         RuntimeError: if Keras runs on another backend than TensorFlow.

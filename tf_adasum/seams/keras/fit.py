@@ -68,7 +68,7 @@ def evaluate_or_predict(original, self, *args, **kwargs):
 @hooks.replaces(keras.callbacks.CallbackList, "on_epoch_end")
 def on_epoch_end(original, self, epoch, logs=None):
     """Average what replicas have counted, before callbacks save; warn of steps left out."""
-    model = getattr(self, "_model", None) or getattr(self, "model", None)
+    model = getattr(self, "_model", None) or getattr(self, "model", None)  # Keras 3, Keras 2
     if model is not None:
         _average_statistics(model)
         if is_ours(model.distribute_strategy):
@@ -105,18 +105,20 @@ def expect(model, **numbers):
 
     Args:
         model: the model.
-        numbers: `epochs` and `steps` (per epoch); none for what `fit` was asked for.
+        numbers: `epochs` and `steps` (per epoch).
     """
-    if numbers:
-        _expected.setdefault(model, {}).update(numbers)
-    else:
-        _expected.pop(model, None)
+    _expected.setdefault(model, {}).update(numbers)
+
+
+def expect_as_asked(model):
+    """Let a model's progress bar expect what `fit` is asked for."""
+    _expected.pop(model, None)
 
 
 @hooks.replaces(keras.callbacks.ProgbarLogger, "on_train_begin")
 def on_train_begin(original, self, logs=None):
-    """Forget what a training that failed was expected to be."""
-    expect(self.model)
+    """Forget what was expected of an earlier training that failed."""
+    expect_as_asked(self.model)
     return original(self, logs)
 
 
@@ -139,10 +141,10 @@ def exchangeable(dataset, following):
 
     Args:
         dataset: the first one.
-        following: function that returns the dataset from this epoch on, or None for the same.
-            Gets the epoch's number where it has not begun yet, which is with Keras 2.
+        following: function that returns the dataset from this epoch on, or None for the same. It
+            gets the epoch's number where the epoch has not begun yet, as with Keras 2.
     """
-    dataset = dataset.with_options(tf.data.Options())  # another object: the user may have others
+    dataset = dataset.with_options(tf.data.Options())  # a new object: the user's stays as it is
     dataset.following = following
     return dataset
 

@@ -42,7 +42,7 @@ class Optimizers:
         raise NotImplementedError
 
     def index_of(self, optimizer, variable):
-        """Return the number of a variable, Keras's or TensorFlow's, among these."""
+        """Return the place of a variable, Keras's or TensorFlow's, in `variables_of`, from 0."""
         raise NotImplementedError
 
     def build(self, optimizer, variables):
@@ -99,9 +99,9 @@ class Optimizers:
         context = tf.distribute.get_replica_context()
         gradients = [of_known_shape(*pair) for pair in zip(gradients, variables, strict=True)]
         indices = [self.index_of(optimizer, variable) for variable in variables]
-        reductions = self._reductions_of(optimizer, context)
-        _check_same_gradients(context, gradients, variables, reductions.groups_of(indices))
-        marker = marker_of(context.strategy).of(reductions, indices)
+        state = self._aggregation_state_of(optimizer, context)
+        _check_same_gradients(context, gradients, variables, state.groups_of(indices))
+        marker = marker_of(context.strategy).of(state, indices)
         return context.all_reduce("SUM", gradients, options=marker)
 
     def combine_present(self, optimizer, grads_and_vars, present):
@@ -120,18 +120,18 @@ class Optimizers:
         variables = [variable for _, variable in grads_and_vars]
         return list(zip(_at_places(are_present, combined), variables, strict=True))
 
-    def _reductions_of(self, optimizer, replica_context):
+    def _aggregation_state_of(self, optimizer, replica_context):
         """Return the optimizer's `AggregationState`, made now if it was built in a replica."""
 
         def across_replicas(strategy):
-            if reductions_of(optimizer) is None:
+            if aggregation_state_of(optimizer) is None:
                 with tf.init_scope():
-                    self.set_reductions(optimizer, strategy)
+                    self.set_aggregation_state(optimizer, strategy)
 
         replica_context.merge_call(across_replicas)
-        return reductions_of(optimizer)
+        return aggregation_state_of(optimizer)
 
-    def set_reductions(self, optimizer, strategy):
+    def set_aggregation_state(self, optimizer, strategy):
         """Give a built optimizer its `AggregationState`."""
         paths = [path_of(variable) for variable in self.variables_of(optimizer)]
         optimizer.gradient_reductions = strategy.aggregation_state(paths)
@@ -178,7 +178,7 @@ def _check_same_gradients(replica_context, gradients, variables, groups):
     replica_context.merge_call(across_replicas, args=(names, shapes))
 
 
-def reductions_of(optimizer):
+def aggregation_state_of(optimizer):
     """Return the `AggregationState` of an optimizer; None where it has none."""
     found = optimizers_within(optimizer)
     return getattr(found[-1], "gradient_reductions", None) if found else None
@@ -308,7 +308,7 @@ def is_wrapped(optimizer):
 
 
 def on_any_replica(flag):
-    """Return whether a boolean scalar is true on any replica; called in each of them."""
+    """Whether a boolean scalar is true on any replica; called in each of them."""
     context = tf.distribute.get_replica_context()
     return context.all_reduce("SUM", tf.cast(flag, tf.float32)) > 0
 

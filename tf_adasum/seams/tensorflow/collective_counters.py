@@ -43,7 +43,7 @@ class CollectiveCounters:
             self._counts.assign_add(tf.constant(increments, tf.int64), read_value=False)
 
     def during(self, collectives: Callable[[], Any]) -> Any:
-        """Count what Python waits for; to be called outside of functions that are traced."""
+        """Count what Python waits for; called outside of functions that are traced."""
         with self._lock:
             self._eager[0] += 1
         try:

@@ -56,7 +56,7 @@ class KeyReuse:
 
     @contextlib.contextmanager
     def within(self, agree: Callable[[int, bool], np.ndarray]) -> Iterator[None]:
-        """Around a call that every worker makes.
+        """Reuse keys within a call that every worker makes.
 
         Args:
             agree: function of this worker's generation and `is_broken_off` that returns those of
@@ -102,7 +102,7 @@ class ReusingLauncher(CollectiveReplicaLauncher):
 
     @contextlib.contextmanager
     def of(self, kind: str, value: tf.Tensor) -> Iterator[None]:
-        """Around what makes one collective.
+        """Choose the key of the collective that is made within it.
 
         Args:
             kind: name of the operation.

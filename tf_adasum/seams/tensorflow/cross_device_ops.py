@@ -21,8 +21,8 @@ from tf_adasum.seams.tensorflow.private_names import (
 )
 from tf_adasum.seams.tensorflow.registry import hooks
 
-# How many functions are kept that reduce gradients of the same variables in eager code: for as many
-# different subsets of them.
+# How many functions are kept that reduce gradients of one `AggregationState` in eager code: one for
+# each subset of its variables.
 MOST_FUNCTIONS = 32
 
 
@@ -33,23 +33,23 @@ class GradientReduction(CommunicationOptions):
     and context managers do not reach them.
 
     Attributes:
-        reductions: the `AggregationState` of the gradients' variables, or None.
+        state: the `AggregationState` of the gradients' variables, or None.
         indices: which of these variables the gradients belong to.
     """
 
-    reductions: Any = None
+    state: Any = None
     indices: tuple[int, ...] = ()
 
-    def of(self, reductions: Any, indices: Sequence[int]) -> "GradientReduction":
+    def of(self, state: Any, indices: Sequence[int]) -> "GradientReduction":
         """Return this marker for the gradients of some variables."""
         marker = self.with_options(self)
-        marker.reductions, marker.indices = reductions, tuple(indices)
+        marker.state, marker.indices = state, tuple(indices)
         return marker
 
     def with_options(self, options: CommunicationOptions) -> "GradientReduction":
         """Return this marker with the settings of `options`."""
         marker = type(self)(options.bytes_per_pack, options.timeout_seconds, options.implementation)
-        marker.reductions, marker.indices = self.reductions, self.indices
+        marker.state, marker.indices = self.state, self.indices
         return marker
 
     @hooks.overrides(CommunicationOptions)
@@ -75,7 +75,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         super().__init__(*args, **kwargs)
         self._gathers: dict[tuple, Callable] = {}
         self._parts: dict[tuple[int, int], ReusingLauncher] = {}
-        # Of each `AggregationState` its functions. They go with it, and so must not hold it.
+        # The functions of each `AggregationState`: they go with it, so they must not hold it.
         self._functions: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         self._functions_without_state: dict[tuple, tuple] = {}
         self.key_reuse = KeyReuse()
@@ -95,7 +95,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
 
         Args:
             gradients: for each local replica the list of its gradients.
-            options: the merged `CommunicationOptions`.
+            options: the merged `GradientReduction`.
 
         Returns:
             For each local replica the list of combined gradients, on its device.
@@ -228,8 +228,8 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         return self.counters.around(inputs, collectives)
 
     def _function_for(self, gradients, options):
-        """The `tf.function` that combines gradients like these."""
-        state = options.reductions
+        """Return the `tf.function` that combines gradients like these."""
+        state = options.state
         version = getattr(state, "version", None)
         key = (options.bytes_per_pack, options.timeout_seconds, options.implementation)
         key += (options.indices, *map(_signature, gradients))
@@ -247,7 +247,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         return function
 
     def _new_function(self, options):
-        state = options.reductions
+        state = options.state
         state_of = (lambda: None) if state is None else weakref.ref(state)
         stateless = options.of(None, options.indices)
 
@@ -294,7 +294,7 @@ def _of_local_replicas(value):
 
 
 def _signature(gradients):
-    """What is known of one replica's gradients when a function for them is traced."""
+    """Return what is known of one replica's gradients when a function for them is traced."""
     return tuple(
         (gradient.dtype, gradient.values.shape[1:])
         if isinstance(gradient, tf.IndexedSlices)
@@ -315,8 +315,8 @@ _reads_alone = False  # while a `reading_alone` lasts
 def reading_alone() -> Iterator[None]:
     """Return a context manager in which no other worker is asked for what its replicas have.
 
-    A variable that each replica moves on its own is read as the mean, or the sum, of the replicas'
-    values; in here of those of this worker.
+    A variable that each replica moves on its own is read as the mean or sum of all replicas'
+    values; within it, as that of this worker's replicas alone.
     """
     global _reads_alone
     had, _reads_alone = _reads_alone, True

@@ -19,10 +19,10 @@ from tf_adasum.seams.keras.keras2.private_names import (
 )
 from tf_adasum.seams.keras.optimizers import (
     Optimizers,
+    aggregation_state_of,
     is_ours,
     marker_of,
     path_of,
-    reductions_of,
     step_of_wrapper,
 )
 
@@ -44,7 +44,7 @@ class OptimizersOfKeras2(Optimizers):
         return list(optimizer.first_variables)
 
     def index_of(self, optimizer, variable):
-        """Return the number of a variable among these."""
+        """Return the place of a variable in `variables_of`, from 0."""
         key = key_of(variable)
         for index, own in enumerate(optimizer.first_variables):
             if key_of(own) == key:
@@ -78,26 +78,26 @@ class OptimizersOfKeras2(Optimizers):
         # Outside of the function that is being traced, the scope is not entered.
         scope = strategy.scope if strategy else contextlib.nullcontext
         with tf.init_scope(), scope(), tf.name_scope(_name_of(optimizer)):
-            reductions = reductions_of(optimizer)
-            if reductions is not None:
-                reductions.extend(map(path_of, first))  # first, as it may refuse
+            state = aggregation_state_of(optimizer)
+            if state is not None:
+                state.extend(map(path_of, first))  # first, as it may refuse
             optimizer.first_variables = met
             if is_legacy:
                 optimizer._create_all_weights(first)
-                self.set_reductions_of_ours(optimizer)
+                self.set_aggregation_state_of_ours(optimizer)
             else:
                 optimizer.build(optimizer.first_variables)
 
-    def set_reductions_of_ours(self, optimizer):
+    def set_aggregation_state_of_ours(self, optimizer):
         """Give an optimizer its `AggregationState` if it is built under one of our strategies."""
         strategy = tf.distribute.get_strategy()
         is_outside = tf.distribute.in_cross_replica_context()
-        if marker_of(strategy) and is_outside and reductions_of(optimizer) is None:
-            self.set_reductions(optimizer, strategy)
+        if marker_of(strategy) and is_outside and aggregation_state_of(optimizer) is None:
+            self.set_aggregation_state(optimizer, strategy)
 
 
 def _met_first(optimizer, variables):
-    """Those of some variables that an optimizer has not met; a new-style one meets some only once.
+    """Return those variables that an optimizer has not met; a new-style one meets some only once.
 
     Legacy optimizers take further variables at any time: of layers that are no longer frozen, say.
     """
@@ -142,7 +142,7 @@ def build_with_reductions(original, self, var_list):
     original(self, var_list)
     if not hasattr(self, "first_variables"):
         self.first_variables = tuple(map(distributed, var_list))
-    _optimizers.set_reductions_of_ours(self)
+    _optimizers.set_aggregation_state_of_ours(self)
 
 
 def _refuse_nadam(optimizer):

@@ -159,7 +159,7 @@ def _values(gradient):
 
 @hooks.replaces(LossScaleOptimizerV3, "apply_gradients")
 def apply_gradients(original, self, grads_and_vars, *args, **kwargs):
-    """Build the inner optimizer before: Keras does where no replica can wait for another."""
+    """Build the inner optimizer first: Keras would where no replica can wait for another."""
     grads_and_vars = list(grads_and_vars)
     if isinstance(self.inner_optimizer, WrapperBase) or our_replica_context():
         build(self.inner_optimizer, [variable for _, variable in grads_and_vars])

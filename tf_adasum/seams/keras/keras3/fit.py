@@ -32,7 +32,7 @@ def maybe_symbolic_build(original, self, iterator=None, data_batch=None):
 
     Keras averages the first *data batch* over the workers, with a collective that breaks under
     multi-worker strategies. `fit` hands over the iterator of its epochs, which is kept in mind.
-    Fails loudly in `test_unbuilt_model_trains`.
+    `test_unbuilt_model_trains` fails without it.
     """
     if iterator is not None:
         note_iterator(self, iterator)

@@ -38,7 +38,7 @@ class OptimizersOfKeras3(Optimizers):
         return list(optimizer._trainable_variables)
 
     def index_of(self, optimizer, variable):
-        """Return the number of a variable, Keras's or TensorFlow's, among these."""
+        """Return the place of a variable, Keras's or TensorFlow's, in `variables_of`, from 0."""
         return optimizer._get_variable_index(variable)
 
     def build(self, optimizer, variables):
@@ -50,8 +50,9 @@ class OptimizersOfKeras3(Optimizers):
 
 
 _optimizers = OptimizersOfKeras3()
-begin_together, combine, index_of = (
+begin_together, build, combine, index_of = (
     _optimizers.begin_together,
+    _optimizers.build,
     _optimizers.combine,
     _optimizers.index_of,
 )
@@ -65,7 +66,7 @@ def build_with_reductions(original, self, variables):
     if hasattr(self, "inner_optimizer"):  # a wrapper: the inner one reduces
         return
     if marker_of(strategy) and not our_replica_context():
-        _optimizers.set_reductions(self, strategy)
+        _optimizers.set_aggregation_state(self, strategy)
 
 
 @hooks.replaces(BaseOptimizer, "apply")
@@ -100,9 +101,9 @@ def all_reduce_sum_gradients(original, self, grads_and_vars):
     """Mark the reduction as one of gradients, and give each its variable's static shape.
 
     It is the one place where every optimizer, `train_step`, custom loop and gradient accumulation
-    reduces gradients. Fails loudly in `test_every_optimizer_reduction_is_marked`.
+    reduces gradients; `test_every_optimizer_reduction_is_marked` fails without it.
     """
-    if step_of_wrapper(self):  # has reduced them
+    if step_of_wrapper(self):  # which has reduced them already
         return list(grads_and_vars)
     context = tf.distribute.get_replica_context()
     if not context or not marker_of(context.strategy):
@@ -113,11 +114,11 @@ def all_reduce_sum_gradients(original, self, grads_and_vars):
 
 
 class RestingRate(typing.NamedTuple):
-    """A learning rate, and who takes no step with it.
+    """A learning rate, and whether this replica rests instead of taking a step with it.
 
     Attributes:
         rate: the learning rate.
-        rests: boolean scalar tensor: whether this replica does not.
+        rests: boolean scalar tensor.
     """
 
     rate: object
@@ -151,8 +152,8 @@ def distributed_tf_update_step(original, self, distribution, grads_and_vars, lea
 def backend_apply_gradients(original, self, grads, trainable_variables):
     """Decide once for all replicas about accumulation and `ema_overwrite_frequency`.
 
-    Keras decides with a `cond` in each replica, inside of which no reduction can be made. And a
-    wrapper, as `AdaScale`, does the update here.
+    Keras decides with a `cond` in each replica, inside of which no reduction can be made. A wrapper
+    such as `AdaScale` takes over the update here.
     """
     steps = self.gradient_accumulation_steps
     overwrites = self.use_ema and self.ema_overwrite_frequency
@@ -230,11 +231,6 @@ def overwrite_weights(optimizer, count):
     if frequency:
         context = tf.distribute.get_replica_context()
         cond(context, (count + 1) % frequency == 0, overwrite, lambda: None)
-
-
-def build(optimizer, variables):
-    """Make an optimizer's own variables, if it has none yet."""
-    _optimizers.build(optimizer, variables)
 
 
 def apply(optimizer, gradients, variables):
