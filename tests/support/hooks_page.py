@@ -6,6 +6,7 @@ writes the sections of the stack that is installed; those of the other one stay.
 write them all.
 """
 
+import importlib
 import inspect
 import itertools
 import re
@@ -16,9 +17,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "hooks.md"
 
 def registries():
     """Return the registries of the stack that is installed."""
+    importlib.import_module("tf_adasum.strategy")  # which imports all files that have hooks
     from tf_adasum.seams import keras as keras_seam
     from tf_adasum.seams import tensorflow as tensorflow_seam
-    from tf_adasum.workers import callbacks  # noqa: F401 - has a hook of its own
 
     return [keras_seam.hooks, tensorflow_seam.hooks]
 
