@@ -90,7 +90,7 @@ def place(
     if (task_type, int(task_id)) not in members:
         raise ValueError(
             f"{source} does not contain this task: the cluster has "
-            f"{', '.join(f'{job} {index}' for job, index in members)}. "
+            f"{', '.join(f'{job} {index}' for job, index in members) or 'no task that trains'}. "
             f"Received: {task_type} {task_id}"
         )
     if len(set(of_all)) < len(of_all):

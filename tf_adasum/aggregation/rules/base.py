@@ -41,7 +41,7 @@ class AggregationRule:
             by `ops.pairwise_combine`. True for `Adasum` and for its subclasses that leave
             `coefficients` and `coefficients_and_state` as they are.
         is_stock_mean: whether TensorFlow's and Keras's own averaging takes the rule's place. True
-            for `Mean` and for its subclasses that leave these two methods as they are.
+            for `Mean` alone: a subclass is a rule like others, with plans and wire dtypes.
 
     Example:
         >>> class UnitNorm(tf_adasum.rules.AggregationRule):

@@ -43,8 +43,8 @@ class Mean(AggregationRule):
 
     @property
     def is_stock_mean(self) -> bool:
-        """True, unless a subclass computes other coefficients."""
-        return self.computes_as(Mean)
+        """True, unless it is a subclass: the stock path sums, and leaves 1/R to Keras's losses."""
+        return type(self) is Mean
 
     def coefficients(self, gram: tf.Tensor) -> tf.Tensor:
         """Return 1/R, shape ``[S, R]``; see `AggregationRule.coefficients`."""
