@@ -3,10 +3,10 @@
 import gc
 import weakref
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.stacks import Variable
 
 import tf_adasum
 from tf_adasum.seams.tensorflow import GradientCrossDeviceOps, GradientReduction
@@ -147,7 +147,7 @@ def all_reduced(strategy, own, marker):
 
 def test_the_state_of_a_rule_goes_with_its_marker(strategy):
     with strategy.scope():
-        variables = [keras.Variable(np.ones(3, "float32")), keras.Variable(np.ones(2, "float32"))]
+        variables = [Variable(np.ones(3, "float32")), Variable(np.ones(2, "float32"))]
     marker = strategy.gradient_reduction_of(variables)
     for share in (1.0, 0.5):
         combined = all_reduced(strategy, [tf.ones([3]), tf.ones([2])], marker)
