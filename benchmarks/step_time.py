@@ -1,11 +1,15 @@
 """Time the steps of `fit`: AdasumMirroredStrategy against TensorFlow's own strategy.
 
     python benchmarks/step_time.py
+    python benchmarks/step_time.py --jit
 
 A model of 25 million parameters is trained on 2 workers under both strategies in turn, in one
 process. Keras 3's `fit` does not run under the stock `MultiWorkerMirroredStrategy` on several
 workers, so the baseline is that strategy with a `reduce` that is mended here. Writes
 benchmarks/results/DATE-step_time.md.
+
+With `--jit` a CNN and a Transformer are trained under AdasumMirroredStrategy, with
+`compile(jit_compile=True)` and without it in turn. Writes benchmarks/results/DATE-jit_time.md.
 """
 
 import argparse
@@ -16,6 +20,10 @@ from fit_steps import WARM_UP, time_in_turn
 
 ROWS = 64  # of a global batch
 FEATURES, WIDTH, CLASSES = 1024, 4096, 1000  # 25.1 million parameters
+
+# For `--jit`: of images of 32 x 32, of sequences of 64 words.
+PIXELS, WORDS, LENGTH = 32, 1000, 64
+JIT_ROWS = {"CNN": 64, "Transformer": 16}  # of a global batch
 
 
 def stock_strategy():
@@ -68,18 +76,104 @@ def measure(rounds, steps, out):
     report.save(ours, time_in_turn(models, x, y, batch_size=ROWS, rounds=rounds), out)
 
 
+def cnn():
+    """Return a model of 0.3 million parameters with three convolutions."""
+    import keras
+
+    layers = [keras.layers.Input([PIXELS, PIXELS, 3])]
+    for channels in (32, 64, 128):
+        layers += [
+            keras.layers.Conv2D(channels, 3, padding="same", use_bias=False),
+            keras.layers.BatchNormalization(),
+            keras.layers.ReLU(),
+            keras.layers.MaxPooling2D(),
+        ]
+    layers += [keras.layers.Flatten(), keras.layers.Dense(100), keras.layers.Dense(10)]
+    return keras.Sequential(layers)
+
+
+def transformer(width=128, blocks=2):
+    """Return an encoder of 0.7 million parameters that says a word for each of its words."""
+    import keras
+
+    words = keras.Input([LENGTH], dtype="int32")
+    x = keras.layers.Embedding(WORDS, width)(words)
+    for _ in range(blocks):
+        own = keras.layers.LayerNormalization()(x)
+        own = keras.layers.MultiHeadAttention(4, width // 4, dropout=0.1)(own, own)
+        x = keras.layers.Add()([x, own])
+        own = keras.layers.LayerNormalization()(x)
+        own = keras.layers.Dense(4 * width, "gelu")(own)
+        own = keras.layers.Dropout(0.1)(keras.layers.Dense(width)(own))
+        x = keras.layers.Add()([x, own])
+    return keras.Model(words, keras.layers.Dense(WORDS)(keras.layers.LayerNormalization()(x)))
+
+
+def measure_jit(rounds, steps, out):
+    """Return the seconds of each step of each model, with XLA and without."""
+    import keras
+
+    import tf_adasum
+
+    strategy = tf_adasum.AdasumMirroredStrategy()
+    random = np.random.default_rng(0)
+    seconds = {}
+    for name, make in (("CNN", cnn), ("Transformer", transformer)):
+        count = JIT_ROWS[name] * (WARM_UP + steps)
+        if name == "CNN":
+            x = random.standard_normal([count, PIXELS, PIXELS, 3], dtype=np.float32)
+            y = random.integers(0, 10, count)
+        else:
+            x = y = random.integers(0, WORDS, [count, LENGTH])
+        models = {}
+        for kind in ("off", "on"):
+            keras.utils.set_random_seed(0)
+            with strategy.scope():
+                models[kind] = make()
+                loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+                optimizer = keras.optimizers.SGD(0.01, momentum=0.9)
+                models[kind].compile(optimizer, loss, jit_compile=kind == "on")
+        seconds[name] = time_in_turn(models, x, y, batch_size=JIT_ROWS[name], rounds=rounds)
+    report.save(strategy, seconds, out)
+
+
+def report_jit(arguments, seconds):
+    """Write the report of `--jit`."""
+    rows = []
+    for name, by_kind in seconds.items():
+        off, on = (np.median(by_kind[kind], axis=1) for kind in ("off", "on"))
+        times = [report.quartiles(own, 1000, 0) for own in (off, on)]
+        rows.append([name, *times, report.quartiles(on / off)])
+    report.write(
+        "jit_time",
+        "Steps of `fit` with `compile(jit_compile=True)`",
+        f"{arguments.workers} workers, AdasumMirroredStrategy, momentum SGD. A CNN on "
+        f"{JIT_ROWS['CNN']} images of {PIXELS} x {PIXELS} in a global batch, a Transformer encoder "
+        f"on {JIT_ROWS['Transformer']} sequences of {LENGTH} words. Milliseconds of a step on "
+        f"worker 0: medians of {arguments.steps} steps in each of {arguments.rounds} rounds that "
+        "take turns, here their median (quartiles). Compiling is not part of it.\n\n"
+        + report.table(["model", "without XLA", "with XLA", "with / without"], rows),
+    )
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--jit", action="store_true", help="compare jit_compile on and off")
     parser.add_argument("--out", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.out:
-        measure(arguments.rounds, arguments.steps, arguments.out)
+        kind = measure_jit if arguments.jit else measure
+        kind(arguments.rounds, arguments.steps, arguments.out)
         return
     options = ["--rounds", str(arguments.rounds), "--steps", str(arguments.steps)]
+    options += ["--jit"] if arguments.jit else []
     seconds = report.on_workers(arguments.workers, __file__, *options)
+    if arguments.jit:
+        report_jit(arguments, seconds)
+        return
     per_round = {kind: np.median(own, axis=1) for kind, own in seconds.items()}
     milliseconds = [report.quartiles(per_round[kind], 1000, 0) for kind in ("stock", "adasum")]
     ratios = per_round["adasum"] / per_round["stock"]

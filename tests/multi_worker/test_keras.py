@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scenarios import basics
+from scenarios import basics, jit
 from scenarios import keras as scenarios
 from support import oracle, stacks
 
@@ -32,8 +32,8 @@ class TestWaysToRun:
     def test_eagerly(self, group, step_by_step):
         assert_fits_alike(group, step_by_step, {"steps_per_execution": 1, "run_eagerly": True})
 
-    @pytest.mark.feature("`jit_compile=True`: a warning, trains without")
-    def test_jit_compile_trains_without(self, group, step_by_step):
+    @pytest.mark.feature("`jit_compile=True` with synchronized `BatchNormalization`: without XLA")
+    def test_jit_compile_trains_without_xla(self, group, step_by_step):
         assert_fits_alike(group, step_by_step, {"steps_per_execution": 1, "jit_compile": True})
 
 
@@ -156,6 +156,75 @@ class TestKeras:
     def test_nothing_is_traced_after_the_first_epoch(self, group):
         for actual in group.run(scenarios.count_traces):
             assert actual["counts"][0] == actual["counts"][1]
+
+
+@pytest.mark.keras3_only("Keras 2 trains without XLA, and says so")
+@on("1x2", "2x1", "2x2")
+class TestXla:
+    def assert_equal(self, results, expected):
+        """Up to roundings: XLA multiplies and adds in another order."""
+        for actual, other in zip(results, expected, strict=True):
+            numbers = [name for name, value in actual.items() if value.dtype.kind == "f"]
+            assert len(numbers) > 15
+            for name in numbers:
+                np.testing.assert_allclose(
+                    actual[name], other[name], rtol=1e-4, atol=1e-5, err_msg=name
+                )
+
+    @pytest.mark.feature("`jit_compile=True`: forward and backward pass, evaluation, `predict`")
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"steps_per_execution": 2},
+            {"optimizer": "accumulating", "rule": "mean"},
+            {"optimizer": "scaled"},
+            {"optimizer": "delta of 2"},
+        ],
+        ids=lambda options: "-".join(map(str, options.values())),
+    )
+    def test_compiles_and_changes_nothing(self, group, options):
+        compiled = group.run(jit.fit, jit_compile=True, **options)
+        others = group.run(jit.fit, jit_compile=False, **options)
+        self.assert_equal(compiled, others)
+        for actual, other in zip(compiled, others, strict=True):
+            assert actual["training compiled"].tolist() == [True]
+            assert True in actual["the rest compiled"]
+            assert actual["warnings"].tolist() == []
+            assert not any([*other["training compiled"], *other["the rest compiled"]])
+            if options.get("optimizer") != "accumulating":
+                assert sum(actual["are sparse"]) == sum(other["are sparse"]) == 1
+
+    @pytest.mark.feature("`jit_compile=True` with an own `train_step`: a warning, without XLA")
+    @pytest.mark.parametrize("jit_compile", [True, False])
+    def test_a_step_of_its_own_is_not_compiled(self, group, jit_compile):
+        results = group.run(jit.fit, kind="own step", jit_compile=jit_compile)
+        for actual in results:
+            assert len(actual["warnings"]) == jit_compile
+            for warning in actual["warnings"]:
+                assert "the train_step of" in warning and "the model's own" in warning
+            assert actual["training compiled"].tolist() == [False]
+            assert (True in actual["the rest compiled"]) == jit_compile
+
+    def test_a_collective_in_the_forward_pass_is_not_compiled(self, group):
+        results = group.run(jit.fit, kind="synchronized", jit_compile=True)
+        for actual in results:
+            (warning,) = actual["warnings"]
+            assert "reduce over the replicas" in warning and "jit_compile=False" in warning
+            assert True in actual["the rest compiled"]
+
+    def test_each_replica_has_the_gradient_of_its_rows(self, group):
+        # Replica r's loss is the mean of (w_r - y)² over its four rows, from w = 0.
+        y = np.arange(1, 4 * group.replicas + 1).reshape(group.replicas, 4)
+        expected = 2 * y.mean(axis=1, keepdims=True)
+        for actual in group.run(basics.train_on_disjoint_features, jit_compile=True):
+            np.testing.assert_allclose(actual["weight0"], expected, rtol=1e-6)
+
+    def test_dropout_differs_and_is_reproducible(self, group):
+        for actual in group.run(jit.dropped_units):
+            first, again = actual["masks"]
+            np.testing.assert_array_equal(first, again)
+            assert len({mask.tobytes() for mask in first}) == group.replicas
+            assert (0.25 < first.mean(axis=1)).all() and (first.mean(axis=1) < 0.75).all()
 
 
 @on("2x1", "3x1")

@@ -1,7 +1,6 @@
 """Training, for both generations: what all workers call, what is averaged first, progress bars."""
 
 import contextlib
-import warnings
 import weakref
 
 import keras
@@ -147,14 +146,3 @@ def exchangeable(dataset, following):
     dataset = dataset.with_options(tf.data.Options())  # a new object: the user's stays as it is
     dataset.following = following
     return dataset
-
-
-def leave_xla_out(model):
-    """Let a model train without XLA, and say so where the user has asked for it."""
-    if model.jit_compile and not model.run_eagerly:
-        warnings.warn(
-            "AdasumMirroredStrategy trains this model without XLA: TensorFlow's collectives have "
-            "no XLA kernels. Compile it with jit_compile=False.",
-            stacklevel=4,  # a hook has called this
-        )
-        model.jit_compile = False

@@ -1,13 +1,13 @@
 """Training with Keras 2."""
 
 import inspect
+import warnings
 import weakref
 
 import keras
 import tensorflow as tf
 
 from tf_adasum.seams import tensorflow as tensorflow_seam
-from tf_adasum.seams.keras.fit import leave_xla_out
 from tf_adasum.seams.keras.generation import hooks
 from tf_adasum.seams.keras.keras2.private_names import (
     DataHandler,
@@ -48,12 +48,23 @@ def make_train_function(original, self, force=False):
     strategy = self.distribute_strategy
     if not is_ours(strategy):
         return original(self, force)
-    leave_xla_out(self)
+    _leave_xla_out(self)
     is_new = self.train_function is None or force
     function = original(self, force)
     if is_new:
         self.train_function = function = strategy.nonfinite.raising_plainly(function)
     return function
+
+
+def _leave_xla_out(model):
+    """Let a model train without XLA, and say so where the user has asked for it."""
+    if model.jit_compile and not model.run_eagerly:
+        warnings.warn(
+            "AdasumMirroredStrategy trains this model without XLA: TensorFlow's collectives have "
+            "no XLA kernels. Compile it with jit_compile=False.",
+            stacklevel=4,
+        )
+        model.jit_compile = False
 
 
 @hooks.replaces(keras.Model, "train_on_batch", "test_on_batch")

@@ -4,9 +4,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_adasum.seams.keras.fit import leave_xla_out, synchronize
+from tf_adasum.seams.keras.fit import synchronize
 from tf_adasum.seams.keras.generation import hooks
 from tf_adasum.seams.keras.keras3.epochs import note_iterator
+from tf_adasum.seams.keras.keras3.jit import compiled_where_possible
 from tf_adasum.seams.keras.keras3.private_names import (
     Trainer,
     class_weight_to_sample_weights,
@@ -58,15 +59,20 @@ def _is_all_built(model):
 
 @hooks.replaces(Trainer, "_make_function")
 def make_function(original, self, step_function):
-    """Train without XLA, and let `on_nonfinite="raise"` raise a FloatingPointError.
+    """Let XLA compile the passes alone, and let `on_nonfinite="raise"` raise a FloatingPointError.
 
-    XLA has no kernels for TensorFlow's collectives; where the user asks for it, a warning says so.
+    Keras would let it compile the whole step, and TensorFlow's collectives have no XLA kernels.
     """
     strategy = self._distribute_strategy
     if not is_ours(strategy):
         return original(self, step_function)
-    leave_xla_out(self)
-    return strategy.nonfinite.raising_plainly(original(self, step_function))
+    is_asked_for, self.jit_compile = self.jit_compile, False
+    try:
+        if is_asked_for and not self.run_eagerly:
+            step_function = compiled_where_possible(self, step_function)
+        return strategy.nonfinite.raising_plainly(original(self, step_function))
+    finally:
+        self.jit_compile = is_asked_for
 
 
 @hooks.replaces(Trainer, "train_on_batch", "test_on_batch", "predict_on_batch")

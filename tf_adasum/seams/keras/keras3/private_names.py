@@ -5,6 +5,7 @@ import keras
 from tf_adasum._version import KERAS
 
 try:
+    from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
     from keras.src.backend.tensorflow import trainer
     from keras.src.backend.tensorflow.optimizer import TFOptimizer, filter_empty_gradients
     from keras.src.backend.tensorflow.trainer import TensorFlowTrainer, TFEpochIterator
@@ -39,8 +40,10 @@ __all__ = [
     "Trainer",
     "class_weight_to_sample_weights",
     "filter_empty_gradients",
+    "get_keras_mask",
     "losses",
     "pythonify_logs",
     "saving_lib",
+    "set_keras_mask",
     "trainer",
 ]

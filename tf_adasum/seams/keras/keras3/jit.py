@@ -1,0 +1,137 @@
+"""XLA for what each replica computes by itself: `compile(jit_compile=True)`.
+
+    rows ─▶ [ forward pass ─▶ loss ─▶ backward pass ] ─▶ aggregation ─▶ update ─▶ metrics
+              compiled, for each local replica              as without XLA
+
+Keras lets XLA compile a whole step. TensorFlow's collectives have no XLA kernels, so the step ends
+outside. `predict` has no collectives: Keras compiles it by itself.
+"""
+
+import warnings
+
+import keras
+import tensorflow as tf
+
+from tf_adasum.seams.keras.keras3.private_names import (
+    Trainer,
+    get_keras_mask,
+    losses,
+    set_keras_mask,
+)
+
+
+def compiled_where_possible(model, step):
+    """Return a step of which XLA compiles the passes; the same step, with a warning, if it cannot.
+
+    Args:
+        model: the model.
+        step: its `train_step` or `test_step`, a function of a replica's part of a batch.
+    """
+    make = {Trainer.train_step: _train_step, Trainer.test_step: _test_step}
+    function = getattr(step, "__func__", None)
+    if function not in make:
+        _warn(model, step, "it is the model's own, whose passes cannot be told from the update")
+        return step
+    return make[function](model, _Compiler(model, step))
+
+
+def _train_step(model, compiled):
+    """Return Keras's `train_step` in two parts: the passes, and what follows them."""
+
+    def train_step(data):
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        weights = model.trainable_weights
+
+        def forward_and_backward():
+            with tf.GradientTape() as tape:
+                outputs, loss = _forward(model, x, y, sample_weight, training=True)
+                scaled = loss if model.optimizer is None else model.optimizer.scale_loss(loss)
+            return outputs, loss, tape.gradient(scaled, weights)
+
+        outputs, loss, gradients = compiled(forward_and_backward)
+        _track(model, loss, x)
+        if weights:
+            model.optimizer.apply_gradients(zip(gradients, weights, strict=True))
+        else:
+            warnings.warn("The model does not have any trainable weights.", stacklevel=2)
+        return model.compute_metrics(x, y, _with_masks(*outputs), sample_weight=sample_weight)
+
+    return train_step
+
+
+def _test_step(model, compiled):
+    """Return Keras's `test_step` in two parts: the forward pass, and the metrics."""
+
+    def test_step(data):
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        outputs, loss = compiled(lambda: _forward(model, x, y, sample_weight, training=False))
+        _track(model, loss, x)
+        return model.compute_metrics(x, y, _with_masks(*outputs), sample_weight=sample_weight)
+
+    return test_step
+
+
+def _forward(model, x, y, sample_weight, training):
+    """Return the outputs and their masks, and the loss.
+
+    Metrics look for masks, which are attributes of tensors: no function returns them by itself.
+    """
+    y_pred = model(x, training=training) if model._call_has_training_arg else model(x)
+    loss = model._compute_loss(
+        x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=training
+    )
+    return (y_pred, keras.tree.map_structure(get_keras_mask, y_pred)), loss
+
+
+def _with_masks(y_pred, masks):
+    pairs = zip(keras.tree.flatten(y_pred), keras.tree.flatten(masks), strict=True)
+    for output, mask in pairs:
+        if mask is not None:
+            set_keras_mask(output, mask)
+    return y_pred
+
+
+def _track(model, loss, x):
+    rows = tf.shape(next(each for each in keras.tree.flatten(x) if each is not None))[0]
+    model._loss_tracker.update_state(losses.unscale_loss_for_distribution(loss), sample_weight=rows)
+
+
+class _Compiler:
+    """Calls functions as ones that XLA compiles; without XLA once one has reduced over replicas.
+
+    Args:
+        model: the model.
+        step: whose passes the functions are.
+    """
+
+    def __init__(self, model, step):
+        self._model, self._step = model, step
+        self._is_possible = True
+
+    def __call__(self, function):
+        """Return what a function without arguments returns; called in a replica.
+
+        It is compiled for this replica, whose variables it holds, and for the graph that is just
+        traced, whose tensors it holds: the next trace compiles another one.
+        """
+        if self._is_possible:
+            try:
+                return tf.function(function, jit_compile=True, autograph=False)()
+            except RuntimeError as error:
+                if "merge_call" not in str(error):  # with which replicas begin a collective
+                    raise
+            self._is_possible = False
+            reason = (
+                "its passes reduce over the replicas, as a synchronized BatchNormalization does"
+            )
+            _warn(self._model, self._step, reason)
+        return function()
+
+
+def _warn(model, step, reason):
+    warnings.warn(
+        f"AdasumMirroredStrategy runs the {step.__name__} of {model.name!r} without XLA: {reason}, "
+        "and TensorFlow's collectives have no XLA kernels. Compile the model with "
+        "jit_compile=False.",
+        stacklevel=3,
+    )
