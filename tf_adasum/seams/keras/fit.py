@@ -14,17 +14,18 @@ from tf_adasum.seams.keras.optimizers import is_ours, optimizers_within
 
 
 class _Calls:
-    """How many calls that all workers make are under way, one within another."""
+    """The names of the calls under way that all workers make, one within another."""
 
-    count = 0
+    def __init__(self):
+        self.names = []
 
     @contextlib.contextmanager
-    def one_more(self):
-        self.count += 1
+    def one_more(self, name):
+        self.names.append(name)
         try:
             yield
         finally:
-            self.count -= 1
+            self.names.pop()
 
 
 _calls = _Calls()
@@ -32,7 +33,12 @@ _calls = _Calls()
 
 def are_calls_under_way():
     """Whether this is within `fit` or another call that all workers make."""
-    return _calls.count > 0
+    return bool(_calls.names)
+
+
+def call_under_way():
+    """Return the name of the innermost call that all workers make, such as "fit"; or None."""
+    return _calls.names[-1] if _calls.names else None
 
 
 @hooks.replaces(
@@ -50,8 +56,9 @@ def call_together(original, self, *args, **kwargs):
     strategy = self.distribute_strategy
     if not is_ours(strategy):
         return original(self, *args, **kwargs)
-    is_a_step = original.__name__.endswith("on_batch")
-    with strategy.watching() if is_a_step else strategy.working_together(), _calls.one_more():
+    name = original.__name__
+    together = strategy.watching if name.endswith("on_batch") else strategy.working_together
+    with together(), _calls.one_more(name):
         return original(self, *args, **kwargs)
 
 

@@ -28,6 +28,7 @@ from tf_adasum.seams.tensorflow.runtime import (
     of_function,
     seeded,
     seeding,
+    trace,
 )
 
 __all__ = [
@@ -49,5 +50,6 @@ __all__ = [
     "reading_alone",
     "seeded",
     "seeding",
+    "trace",
     "without_autotuning",
 ]

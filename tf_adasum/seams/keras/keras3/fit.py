@@ -6,7 +6,6 @@ import tensorflow as tf
 
 from tf_adasum.seams.keras.fit import leave_xla_out, synchronize
 from tf_adasum.seams.keras.generation import hooks
-from tf_adasum.seams.keras.keras3.epochs import note_iterator
 from tf_adasum.seams.keras.keras3.private_names import (
     Trainer,
     class_weight_to_sample_weights,
@@ -24,36 +23,6 @@ CALLBACKS_OF_WORKER_0 = (
 
 # Whether Keras's `BackupAndRestore` knows one worker only.
 BACKS_UP_ONE_WORKER = True
-
-
-@hooks.replaces(Trainer, "_maybe_symbolic_build")
-def maybe_symbolic_build(original, self, iterator=None, data_batch=None):
-    """Hand Keras the first local batch, of which it needs the shapes only.
-
-    Keras averages the first *data batch* over the workers, with a collective that breaks under
-    multi-worker strategies. `fit` hands over the iterator of its epochs, which is kept in mind.
-    `test_unbuilt_model_trains` fails without it.
-    """
-    if iterator is not None:
-        note_iterator(self, iterator)
-    strategy = self._distribute_strategy
-    if not is_ours(strategy):
-        return original(self, iterator=iterator, data_batch=data_batch)
-    if _is_all_built(self):  # and no iterator is begun, to be thrown away at once
-        return None
-    if iterator is not None:
-        _, _, batches = next(iter(iterator))
-        data_batch = next(batches)
-    first_local_batch = tf.nest.map_structure(
-        lambda value: strategy.experimental_local_results(value)[0], data_batch
-    )
-    return original(self, data_batch=first_local_batch)
-
-
-def _is_all_built(model):
-    """Whether there is nothing that Keras builds from the first batch."""
-    compiled = [model._compile_metrics, model._compile_loss, model.optimizer]
-    return all(part is None or part.built for part in [*model._flatten_layers(), *compiled])
 
 
 @hooks.replaces(Trainer, "_make_function")
