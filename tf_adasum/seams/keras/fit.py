@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from tf_adasum.seams.keras.generation import hooks, private_names
-from tf_adasum.seams.keras.optimizers import is_ours, optimizers_within
+from tf_adasum.seams.keras.optimizers import is_ours, optimizers_of, optimizers_within
 
 # ---- what all workers call ---------------------------------------------------------------------
 
@@ -85,20 +85,28 @@ def on_epoch_end(original, self, epoch, logs=None):
 
 def _average_statistics(model):
     strategy = model.distribute_strategy
-    if is_ours(strategy) and model.built:
-        synchronize(getattr(model, "optimizer", None))
+    if is_ours(strategy) and variables_so_far(model):
+        synchronize(model)
         strategy.average_statistics(model)
 
 
-def synchronize(optimizer):
-    """End local steps ahead of time: the replicas' weights have to be the same.
+def synchronize(model):
+    """End local steps of a model's optimizers ahead of time: all replicas need the same weights."""
+    for optimizer in optimizers_of(model):
+        for each in optimizers_within(optimizer):
+            if hasattr(each, "synchronize"):
+                each.synchronize()
 
-    Args:
-        optimizer: a model's, with those within it; or None.
+
+def variables_so_far(model):
+    """Return a list of the variables that a model has; it may be none, or get more.
+
+    A model without `call`, as most GANs, is never `built`.
     """
-    for each in optimizers_within(optimizer):
-        if hasattr(each, "synchronize"):
-            each.synchronize()
+    try:
+        return list(model.variables)
+    except ValueError:  # Keras 2, of models that are not built yet
+        return []
 
 
 # ---- how long the training is ------------------------------------------------------------------

@@ -1,5 +1,7 @@
 """Building of Keras 3 models that have no input shape, before their first step."""
 
+import weakref
+
 import tensorflow as tf
 
 from tf_adasum.seams import tensorflow as tensorflow_seam
@@ -8,6 +10,9 @@ from tf_adasum.seams.keras.generation import hooks
 from tf_adasum.seams.keras.keras3.epochs import dataset_of, note_iterator
 from tf_adasum.seams.keras.keras3.private_names import Trainer
 from tf_adasum.seams.keras.optimizers import is_ours
+
+# The models that tracing a step has built, whatever their attribute `built` says.
+_built_by_step = weakref.WeakSet()
 
 
 @hooks.replaces(Trainer, "_maybe_symbolic_build")
@@ -33,6 +38,7 @@ def maybe_symbolic_build(original, self, iterator=None, data_batch=None):
         if not (self.run_eagerly or (self.train_function if is_training else self.test_function)):
             data = dataset_of(iterator).element_spec if iterator is not None else data_batch
             tensorflow_seam.trace(strategy, self._autoconvert_optionals(step), data)
+            _built_by_step.add(self)
         return None
     if iterator is not None:
         _, _, batches = next(iter(iterator))
@@ -41,6 +47,11 @@ def maybe_symbolic_build(original, self, iterator=None, data_batch=None):
         lambda value: strategy.experimental_local_results(value)[0], data_batch
     )
     return original(self, data_batch=first_local_batch)
+
+
+def is_model_built(model):
+    """Whether a model has its variables; one without `call`, as most GANs, is never `built`."""
+    return model.built or model in _built_by_step
 
 
 def _is_all_built(model):

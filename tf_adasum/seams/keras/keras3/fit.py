@@ -55,7 +55,7 @@ def on_batch(original, self, x, y=None, sample_weight=None, class_weight=None, *
         kwargs["sample_weight"] = weights
     names = [name for name in ("y", "sample_weight") if name in kwargs]
     if original.__name__ != "train_on_batch":
-        synchronize(getattr(self, "optimizer", None))
+        synchronize(self)
     x, *others = strategy.split_batch([x, *(kwargs[name] for name in names)])
     kwargs |= dict(zip(names, others, strict=True))
     if original.__name__ == "predict_on_batch":
