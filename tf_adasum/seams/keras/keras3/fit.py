@@ -45,7 +45,10 @@ def on_batch(original, self, x, y=None, sample_weight=None, class_weight=None, *
     given = {"y": y, "sample_weight": sample_weight, "class_weight": class_weight}
     kwargs |= {name: value for name, value in given.items() if value is not None}
     refused = class_weight is not None and sample_weight is not None  # by Keras
-    if not is_ours(strategy) or strategy.num_replicas_in_sync == 1 or refused:
+    if not is_ours(strategy) or refused:
+        return original(self, x, **kwargs)
+    _check_arrays(original.__name__, {"x": x, "y": y})
+    if strategy.num_replicas_in_sync == 1:
         return original(self, x, **kwargs)
     if sample_weight is not None and tf.nest.is_nested(sample_weight):
         if all(np.isscalar(weight) for weight in tf.nest.flatten(sample_weight)):
@@ -65,6 +68,15 @@ def on_batch(original, self, x, y=None, sample_weight=None, class_weight=None, *
     logs = original(self, x, **kwargs, return_dict=True)
     logs = pythonify_logs(self._get_metrics_result_or_logs(logs))
     return logs if wants_dict else self._flatten_metrics_in_order(logs)
+
+
+def _check_arrays(name, given):
+    for argument, value in given.items():
+        if any(np.isscalar(each) for each in tf.nest.flatten(value)):
+            raise ValueError(
+                f"{name} takes arrays, or structures of them: {name}(np.asarray({argument}), ...). "
+                f"Received: {argument}={type(value).__name__} of numbers"
+            )
 
 
 def call_in_order(callback_list):

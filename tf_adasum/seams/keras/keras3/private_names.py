@@ -13,6 +13,7 @@ try:
     from keras.src.random import seed_generator as seed_generators
     from keras.src.saving import saving_lib
     from keras.src.trainers.data_adapters.data_adapter_utils import class_weight_to_sample_weights
+    from keras.src.trainers.trainer import Trainer as BaseTrainer
     from keras.src.utils.python_utils import pythonify_logs
 except ImportError as error:
     raise ImportError(
@@ -33,6 +34,7 @@ __all__ = [
     "MOVING_AVERAGES",
     "SCALING_OF_LOSSES",
     "BaseOptimizer",
+    "BaseTrainer",
     "MultiOptimizer",
     "TFEpochIterator",
     "TFOptimizer",
