@@ -118,4 +118,7 @@ class TestOnBatch:
             assert "at least one. Received: arrays of 0, 0 rows" in str(messages["empty"])
             assert "Received: arrays of 10, 9 rows" in str(messages["different lengths"])
             assert "cannot be specified at the same time" in str(messages["both weights"])
+            assert "train_on_batch(np.asarray(x), ...)" in str(messages["lists"])
+            assert "test_on_batch(np.asarray(y), ...)" in str(messages["targets in a list"])
+            assert "predict_on_batch(np.asarray(x), ...)" in str(messages["rows in a list"])
             assert str(messages["weights as a list"]) == ""

@@ -84,7 +84,7 @@ class TrainingBackup:
             ValueError: if the model is not built, or the backup is one of another model.
             tf_adasum.errors.DamagedBackup: if there are backups, and none can be read.
         """
-        if not model.built:
+        if not keras_seam.is_model_built(model):
             raise ValueError(
                 "BackupAndRestore needs a model that is built before `fit`: give it an Input, or "
                 f"call it on a batch. Received: {model.name!r}, which is not built"

@@ -167,10 +167,12 @@ def _variables(model, section):
         return list(model.variables)
     if section == METRICS:
         return list(model.metrics_variables)
+    optimizers = keras_seam.optimizers_of(model)
     if section == "optimizer":
-        return keras_seam.all_variables(model.optimizer) if model.optimizer else []
-    state = keras_seam.aggregation_state_of(model.optimizer)
-    return list(state.rule_state.of_name.values()) if state and state.rule_state else []
+        return [one for each in optimizers for one in keras_seam.all_variables(each)]
+    states = [keras_seam.aggregation_state_of(each) for each in optimizers]
+    states = [state.rule_state for state in states if state and state.rule_state]
+    return [one for state in states for one in state.of_name.values()]
 
 
 def _local_copies(model, variable):

@@ -40,20 +40,23 @@ def is_shared(variable):
 
 
 def shared_variables(model):
-    """Return the variables of a model and its optimizer that have to be the same on all replicas.
+    """Return the variables of a model and its optimizers that have to be the same on all replicas.
 
     That is also the aggregation rule's state. Between the local steps of a `DeltaAdasum` the
     weights are each replica's own, and are left out.
     """
-    optimizer = getattr(model, "optimizer", None)
-    # Keras 2 builds in the first step what has no input shape: from what worker 0 sends.
-    candidates = list(model.variables) if model.built and _is_synchronized(optimizer) else []
-    if optimizer is not None:
+    optimizers = keras_seam.optimizers_of(model)
+    # The first step makes, of what worker 0 sends, what is not there yet.
+    candidates = keras_seam.variables_so_far(model)
+    if not all(map(_is_synchronized, optimizers)):
+        candidates = []
+    for optimizer in optimizers:
         candidates += keras_seam.all_variables(optimizer)
     shared = [variable for variable in candidates if is_shared(variable)]
-    state = keras_seam.aggregation_state_of(optimizer)
-    if state is not None and state.rule_state:
-        shared += state.rule_state.of_name.values()
+    for optimizer in optimizers:
+        state = keras_seam.aggregation_state_of(optimizer)
+        if state is not None and state.rule_state:
+            shared += state.rule_state.of_name.values()
     return shared
 
 

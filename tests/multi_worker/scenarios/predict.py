@@ -136,6 +136,9 @@ def wrong_batches(strategy):
         "both weights": lambda: model.train_on_batch(
             x, y, sample_weight=np.ones(10), class_weight={0: 1.0}
         ),
+        "lists": lambda: model.train_on_batch(x.tolist(), y),
+        "targets in a list": lambda: model.test_on_batch(x, y.tolist()),
+        "rows in a list": lambda: model.predict_on_batch(x.tolist()),
         "weights as a list": lambda: model.train_on_batch(x, y, sample_weight=[0.5] * 10),
     }
     messages = {}

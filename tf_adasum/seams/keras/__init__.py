@@ -13,7 +13,7 @@ Hooks stand where their function stands (`hooks.replaces`), with the reason as i
 import keras
 
 from tf_adasum.seams.keras import custom_loops, files, layers
-from tf_adasum.seams.keras.fit import exchangeable, expect, expect_as_asked
+from tf_adasum.seams.keras.fit import exchangeable, expect, expect_as_asked, variables_so_far
 from tf_adasum.seams.keras.generation import IS_KERAS_2, hooks
 from tf_adasum.seams.keras.optimizers import (
     accumulation_steps,
@@ -23,6 +23,7 @@ from tf_adasum.seams.keras.optimizers import (
     cond,
     is_wrapped,
     of_known_shape,
+    optimizers_of,
     optimizers_within,
     path_of,
     take_over,
@@ -36,6 +37,7 @@ if IS_KERAS_2:
         CALLBACKS_OF_WORKER_0,
         call_in_order,
         initial_epoch,
+        is_model_built,
         position_in_data,
         set_data_order,
         set_initial_epoch,
@@ -67,7 +69,8 @@ if IS_KERAS_2:
     )
 else:
     from tf_adasum.seams.keras.keras3 import files as files_of_keras3
-    from tf_adasum.seams.keras.keras3 import logs
+    from tf_adasum.seams.keras.keras3 import scopes as scopes_of_keras3
+    from tf_adasum.seams.keras.keras3.build import is_model_built
     from tf_adasum.seams.keras.keras3.epochs import position_in_data, set_data_order
     from tf_adasum.seams.keras.keras3.fit import (
         BACKS_UP_ONE_WORKER,

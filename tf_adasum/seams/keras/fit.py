@@ -7,23 +7,24 @@ import keras
 import tensorflow as tf
 
 from tf_adasum.seams.keras.generation import hooks, private_names
-from tf_adasum.seams.keras.optimizers import is_ours, optimizers_within
+from tf_adasum.seams.keras.optimizers import is_ours, optimizers_of, optimizers_within
 
 # ---- what all workers call ---------------------------------------------------------------------
 
 
 class _Calls:
-    """How many calls that all workers make are under way, one within another."""
+    """The names of the calls under way that all workers make, one within another."""
 
-    count = 0
+    def __init__(self):
+        self.names = []
 
     @contextlib.contextmanager
-    def one_more(self):
-        self.count += 1
+    def one_more(self, name):
+        self.names.append(name)
         try:
             yield
         finally:
-            self.count -= 1
+            self.names.pop()
 
 
 _calls = _Calls()
@@ -31,7 +32,12 @@ _calls = _Calls()
 
 def are_calls_under_way():
     """Whether this is within `fit` or another call that all workers make."""
-    return _calls.count > 0
+    return bool(_calls.names)
+
+
+def call_under_way():
+    """Return the name of the innermost call that all workers make, such as "fit"; or None."""
+    return _calls.names[-1] if _calls.names else None
 
 
 @hooks.replaces(
@@ -49,8 +55,9 @@ def call_together(original, self, *args, **kwargs):
     strategy = self.distribute_strategy
     if not is_ours(strategy):
         return original(self, *args, **kwargs)
-    is_a_step = original.__name__.endswith("on_batch")
-    with strategy.watching() if is_a_step else strategy.working_together(), _calls.one_more():
+    name = original.__name__
+    together = strategy.watching if name.endswith("on_batch") else strategy.working_together
+    with together(), _calls.one_more(name):
         return original(self, *args, **kwargs)
 
 
@@ -77,20 +84,28 @@ def on_epoch_end(original, self, epoch, logs=None):
 
 def _average_statistics(model):
     strategy = model.distribute_strategy
-    if is_ours(strategy) and model.built:
-        synchronize(getattr(model, "optimizer", None))
+    if is_ours(strategy) and variables_so_far(model):
+        synchronize(model)
         strategy.average_statistics(model)
 
 
-def synchronize(optimizer):
-    """End local steps ahead of time: the replicas' weights have to be the same.
+def synchronize(model):
+    """End local steps of a model's optimizers ahead of time: all replicas need the same weights."""
+    for optimizer in optimizers_of(model):
+        for each in optimizers_within(optimizer):
+            if hasattr(each, "synchronize"):
+                each.synchronize()
 
-    Args:
-        optimizer: a model's, with those within it; or None.
+
+def variables_so_far(model):
+    """Return a list of the variables that a model has; it may be none, or get more.
+
+    A model without `call`, as most GANs, is never `built`.
     """
-    for each in optimizers_within(optimizer):
-        if hasattr(each, "synchronize"):
-            each.synchronize()
+    try:
+        return list(model.variables)
+    except ValueError:  # Keras 2, of models that are not built yet
+        return []
 
 
 # ---- how long the training is ------------------------------------------------------------------

@@ -197,6 +197,14 @@ def optimizers_within(optimizer):
     return found
 
 
+def optimizers_of(model):
+    """Return a list of a model's optimizers: that of `compile`, and its attributes, as of a GAN."""
+    own = getattr(model, "optimizer", None)
+    others = (each for each in vars(model).values() if hasattr(each, "apply_gradients"))
+    found = {id(each): each for each in (own, *others) if each is not None}
+    return list(found.values())
+
+
 def accumulation_steps(optimizer):
     """Return how many gradients go into an update: `gradient_accumulation_steps`, or else 1."""
     return getattr(optimizer, "gradient_accumulation_steps", None) or 1

@@ -32,6 +32,7 @@ from tf_adasum.seams.tensorflow.runtime import (
     of_function,
     seeded,
     seeding,
+    trace,
 )
 
 __all__ = [
@@ -54,5 +55,6 @@ __all__ = [
     "reading_alone",
     "seeded",
     "seeding",
+    "trace",
     "without_autotuning",
 ]

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_adasum.seams.tensorflow.private_names import (
+    FuncGraph,
     Function,
     GraphOrParentsInXlaContext,
     autograph_artifact,
@@ -57,6 +58,29 @@ def of_function(function: Any, python_function: Callable) -> Callable:
     """Return a `tf.function` of another Python function, with the same arguments of its own."""
     other = function._clone(python_function=python_function)
     return autograph_artifact(other)  # or `Strategy.run` would wrap it, and not know it again
+
+
+def trace(strategy: tf.distribute.Strategy, function: Callable, argument: Any) -> None:
+    """Trace what a strategy runs, for the variables that the function makes; nothing is computed.
+
+    They are made at once, and not with the function's first call, as those of a `tf.function`.
+
+    Args:
+        strategy: the strategy.
+        function: what each replica runs.
+        argument: its argument: structure of distributed values, tensors, arrays or type specs.
+    """
+
+    def placeholders(value):
+        if value is None:
+            return None
+        spec = value if isinstance(value, tf.TypeSpec) else tf.type_spec_from_value(value)
+        flat = tf.nest.flatten(spec, expand_composites=True)
+        own = [tf.compat.v1.placeholder(each.dtype, each.shape) for each in flat]
+        return tf.nest.pack_sequence_as(spec, own, expand_composites=True)
+
+    with FuncGraph("trace").as_default():
+        strategy.run(function, args=(tf.nest.map_structure(placeholders, argument),))
 
 
 def global_seed() -> int | None:

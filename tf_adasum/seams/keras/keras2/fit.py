@@ -154,5 +154,10 @@ def position_in_data(model, batch):
     return batch
 
 
+def is_model_built(model):
+    """Whether a model has its variables."""
+    return model.built
+
+
 def call_in_order(callback_list):
     """Do nothing: Keras 2 calls callbacks in order."""

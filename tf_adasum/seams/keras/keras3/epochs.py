@@ -64,6 +64,11 @@ def _leave_out(iterator, batches):
         next(iterator)
 
 
+def dataset_of(iterator):
+    """Return the distributed dataset that a `TFEpochIterator` takes its batches from."""
+    return iterator._distributed_dataset
+
+
 # For each model the `TFEpochIterator` that it was given last, and the one of the training with
 # backups; an iterator does not know its model.
 _last_iterator, _iterator_of_training = weakref.WeakKeyDictionary(), weakref.WeakKeyDictionary()

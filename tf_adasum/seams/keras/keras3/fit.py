@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from tf_adasum.seams.keras.fit import synchronize
 from tf_adasum.seams.keras.generation import hooks
-from tf_adasum.seams.keras.keras3.epochs import note_iterator
 from tf_adasum.seams.keras.keras3.jit import compiled_where_possible
+from tf_adasum.seams.keras.keras3.logs import reading_variables
 from tf_adasum.seams.keras.keras3.private_names import (
     Trainer,
     class_weight_to_sample_weights,
@@ -27,41 +27,12 @@ CALLBACKS_OF_WORKER_0 = (
 BACKS_UP_ONE_WORKER = True
 
 
-@hooks.replaces(Trainer, "_maybe_symbolic_build")
-def maybe_symbolic_build(original, self, iterator=None, data_batch=None):
-    """Hand Keras the first local batch, of which it needs the shapes only.
-
-    Keras averages the first *data batch* over the workers, with a collective that breaks under
-    multi-worker strategies. `fit` hands over the iterator of its epochs, which is kept in mind.
-    `test_unbuilt_model_trains` fails without it.
-    """
-    if iterator is not None:
-        note_iterator(self, iterator)
-    strategy = self._distribute_strategy
-    if not is_ours(strategy):
-        return original(self, iterator=iterator, data_batch=data_batch)
-    if _is_all_built(self):  # and no iterator is begun, to be thrown away at once
-        return None
-    if iterator is not None:
-        _, _, batches = next(iter(iterator))
-        data_batch = next(batches)
-    first_local_batch = tf.nest.map_structure(
-        lambda value: strategy.experimental_local_results(value)[0], data_batch
-    )
-    return original(self, data_batch=first_local_batch)
-
-
-def _is_all_built(model):
-    """Whether there is nothing that Keras builds from the first batch."""
-    compiled = [model._compile_metrics, model._compile_loss, model.optimizer]
-    return all(part is None or part.built for part in [*model._flatten_layers(), *compiled])
-
-
 @hooks.replaces(Trainer, "_make_function")
 def make_function(original, self, step_function):
     """Let XLA compile the passes alone, and let `on_nonfinite="raise"` raise a FloatingPointError.
 
-    Keras would let it compile the whole step, and TensorFlow's collectives have no XLA kernels.
+    Keras would let it compile the whole step, and TensorFlow's collectives have no XLA kernels. A
+    step may return variables, as a metric's result may be one: they are read on each replica.
     """
     strategy = self._distribute_strategy
     if not is_ours(strategy):
@@ -70,7 +41,8 @@ def make_function(original, self, step_function):
     try:
         if is_asked_for and not self.run_eagerly:
             step_function = compiled_where_possible(self, step_function)
-        return strategy.nonfinite.raising_plainly(original(self, step_function))
+        function = original(self, reading_variables(step_function))
+        return strategy.nonfinite.raising_plainly(function)
     finally:
         self.jit_compile = is_asked_for
 
@@ -82,7 +54,10 @@ def on_batch(original, self, x, y=None, sample_weight=None, class_weight=None, *
     given = {"y": y, "sample_weight": sample_weight, "class_weight": class_weight}
     kwargs |= {name: value for name, value in given.items() if value is not None}
     refused = class_weight is not None and sample_weight is not None  # by Keras
-    if not is_ours(strategy) or strategy.num_replicas_in_sync == 1 or refused:
+    if not is_ours(strategy) or refused:
+        return original(self, x, **kwargs)
+    _check_arrays(original.__name__, {"x": x, "y": y})
+    if strategy.num_replicas_in_sync == 1:
         return original(self, x, **kwargs)
     if sample_weight is not None and tf.nest.is_nested(sample_weight):
         if all(np.isscalar(weight) for weight in tf.nest.flatten(sample_weight)):
@@ -92,7 +67,7 @@ def on_batch(original, self, x, y=None, sample_weight=None, class_weight=None, *
         kwargs["sample_weight"] = weights
     names = [name for name in ("y", "sample_weight") if name in kwargs]
     if original.__name__ != "train_on_batch":
-        synchronize(getattr(self, "optimizer", None))
+        synchronize(self)
     x, *others = strategy.split_batch([x, *(kwargs[name] for name in names)])
     kwargs |= dict(zip(names, others, strict=True))
     if original.__name__ == "predict_on_batch":
@@ -102,6 +77,15 @@ def on_batch(original, self, x, y=None, sample_weight=None, class_weight=None, *
     logs = original(self, x, **kwargs, return_dict=True)
     logs = pythonify_logs(self._get_metrics_result_or_logs(logs))
     return logs if wants_dict else self._flatten_metrics_in_order(logs)
+
+
+def _check_arrays(name, given):
+    for argument, value in given.items():
+        if any(np.isscalar(each) for each in tf.nest.flatten(value)):
+            raise ValueError(
+                f"{name} takes arrays, or structures of them: {name}(np.asarray({argument}), ...). "
+                f"Received: {argument}={type(value).__name__} of numbers"
+            )
 
 
 def call_in_order(callback_list):

@@ -1,10 +1,13 @@
 """Losses, layers and random seeds of Keras 3."""
 
+import weakref
+
 import keras
 import tensorflow as tf
 
+from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.seams.keras.generation import hooks
-from tf_adasum.seams.keras.keras3.private_names import losses
+from tf_adasum.seams.keras.keras3.private_names import losses, seed_generators
 from tf_adasum.seams.keras.layers import SEED_STRIDE
 from tf_adasum.seams.keras.optimizers import our_replica_context
 
@@ -52,3 +55,26 @@ def next_seed(original, self, ordered=True):
     key_of_replica = tf.cast(context.replica_id_in_sync_group, tf.int64) * SEED_STRIDE
     offset = tf.stack([tf.cast(key_of_replica % 2**31, seed.dtype), tf.zeros([], seed.dtype)])
     return tf.bitwise.bitwise_xor(seed, offset)
+
+
+# For each strategy the generator of random numbers without a seed, and of which seeding it is.
+_global_seeds = weakref.WeakKeyDictionary()
+
+
+@hooks.replaces(seed_generators, "global_seed_generator")
+def global_seed_generator(original):
+    """Make one for all replicas of a strategy: `keras.random.normal` without a seed asks for it.
+
+    Keras makes one for each thread, and each trace runs the replicas in threads of their own: the
+    second trace of a step would make variables, which `tf.function` refuses.
+    """
+    context = our_replica_context()
+    if not context:
+        return original()
+    seeding = tensorflow_seam.seeding()
+    known, generator = _global_seeds.get(context.strategy, (None, None))
+    if generator is None or known is not seeding:
+        with tf.init_scope():
+            generator = keras.random.SeedGenerator(tensorflow_seam.global_seed())
+        _global_seeds[context.strategy] = seeding, generator
+    return generator

@@ -5,20 +5,20 @@ import math
 import tensorflow as tf
 
 from tf_adasum.seams.keras.generation import hooks
-from tf_adasum.seams.keras.keras3.private_names import Trainer, trainer
+from tf_adasum.seams.keras.keras3.private_names import trainer
 from tf_adasum.seams.keras.optimizers import is_ours
 
 
-@hooks.replaces(Trainer, "_make_function")
-def make_function(original, self, step_function):
-    """Read on each replica what a step returns: it may be a variable, as a metric's result may.
+def reading_variables(step):
+    """Return a step that reads on each replica the variables that another one returns.
 
     Between the replicas Keras cannot average a variable, and read there one of a metric is the sum
     over all of them already.
+
+    Args:
+        step: function of a replica's part of a batch.
     """
-    if not is_ours(self._distribute_strategy):
-        return original(self, step_function)
-    return original(self, lambda data: tf.nest.map_structure(_as_tensor, step_function(data)))
+    return lambda data: tf.nest.map_structure(_as_tensor, step(data))
 
 
 def _as_tensor(value):

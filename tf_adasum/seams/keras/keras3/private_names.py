@@ -12,8 +12,10 @@ try:
     from keras.src.losses import loss as losses
     from keras.src.optimizers.base_optimizer import BaseOptimizer
     from keras.src.optimizers.multi_optimizer import MultiOptimizer
+    from keras.src.random import seed_generator as seed_generators
     from keras.src.saving import saving_lib
     from keras.src.trainers.data_adapters.data_adapter_utils import class_weight_to_sample_weights
+    from keras.src.trainers.trainer import Trainer as BaseTrainer
     from keras.src.utils.python_utils import pythonify_logs
 except ImportError as error:
     raise ImportError(
@@ -34,6 +36,7 @@ __all__ = [
     "MOVING_AVERAGES",
     "SCALING_OF_LOSSES",
     "BaseOptimizer",
+    "BaseTrainer",
     "MultiOptimizer",
     "TFEpochIterator",
     "TFOptimizer",
@@ -44,6 +47,7 @@ __all__ = [
     "losses",
     "pythonify_logs",
     "saving_lib",
+    "seed_generators",
     "set_keras_mask",
     "trainer",
 ]

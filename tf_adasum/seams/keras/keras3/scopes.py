@@ -1,0 +1,93 @@
+"""The scope of a strategy: models, optimizers and metrics of Keras 3 that were made outside of it.
+
+Keras 3 does not ask. Weights and optimizers made outside are one copy for all local replicas, which
+part ways or write it at the same time; metrics are each worker's own.
+"""
+
+import tensorflow as tf
+
+from tf_adasum.seams.keras.generation import hooks
+from tf_adasum.seams.keras.keras3.optimizers import all_variables
+from tf_adasum.seams.keras.keras3.private_names import BaseTrainer, Trainer
+from tf_adasum.seams.keras.optimizers import (
+    is_ours,
+    optimizers_of,
+    path_of,
+    tensorflow_variable,
+)
+
+# What a step is traced as, once: nothing is checked before later ones.
+FUNCTIONS_OF_STEPS = {
+    "train_on_batch": "train_function",
+    "test_on_batch": "test_function",
+    "predict_on_batch": "predict_function",
+}
+
+MODEL_OUTSIDE = (
+    "The model {name!r} was built or loaded outside of the scope of the strategy. Do it inside, as "
+    "compile():\n\n    with strategy.scope():\n        model = ...\n        model.compile(...)"
+)
+
+
+@hooks.replaces(BaseTrainer, "compile")
+def compile_in_scope(original, self, *args, **kwargs):
+    """Compile in the scope of the model's strategy: optimizers and metrics may come as names.
+
+    A model that was built outside, and is compiled inside, is refused where that stands.
+    """
+    strategy = self.distribute_strategy
+    if not is_ours(strategy):
+        return original(self, *args, **kwargs)
+    if self._distribute_strategy is not strategy:
+        raise ValueError(MODEL_OUTSIDE.format(name=self.name))
+    with strategy.scope():
+        return original(self, *args, **kwargs)
+
+
+@hooks.replaces(
+    Trainer, "fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch"
+)
+def check_scope(original, self, *args, **kwargs):
+    """Refuse, before the first collective, what was made outside of the strategy's scope."""
+    strategy = self.distribute_strategy
+    name = original.__name__
+    is_traced = getattr(self, FUNCTIONS_OF_STEPS.get(name, ""), None) is not None
+    if is_ours(strategy) and not is_traced:
+        _check(self, strategy, name.startswith("predict"))
+    return original(self, *args, **kwargs)
+
+
+def _check(model, strategy, predicts):
+    if model._distribute_strategy is not strategy:
+        raise ValueError(MODEL_OUTSIDE.format(name=model.name))
+    for variable in _outside(strategy, model.trainable_variables):
+        raise ValueError(
+            f"The weight {path_of(variable)!r} was made outside of the scope of the strategy. "
+            "Build or load its layer inside:\n\n    with strategy.scope():\n        layer = ...\n\n"
+            "or freeze it: layer.trainable = False"
+        )
+    if predicts or not model.compiled:
+        return
+    for optimizer in optimizers_of(model):
+        for _ in _outside(strategy, all_variables(optimizer)):
+            kind = type(optimizer).__name__
+            raise ValueError(
+                f"The optimizer {optimizer.name!r} was made outside of the scope of the strategy. "
+                f"Make it inside:\n\n    with strategy.scope():\n        optimizer = {kind}(...)\n"
+                "        model.compile(optimizer=optimizer, ...)"
+            )
+    for metric in model.metrics:
+        for variable in _outside(strategy, metric.variables):  # of one within it, as a rule
+            raise ValueError(
+                f"The metric of {path_of(variable)!r} was made outside of the scope of the "
+                "strategy: each worker would measure its own rows. Make it inside:\n\n"
+                "    with strategy.scope():\n        metric = ...\n        model.compile(...)"
+            )
+
+
+def _outside(strategy, variables):
+    """Yield those of some Keras variables that were not made under a strategy."""
+    for variable in variables:
+        own = tensorflow_variable(variable)
+        if isinstance(own, tf.Variable) and not strategy.extended.variable_created_in_scope(own):
+            yield variable
