@@ -33,10 +33,12 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None  # loaded here, not after a fork
 
+EnvironmentsOf = Callable[[int], contextlib.AbstractContextManager[list[dict[str, str]]]]
+
 
 def run_group(
     command: Sequence[str],
-    environments_of: Callable[[int], list[dict[str, str]]],
+    environments_of: EnvironmentsOf,
     timeout: float | None,
     grace: float,
     max_restarts: int = 0,
@@ -48,8 +50,9 @@ def run_group(
 
     Args:
         command: the complete argument vector of a worker.
-        environments_of: function from the number of the restart, 0 for the first start, to the
-            complete environment of every worker.
+        environments_of: function from the number of the restart, 0 for the first start, to a
+            context manager that gives the complete environment of every worker. It is left when
+            all of them have ended.
         timeout: seconds after which the group is stopped, all starts together; None for no limit.
         grace: seconds between SIGTERM and SIGKILL.
         max_restarts: how often the group is started again at most.
@@ -96,7 +99,7 @@ class _Job:
     def __init__(
         self,
         command: Sequence[str],
-        environments_of: Callable[[int], list[dict[str, str]]],
+        environments_of: EnvironmentsOf,
         grace: float,
     ):
         self.events: queue.SimpleQueue[_Worker | signal.Signals] = queue.SimpleQueue()
@@ -114,7 +117,8 @@ class _Job:
         for restart in range(max_restarts + 1):
             if restart:
                 self._console.say(f"restart {restart} of {max_restarts}")
-            code = self._run_once(self._environments_of(restart), deadline)
+            with self._environments_of(restart) as environments:
+                code = self._run_once(environments, deadline)
             if code in (0, EXIT_USAGE) or restart == max_restarts or self._is_stopped:
                 break
             code = self._pause(deadline) or code
