@@ -5,7 +5,7 @@
 
 Reading order: `main` (command line) -> `launch` (a job from start to end) -> `worker_environments`
 (what each worker is told, GPUs included). `ports` finds the workers' ports and holds them,
-`processes` runs the processes.
+`processes` runs the processes, `noise` knows which lines of TensorFlow's are left out.
 
 Standard library only: the launcher is ready at once and never initialises a GPU itself.
 """
@@ -23,7 +23,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 
-from tf_adasum.launch import ports
+from tf_adasum.launch import noise, ports
 from tf_adasum.launch.processes import PROGRAM, run_group
 
 GRACE_SECONDS = 5.0
@@ -77,7 +77,8 @@ def _parser() -> argparse.ArgumentParser:
         epilog="example: %(prog)s -n 4 train.py --lr 0.1    starts 4 workers of "
         "`python train.py --lr 0.1`; whatever follows the script's name goes to the script. "
         "The exit code is 0, the code of the first worker that failed, 128+n for signal n, "
-        "124 after --timeout, or 2 when nothing could be started.",
+        "124 after --timeout, or 2 when nothing could be started. TF_CPP_MIN_LOG_LEVEL=0 shows all "
+        "that TensorFlow says, not only errors.",
         allow_abbrev=False,
     )
     parser.add_argument(
@@ -120,7 +121,8 @@ def launch(
     """Run `num_workers` copies of `command` on this machine until all of them have ended.
 
     With one worker the command inherits stdin, stdout and stderr. With more, stdin is empty and
-    every line of output is written to file descriptor 1 or 2 with the prefix ``[worker i]``.
+    every line of output is written to file descriptor 1 or 2 with the prefix ``[worker i]``. What
+    TensorFlow says below an error is left out, unless ``TF_CPP_MIN_LOG_LEVEL`` is set.
 
     The workers' ports lie outside of the range from which the system gives ports to others, and are
     held until all workers have ended: see `ports.held`. What uses them sets SO_REUSEADDR, as
@@ -216,7 +218,7 @@ def worker_environments(
         )
     base = dict(os.environ if environment is None else environment)
     base.pop("TF_CONFIG", None)
-    base.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    base.setdefault(noise.LEVEL, noise.DEFAULT_LEVEL)
     base.update(TF_ADASUM_LAUNCHER="1", PYTHONUNBUFFERED="1")
     if devices_per_worker is not None:
         base["TF_ADASUM_DEVICES_PER_WORKER"] = str(devices_per_worker)

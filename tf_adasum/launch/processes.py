@@ -23,6 +23,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from tf_adasum.launch import noise
+
 PROGRAM = "tf-adasum-launch"  # who speaks in a message that no worker wrote
 EXIT_TIMEOUT = 124  # as coreutils' `timeout`
 EXIT_USAGE = 2  # as argparse and the shells: the same arguments will fail again
@@ -182,7 +184,8 @@ class _Job:
                     preexec_fn=_death_with_parent(),
                     **streams,
                 )
-                self._running.append(_Worker(index, process))
+                is_quiet = noise.hides_information(environment)
+                self._running.append(_Worker(index, process, is_quiet))
         finally:  # also when a later one could not start: `_stop` waits for their end
             for worker in self._running:
                 self._watch(worker)
@@ -241,9 +244,10 @@ class _Job:
 class _Worker:
     """One running worker: its process, and the threads that read its output."""
 
-    def __init__(self, index: int, process: subprocess.Popen):
+    def __init__(self, index: int, process: subprocess.Popen, is_quiet: bool = False):
         self.index = index
         self.process = process
+        self.is_quiet = is_quiet
         self.ended = threading.Event()
         self.readers: list[threading.Thread] = []
 
@@ -299,8 +303,10 @@ def _relay(worker: _Worker, stream, descriptor: int, console: _Console) -> None:
     """Copy one stream of one worker, line by line.
 
     A progress bar rewrites its line after each "\r". Worker 0's is passed on as it changes; of
-    the other workers only the last state is shown, when the line is complete.
+    the other workers only the last state is shown, when the line is complete. Of a quiet worker's
+    stderr what `noise` hides is left out.
     """
+    is_quiet = worker.is_quiet and descriptor == 2
     prefix = b"[worker %d] " % worker.index
     pending = b""
     for chunk in _chunks(stream, worker.ended):
@@ -308,6 +314,8 @@ def _relay(worker: _Worker, stream, descriptor: int, console: _Console) -> None:
         # Only the next byte tells a final "\r" from the first half of "\r\n".
         pending = b"" if pieces[-1].endswith(b"\n") else pieces.pop()
         for piece in pieces:
+            if is_quiet and noise.is_hidden(piece):
+                continue
             if worker.index == 0 or piece.endswith(b"\n"):
                 console.write(descriptor, prefix, piece)
     if pending:
