@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 import keras
 import tensorflow as tf
 
-from tf_adasum.cluster import rendezvous, start_timeout
+from tf_adasum.cluster import ports, rendezvous, start_timeout
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.watch import watch
@@ -107,19 +107,20 @@ def start(
     """
     seconds = timeout or rendezvous.DEFAULT_TIMEOUT
     deadline = time.monotonic() + seconds
-    watching = watch.begin(tasks, terms, timeout) if tasks else watch.NoWatch()
-    with _saying_what_to_do(), _bounded(tasks, seconds, watching):
-        if tasks and tasks.rank > 0:
-            rendezvous.wait_for_server(tasks.addresses[0])
-        extended = tensorflow_seam.GradientAggregatingExtended(
-            strategy,
-            resolver,
-            options,
-            local_devices=devices,
-            cross_device_ops=cross_device_ops,
-            register_timeout=seconds * 0.8,  # TensorFlow's word comes before the guard's
-            heartbeat_timeout=seconds,
-        )
+    with _held_port(tasks):
+        watching = watch.begin(tasks, terms, timeout) if tasks else watch.NoWatch()
+        with _saying_what_to_do(tasks), _bounded(tasks, seconds, watching):
+            if tasks and tasks.rank > 0:
+                rendezvous.wait_for_server(tasks.addresses[0])
+            extended = tensorflow_seam.GradientAggregatingExtended(
+                strategy,
+                resolver,
+                options,
+                local_devices=devices,
+                cross_device_ops=cross_device_ops,
+                register_timeout=seconds * 0.8,  # TensorFlow's word comes before the guard's
+                heartbeat_timeout=seconds,
+            )
     if tasks:
         collectives = tensorflow_seam.cross_device_ops(extended)
         remaining = max(1.0, deadline - time.monotonic())
@@ -150,10 +151,25 @@ def _bounded(tasks, seconds, watching) -> Iterator[None]:
         raise
 
 
+def _held_port(tasks) -> contextlib.AbstractContextManager:
+    """Hold this worker's port: the rendezvous leaves it before TensorFlow's server has it."""
+    if tasks and ports.can_be_held():
+        # In use: the rendezvous says by whom; or it is TensorFlow's, for another strategy here.
+        with contextlib.suppress(OSError):
+            return ports.hold(tasks.host_and_port(tasks.rank)[1], shared=True)
+    return contextlib.nullcontext()
+
+
 @contextlib.contextmanager
-def _saying_what_to_do() -> Iterator[None]:
+def _saying_what_to_do(tasks) -> Iterator[None]:
     try:
         yield
+    except tf.errors.UnknownError as error:
+        port = tasks and tasks.host_and_port(tasks.rank)[1]
+        user = port and ports.user_of(port)
+        if not user or "Could not start gRPC server" not in str(error):
+            raise
+        raise rendezvous.port_in_use(tasks, user) from error
     except RuntimeError as error:
         if "at program startup" not in str(error):
             raise

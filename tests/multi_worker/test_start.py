@@ -1,5 +1,6 @@
 """What a worker says when the cluster does not come up."""
 
+import os
 import re
 import socket
 import subprocess
@@ -46,7 +47,8 @@ def test_a_taken_port_is_named():
         other.bind(("127.0.0.1", ports[0]))
         other.listen()
         message, _ = start_alone(ports, 0)
-    assert re.search(f"OSError.*worker 0 .*{ports[0]}.*in use", message)
+    me = rf"\S+ \(pid {os.getpid()}\)"
+    assert re.search(f"OSError.*worker 0 .*{ports[0]}.*in use by {me}", message)
 
 
 @pytest.mark.one_stack

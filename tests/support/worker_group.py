@@ -11,12 +11,13 @@ import json
 import os
 import pathlib
 import select
-import socket
 import subprocess
 import sys
 import time
 
 import numpy as np
+
+from tf_adasum.launch.ports import held as held_ports
 
 HERE = pathlib.Path(__file__).parent
 TESTS = HERE.parent
@@ -162,12 +163,6 @@ def worker_environment(ports, index, devices, hosts=None):
 
 
 def free_ports(count):
-    """Return distinct ports that nobody uses."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+    """Return distinct ports that nobody uses, and that the system gives to nobody by itself."""
+    with held_ports(count) as free:
+        return free

@@ -349,7 +349,8 @@ def test_command_line_of_the_launcher(words):
         assert len(command) > 2 and all(isinstance(word, str) for word in command)
         assert timeout is None or timeout > 0
         assert max_restarts >= 0
-        started.append(environments_of(0))
+        with environments_of(0) as environments:
+            started.append(environments)
         return 0
 
     original, launch.run_group = launch.run_group, run_group

@@ -16,7 +16,7 @@ import threading
 import time
 from typing import Any
 
-from tf_adasum.cluster import addresses, json_lines
+from tf_adasum.cluster import addresses, json_lines, ports
 from tf_adasum.cluster.tasks import Cluster
 
 # Seconds to wait for the others where CommunicationOptions(timeout_seconds=...) says nothing.
@@ -210,9 +210,19 @@ def _listen(cluster):
         listener.close()
         if error.errno != errno.EADDRINUSE:
             raise
-        raise OSError(
-            errno.EADDRINUSE,
-            f"the port of {cluster.named([cluster.rank])} is in use by another process. End that "
-            "process or give the task another port",
-        ) from error
+        raise port_in_use(cluster, ports.user_of(port)) from error
     return listener
+
+
+def port_in_use(cluster: Cluster, user: str | None) -> OSError:
+    """Return the error that this task's port is in use.
+
+    Args:
+        cluster: the `Cluster`.
+        user: who uses it, as `ports.user_of` names it; None where it is not known.
+    """
+    return OSError(
+        errno.EADDRINUSE,
+        f"the port of {cluster.named([cluster.rank])} is in use by {user or 'another process'}. "
+        "End that process or give the task another port",
+    )

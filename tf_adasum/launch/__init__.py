@@ -4,7 +4,8 @@
     tf-adasum-launch -n 2 --devices-per-worker 2 -m package.train --epochs 3
 
 Reading order: `main` (command line) -> `launch` (a job from start to end) -> `worker_environments`
-(what each worker is told, GPUs included). `tf_adasum.launch.processes` runs the processes.
+(what each worker is told, GPUs included). `ports` finds the workers' ports and holds them,
+`processes` runs the processes, `noise` knows which lines of TensorFlow's are left out.
 
 Standard library only: the launcher is ready at once and never initialises a GPU itself.
 """
@@ -17,12 +18,12 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 
+from tf_adasum.launch import noise, ports
 from tf_adasum.launch.processes import PROGRAM, run_group
 
 GRACE_SECONDS = 5.0
@@ -76,7 +77,8 @@ def _parser() -> argparse.ArgumentParser:
         epilog="example: %(prog)s -n 4 train.py --lr 0.1    starts 4 workers of "
         "`python train.py --lr 0.1`; whatever follows the script's name goes to the script. "
         "The exit code is 0, the code of the first worker that failed, 128+n for signal n, "
-        "124 after --timeout, or 2 when nothing could be started.",
+        "124 after --timeout, or 2 when nothing could be started. TF_CPP_MIN_LOG_LEVEL=0 shows all "
+        "that TensorFlow says, not only errors.",
         allow_abbrev=False,
     )
     parser.add_argument(
@@ -119,7 +121,12 @@ def launch(
     """Run `num_workers` copies of `command` on this machine until all of them have ended.
 
     With one worker the command inherits stdin, stdout and stderr. With more, stdin is empty and
-    every line of output is written to file descriptor 1 or 2 with the prefix ``[worker i]``.
+    every line of output is written to file descriptor 1 or 2 with the prefix ``[worker i]``. What
+    TensorFlow says below an error is left out, unless ``TF_CPP_MIN_LOG_LEVEL`` is set.
+
+    The workers' ports lie outside of the range from which the system gives ports to others, and are
+    held until all workers have ended: see `ports.held`. What uses them sets SO_REUSEADDR, as
+    TensorFlow's server does.
 
     The first worker that fails, a signal to this process (SIGINT, SIGTERM, SIGHUP) or the timeout
     stops the job: SIGTERM to every worker's process group, then SIGKILL after `grace` seconds, or
@@ -165,10 +172,16 @@ def launch(
             f"--max-restarts: expected 0 or more. Received: max_restarts={max_restarts}"
         )
 
-    def environments_of(restart: int) -> list[dict[str, str]]:
-        with _reserved_addresses(num_workers) as addresses:
+    if num_workers < 1:
+        raise ValueError(f"-n: expected at least 1 worker. Received: num_workers={num_workers}")
+    ports_to_try = ports.candidates()  # one for all starts: a restart has other ports
+
+    @contextlib.contextmanager
+    def environments_of(restart: int) -> Iterator[list[dict[str, str]]]:
+        with ports.held(num_workers, ports_to_try) as own:
+            addresses = [f"127.0.0.1:{port}" for port in own]
             environments = worker_environments(addresses, devices_per_worker)
-        return [{**each, "TF_ADASUM_RESTART_COUNT": str(restart)} for each in environments]
+            yield [{**each, "TF_ADASUM_RESTART_COUNT": str(restart)} for each in environments]
 
     return run_group(command, environments_of, timeout, grace, max_restarts)
 
@@ -205,7 +218,7 @@ def worker_environments(
         )
     base = dict(os.environ if environment is None else environment)
     base.pop("TF_CONFIG", None)
-    base.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    base.setdefault(noise.LEVEL, noise.DEFAULT_LEVEL)
     base.update(TF_ADASUM_LAUNCHER="1", PYTHONUNBUFFERED="1")
     if devices_per_worker is not None:
         base["TF_ADASUM_DEVICES_PER_WORKER"] = str(devices_per_worker)
@@ -267,15 +280,3 @@ def _gpu_shares(gpus: list[str], num_workers: int, per_worker: int | None) -> li
             "Lower -n or --devices-per-worker, or set CUDA_VISIBLE_DEVICES= to use CPUs"
         )
     return [gpus[index * size : (index + 1) * size] for index in range(num_workers)]
-
-
-@contextlib.contextmanager
-def _reserved_addresses(count: int) -> Iterator[list[str]]:
-    """Yield `count` distinct free local addresses, held until the block ends."""
-    if count < 1:
-        raise ValueError(f"-n: expected at least 1 worker. Received: num_workers={count}")
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        yield [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]

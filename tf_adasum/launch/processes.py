@@ -23,6 +23,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from tf_adasum.launch import noise
+
 PROGRAM = "tf-adasum-launch"  # who speaks in a message that no worker wrote
 EXIT_TIMEOUT = 124  # as coreutils' `timeout`
 EXIT_USAGE = 2  # as argparse and the shells: the same arguments will fail again
@@ -33,10 +35,12 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None  # loaded here, not after a fork
 
+EnvironmentsOf = Callable[[int], contextlib.AbstractContextManager[list[dict[str, str]]]]
+
 
 def run_group(
     command: Sequence[str],
-    environments_of: Callable[[int], list[dict[str, str]]],
+    environments_of: EnvironmentsOf,
     timeout: float | None,
     grace: float,
     max_restarts: int = 0,
@@ -48,8 +52,9 @@ def run_group(
 
     Args:
         command: the complete argument vector of a worker.
-        environments_of: function from the number of the restart, 0 for the first start, to the
-            complete environment of every worker.
+        environments_of: function from the number of the restart, 0 for the first start, to a
+            context manager that gives the complete environment of every worker. It is left when
+            all of them have ended.
         timeout: seconds after which the group is stopped, all starts together; None for no limit.
         grace: seconds between SIGTERM and SIGKILL.
         max_restarts: how often the group is started again at most.
@@ -96,7 +101,7 @@ class _Job:
     def __init__(
         self,
         command: Sequence[str],
-        environments_of: Callable[[int], list[dict[str, str]]],
+        environments_of: EnvironmentsOf,
         grace: float,
     ):
         self.events: queue.SimpleQueue[_Worker | signal.Signals] = queue.SimpleQueue()
@@ -114,7 +119,8 @@ class _Job:
         for restart in range(max_restarts + 1):
             if restart:
                 self._console.say(f"restart {restart} of {max_restarts}")
-            code = self._run_once(self._environments_of(restart), deadline)
+            with self._environments_of(restart) as environments:
+                code = self._run_once(environments, deadline)
             if code in (0, EXIT_USAGE) or restart == max_restarts or self._is_stopped:
                 break
             code = self._pause(deadline) or code
@@ -178,7 +184,8 @@ class _Job:
                     preexec_fn=_death_with_parent(),
                     **streams,
                 )
-                self._running.append(_Worker(index, process))
+                is_quiet = noise.hides_information(environment)
+                self._running.append(_Worker(index, process, is_quiet))
         finally:  # also when a later one could not start: `_stop` waits for their end
             for worker in self._running:
                 self._watch(worker)
@@ -237,9 +244,10 @@ class _Job:
 class _Worker:
     """One running worker: its process, and the threads that read its output."""
 
-    def __init__(self, index: int, process: subprocess.Popen):
+    def __init__(self, index: int, process: subprocess.Popen, is_quiet: bool = False):
         self.index = index
         self.process = process
+        self.is_quiet = is_quiet
         self.ended = threading.Event()
         self.readers: list[threading.Thread] = []
 
@@ -295,8 +303,10 @@ def _relay(worker: _Worker, stream, descriptor: int, console: _Console) -> None:
     """Copy one stream of one worker, line by line.
 
     A progress bar rewrites its line after each "\r". Worker 0's is passed on as it changes; of
-    the other workers only the last state is shown, when the line is complete.
+    the other workers only the last state is shown, when the line is complete. Of a quiet worker's
+    stderr what `noise` hides is left out.
     """
+    is_quiet = worker.is_quiet and descriptor == 2
     prefix = b"[worker %d] " % worker.index
     pending = b""
     for chunk in _chunks(stream, worker.ended):
@@ -304,6 +314,8 @@ def _relay(worker: _Worker, stream, descriptor: int, console: _Console) -> None:
         # Only the next byte tells a final "\r" from the first half of "\r\n".
         pending = b"" if pieces[-1].endswith(b"\n") else pieces.pop()
         for piece in pieces:
+            if is_quiet and noise.is_hidden(piece):
+                continue
             if worker.index == 0 or piece.endswith(b"\n"):
                 console.write(descriptor, prefix, piece)
     if pending:

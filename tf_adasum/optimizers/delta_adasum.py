@@ -12,6 +12,7 @@ from tf_adasum.aggregation.sparse import coalesced
 from tf_adasum.arguments import check_count
 from tf_adasum.optimizers.wrapper import WrapperOptimizer, checked
 from tf_adasum.seams import keras as keras_seam
+from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.seams.base_strategy import GradientAggregatingStrategy
 
 
@@ -111,7 +112,9 @@ class DeltaAdasum(WrapperOptimizer):
         if self.is_synchronized:
             return
         if self._synchronize is None:
-            self._synchronize = tf.function(lambda: self._strategy.run(self._step.combine))
+            self._synchronize = tensorflow_seam.counted_alone(
+                lambda: self._strategy.run(self._step.combine)
+            )
         self._synchronize()
 
     @property

@@ -11,6 +11,7 @@ import weakref
 import tensorflow as tf
 
 from tf_adasum.replicas.equal_variables import is_shared
+from tf_adasum.seams import tensorflow as tensorflow_seam
 
 # For each model the ids of its variables, and the traced function that averages them.
 _averages: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
@@ -54,4 +55,4 @@ def _averaging(strategy, variables):
         for variable, mean in zip(variables, means, strict=True):
             variable.assign(tf.reshape(tf.cast(mean, variable.dtype), variable.shape))
 
-    return tf.function(lambda: strategy.run(in_replica))
+    return tensorflow_seam.counted_alone(lambda: strategy.run(in_replica))

@@ -10,6 +10,7 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 from support.fuzzing import cases
+from support.worker_group import free_ports
 
 from tf_adasum.cluster import json_lines, rendezvous
 from tf_adasum.cluster.rendezvous import meet
@@ -20,14 +21,6 @@ TERMS = {"rule": "Adasum()", "devices per worker": 2}
 # Seconds within which tasks that are all there have met, on a machine that is busy with other
 # things: a round takes 0.1 s, a silent program holds it up for 2 s.
 SOON = 15
-
-
-def free_ports(count):
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 def tasks(count):

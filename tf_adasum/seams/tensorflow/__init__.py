@@ -26,6 +26,7 @@ from tf_adasum.seams.tensorflow.registry import hooks
 from tf_adasum.seams.tensorflow.runtime import (
     abort_collectives,
     compiles_with_xla,
+    counted_alone,
     global_seed,
     is_tf_function,
     may_come_from_another_worker,
@@ -43,6 +44,7 @@ __all__ = [
     "abort_collectives",
     "cardinality",
     "compiles_with_xla",
+    "counted_alone",
     "cross_device_ops",
     "first_replica",
     "forget_cardinality",

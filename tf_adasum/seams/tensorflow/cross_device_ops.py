@@ -171,7 +171,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         tensors = [tf.constant(np.pad(vector, padding)) for vector in vectors]
         key = (tensors[0].dtype, tensors[0].shape[0], options.timeout_seconds)
         if key not in self._gathers:
-            self._gathers[key] = tf.function(
+            self._gathers[key] = runtime.counted_alone(
                 lambda tensors: gather_on_each(tensors, self.collectives(options))
             )
         gather = self._gathers[key]
@@ -189,7 +189,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         Returns:
             For each local replica the numbers of its part, in the order of the ranks.
         """
-        gather = tf.function(lambda tensors: gather_on_each(tensors, parts))
+        gather = runtime.counted_alone(lambda tensors: gather_on_each(tensors, parts))
         tensors = [tf.constant([number], tf.int64) for number in numbers]
         return self._counted(tensors, lambda: [all_[:, 0].numpy() for all_ in gather(tensors)])
 
@@ -255,7 +255,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
             return self._combine(gradients, stateless.of(state_of(), stateless.indices))
 
         # Sparse gradients have another length in each step.
-        return tf.function(combine, reduce_retracing=True)
+        return runtime.counted_alone(combine, reduce_retracing=True)
 
     @hooks.overrides(CollectiveAllReduce)
     def _all_reduce_per_replica_values(self, reduce_op, per_replica_values, options):

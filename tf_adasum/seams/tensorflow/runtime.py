@@ -1,6 +1,7 @@
 """TensorFlow's runtime: XLA, errors of other workers, functions, and the global seed."""
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -52,6 +53,15 @@ def may_come_from_another_worker(error: BaseException) -> bool:
 def is_tf_function(function: object) -> bool:
     """Whether it is what `tf.function` returns."""
     return isinstance(function, Function)
+
+
+def counted_alone(python_function: Callable, **options: Any) -> Callable:
+    """Return a `tf.function` that TensorFlow does not warn of because of others like it.
+
+    It counts how often functions are traced by their code, which closures share: one for each of
+    five models, and each traced once, would be five retracings. A partial has no code.
+    """
+    return tf.function(functools.partial(python_function), **options)
 
 
 def of_function(function: Any, python_function: Callable) -> Callable:

@@ -1,0 +1,85 @@
+"""`tf-adasum-launch` with workers that use TensorFlow: what a user sees, and their ports."""
+
+import subprocess
+import sys
+
+import pytest
+from support.port_opener import others_opening_ports
+from support.worker_group import worker_environment
+
+
+def launched(tmp_path, program, level=None, workers=2):
+    """Run a program on several workers; return the exit code and all lines that were shown."""
+    path = tmp_path / "program.py"
+    path.write_text(program)
+    environment = worker_environment([], 0, devices=1)
+    del environment["TF_CPP_MIN_LOG_LEVEL"]  # as a user's
+    if level is not None:
+        environment["TF_CPP_MIN_LOG_LEVEL"] = level
+    ended = subprocess.run(
+        [sys.executable, "-m", "tf_adasum.launch", "-n", str(workers), path],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=200,
+    )
+    return ended.returncode, ended.stdout.splitlines()
+
+
+TWO_MODELS = """
+import keras, numpy as np, tf_adasum
+
+strategy = tf_adasum.AdasumMirroredStrategy()
+x = np.random.default_rng(0).normal(size=[16, 4]).astype("float32")
+for units in (1, 2):
+    with strategy.scope():
+        layers = [keras.layers.Dense(3), keras.layers.BatchNormalization()]
+        model = keras.Sequential([keras.layers.Input([4]), *layers, keras.layers.Dense(units)])
+        model.compile("sgd", "mse", metrics=["mae"])
+    model.fit(x, x[:, :units], batch_size=8, verbose=0, validation_data=(x, x[:, :units]))
+    assert model.predict(x, verbose=0).shape == (16, units)
+    print("trained", units)
+"""
+
+
+def test_a_user_sees_the_program_s_own_lines(tmp_path):
+    code, lines = launched(tmp_path, TWO_MODELS)
+    own = [f"[worker {index}] trained {units}" for index in (0, 1) for units in (1, 2)]
+    assert (code, sorted(lines)) == (0, own)
+
+
+def test_all_lines_of_tensorflow_are_shown_on_demand(tmp_path):
+    program = "import tensorflow as tf; tf.constant(1)"
+    code, lines = launched(tmp_path, program, level="0")
+    assert code == 0
+    for worker in ("[worker 0]", "[worker 1]"):
+        assert any(line.startswith(worker) and "cpu_feature_guard" in line for line in lines)
+
+
+# Starts TensorFlow's server, maybe on a port that another socket has taken.
+SERVER = """
+import json, os, socket
+import tensorflow as tf
+config = json.loads(os.environ["TF_CONFIG"])
+index = config["task"]["index"]
+if {taken} and index == 1:
+    other = socket.create_server(("", int(config["cluster"]["worker"][1].rpartition(":")[2])))
+tf.distribute.Server(config["cluster"], job_name="worker", task_index=index)
+os._exit(0)
+"""
+
+
+def test_an_error_of_tensorflow_s_server_is_shown(tmp_path):
+    code, lines = launched(tmp_path, SERVER.format(taken=True))
+    assert code == 1
+    of_server = [line for line in lines if "grpc_server_lib.cc" in line]
+    assert of_server and "UNKNOWN: Could not start gRPC server" in of_server[0]
+    assert of_server[0].startswith("[worker 1] ")
+
+
+@pytest.mark.slow
+def test_tensorflow_s_server_gets_its_port_beside_others_that_open_ports(tmp_path):
+    with others_opening_ports():
+        for _ in range(10):
+            assert launched(tmp_path, SERVER.format(taken=False), workers=3) == (0, [])

@@ -1,0 +1,76 @@
+"""Which lines of a worker's stderr the launcher leaves out, with workers that only write them."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tf_adasum.launch import noise
+
+# As TensorFlow 2.21 has written them.
+HIDDEN = [
+    "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
+    "I0000 00:00:1795348209.550645   25372 port.cc:153] oneDNN custom operations are on.",
+]
+SHOWN = [
+    "E0000 00:00:1795348199.984059   25055 add_port.cc:83] Failed to add port to server",
+    "E0000 00:00:1795348199.984137   25055 grpc_server_lib.cc:618] UNKNOWN: Could not start",
+    "F0000 00:00:1795348199.984137   25055 device.h:18] Check failed",
+    "W0000 00:00:1795348266.253352   28600 dataset.cc:997] Input will not be optimized",
+    "E1122 11:50:08.587380391   25217 server_chttp2.cc:40] {}",
+    "I1122 11:50:08.587380 140123 train.py:12] absl.logging of the user's",
+    "I0000 00:00:1795348209.550645   25372 train.py:153] a file in Python",
+    "> I0000 00:00:1795348209.550645   25372 port.cc:153] oneDNN",
+    "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR?",
+    "the user's own",
+    "",
+]
+
+
+@pytest.mark.parametrize("line", HIDDEN)
+def test_what_is_hidden(line):
+    assert noise.is_hidden(line.encode())
+    assert noise.is_hidden(f"{line}\n".encode())
+
+
+@pytest.mark.parametrize("line", SHOWN)
+def test_what_is_shown(line):
+    assert not noise.is_hidden(line.encode())
+    assert not noise.is_hidden(f"{line}\n".encode())
+
+
+@pytest.mark.parametrize(
+    ("level", "hides"),
+    [("0", False), ("1", True), ("2", True), ("3", True), ("", False), ("-1", False), ("x", False)],
+)
+def test_the_level_decides(level, hides):
+    assert noise.hides_information({"TF_CPP_MIN_LOG_LEVEL": level}) is hides
+    assert not noise.hides_information({})
+
+
+@pytest.mark.parametrize(
+    ("level", "seen"), [(None, SHOWN), ("1", SHOWN), ("0", HIDDEN + SHOWN)], ids=str
+)
+def test_the_launcher_leaves_them_out_of_stderr(tmp_path, level, seen):
+    lines = HIDDEN + SHOWN
+    path = tmp_path / "worker.py"
+    path.write_text(
+        f"import sys\nfor line in {lines!r}:\n    print(line)\n    print(line, file=sys.stderr)\n"
+    )
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
+    if level is not None:
+        environment["TF_CPP_MIN_LOG_LEVEL"] = level
+    ended = subprocess.run(
+        [sys.executable, "-m", "tf_adasum.launch", "-n", "2", path],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    for text, expected in ((ended.stdout, lines), (ended.stderr, seen)):
+        for worker in ("[worker 0] ", "[worker 1] "):
+            of_worker = [line for line in text.splitlines() if line.startswith(worker)]
+            assert of_worker == [worker + line for line in expected]
+        assert len(text.splitlines()) == 2 * len(expected)

@@ -1,0 +1,45 @@
+"""What the start says when TensorFlow's server has no port."""
+
+import socket
+
+import pytest
+import tensorflow as tf
+from support.worker_group import free_ports
+
+from tf_adasum import startup
+from tf_adasum.cluster.tasks import Cluster
+
+pytestmark = pytest.mark.one_stack
+
+
+@pytest.fixture
+def tasks():
+    addresses = tuple(f"127.0.0.1:{port}" for port in free_ports(2))
+    return Cluster(addresses, ("worker 0", "worker 1"), 1)
+
+
+def test_who_has_taken_the_port_of_tensorflow_s_server_is_named(tasks):
+    port = tasks.host_and_port(1)[1]
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(OSError) as raised:
+        with startup._saying_what_to_do(tasks):
+            tf.distribute.Server({"worker": [tasks.addresses[1]]}, job_name="worker")
+    assert f"worker 1 (127.0.0.1:{port}) is in use by this process" in str(raised.value)
+    assert "Could not start gRPC server" in str(raised.value.__cause__)
+
+
+def test_other_errors_stay_as_they_are(tasks):
+    for cluster in (tasks, None):
+        for message in ("Could not start gRPC server", "something else"):
+            with pytest.raises(tf.errors.UnknownError, match=message):
+                with startup._saying_what_to_do(cluster):
+                    raise tf.errors.UnknownError(None, None, message)
+
+
+def test_the_port_is_held_until_tensorflow_has_it(tasks):
+    port = tasks.host_and_port(1)[1]
+    with startup._held_port(tasks), socket.socket() as other, pytest.raises(OSError):
+        other.bind(("127.0.0.1", port))
+    with socket.create_server(("127.0.0.1", port)), startup._held_port(tasks):
+        pass  # by the first strategy of this process
+    with startup._held_port(None):
+        pass
