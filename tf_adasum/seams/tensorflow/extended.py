@@ -72,8 +72,14 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
 
     @hooks.overrides(CollectiveAllReduceExtended)
     def _initialize_multi_worker(self, cluster_resolver):
-        """Install our CrossDeviceOps, and bound the wait for workers that do not register."""
+        """Install our CrossDeviceOps, bound the wait for registration, start the server only once.
+
+        A second start of the same server would make TensorFlow forget all groups of collectives
+        and who has come to them: the collectives of a worker that is ahead would wait for ever.
+        """
         self._bound_registration(cluster_resolver)
+        if _server_runs(cluster_resolver):
+            self._std_server_started, self._enable_check_health = True, False
         with _handlers_kept(signal.SIGTERM):
             super()._initialize_multi_worker(cluster_resolver)
         self._install_cross_device_ops()
@@ -135,6 +141,18 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
         return self._cross_device_ops.batch_reduce(
             reduce_op, value_destination_pairs, options=marked
         )
+
+
+def _server_runs(cluster_resolver) -> bool:
+    """Whether this process's server has been started already, as this task of this cluster."""
+    running = context.context()._collective_ops_server_def
+    cluster = multi_worker_util.normalize_cluster_spec(cluster_resolver.cluster_spec())
+    task = cluster_resolver.task_type, cluster_resolver.task_id
+    return (
+        running is not None
+        and running.cluster == cluster.as_cluster_def()
+        and (running.job_name, running.task_index) == task
+    )
 
 
 @contextlib.contextmanager
