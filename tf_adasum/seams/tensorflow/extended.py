@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 
-from tf_adasum.seams.tensorflow import collective_keys
+from tf_adasum.seams.tensorflow import carriers, collective_keys
 from tf_adasum.seams.tensorflow.cross_device_ops import (
     CommunicationOptions,
     GradientCrossDeviceOps,
@@ -113,6 +113,26 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
                 if job in cluster.jobs
             ],
         )
+
+    @hooks.overrides(CollectiveAllReduceExtended)
+    def _get_variable_creator_initial_value(self, replica_id, device, primary_var, **kwargs):
+        """Send initial values of every dtype: TensorFlow's broadcast takes six of them."""
+        stock = super()._get_variable_creator_initial_value
+        if replica_id > 0 or self._num_workers == 1:
+            return stock(replica_id, device, primary_var, **kwargs)
+
+        def initial_value():
+            with tf.device(device):
+                value = kwargs["initial_value"]
+                value = value() if callable(value) else value
+                value = getattr(value, "wrapped_value", value)  # one that is being restored
+                value = tf.convert_to_tensor(value, kwargs.get("dtype"))
+                carrier = carriers.to_move(value)
+                sent = {**kwargs, "initial_value": carrier, "dtype": carrier.dtype}
+                received = stock(replica_id, device, primary_var, **sent)()
+                return carriers.moved(received, value.dtype)
+
+        return initial_value
 
     @hooks.overrides(CollectiveAllReduceExtended)
     def _create_variable(self, next_creator, **kwargs):
