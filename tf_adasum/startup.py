@@ -8,6 +8,7 @@ guard ends this process if TensorFlow does not return (`cluster.start_timeout`).
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from tf_adasum.cluster import ports, rendezvous, start_timeout
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.watch import watch
+from tf_adasum.workers.workers import Workers
 
 # Set by tf-adasum-launch for its workers.
 LAUNCHER = "TF_ADASUM_LAUNCHER"
@@ -107,38 +109,65 @@ def start(
     """
     seconds = timeout or rendezvous.DEFAULT_TIMEOUT
     deadline = time.monotonic() + seconds
-    with _held_port(tasks):
-        watching = watch.begin(tasks, terms, timeout) if tasks else watch.NoWatch()
-        with _saying_what_to_do(tasks), _bounded(tasks, seconds, watching):
-            if tasks and tasks.rank > 0:
-                rendezvous.wait_for_server(tasks.addresses[0])
-            extended = tensorflow_seam.GradientAggregatingExtended(
-                strategy,
-                resolver,
-                options,
-                local_devices=devices,
-                cross_device_ops=cross_device_ops,
-                register_timeout=seconds * 0.8,  # TensorFlow's word comes before the guard's
-                heartbeat_timeout=seconds,
-            )
-    if tasks:
-        collectives = tensorflow_seam.cross_device_ops(extended)
-        remaining = max(1.0, deadline - time.monotonic())
-        collectives.meet(
-            tensorflow_seam.first_replica(extended),
-            tensorflow_seam.CommunicationOptions(timeout_seconds=remaining),
+
+    def make():
+        return tensorflow_seam.GradientAggregatingExtended(
+            strategy,
+            resolver,
+            options,
+            local_devices=devices,
+            cross_device_ops=cross_device_ops,
+            register_timeout=seconds * 0.8,  # TensorFlow's word comes before the guard's
+            heartbeat_timeout=seconds,
         )
-        if collectives.counters is not None:
-            watching.started(collectives.counters.read, tensorflow_seam.abort_collectives)
+
+    if tasks is None:
+        return make(), watch.NoWatch()
+    come = tensorflow_seam.may_come_from_another_worker
+    with _held_port(tasks):
+        watching = watch.begin(tasks, terms, timeout)
+        is_first = watching.is_starting
+        if is_first:
+            with _saying_what_to_do(tasks), _bounded(tasks, seconds, watching):
+                if tasks.rank > 0:
+                    rendezvous.wait_for_server(tasks.addresses[0])
+                extended = make()
+    if is_first:
+        collectives = _announce(extended, watching)
+        remaining = max(1.0, deadline - time.monotonic())
+        with watching.call(come), _naming_the_others(tasks, remaining):
+            collectives.meet(tensorflow_seam.first_replica(extended), _timeout(remaining))
         _leave_progress_bars_to_the_first_worker(tasks)
+        return extended, watching
+    # TensorFlow runs, and the others may have something else to do before: the watch bounds the
+    # wait for them, as in every call.
+    with watching.call(come), _naming_the_others(tasks, watching.patience):
+        extended = make()
+        collectives = _announce(extended, watching)
+        unwatched = _timeout(None if watching.is_on else watching.patience)
+        collectives.meet(tensorflow_seam.first_replica(extended), unwatched)
+        gather = functools.partial(collectives.gather_from_workers, options=unwatched)
+        Workers(tasks.rank, len(tasks.addresses), gather, None).check_same(
+            "All workers have to make their strategies in the same order, with the same settings.",
+            ", ".join(f"{name}: {value}" for name, value in terms.items()),
+        )
     return extended, watching
+
+
+def _timeout(seconds):
+    return tensorflow_seam.CommunicationOptions(timeout_seconds=seconds)
+
+
+def _announce(extended, watching):
+    """Let the watch see the strategy's collectives, and end them; return its `CrossDeviceOps`."""
+    collectives = tensorflow_seam.cross_device_ops(extended)
+    if collectives.counters is not None:
+        watching.started(collectives.counters.read, tensorflow_seam.abort_collectives)
+    return collectives
 
 
 @contextlib.contextmanager
 def _bounded(tasks, seconds, watching) -> Iterator[None]:
-    if tasks is None:
-        yield
-        return
     try:
         with (
             start_timeout.bounded(tasks, seconds),
@@ -158,6 +187,21 @@ def _held_port(tasks) -> contextlib.AbstractContextManager:
         with contextlib.suppress(OSError):
             return ports.hold(tasks.host_and_port(tasks.rank)[1], shared=True)
     return contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _naming_the_others(tasks, seconds) -> Iterator[None]:
+    """Say who is waited for; TensorFlow says only that its collective has timed out."""
+    try:
+        yield
+    except tf.errors.DeadlineExceededError as error:
+        others = [rank for rank in range(len(tasks.addresses)) if rank != tasks.rank]
+        raise TimeoutError(
+            f"{tasks.names[tasks.rank]} has waited {seconds:.0f} s at the start of a strategy, but "
+            f"not all of {tasks.named(others)} have come. All workers have to make the same "
+            "strategies, in the same order. Restart all of them, or wait longer with "
+            "tf.distribute.experimental.CommunicationOptions(timeout_seconds=...)."
+        ) from error
 
 
 @contextlib.contextmanager

@@ -405,22 +405,6 @@ class AdasumMirroredStrategy(
 
     # ---- reductions that are none of gradients -------------------------------------------------
 
-    def gather(self, value: typing.Any, axis: int) -> tf.Tensor:
-        """Gather `value` of all replicas: `tf.distribute.Strategy.gather`, of more dtypes.
-
-        TensorFlow gathers float16, float32, float64, int32 and int64 from several workers; bfloat16
-        and bool, as some models predict, and small integers travel as one of these.
-        """
-        dtype = self.experimental_local_results(value)[0].dtype
-        if dtype == tf.bfloat16:
-            carrier, convert = tf.float16, tf.bitcast
-        elif dtype in (tf.bool, tf.int8, tf.uint8, tf.int16, tf.uint16):
-            carrier, convert = tf.int32, tf.cast
-        else:
-            return super().gather(value, axis)
-        carried = self.run(lambda own: convert(own, carrier), args=(value,))
-        return convert(super().gather(carried, axis), dtype)
-
     def reduce(
         self, reduce_op: str | tf.distribute.ReduceOp, value: typing.Any, axis: int | None
     ) -> tf.Tensor:

@@ -61,9 +61,11 @@ def test_another_program_at_a_worker_s_address_is_named():
     assert re.search(f"TimeoutError.*Another program answers.*{ports[1]}", message)
 
 
-TWO_STRATEGIES = """
-import tensorflow as tf, tf_adasum
-for rule, expected in [("adasum", 3.0), ("sum", 6.0)]:  # of two equal gradients
+STRATEGIES = """
+import sys, time
+import keras, numpy as np, tensorflow as tf, tf_adasum
+
+def made(number, rule):
     strategy = tf_adasum.AdasumMirroredStrategy(aggregation=rule)
 
     @tf.function
@@ -72,17 +74,61 @@ for rule, expected in [("adasum", 3.0), ("sum", 6.0)]:  # of two equal gradients
         marker = strategy.gradient_reduction
         return context.all_reduce("SUM", [tf.constant([3.0])], options=marker)
 
-    assert strategy.run(step)[0].numpy() == [expected], rule
+    def combined():
+        return strategy.experimental_local_results(strategy.run(step)[0])[0].numpy()
+
+    return strategy, combined
+
+def fit(strategy):
+    with strategy.scope():
+        model = keras.Sequential([keras.layers.Input([2]), keras.layers.Dense(1)])
+        model.compile(optimizer="sgd", loss="mse")
+    return model.fit(np.ones([8, 2]), np.ones([8, 1]), batch_size=8, verbose=0)
+
+first, of_first = made(0, "adasum")
+rank, replicas = first.cluster_resolver.task_id, first.num_replicas_in_sync
+expected = {"adasum": 3.0, "sum": 3.0 * replicas}  # of equal gradients
+fit(first)
+for number in range(1, 20):
+    time.sleep(0.5 * (number < 5 and number % 2 == rank))  # the other one is ahead
+    rule = ["adasum", "sum"][number % 2]
+    strategy, combined = made(number, rule)
+    assert combined() == expected[rule], number
+    if number % 10 == 9:
+        fit(strategy)
+assert of_first() == expected["adasum"], "the first one goes on"
+
+try:
+    made(20, ["adasum", "sum"][rank])
+except ValueError as error:
+    assert "same settings" in str(error) and "worker 1" in str(error), error
+else:
+    raise AssertionError("different settings")
+assert of_first() == expected["adasum"]
+
+if rank == 1:
+    print("as expected", flush=True)
+    sys.exit()
+try:
+    made(21, "adasum")
+except tf_adasum.WorkerLostError as error:
+    assert "worker 1" in str(error) and "has ended" in str(error), error
+    print("as expected", flush=True)
 """
 
 
-def test_a_second_strategy_in_the_same_processes(tmp_path):
-    (tmp_path / "two.py").write_text(TWO_STRATEGIES)
+@pytest.mark.parametrize("topology", ["2x2", "2x1"])
+def test_many_strategies_in_the_same_processes(topology, tmp_path):
+    """Each worker is the later one at times; they differ at last, and one does not come."""
+    (tmp_path / "strategies.py").write_text(STRATEGIES)
+    workers, devices = topology.split("x")
+    command = ["-n", workers, "--devices-per-worker", devices, str(tmp_path / "strategies.py")]
     ended = subprocess.run(
-        [sys.executable, "-m", "tf_adasum.launch", "-n", "2", str(tmp_path / "two.py")],
+        [sys.executable, "-m", "tf_adasum.launch", *command],
         env=worker_environment([], 0, devices=1),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
     )
     assert ended.returncode == 0, ended.stderr[-3000:]
+    assert ended.stdout.count("as expected") == 2

@@ -61,6 +61,7 @@ class Watch:
 
     Attributes:
         cause: why this worker cannot go on; None as long as it can.
+        patience: seconds to wait in a collective for workers that are alive.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Watch:
         self.cause: str | None = None
         self._cluster, self._channel = cluster, channel
         self._silence = max(timeout / 2, SHORTEST_SILENCE) if timeout else SILENCE
-        self._patience = timeout or PATIENCE
+        self.patience = timeout or PATIENCE
         self._own, self._lock = Status(), threading.Lock()
         self._statuses, self._heard = {}, {}
         self._calls, self._depth = 0, 0
@@ -112,6 +113,11 @@ class Watch:
         self._say(state="running")
         if self.cause:
             raise WorkerLostError(self.cause)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether it can hear of the others."""
+        return self._channel is not None
 
     @property
     def is_starting(self) -> bool:
@@ -283,7 +289,7 @@ class Watch:
             return
         statuses = {rank: self._as_of_now(rank, one) for rank, one in self._statuses.items()}
         statuses[self._cluster.rank] = self._own
-        cause = failure(self._cluster, statuses, self._patience)
+        cause = failure(self._cluster, statuses, self.patience)
         if cause is not None:
             print(f"tf_adasum: {cause}", file=sys.stderr, flush=True)
             with self._change:

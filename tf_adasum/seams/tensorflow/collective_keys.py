@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import tensorflow as tf
 
+from tf_adasum.seams.tensorflow import carriers
 from tf_adasum.seams.tensorflow.private_names import (
     CollectiveReplicaLauncher,
     FuncGraph,
@@ -118,15 +119,19 @@ class ReusingLauncher(CollectiveReplicaLauncher):
 
     @hooks.overrides(CollectiveReplicaLauncher)
     def all_reduce(self, input_tensor, *args, **kwargs):
-        """Take a reused key: TensorFlow never forgets one, 1.6 kB of memory each."""
-        with self.of("reduce", input_tensor):
-            return super().all_reduce(input_tensor, *args, **kwargs)
+        """Take a reused key, as TensorFlow never forgets one, and sums of every dtype."""
+        carrier = carriers.to_add(input_tensor)
+        with self.of("reduce", carrier):
+            total = super().all_reduce(carrier, *args, **kwargs)
+        return carriers.added(total, input_tensor.dtype)
 
     @hooks.overrides(CollectiveReplicaLauncher)
     def _all_gather(self, input_tensor, options):
-        """Take a reused key: TensorFlow never forgets one, 1.6 kB of memory each."""
-        with self.of("gather", input_tensor):
-            return super()._all_gather(input_tensor, options)
+        """Take a reused key, as TensorFlow never forgets one, and values of every dtype."""
+        carrier = carriers.to_move(input_tensor)
+        with self.of("gather", carrier):
+            gathered = super()._all_gather(carrier, options)
+        return carriers.moved(gathered, input_tensor.dtype)
 
     @hooks.overrides(CollectiveReplicaLauncher)
     def _next_instance_key(self):

@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from tf_adasum.seams.tensorflow import carriers
 from tf_adasum.seams.tensorflow.collective_keys import ReusingLauncher
 
 
@@ -40,12 +41,10 @@ class ReplicaCollectives:
 
     def all_gather(self, value: tf.Tensor) -> tf.Tensor:
         """Concatenate the replicas' `value` along the first axis, in the order of the ranks."""
-        dtype = value.dtype
-        if dtype == tf.bfloat16:  # the one dtype CollectiveGatherV2 lacks; only bits travel
-            value = tf.bitcast(value, tf.float16)
-        arguments = self._arguments("gather", value)
-        gathered = tf.raw_ops.CollectiveGatherV2(input=value, **arguments)
-        return tf.bitcast(gathered, dtype) if dtype == tf.bfloat16 else gathered
+        carrier = carriers.to_move(value)
+        arguments = self._arguments("gather", carrier)
+        gathered = tf.raw_ops.CollectiveGatherV2(input=carrier, **arguments)
+        return carriers.moved(gathered, value.dtype)
 
     def _arguments(self, kind, value):
         launcher = self._launcher

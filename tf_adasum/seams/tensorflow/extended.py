@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 
-from tf_adasum.seams.tensorflow import collective_keys
+from tf_adasum.seams.tensorflow import carriers, collective_keys
 from tf_adasum.seams.tensorflow.cross_device_ops import (
     CommunicationOptions,
     GradientCrossDeviceOps,
@@ -72,8 +72,14 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
 
     @hooks.overrides(CollectiveAllReduceExtended)
     def _initialize_multi_worker(self, cluster_resolver):
-        """Install our CrossDeviceOps, and bound the wait for workers that do not register."""
+        """Install our CrossDeviceOps, bound the wait for registration, start the server only once.
+
+        A second start of the same server would make TensorFlow forget all groups of collectives
+        and who has come to them: the collectives of a worker that is ahead would wait for ever.
+        """
         self._bound_registration(cluster_resolver)
+        if _server_runs(cluster_resolver):
+            self._std_server_started, self._enable_check_health = True, False
         with _handlers_kept(signal.SIGTERM):
             super()._initialize_multi_worker(cluster_resolver)
         self._install_cross_device_ops()
@@ -107,6 +113,26 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
                 if job in cluster.jobs
             ],
         )
+
+    @hooks.overrides(CollectiveAllReduceExtended)
+    def _get_variable_creator_initial_value(self, replica_id, device, primary_var, **kwargs):
+        """Send initial values of every dtype: TensorFlow's broadcast takes six of them."""
+        stock = super()._get_variable_creator_initial_value
+        if replica_id > 0 or self._num_workers == 1:
+            return stock(replica_id, device, primary_var, **kwargs)
+
+        def initial_value():
+            with tf.device(device):
+                value = kwargs["initial_value"]
+                value = value() if callable(value) else value
+                value = getattr(value, "wrapped_value", value)  # one that is being restored
+                value = tf.convert_to_tensor(value, kwargs.get("dtype"))
+                carrier = carriers.to_move(value)
+                sent = {**kwargs, "initial_value": carrier, "dtype": carrier.dtype}
+                received = stock(replica_id, device, primary_var, **sent)()
+                return carriers.moved(received, value.dtype)
+
+        return initial_value
 
     @hooks.overrides(CollectiveAllReduceExtended)
     def _create_variable(self, next_creator, **kwargs):
@@ -154,6 +180,18 @@ def making_own_variables() -> Iterator[None]:
         yield
     finally:
         _makes_own_variables = had
+
+
+def _server_runs(cluster_resolver) -> bool:
+    """Whether this process's server has been started already, as this task of this cluster."""
+    running = context.context()._collective_ops_server_def
+    cluster = multi_worker_util.normalize_cluster_spec(cluster_resolver.cluster_spec())
+    task = cluster_resolver.task_type, cluster_resolver.task_id
+    return (
+        running is not None
+        and running.cluster == cluster.as_cluster_def()
+        and (running.job_name, running.task_index) == task
+    )
 
 
 @contextlib.contextmanager
