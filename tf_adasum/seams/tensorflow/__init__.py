@@ -17,6 +17,12 @@ from tf_adasum.seams.tensorflow.datasets import (
     without_autotuning,
 )
 from tf_adasum.seams.tensorflow.extended import GradientAggregatingExtended, first_replica
+from tf_adasum.seams.tensorflow.pipelines import (
+    Pipeline,
+    pipeline_of,
+    seed_datasets_by,
+    unseeded_datasets,
+)
 from tf_adasum.seams.tensorflow.private_names import CommunicationOptions
 from tf_adasum.seams.tensorflow.registry import hooks
 from tf_adasum.seams.tensorflow.runtime import (
@@ -35,6 +41,7 @@ __all__ = [
     "GradientAggregatingExtended",
     "GradientCrossDeviceOps",
     "GradientReduction",
+    "Pipeline",
     "abort_collectives",
     "cardinality",
     "compiles_with_xla",
@@ -46,8 +53,11 @@ __all__ = [
     "is_tf_function",
     "may_come_from_another_worker",
     "of_function",
+    "pipeline_of",
     "reading_alone",
+    "seed_datasets_by",
     "seeded",
     "seeding",
+    "unseeded_datasets",
     "without_autotuning",
 ]

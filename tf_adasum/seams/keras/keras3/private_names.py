@@ -12,6 +12,12 @@ try:
     from keras.src.optimizers.multi_optimizer import MultiOptimizer
     from keras.src.saving import saving_lib
     from keras.src.trainers.data_adapters.data_adapter_utils import class_weight_to_sample_weights
+    from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
+    from keras.src.trainers.data_adapters.py_dataset_adapter import (
+        OrderedEnqueuer,
+        PyDatasetAdapter,
+    )
+    from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
     from keras.src.utils.python_utils import pythonify_logs
 except ImportError as error:
     raise ImportError(
@@ -32,7 +38,11 @@ __all__ = [
     "MOVING_AVERAGES",
     "SCALING_OF_LOSSES",
     "BaseOptimizer",
+    "GeneratorDataAdapter",
     "MultiOptimizer",
+    "OrderedEnqueuer",
+    "PyDatasetAdapter",
+    "TFDatasetAdapter",
     "TFEpochIterator",
     "TFOptimizer",
     "Trainer",
