@@ -151,7 +151,8 @@ class AdasumMirroredStrategy(
         self._workers = Workers.of(self, rank, count, self._options)
         self._seeds = Seeds(self._workers)
         self._sharding = Sharding(self._workers)
-        self._sharding.share_seeds()
+        with self.watching():
+            self._sharding.share_seeds()
         self._same_gradients = agreement.SameGradients(self._workers)
         self._empty_replicas = EmptyReplicas()
         self._nonfinite = nonfinite_gradients.NonFinite(self, action)
@@ -386,13 +387,12 @@ class AdasumMirroredStrategy(
             agreement.check_same_cardinality(self._workers, int(dataset.cardinality()))
             dataset = self._sharding.checked(dataset)
         devices = len(self.extended.worker_devices)
-        if is_dataset and devices > 1:
+        if is_dataset and self.num_replicas_in_sync > 1:
             dataset = batches.in_their_own_memory(dataset)
         if devices >= MANY_DEVICES:
             dataset = tensorflow_seam.without_autotuning(dataset)
         distributed = super().experimental_distribute_dataset(dataset, options)
-        if is_dataset and self._sharding.is_off(dataset):
-            tensorflow_seam.forget_cardinality(distributed)  # it is of batches of all workers
+        self._sharding.note_length(dataset, distributed)
         return distributed
 
     def distribute_datasets_from_function(

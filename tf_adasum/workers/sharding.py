@@ -148,11 +148,18 @@ class Sharding:
             return dataset  # TensorFlow says what it misses
         return _by_data(dataset, options)
 
-    def is_off(self, dataset: tf.data.Dataset) -> bool:
-        """Whether each of several workers takes all rows of a dataset that is finite."""
-        policy = dataset.options().experimental_distribute.auto_shard_policy
-        is_finite = int(dataset.cardinality()) >= 0 if tf.executing_eagerly() else False
-        return self._workers.count > 1 and policy == Policy.OFF and is_finite
+    def note_length(
+        self, dataset: tf.data.Dataset, distributed: tf.distribute.DistributedDataset
+    ) -> None:
+        """Let a dataset under OFF go on until the rows of all workers have ended.
+
+        Its number of batches is that of one process: each worker takes a part of a batch in a step.
+        """
+        if self._workers.count == 1 or not isinstance(dataset, tf.data.Dataset):
+            return
+        is_off = dataset.options().experimental_distribute.auto_shard_policy == Policy.OFF
+        if is_off and tf.executing_eagerly() and int(dataset.cardinality()) >= 0:
+            tensorflow_seam.forget_cardinality(distributed)
 
     def _check_files(self, files: int) -> None:
         if 0 <= files < self._workers.count:

@@ -237,7 +237,7 @@ def rows_of_cases(strategy, cases, folder, seed=None):
         after = random.getstate(), np.random.get_state()[1].tolist()
         result[f"{case}/untouched"] = before == after
     tf.random.set_seed(None)
-    return result
+    return {**result, "X": X}
 
 
 def predictions(strategy, cases, folder):

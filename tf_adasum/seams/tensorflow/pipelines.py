@@ -115,11 +115,11 @@ class _Seeds:
     draw: Callable[[], int] | None = None
 
 
-def seed_datasets_by(draw: Callable[[], int]) -> None:
+def seed_datasets_by(draw: Callable[[], int] | None) -> None:
     """Let a function draw the seeds of datasets that shuffle without one, from now on.
 
     Args:
-        draw: function that returns another int each time.
+        draw: function that returns another int each time; None leaves it to TensorFlow.
     """
     _Seeds.draw = draw
 
