@@ -196,7 +196,7 @@ class Sharding:
         if not data.differ:
             return
         repeated = Samples(np.stack([_samples(first), _samples(_arrays(fetch()))]))
-        table, _ = self._gather(repeated.equal[0].astype(int), [])
+        table, _ = self._gather(repeated.equal[1].astype(int), [])
         if data.of_these(table.all(axis=0)).differ:
             warnings.warn(DATA_DIFFERS, stacklevel=3)
 

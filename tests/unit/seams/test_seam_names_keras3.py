@@ -90,6 +90,7 @@ def of_keras():
         epoch_iterator.data_adapter,
         names_of_keras3.GeneratorDataAdapter(iter([(np.ones([2, 1]),)])),
         names_of_keras3.PyDatasetAdapter(keras.utils.PyDataset()),
+        names_of_keras3.OrderedEnqueuer,
         model,
         keras.callbacks.CallbackList(model=model),
         keras.layers.BatchNormalization(),
