@@ -125,6 +125,8 @@ def data_of(case, strategy, folder):
             return {"x": Batches()}
         case "PyDataset with threads":
             return {"x": Batches(workers=2)}
+        case "PyDataset with processes":
+            return {"x": Batches(workers=2, use_multiprocessing=True)}
         case "PyDataset, augmented":
             return {"x": Batches(augmented=True)}
         case "PyDataset that shuffles on_epoch_end":

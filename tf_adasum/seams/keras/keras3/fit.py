@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from tf_adasum.seams.keras.fit import leave_xla_out, synchronize
 from tf_adasum.seams.keras.generation import hooks
+from tf_adasum.seams.keras.keras3 import py_datasets
 from tf_adasum.seams.keras.keras3.epochs import note_iterator
 from tf_adasum.seams.keras.keras3.private_names import (
     Trainer,
@@ -39,6 +40,8 @@ def maybe_symbolic_build(original, self, iterator=None, data_batch=None):
     strategy = self._distribute_strategy
     if not is_ours(strategy):
         return original(self, iterator=iterator, data_batch=data_batch)
+    if iterator is not None:
+        py_datasets.share_seed(strategy, iterator.data_adapter)
     if _is_all_built(self):  # and no iterator is begun, to be thrown away at once
         return None
     if iterator is not None:

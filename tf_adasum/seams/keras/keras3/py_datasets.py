@@ -17,8 +17,25 @@ from tf_adasum.seams.keras.keras3.private_names import (
 PASSES_COMPARED = 2
 
 
+def share_seed(strategy, adapter):
+    """Agree with the other workers on another seed of what a PyDataset shuffles.
+
+    Before each pass; and before Keras ends an epoch that has not been, when `fit` begins.
+
+    Args:
+        strategy: the strategy of this package.
+        adapter: Keras's, of the data; nothing is done for other data.
+    """
+    if strategy.workers.count == 1 or not isinstance(adapter, PyDatasetAdapter):
+        return
+    adapter.common_seed = strategy.seeds.shared()
+    if adapter.enqueuer is not None:
+        adapter.enqueuer.common_seed = adapter.common_seed if adapter.shuffle else None
+        adapter.enqueuer.shuffle = False  # it would draw from Python's generator meanwhile
+
+
 def begin_pass(strategy, adapter, has_steps):
-    """Agree with the other workers on an order of batches, and compare the first one.
+    """Agree with the other workers on the order of batches, and compare the first one.
 
     Args:
         strategy: the strategy of this package.
@@ -34,10 +51,7 @@ def begin_pass(strategy, adapter, has_steps):
             strategy.workers.check_same(
                 "All workers need a PyDataset of the same number of batches.", data.num_batches
             )
-        adapter.common_seed = strategy.seeds.shared()
-        if adapter.enqueuer is not None:
-            adapter.enqueuer.common_seed = adapter.common_seed if adapter.shuffle else None
-            adapter.enqueuer.shuffle = False
+        share_seed(strategy, adapter)
         if passes <= PASSES_COMPARED:
             strategy.sharding.check_batches(lambda: data[0])
     elif isinstance(adapter, GeneratorDataAdapter) and passes == 1 and not has_steps:
