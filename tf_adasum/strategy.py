@@ -23,6 +23,7 @@ from tf_adasum.seams.base_strategy import GradientAggregatingStrategy
 from tf_adasum.workers import agreement
 from tf_adasum.workers import callbacks as worker_callbacks
 from tf_adasum.workers.seeds import Seeds
+from tf_adasum.workers.sharding import Sharding
 from tf_adasum.workers.workers import Workers
 
 # Local devices from which on the autotuning of a dataset costs more than it gains.
@@ -149,6 +150,9 @@ class AdasumMirroredStrategy(
         rank = tasks.rank if tasks else 0
         self._workers = Workers.of(self, rank, count, self._options)
         self._seeds = Seeds(self._workers)
+        self._sharding = Sharding(self._workers)
+        with self.watching():
+            self._sharding.share_seeds()
         self._same_gradients = agreement.SameGradients(self._workers)
         self._empty_replicas = EmptyReplicas()
         self._nonfinite = nonfinite_gradients.NonFinite(self, action)
@@ -264,6 +268,11 @@ class AdasumMirroredStrategy(
         """The `Seeds`: one for all workers."""
         return self._seeds
 
+    @property
+    def sharding(self) -> Sharding:
+        """The `Sharding`: which rows each worker gets."""
+        return self._sharding
+
     @contextlib.contextmanager
     def working_together(self) -> Iterator[None]:
         """Return a context manager for what all workers do together, such as a training loop.
@@ -370,17 +379,21 @@ class AdasumMirroredStrategy(
 
         Raises:
             ValueError: on all workers, if their datasets have different numbers of batches: one
-                would wait for the others without end.
+                would wait for the others without end; if there are fewer files than workers under
+                ``AutoShardPolicy.FILE``.
         """
         is_dataset = isinstance(dataset, tf.data.Dataset)
         if is_dataset and tf.executing_eagerly():
             agreement.check_same_cardinality(self._workers, int(dataset.cardinality()))
+            dataset = self._sharding.checked(dataset)
         devices = len(self.extended.worker_devices)
-        if is_dataset and devices > 1:
+        if is_dataset and self.num_replicas_in_sync > 1:
             dataset = batches.in_their_own_memory(dataset)
         if devices >= MANY_DEVICES:
             dataset = tensorflow_seam.without_autotuning(dataset)
-        return super().experimental_distribute_dataset(dataset, options)
+        distributed = super().experimental_distribute_dataset(dataset, options)
+        self._sharding.note_length(dataset, distributed)
+        return distributed
 
     def distribute_datasets_from_function(
         self,
@@ -395,7 +408,8 @@ class AdasumMirroredStrategy(
         Raises:
             ValueError: on all workers, if some datasets are infinite and others end.
         """
-        distributed = super().distribute_datasets_from_function(dataset_fn, options)
+        with tensorflow_seam.unseeded_datasets():  # each worker may shuffle as it likes
+            distributed = super().distribute_datasets_from_function(dataset_fn, options)
         if tf.executing_eagerly():
             own = tensorflow_seam.cardinality(distributed)
             if not agreement.is_same_length(self._workers, own):

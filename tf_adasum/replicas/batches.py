@@ -67,9 +67,11 @@ def row_range(rows, replica, *, replicas, devices):
 def in_their_own_memory(dataset):
     """Return a dataset whose batches lie in memory of their own.
 
-    The arrays that a Python generator yields are used in place where they are aligned. With several
-    local devices TensorFlow joins the devices' parts of a batch in that memory, and so overwrites
-    the user's data; seen with TensorFlow 2.21, also under `tf.distribute.MirroredStrategy`.
+    The arrays that a Python generator yields are used in place where they are aligned. A part of a
+    batch, which TensorFlow makes for each replica, is in that memory, too, but TensorFlow takes it
+    for its own: it joins the local devices' parts there, and puts the results of operations there.
+    So it overwrites the user's data; seen with TensorFlow 2.21, also under
+    `tf.distribute.MirroredStrategy`.
 
     Args:
         dataset: a `tf.data.Dataset`; of its elements numbers and booleans are copied.

@@ -20,6 +20,7 @@ if typing.TYPE_CHECKING:
     from tf_adasum.replicas.nonfinite_gradients import NonFinite
     from tf_adasum.seams.tensorflow import GradientReduction
     from tf_adasum.workers.seeds import Seeds
+    from tf_adasum.workers.sharding import Sharding
     from tf_adasum.workers.workers import Workers
 
 
@@ -87,6 +88,11 @@ class GradientAggregatingStrategy(abc.ABC):
     @abc.abstractmethod
     def seeds(self) -> Seeds:
         """Seeds of shuffles."""
+
+    @property
+    @abc.abstractmethod
+    def sharding(self) -> Sharding:
+        """How datasets are sharded, and whether workers have the same data."""
 
     @abc.abstractmethod
     def working_together(self) -> contextlib.AbstractContextManager[None]:

@@ -47,3 +47,7 @@ class Seeds:
         if len(seeds) == 1 or (seeds[:, :2] == [seeds[0, 0], True]).all():
             return None
         return int(seeds[0, 2])
+
+    def shared(self) -> int:
+        """Return a seed that worker 0 has drawn, like `common`, in any case."""
+        return int(self._workers.from_first(self.draw()))

@@ -21,7 +21,7 @@ from keras.src.utils import python_utils
 from support.private_names import private_names, signature_problem
 
 from tf_adasum.seams.keras import files, fit, layers, optimizers
-from tf_adasum.seams.keras.keras3 import epochs, wrapper
+from tf_adasum.seams.keras.keras3 import epochs, py_datasets, wrapper
 from tf_adasum.seams.keras.keras3 import fit as fit_of_keras3
 from tf_adasum.seams.keras.keras3 import layers as layers_of_keras3
 from tf_adasum.seams.keras.keras3 import optimizers as optimizers_of_keras3
@@ -33,6 +33,7 @@ MODULES = [
     layers,
     optimizers,
     epochs,
+    py_datasets,
     wrapper,
     fit_of_keras3,
     layers_of_keras3,
@@ -87,6 +88,9 @@ def of_keras():
         optimizer,
         epoch_iterator,
         epoch_iterator.data_adapter,
+        names_of_keras3.GeneratorDataAdapter(iter([(np.ones([2, 1]),)])),
+        names_of_keras3.PyDatasetAdapter(keras.utils.PyDataset()),
+        names_of_keras3.OrderedEnqueuer,
         model,
         keras.callbacks.CallbackList(model=model),
         keras.layers.BatchNormalization(),
@@ -97,6 +101,20 @@ def of_keras():
 def test_every_private_name_of_a_module_is_there(module, of_keras):
     gone = {n for n in private_names(module) if not any(hasattr(one, n) for one in of_keras)}
     assert gone == set()
+
+
+def test_names_without_an_underscore_of_a_py_dataset():
+    class Batches(keras.utils.PyDataset):
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, index):
+            return np.full([1, 1], index)
+
+    adapter = names_of_keras3.PyDatasetAdapter(Batches(workers=2), shuffle=True)
+    assert adapter.shuffle is True and adapter.py_dataset.num_batches == 2
+    assert isinstance(adapter.enqueuer, names_of_keras3.OrderedEnqueuer)
+    assert adapter.enqueuer.shuffle is True and adapter.enqueuer.py_dataset is adapter.py_dataset
 
 
 def test_the_search_finds_private_names():

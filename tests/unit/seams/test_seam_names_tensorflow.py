@@ -94,6 +94,11 @@ def of_tensorflow():
         seeded,
         tf.function(lambda: 0),
         names_of_tensorflow.multi_device_iterator_ops,
+        tf.data.Dataset.range(2).shuffle(2),
+        tf.data.Dataset.range(2).shard(2, 0),
+        tf.data.Dataset.from_tensor_slices(["a"]).flat_map(tf.data.TextLineDataset),
+        tf.data.Dataset.from_tensor_slices([1]),
+        tf.data.TextLineDataset(["a"]),
     ]
 
 

@@ -66,9 +66,16 @@ def call_together(original, self, *args, **kwargs):
 
 @hooks.replaces(private_names.Trainer, "evaluate", "predict")
 def evaluate_or_predict(original, self, *args, **kwargs):
-    """Average first what replicas have counted on their own rows, as BatchNormalization does."""
+    """Average first what replicas have counted on their own rows, as BatchNormalization does.
+
+    `predict` returns rows in the order of the dataset, so that this is not sharded by file.
+    """
     _average_statistics(self)
-    return original(self, *args, **kwargs)
+    strategy = self.distribute_strategy
+    if original.__name__ != "predict" or not is_ours(strategy):
+        return original(self, *args, **kwargs)
+    with strategy.sharding.in_order():
+        return original(self, *args, **kwargs)
 
 
 @hooks.replaces(keras.callbacks.CallbackList, "on_epoch_end")

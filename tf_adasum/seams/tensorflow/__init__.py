@@ -21,6 +21,12 @@ from tf_adasum.seams.tensorflow.extended import (
     first_replica,
     making_own_variables,
 )
+from tf_adasum.seams.tensorflow.pipelines import (
+    Pipeline,
+    pipeline_of,
+    seed_datasets_by,
+    unseeded_datasets,
+)
 from tf_adasum.seams.tensorflow.private_names import CommunicationOptions
 from tf_adasum.seams.tensorflow.registry import hooks
 from tf_adasum.seams.tensorflow.runtime import (
@@ -41,6 +47,7 @@ __all__ = [
     "GradientAggregatingExtended",
     "GradientCrossDeviceOps",
     "GradientReduction",
+    "Pipeline",
     "abort_collectives",
     "cardinality",
     "compiles_with_xla",
@@ -54,9 +61,12 @@ __all__ = [
     "making_own_variables",
     "may_come_from_another_worker",
     "of_function",
+    "pipeline_of",
     "reading_alone",
+    "seed_datasets_by",
     "seeded",
     "seeding",
     "trace",
+    "unseeded_datasets",
     "without_autotuning",
 ]

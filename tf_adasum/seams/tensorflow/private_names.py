@@ -11,6 +11,11 @@ try:
         from tensorflow.tsl.protobuf.coordination_config_pb2 import CoordinatedJob
     from tensorflow.python.autograph.impl.api import autograph_artifact
     from tensorflow.python.data.ops import multi_device_iterator_ops
+    from tensorflow.python.data.ops.from_tensor_slices_op import (
+        _TensorSliceDataset as TensorSliceDataset,
+    )
+    from tensorflow.python.data.ops.from_tensors_op import _TensorDataset as TensorDataset
+    from tensorflow.python.data.util import random_seed as data_random_seed
     from tensorflow.python.distribute import multi_worker_util
     from tensorflow.python.distribute.collective_all_reduce_strategy import (
         CollectiveAllReduceExtended,
@@ -44,8 +49,11 @@ __all__ = [
     "GraphOrParentsInXlaContext",
     "Mirrored",
     "ResourceVariable",
+    "TensorDataset",
+    "TensorSliceDataset",
     "autograph_artifact",
     "context",
+    "data_random_seed",
     "multi_device_iterator_ops",
     "multi_worker_util",
     "regroup",

@@ -7,6 +7,7 @@ import tensorflow as tf
 from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.seams.keras.fit import call_under_way
 from tf_adasum.seams.keras.generation import hooks
+from tf_adasum.seams.keras.keras3 import py_datasets
 from tf_adasum.seams.keras.keras3.epochs import dataset_of, note_iterator
 from tf_adasum.seams.keras.keras3.private_names import Trainer
 from tf_adasum.seams.keras.optimizers import is_ours
@@ -29,6 +30,8 @@ def maybe_symbolic_build(original, self, iterator=None, data_batch=None):
     strategy = self._distribute_strategy
     if not is_ours(strategy):
         return original(self, iterator=iterator, data_batch=data_batch)
+    if iterator is not None:
+        py_datasets.share_seed(strategy, iterator.data_adapter)
     if _is_all_built(self):  # and no iterator is begun, to be thrown away at once
         return None
     is_training = call_under_way() in ("fit", "train_on_batch")

@@ -2,9 +2,12 @@
 
 import weakref
 
+from tensorflow.data import UNKNOWN_CARDINALITY
+
 from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.seams.keras.generation import hooks
-from tf_adasum.seams.keras.keras3.private_names import TFEpochIterator
+from tf_adasum.seams.keras.keras3 import py_datasets
+from tf_adasum.seams.keras.keras3.private_names import TFDatasetAdapter, TFEpochIterator
 from tf_adasum.seams.keras.optimizers import is_ours
 
 
@@ -30,8 +33,17 @@ def get_iterator(original, self):
 def begin_epoch(original, self):
     """Let an `exchangeable` dataset be followed, and leave out what a `DataOrder` has done.
 
-    Keras has one dataset for all epochs, and begins every epoch with its first batch.
+    Keras has one dataset for all epochs, and begins every epoch with its first batch. Workers that
+    take batches from Python agree on their order. Where the dataset of a worker ends by itself an
+    epoch goes on until all have ended; Keras takes the number of batches before sharding.
     """
+    if is_ours(self._distribute_strategy):
+        py_datasets.begin_pass(
+            self._distribute_strategy, self.data_adapter, self.steps_per_epoch is not None
+        )
+        if isinstance(self.data_adapter, TFDatasetAdapter):
+            if tensorflow_seam.cardinality(self._distributed_dataset) == UNKNOWN_CARDINALITY:
+                self._num_batches = None
     following = getattr(self.data_adapter.get_tf_dataset(), "following", lambda: None)()
     if following is not None:
         strategy = self._distribute_strategy

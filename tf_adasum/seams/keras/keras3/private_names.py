@@ -15,6 +15,12 @@ try:
     from keras.src.random import seed_generator as seed_generators
     from keras.src.saving import saving_lib
     from keras.src.trainers.data_adapters.data_adapter_utils import class_weight_to_sample_weights
+    from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
+    from keras.src.trainers.data_adapters.py_dataset_adapter import (
+        OrderedEnqueuer,
+        PyDatasetAdapter,
+    )
+    from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
     from keras.src.trainers.trainer import Trainer as BaseTrainer
     from keras.src.utils.python_utils import pythonify_logs
 except ImportError as error:
@@ -37,7 +43,11 @@ __all__ = [
     "SCALING_OF_LOSSES",
     "BaseOptimizer",
     "BaseTrainer",
+    "GeneratorDataAdapter",
     "MultiOptimizer",
+    "OrderedEnqueuer",
+    "PyDatasetAdapter",
+    "TFDatasetAdapter",
     "TFEpochIterator",
     "TFOptimizer",
     "Trainer",

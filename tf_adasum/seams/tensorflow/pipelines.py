@@ -1,0 +1,149 @@
+"""What a `tf.data.Dataset` is made of, and the seeds of those that shuffle without one."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tf_adasum.seams.tensorflow.private_names import (
+    TensorDataset,
+    TensorSliceDataset,
+    data_random_seed,
+)
+from tf_adasum.seams.tensorflow.registry import hooks
+
+# The operations that read files, and those that call Python.
+READERS = ("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset")
+GENERATORS = ("GeneratorDataset", "PyFunc", "EagerPyFunc")
+
+# ---- what a dataset is made of -----------------------------------------------------------------
+
+
+class Pipeline(NamedTuple):
+    """What a dataset is made of.
+
+    Attributes:
+        tensors: those that it begins with: arrays, and the names of files.
+        files: for each source of files how many there are; those that are not known are left out.
+        seeds: for each part that draws random numbers its two seeds.
+        shards: for each `shard` the number of shards and the index of this one.
+        begins_with_tensors: whether it begins with nothing else, such as a generator.
+    """
+
+    tensors: list[tf.Tensor]
+    files: list[int]
+    seeds: list[tuple[int, int]]
+    shards: list[tuple[int, int]]
+    begins_with_tensors: bool
+
+
+def pipeline_of(dataset: tf.data.Dataset) -> Pipeline:
+    """Return what a dataset is made of, as far as Python knows: not what its functions make."""
+    parts = list(_parts(dataset))
+    sources = [part for part in parts if not _inputs(part)]
+    return Pipeline(
+        tensors=[tensor for part in sources for tensor in _tensors(part)],
+        files=[count for part in parts if (count := _number_of_files(part)) is not None],
+        seeds=[(_int(part._seed), _int(part._seed2)) for part in parts if hasattr(part, "_seed2")],
+        shards=[
+            (_int(part._num_shards), _int(part._index))
+            for part in parts
+            if hasattr(part, "_num_shards")
+        ],
+        begins_with_tensors=all(
+            isinstance(part, TensorDataset | TensorSliceDataset) for part in sources
+        )
+        and not any(_makes(GENERATORS, part) for part in parts),
+    )
+
+
+def _parts(dataset: Any) -> Iterator[Any]:
+    ahead = [dataset]
+    while ahead:
+        part = ahead.pop()
+        yield part
+        ahead.extend(reversed(_inputs(part)))
+
+
+def _inputs(part: Any) -> list[Any]:
+    names = getattr(part, "_filenames", None)  # some readers keep them to themselves
+    return list(part._inputs()) or [each for each in [names] if isinstance(each, tf.data.Dataset)]
+
+
+def _int(value: Any) -> int:
+    known = tf.get_static_value(value)
+    return 0 if known is None else int(known)
+
+
+def _tensors(part: Any) -> list[tf.Tensor]:
+    if not isinstance(part, TensorDataset | TensorSliceDataset):
+        return []
+    return [each for each in part._tensors if each.dtype not in (tf.variant, tf.resource)]
+
+
+def _number_of_files(part: Any) -> int | None:
+    """Return how many files a part reads that TensorFlow can shard by file; None for others."""
+    if hasattr(part, "_filenames"):
+        names = part._filenames
+    elif _makes(READERS, part):
+        (names,) = part._inputs()
+    else:
+        return None
+    if not isinstance(names, tf.data.Dataset):
+        return None
+    sources = [each for each in _parts(names) if isinstance(each, TensorSliceDataset)]
+    return int(sources[0]._tensors[0].shape[0]) if len(sources) == 1 else None
+
+
+def _makes(operations: tuple[str, ...], part: Any) -> bool:
+    """Whether this is a `flat_map` or `interleave` of a function with some operations."""
+    function = getattr(part, "_map_func", None)
+    if function is None or not isinstance(function.output_structure, tf.data.DatasetSpec):
+        return False
+    definition = function.function.graph.as_graph_def()
+    nodes = [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
+    return any(node.op.startswith(operations) for node in nodes)
+
+
+# ---- seeds -------------------------------------------------------------------------------------
+
+
+class _Seeds:
+    """What draws the seeds of datasets; None leaves them to TensorFlow."""
+
+    draw: Callable[[], int] | None = None
+
+
+def seed_datasets_by(draw: Callable[[], int] | None) -> None:
+    """Let a function draw the seeds of datasets that shuffle without one, from now on.
+
+    Args:
+        draw: function that returns another int each time; None leaves it to TensorFlow.
+    """
+    _Seeds.draw = draw
+
+
+@contextlib.contextmanager
+def unseeded_datasets() -> Iterator[None]:
+    """Leave datasets that are made within without a seed, as TensorFlow does."""
+    draw, _Seeds.draw = _Seeds.draw, None
+    try:
+        yield
+    finally:
+        _Seeds.draw = draw
+
+
+@hooks.replaces(data_random_seed, "get_seed")
+def get_seed(original, seed):
+    """Give datasets that shuffle without a seed one that all workers have.
+
+    Each worker makes the whole dataset and takes its part of each batch: where the orders differ
+    some rows are seen twice and some never. The seed is an input of the dataset, and can only be
+    given when that is made. A seed of the user's, also that of `tf.random.set_seed`, stays.
+    """
+    seeds = original(seed)
+    is_unseeded = seed is None and _int(seeds[0]) == _int(seeds[1]) == 0
+    if _Seeds.draw is None or not is_unseeded:
+        return seeds
+    return original(_Seeds.draw())
