@@ -16,7 +16,11 @@ from tf_adasum.seams.tensorflow.datasets import (
     forget_cardinality,
     without_autotuning,
 )
-from tf_adasum.seams.tensorflow.extended import GradientAggregatingExtended, first_replica
+from tf_adasum.seams.tensorflow.extended import (
+    GradientAggregatingExtended,
+    first_replica,
+    making_own_variables,
+)
 from tf_adasum.seams.tensorflow.private_names import CommunicationOptions
 from tf_adasum.seams.tensorflow.registry import hooks
 from tf_adasum.seams.tensorflow.runtime import (
@@ -44,6 +48,7 @@ __all__ = [
     "global_seed",
     "hooks",
     "is_tf_function",
+    "making_own_variables",
     "may_come_from_another_worker",
     "of_function",
     "reading_alone",

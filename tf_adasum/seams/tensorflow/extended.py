@@ -111,6 +111,8 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
     @hooks.overrides(CollectiveAllReduceExtended)
     def _create_variable(self, next_creator, **kwargs):
         """Remember every variable of the strategy; count the broadcast of its value, a wait."""
+        if _makes_own_variables:
+            return next_creator(**kwargs)
         create = super()._create_variable
         counters = self._cross_device_ops.counters
         if counters is None or not tf.executing_eagerly():
@@ -135,6 +137,23 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
         return self._cross_device_ops.batch_reduce(
             reduce_op, value_destination_pairs, options=marked
         )
+
+
+_makes_own_variables = False  # while a `making_own_variables` lasts
+
+
+@contextlib.contextmanager
+def making_own_variables() -> Iterator[None]:
+    """Return a context manager in whose variables no other replica or worker has a part.
+
+    Within a strategy's scope every worker has to make the same variables, in step.
+    """
+    global _makes_own_variables
+    had, _makes_own_variables = _makes_own_variables, True
+    try:
+        yield
+    finally:
+        _makes_own_variables = had
 
 
 @contextlib.contextmanager

@@ -1,0 +1,97 @@
+"""What the worker processes do for `test_saving.py`: worker 0 saves, loads and copies alone."""
+
+import pathlib
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from scenarios.basics import random_data, weights_of
+
+
+def compiled_model():
+    """Make a model with statistics, dropout's seeds and an optimizer with a state."""
+    model = keras.Sequential(
+        [
+            keras.layers.Input([6]),
+            keras.layers.Dense(8, activation="tanh"),
+            keras.layers.BatchNormalization(momentum=0.5),
+            keras.layers.Dropout(0.1),
+            keras.layers.Dense(1),
+        ]
+    )
+    model.compile(optimizer=keras.optimizers.Adam(0.01), loss="mse", metrics=["mae"])
+    return model
+
+
+FORMATS = {
+    "model.keras": lambda model, path: model.save(path),
+    "model.h5": lambda model, path: model.save(path),
+    "model.weights.h5": lambda model, path: model.save_weights(path),
+    "parts.weights.json": lambda model, path: model.save_weights(path, max_shard_size=0.0001),
+    "exported": lambda model, path: model.export(path, verbose=False),
+    "checkpoint": lambda model, path: tf.train.Checkpoint(model=model).write(path),
+}
+
+
+class SaveAlone(keras.callbacks.Callback):
+    """Save in every format on worker 0, after each epoch."""
+
+    def __init__(self, folder, rank):
+        super().__init__()
+        self.folder, self.is_first = pathlib.Path(folder), rank == 0
+
+    def on_epoch_end(self, epoch, logs=None):
+        if self.is_first:
+            for name, save in FORMATS.items():
+                save(self.model, str(self.folder / name))
+
+
+def save_in_scope(strategy, folder, within_fit):
+    """Train in the scope, save there on worker 0 alone, and train on."""
+    # Tests begin with `clear_session`, as a program that has neither saved nor loaded yet: the first
+    # time Keras makes an optimizer.
+    keras.utils.set_random_seed(1)
+    x, y = random_data(48)
+    saving = SaveAlone(folder, strategy.workers.rank)
+    checkpoint = keras.callbacks.ModelCheckpoint(str(pathlib.Path(folder) / "best.keras"))
+    with strategy.scope():
+        model = compiled_model()
+        callbacks = [checkpoint, saving] if within_fit else []
+        model.fit(x, y, batch_size=24, epochs=2, verbose=0, callbacks=callbacks)
+        saved = weights_of(model)
+        saving.set_model(model)
+        if not within_fit:
+            saving.on_epoch_end(2)
+        model.fit(x, y, batch_size=24, verbose=0)
+    strategy.check_replicas()
+    return saved
+
+
+def copy_alone(strategy, folder):
+    """Load, clone, compile, train and evaluate on worker 0 alone, outside of the scope."""
+    keras.utils.set_random_seed(1)
+    x, y = random_data(48)
+    with strategy.scope():
+        model = compiled_model()
+    model.fit(x, y, batch_size=24, verbose=0)
+    expected = model.evaluate(x, y, batch_size=24, verbose=0)
+    losses = []
+    if strategy.workers.rank == 0:
+        path = pathlib.Path(folder) / "model.keras"
+        model.save(path)
+        weights = str(pathlib.Path(folder) / "model.weights.h5")
+        model.save_weights(weights)
+        clone = keras.models.clone_model(model)
+        clone.compile(optimizer="adam", loss="mse", metrics=["mae"])
+        clone.set_weights(model.get_weights())
+        reloaded = keras.models.clone_model(model)
+        reloaded.compile(optimizer=keras.optimizers.Adam(0.01), loss="mse", metrics=["mae"])
+        reloaded.load_weights(weights)
+        for copy in (clone, reloaded, keras.models.load_model(path)):
+            losses.append(copy.evaluate(x, y, batch_size=24, verbose=0))
+            copy.fit(x, y, batch_size=24, verbose=0)
+            copy.predict(x, verbose=0)
+    model.fit(x, y, batch_size=24, verbose=0)
+    strategy.check_replicas()
+    return {"expected": expected, "losses": np.array(losses)}

@@ -1,0 +1,16 @@
+"""Files of models with Keras 3."""
+
+from tf_adasum.seams import tensorflow as tensorflow_seam
+from tf_adasum.seams.keras.generation import hooks
+from tf_adasum.seams.keras.keras3.private_names import saving_lib
+
+
+@hooks.replaces(saving_lib, "get_attr_skipset")
+def get_attr_skipset(original, obj_type):
+    """Let one worker save in the strategy's scope.
+
+    The first time in a process that Keras saves or loads an optimizer it makes one to throw away,
+    whose variables all workers would have to make.
+    """
+    with tensorflow_seam.making_own_variables():
+        return original(obj_type)
