@@ -52,9 +52,7 @@ class Diffusion(keras.Model):
         times = keras.random.uniform([tf.shape(points)[0], 1], seed=self.seeds)
         signal_rate, noise_rate = self.schedule(times)
         noisy = signal_rate * points + noise_rate * noise
-        return tf.reduce_mean(
-            tf.square(network([noisy, noise_rate**2], training=training) - noise)
-        )
+        return tf.reduce_mean(tf.square(network([noisy, noise_rate**2], training=training) - noise))
 
     def train_step(self, points):
         with tf.GradientTape() as tape:

@@ -62,7 +62,7 @@ def main(folder):
             labels,
             class_weight={0: 0.5 / (1 - rate), 1: 0.5 / rate},
             batch_size=200,
-            epochs=8,
+            epochs=6,
             validation_data=make_rows(2000, seed=2),
             callbacks=[
                 keras.callbacks.EarlyStopping(

@@ -68,7 +68,7 @@ class Block(layers.Layer):
 class Writer(keras.callbacks.Callback):
     """Goes on from a text, always with the likeliest letter, after every epoch."""
 
-    def __init__(self, start, alphabet, count=8):
+    def __init__(self, start, alphabet, count=5):
         super().__init__()
         self.start, self.alphabet, self.count = start, alphabet, count
         self.texts = []
@@ -100,8 +100,8 @@ def main():
             optimizer=keras.optimizers.Adam(3e-3),
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         )
-    writer = Writer("the old cat sees the h", alphabet)
-    history = model.fit(x, y, batch_size=64, epochs=5, callbacks=[writer], verbose=2).history
+    writer = Writer("the old cat sees the hou", alphabet)
+    history = model.fit(x, y, batch_size=64, epochs=4, callbacks=[writer], verbose=2).history
     return model, {**history, "written": writer.texts, "text": text}
 
 

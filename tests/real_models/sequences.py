@@ -72,12 +72,12 @@ def main():
         )
         model.compile(keras.optimizers.Adam(1e-2), "binary_crossentropy", metrics=["accuracy"])
     validation = TextBatches(*make_texts(300, seed=1))
-    batches = TextBatches(*make_texts(1000, seed=2))
-    first = model.fit(batches, epochs=5, validation_data=validation, verbose=2).history
+    batches = TextBatches(*make_texts(800, seed=2))
+    first = model.fit(batches, epochs=3, validation_data=validation, verbose=2).history
     generated = model.fit(
         endless_batches(seed=100),
-        steps_per_epoch=25,
-        epochs=2,
+        steps_per_epoch=20,
+        epochs=1,
         validation_data=endless_batches(seed=1000),
         validation_steps=10,
         verbose=2,

@@ -61,7 +61,7 @@ def main(folder):
         )
         source = keras.Sequential([base, layers.Dense(5, activation="softmax")])
         best = keras.callbacks.ModelCheckpoint(file, save_best_only=True)
-        train(source, 3e-3, *digits(0, 4), epochs=4, callbacks=[best])
+        train(source, 3e-3, *digits(0, 4), epochs=3, callbacks=[best])
 
         base = keras.models.load_model(file).get_layer("base")
         base.trainable = False

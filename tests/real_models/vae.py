@@ -87,7 +87,7 @@ def main():
         model = build_vae()
         model.compile(optimizer=keras.optimizers.Adam(2e-3))
     history = model.fit(
-        images[:1500], batch_size=32, epochs=12, validation_data=(images[1500:],), verbose=2
+        images[:1500], batch_size=32, epochs=8, validation_data=(images[1500:],), verbose=2
     )
     return model, history.history
 
