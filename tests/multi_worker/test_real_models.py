@@ -8,6 +8,7 @@ and Adasum makes other steps. All workers return the same numbers, and end with 
 
 import functools
 
+import keras
 import numpy as np
 import pytest
 from scenarios import real_models as scenarios
@@ -30,7 +31,7 @@ def alone(tmp_path_factory):
 
     @functools.cache
     def run(name):
-        scenarios.keras.backend.clear_session()
+        keras.backend.clear_session()
         return scenarios.run_program(None, name, str(tmp_path_factory.mktemp(name)))
 
     return run

@@ -4,6 +4,8 @@ The network learns to say what noise was added to points. Drawing starts from no
 it away in steps, with the copy, whose weights are an exponential moving average (EMA).
 """
 
+import itertools
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -73,7 +75,7 @@ class Diffusion(keras.Model):
         """Return points: the noise is estimated, taken away, and a little less put back."""
         times = tf.linspace(1.0, 0.0, steps + 1)
         noisy = tf.constant(noise)
-        for now, then in zip(times[:-1], times[1:], strict=True):
+        for now, then in itertools.pairwise(times):
             signal_rate, noise_rate = self.schedule(now)
             noise = self.ema_network([noisy, tf.fill([len(noise), 1], noise_rate**2)])
             points = (noisy - noise_rate * noise) / signal_rate

@@ -1,7 +1,7 @@
 """Sequences of different lengths, from a `PyDataset` and from a Python generator.
 
-A GRU says which of two words occurs more often in a text. Texts of about the same length come
-together, and each batch is padded to its own longest text; those of the generator all to one length.
+A GRU says which of two words occurs more often in a text. In the `PyDataset` texts of about the
+same length come together, and each batch is padded to its own longest text.
 """
 
 import keras

@@ -1,4 +1,4 @@
-"""Metrics with a state of their own: a count, and a confusion matrix, that return their variable."""
+"""Metrics with a state of their own, a count and a confusion matrix, which is what they return."""
 
 import keras
 import numpy as np

@@ -6,7 +6,6 @@ import pathlib
 import runpy
 from unittest import mock
 
-import keras
 import tensorflow as tf
 from support.stacks import copies_of
 
@@ -16,7 +15,12 @@ PROGRAMS = pathlib.Path(__file__).parents[2] / "real_models"
 
 
 def run_program(strategy, name, folder):
-    """Run `main` of a program, which gets this strategy when it makes one; `None`: TensorFlow's default.
+    """Run `main` of a program; as the strategy that it makes it gets this one.
+
+    Args:
+        strategy: `None` is TensorFlow's default strategy.
+        name: of the program.
+        folder: for the files of those programs that write some.
 
     Returns:
         What `main` returns beside the model, and digests of the model's weights, one for each local
