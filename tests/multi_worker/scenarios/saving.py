@@ -49,8 +49,8 @@ class SaveAlone(keras.callbacks.Callback):
 
 def save_in_scope(strategy, folder, within_fit):
     """Train in the scope, save there on worker 0 alone, and train on."""
-    # Tests begin with `clear_session`, as a program that has neither saved nor loaded yet: the first
-    # time Keras makes an optimizer.
+    # A test begins with `clear_session`, as a program that has not saved or loaded anything yet:
+    # the first time Keras makes an optimizer.
     keras.utils.set_random_seed(1)
     x, y = random_data(48)
     saving = SaveAlone(folder, strategy.workers.rank)

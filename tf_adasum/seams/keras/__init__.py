@@ -67,6 +67,7 @@ if IS_KERAS_2:
     )
 else:
     from tf_adasum.seams.keras.keras3 import files as files_of_keras3
+    from tf_adasum.seams.keras.keras3 import logs
     from tf_adasum.seams.keras.keras3.epochs import position_in_data, set_data_order
     from tf_adasum.seams.keras.keras3.fit import (
         BACKS_UP_ONE_WORKER,

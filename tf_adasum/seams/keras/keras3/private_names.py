@@ -5,6 +5,7 @@ import keras
 from tf_adasum._version import KERAS
 
 try:
+    from keras.src.backend.tensorflow import trainer
     from keras.src.backend.tensorflow.optimizer import TFOptimizer, filter_empty_gradients
     from keras.src.backend.tensorflow.trainer import TensorFlowTrainer, TFEpochIterator
     from keras.src.losses import loss as losses
@@ -41,4 +42,5 @@ __all__ = [
     "losses",
     "pythonify_logs",
     "saving_lib",
+    "trainer",
 ]

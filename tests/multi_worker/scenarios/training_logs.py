@@ -1,0 +1,93 @@
+"""What the worker processes do for `test_training_logs.py`: steps that return all sorts."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from scenarios.basics import random_data, scope
+
+
+@keras.saving.register_keras_serializable("tests")
+class Positives(keras.metrics.Metric):
+    """Count the rows with a positive label; the result is the variable itself."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.total = self.add_weight(initializer="zeros", name="total")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.total.assign_add(tf.reduce_sum(tf.cast(y_true > 0, self.dtype)))
+
+    def result(self):
+        return self.total
+
+
+def count_positives(strategy, run_eagerly, steps_per_execution):
+    """Train and evaluate with a metric whose result is its variable; return what `fit` logs."""
+    keras.utils.set_random_seed(1)
+    x, y = random_data(48)
+    with scope(strategy):
+        model = keras.Sequential([keras.layers.Input([6]), keras.layers.Dense(1)])
+        model.compile(
+            "sgd",
+            "mse",
+            metrics=[Positives(name="positives")],
+            run_eagerly=run_eagerly,
+            steps_per_execution=steps_per_execution,
+        )
+    history = model.fit(x, y, batch_size=24, epochs=2, verbose=0, validation_data=(x, y)).history
+    evaluated = model.evaluate(x, y, batch_size=24, verbose=0, return_dict=True)
+    on_batch = model.train_on_batch(x, y, return_dict=True)
+    return {
+        "history": history["positives"],
+        "validation": history["val_positives"],
+        "evaluated": evaluated["positives"],
+        "on_batch": on_batch["positives"],
+    }
+
+
+class ReturnsAll(keras.Model):
+    """A model whose step returns values of many kinds, which differ between the replicas."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+        self.counter = self.add_weight(shape=(), initializer="ones", trainable=False, name="c")
+
+    def call(self, x):
+        return self.dense(x)
+
+    def train_step(self, data):
+        super().train_step(data)
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        number = tf.cast(replica, tf.float32)
+        return {
+            "scalar": number,
+            "vector": tf.stack([number, 2 * number, 1.0]),
+            "matrix": tf.fill([2, 3], number),
+            "nested": {"half": tf.cast(number, tf.float16), "double": tf.cast(number, tf.float64)},
+            "bfloat16": tf.cast(number, tf.bfloat16),
+            "int32": 10 * replica,
+            "int64": tf.cast(10 * replica, tf.int64),
+            "bool": tf.equal(replica, 0),
+            "python_float": 0.25,
+            "python_int": 3,
+            "numpy": np.float32([1.5, 2.5]),
+            "variable": self.counter,
+        }
+
+
+def return_all_sorts(strategy):
+    """Return what the last batch's logs hold."""
+    x, y = random_data(48)
+    with scope(strategy):
+        model = ReturnsAll()
+        model.compile("sgd", "mse")
+    last = {}
+    callback = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: last.update(logs)
+    )
+    model.fit(x, y, batch_size=24, verbose=0, callbacks=[callback])
+    last |= last.pop("nested", {})
+    last["bfloat16"] = float(last["bfloat16"])  # NumPy has no such scalars
+    return {name: np.asarray(value) for name, value in last.items()}
