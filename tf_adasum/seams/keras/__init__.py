@@ -12,7 +12,7 @@ Hooks stand where their function stands (`hooks.replaces`), with the reason as i
 
 import keras
 
-from tf_adasum.seams.keras import files, layers
+from tf_adasum.seams.keras import custom_loops, files, layers
 from tf_adasum.seams.keras.fit import exchangeable, expect, expect_as_asked
 from tf_adasum.seams.keras.generation import IS_KERAS_2, hooks
 from tf_adasum.seams.keras.optimizers import (

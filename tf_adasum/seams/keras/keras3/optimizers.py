@@ -5,6 +5,7 @@ import typing
 import keras
 import tensorflow as tf
 
+from tf_adasum.seams.keras.custom_loops import refuse_update_outside
 from tf_adasum.seams.keras.generation import hooks
 from tf_adasum.seams.keras.keras3.private_names import (
     MOVING_AVERAGES,
@@ -103,12 +104,13 @@ def all_reduce_sum_gradients(original, self, grads_and_vars):
     It is the one place where every optimizer, `train_step`, custom loop and gradient accumulation
     reduces gradients; `test_every_optimizer_reduction_is_marked` fails without it.
     """
+    grads_and_vars = list(grads_and_vars)
+    refuse_update_outside([variable for _, variable in grads_and_vars])
     if step_of_wrapper(self):  # which has reduced them already
-        return list(grads_and_vars)
+        return grads_and_vars
     context = tf.distribute.get_replica_context()
     if not context or not marker_of(context.strategy):
         return original(self, grads_and_vars)
-    grads_and_vars = list(grads_and_vars)
     present = filter_empty_gradients(grads_and_vars)
     return _optimizers.combine_present(self, grads_and_vars, present)
 

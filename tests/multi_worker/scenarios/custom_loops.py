@@ -1,0 +1,54 @@
+"""What the worker processes do for `test_custom_loops.py`: steps as one writes them at first."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from scenarios.basics import random_data, use_rule, weights_of
+
+
+def wrong_loops(strategy, rule):
+    """Run a step in all ways in which it is not run on each replica; return the errors."""
+    use_rule(strategy, rule)
+    x, y = random_data(8)
+    with strategy.scope():
+        model = keras.Sequential([keras.layers.Input([6]), keras.layers.Dense(1)])
+        optimizer = keras.optimizers.SGD(0.1)
+        optimizer.build(model.trainable_variables)
+    before = weights_of(model)
+
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(x) - y))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+    def in_scope(function):
+        with strategy.scope():
+            function(x, y)
+
+    def over_distributed_dataset(function):
+        dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
+        for own_x, own_y in strategy.experimental_distribute_dataset(dataset):
+            function(own_x, own_y)
+
+    ways = {
+        "outside": lambda: step(x, y),
+        "outside, a function": lambda: tf.function(step)(x, y),
+        "in the scope": lambda: in_scope(step),
+        "in the scope, a function": lambda: in_scope(tf.function(step)),
+    }
+    if len(strategy.extended.worker_devices) > 1:  # elsewhere a batch is this worker's rows
+        ways["distributed dataset"] = lambda: over_distributed_dataset(step)
+    errors = {}
+    for name, way in ways.items():
+        try:
+            way()
+        except RuntimeError as error:
+            errors[name] = str(error)
+        else:
+            errors[name] = "no error"
+    strategy.run(step, args=strategy.split_batch((x, y)))
+    strategy.check_replicas()
+    moved = any(np.any(before[name] != value) for name, value in weights_of(model).items())
+    return {"errors": list(errors.values()), "names": list(errors), "moved": moved}

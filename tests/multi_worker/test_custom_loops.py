@@ -1,0 +1,15 @@
+"""Custom loops whose steps do not run on each replica: the error says what to write."""
+
+import pytest
+from scenarios import custom_loops as scenarios
+
+
+@pytest.mark.feature("a custom loop without `strategy.run`: the error says what to write")
+@pytest.mark.keras3_only("optimizers of Keras 2 are not watched outside of the scope")
+@pytest.mark.parametrize("group", ["1x2", "2x1", "2x2"], indirect=True, scope="module")
+@pytest.mark.parametrize("rule", ["adasum", "mean"])
+def test_says_what_to_write(group, rule):
+    for result in group.run(scenarios.wrong_loops, rule=rule):
+        for name, error in zip(result["names"], result["errors"], strict=True):
+            assert "strategy.run(train_step, args=(x, y))" in error, name
+        assert result["moved"]

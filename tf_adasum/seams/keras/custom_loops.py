@@ -1,0 +1,62 @@
+"""Custom training loops, for both generations: a step must run on each replica."""
+
+import keras
+import tensorflow as tf
+
+from tf_adasum.seams.keras.generation import hooks
+from tf_adasum.seams.keras.optimizers import is_ours
+
+WHAT_TO_WRITE = (
+    "A training step has to run on each replica. Put the model's call, `tape.gradient` and "
+    "`optimizer.apply` into a function of one replica's rows, and call it by `strategy.run`:\n\n"
+    "    dataset = strategy.experimental_distribute_dataset(dataset)\n"
+    "    for x, y in dataset:\n"
+    "        losses = strategy.run(train_step, args=(x, y))\n"
+)
+
+
+@hooks.replaces(tf.GradientTape, "gradient")
+def gradient(original, self, target, sources, *args, **kwargs):
+    """Say what to write where gradients are asked for in the scope, between the replicas."""
+    try:
+        return original(self, target, sources, *args, **kwargs)
+    except ValueError as error:
+        if _is_between_replicas() and "replica context" in str(error):
+            raise RuntimeError(WHAT_TO_WRITE) from error
+        raise
+
+
+@hooks.replaces(keras.Model, "__call__")
+def call(original, self, *args, **kwargs):
+    """Say what to write where a model is called with the rows of all replicas."""
+    try:
+        return original(self, *args, **kwargs)
+    except (TypeError, ValueError) as error:
+        rows = tf.nest.flatten((args, kwargs))
+        if any(isinstance(each, tf.distribute.DistributedValues) for each in rows):
+            raise RuntimeError(WHAT_TO_WRITE) from error
+        raise
+
+
+def _is_between_replicas():
+    return tf.distribute.in_cross_replica_context() and is_ours(tf.distribute.get_strategy())
+
+
+def refuse_update_outside(variables):
+    """Refuse to update variables of one of our strategies where it is not entered.
+
+    Each worker would go its own way, without a word.
+
+    Args:
+        variables: list of TensorFlow variables that an optimizer is about to update.
+
+    Raises:
+        RuntimeError: saying what to write.
+    """
+    if tf.distribute.in_cross_replica_context():
+        return
+    current = tf.distribute.get_strategy()
+    for variable in variables:
+        strategy = getattr(variable, "distribute_strategy", None)
+        if is_ours(strategy) and strategy is not current and strategy.num_replicas_in_sync > 1:
+            raise RuntimeError(WHAT_TO_WRITE)
