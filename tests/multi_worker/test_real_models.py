@@ -42,7 +42,7 @@ def together(group, tmp_path):
     """A function that says what a program returns on workers, the same on all of them."""
 
     def run(name):
-        results = group.run(scenarios.run_program, name=name, folder=str(tmp_path))
+        results = group.run(scenarios.run_program, name=name, folder=str(tmp_path), timeout=300)
         for actual in results:
             assert set(actual["digests"]) == {results[0]["digests"][0]}
             assert len(actual["digests"]) == group.devices
