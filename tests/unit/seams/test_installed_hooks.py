@@ -116,6 +116,8 @@ def test_the_face_has_the_same_names_for_both_generations():
     (choice,) = (node for node in tree.body if isinstance(node, ast.If))
 
     def names(body):
-        return {alias.asname or alias.name for node in body for alias in node.names}
+        found = {alias.asname or alias.name for node in body for alias in node.names}
+        # Modules that are imported for their hooks alone.
+        return {name for name in found if not name.endswith(("_of_keras2", "_of_keras3"))}
 
-    assert names(choice.body) - {"files_of_keras2"} == names(choice.orelse)
+    assert names(choice.body) == names(choice.orelse)
