@@ -222,6 +222,22 @@ def test_exchange_is_measured_on_workers(benchmarks):
 
 
 @pytest.mark.slow
+@pytest.mark.keras3_only("Keras 2 trains without XLA")
+def test_steps_with_xla_are_measured_on_workers(benchmarks, tmp_path, monkeypatch):
+    import report
+    import step_time
+
+    monkeypatch.setattr(
+        report, "write", lambda name, title, body: (tmp_path / name).write_text(body)
+    )
+    monkeypatch.setattr(sys, "argv", ["step_time.py", "--jit", "--rounds", "1", "--steps", "1"])
+    step_time.main()
+    rows = [line.split(" | ") for line in (tmp_path / "jit_time").read_text().splitlines()]
+    ratios = {row[0].strip("| "): float(row[-1].split()[0]) for row in rows if len(row) == 4}
+    assert set(ratios) == {"CNN", "Transformer"} and min(ratios.values()) > 0
+
+
+@pytest.mark.slow
 def test_rounding_is_that_of_the_dtype_on_the_wire(benchmarks):
     import exchange_worker
 

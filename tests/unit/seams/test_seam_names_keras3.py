@@ -4,7 +4,9 @@ Where a new Keras has moved something, the failing test's name says what. `test_
 has the hooks.
 """
 
+import hashlib
 import importlib.util
+import inspect
 
 import pytest
 
@@ -13,15 +15,17 @@ pytest.importorskip("keras", minversion="3")  # private names of Keras 3; see ..
 import keras
 import numpy as np
 import tensorflow as tf
+from keras.src.backend.common import masking
 from keras.src.backend.tensorflow import optimizer as keras_optimizer
 from keras.src.backend.tensorflow import trainer as keras_trainer
+from keras.src.losses import loss as keras_loss
 from keras.src.saving import saving_lib
 from keras.src.trainers.data_adapters import data_adapter_utils
 from keras.src.utils import python_utils
 from support.private_names import private_names, signature_problem
 
 from tf_adasum.seams.keras import files, fit, layers, optimizers
-from tf_adasum.seams.keras.keras3 import epochs, py_datasets, wrapper
+from tf_adasum.seams.keras.keras3 import epochs, jit, py_datasets, wrapper
 from tf_adasum.seams.keras.keras3 import fit as fit_of_keras3
 from tf_adasum.seams.keras.keras3 import layers as layers_of_keras3
 from tf_adasum.seams.keras.keras3 import optimizers as optimizers_of_keras3
@@ -34,6 +38,7 @@ MODULES = [
     optimizers,
     epochs,
     py_datasets,
+    jit,
     wrapper,
     fit_of_keras3,
     layers_of_keras3,
@@ -41,6 +46,9 @@ MODULES = [
 ]
 
 TFOptimizer = keras_optimizer.TFOptimizer
+
+# Digests of the sources of Keras's steps, of which `jit.py` has a version in two parts.
+KERAS_STEPS = {"train_step": "debf0efab9d5794b", "test_step": "a8f04a25512e74e2"}
 
 # Each function with the arguments that it is called with.
 CALLED = [
@@ -55,6 +63,10 @@ CALLED = [
     (keras_optimizer, "filter_empty_gradients", "grads_and_vars"),
     (keras_trainer.TensorFlowTrainer, "_get_metrics_result_or_logs", "self logs"),
     (keras_trainer.TensorFlowTrainer, "_flatten_metrics_in_order", "self logs"),
+    (keras_trainer.TensorFlowTrainer, "_compute_loss", "self x y y_pred sample_weight training"),
+    (keras_loss, "unscale_loss_for_distribution", "value"),
+    (masking, "get_keras_mask", "x"),
+    (masking, "set_keras_mask", "x mask"),
     (saving_lib, "save_model", "model filepath weights_format zipped"),
     (saving_lib, "save_weights_only", "model filepath max_shard_size objects_to_skip"),
     (saving_lib, "load_model", "filepath custom_objects compile safe_mode"),
@@ -83,7 +95,8 @@ def of_keras():
     epoch_iterator = keras_trainer.TFEpochIterator(
         x=np.ones([2, 1]), batch_size=1, distribute_strategy=tf.distribute.get_strategy()
     )
-    model = keras.Sequential()
+    model = keras.Sequential([keras.layers.Input([1])])
+    model.compile(loss="mse")
     return [
         optimizer,
         epoch_iterator,
@@ -141,3 +154,13 @@ def test_the_import_error_names_what_has_moved(module, symbol, monkeypatch):
     with pytest.raises(ImportError, match=f"(?s)3.15.*{symbol}.*pip install") as raised:
         execute_again(names_of_keras3)
     assert keras.__version__ in str(raised.value)
+
+
+def test_keras_steps_are_those_that_are_compiled_in_parts():
+    """What `jit.py` says in its own words: `TensorFlowTrainer.train_step` and `.test_step`."""
+    trainer = keras_trainer.TensorFlowTrainer
+    digests = {
+        step.__name__: hashlib.sha256(inspect.getsource(step).encode()).hexdigest()[:16]
+        for step in (trainer.train_step, trainer.test_step)
+    }
+    assert digests == KERAS_STEPS, "Keras's steps have changed: compare them with keras3/jit.py"
