@@ -115,7 +115,7 @@ def messages(strategy, folder):
         "metric": metric_outside,
         "normalization": data_for_normalization_outside,
     }
-    found = {name: "" for name in calls}
+    found = dict.fromkeys(calls, "")
     for name, call in calls.items():
         try:
             call()
