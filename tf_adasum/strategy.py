@@ -19,7 +19,7 @@ from tf_adasum.replicas.aggregation_state import AggregationState
 from tf_adasum.replicas.empty_replicas import EmptyReplicas
 from tf_adasum.seams import keras as keras_seam
 from tf_adasum.seams import tensorflow as tensorflow_seam
-from tf_adasum.seams.base_strategy import GradientAggregatingStrategy
+from tf_adasum.seams.base_strategy import GradientAggregatingStrategy, made
 from tf_adasum.workers import agreement
 from tf_adasum.workers import callbacks as worker_callbacks
 from tf_adasum.workers.seeds import Seeds
@@ -156,6 +156,7 @@ class AdasumMirroredStrategy(
         self._same_gradients = agreement.SameGradients(self._workers)
         self._empty_replicas = EmptyReplicas()
         self._nonfinite = nonfinite_gradients.NonFinite(self, action)
+        made.add(self)
 
     # ---- how gradients are combined ------------------------------------------------------------
 

@@ -20,6 +20,7 @@ def one_process(kind):
 
 
 @on("1x2", "2x1", "2x2")
+@pytest.mark.keras3_only("steps of Keras 2 call other functions for losses and metrics")
 @pytest.mark.feature("GANs, VAEs and others with a `train_step` and without `call`")
 @pytest.mark.parametrize("kind", ["gan", "vae", "probe"])
 def test_with_the_same_data_all_replicas_do_what_one_does(group, kind):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 import typing
+import weakref
 
 if typing.TYPE_CHECKING:
     import contextlib
@@ -22,6 +23,10 @@ if typing.TYPE_CHECKING:
     from tf_adasum.workers.seeds import Seeds
     from tf_adasum.workers.sharding import Sharding
     from tf_adasum.workers.workers import Workers
+
+
+# The strategies that this program has made, as long as they are alive.
+made: weakref.WeakSet[GradientAggregatingStrategy] = weakref.WeakSet()
 
 
 class GradientAggregatingStrategy(abc.ABC):

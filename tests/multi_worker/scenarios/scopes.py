@@ -4,6 +4,7 @@ Every function takes the strategy first.
 """
 
 import contextlib
+import warnings
 
 import keras
 import numpy as np
@@ -103,7 +104,16 @@ def messages(strategy, folder):
             model.compile("sgd", "mse")
         fit(model)
 
+    def nothing_inside():
+        model = build_mlp()
+        model.compile("sgd", "mse")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            fit(model)
+        raise ValueError("\n".join(str(each.message) for each in caught))
+
     calls = {
+        "all": nothing_inside,
         "model": model_outside,
         "loaded model": loaded_outside,
         "model, fit inside": only_fit_inside,

@@ -6,6 +6,7 @@ import weakref
 import keras
 import tensorflow as tf
 
+from tf_adasum.seams.base_strategy import made
 from tf_adasum.seams.keras.generation import hooks, private_names
 from tf_adasum.seams.keras.optimizers import is_ours, optimizers_of, optimizers_within
 
@@ -51,14 +52,32 @@ def call_under_way():
     outermost=True,
 )
 def call_together(original, self, *args, **kwargs):
-    """Tell the other workers where one raises: they would wait for it."""
+    """Tell the other workers where one raises: they would wait for it.
+
+    Warn where `fit` is about to train a model without a strategy, although there is one.
+    """
     strategy = self.distribute_strategy
     if not is_ours(strategy):
+        if original.__name__ == "fit":
+            _warn_of_no_strategy(self)
         return original(self, *args, **kwargs)
     name = original.__name__
     together = strategy.watching if name.endswith("on_batch") else strategy.working_together
     with together(), _calls.one_more(name):
         return original(self, *args, **kwargs)
+
+
+def _warn_of_no_strategy(model):
+    is_alone = (
+        model.distribute_strategy.num_replicas_in_sync == 1 and not tf.distribute.has_strategy()
+    )
+    if is_alone and any(strategy.num_replicas_in_sync > 1 for strategy in made):
+        warnings.warn(
+            f"The model {model.name!r} was built outside of the scope of the "
+            "AdasumMirroredStrategy: each worker trains it alone, on one device. Build and compile "
+            "it inside: with strategy.scope(): model = ...",
+            stacklevel=5,  # hooks have called this
+        )
 
 
 # ---- statistics and weights that differ between replicas ---------------------------------------

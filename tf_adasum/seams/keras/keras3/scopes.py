@@ -4,6 +4,9 @@ Keras 3 does not ask. Weights and optimizers made outside are one copy for all l
 part ways or write it at the same time; metrics are each worker's own.
 """
 
+import inspect
+
+import keras
 import tensorflow as tf
 
 from tf_adasum.seams.keras.generation import hooks
@@ -33,13 +36,17 @@ MODEL_OUTSIDE = (
 def compile_in_scope(original, self, *args, **kwargs):
     """Compile in the scope of the model's strategy: optimizers and metrics may come as names.
 
-    A model that was built outside, and is compiled inside, is refused where that stands.
+    A model that was built outside, and is compiled inside, is refused where that stands; so is a
+    metric. (Until the first step Keras shows no variables of metrics.)
     """
     strategy = self.distribute_strategy
     if not is_ours(strategy):
         return original(self, *args, **kwargs)
     if self._distribute_strategy is not strategy:
         raise ValueError(MODEL_OUTSIDE.format(name=self.name))
+    given = inspect.signature(original).bind(self, *args, **kwargs).arguments
+    metrics = tf.nest.flatten([given.get("metrics"), given.get("weighted_metrics")])
+    _check_metrics(strategy, [each for each in metrics if isinstance(each, keras.metrics.Metric)])
     with strategy.scope():
         return original(self, *args, **kwargs)
 
@@ -76,10 +83,14 @@ def _check(model, strategy, predicts):
                 f"Make it inside:\n\n    with strategy.scope():\n        optimizer = {kind}(...)\n"
                 "        model.compile(optimizer=optimizer, ...)"
             )
-    for metric in model.metrics:
-        for variable in _outside(strategy, metric.variables):  # of one within it, as a rule
+    _check_metrics(strategy, model.metrics)
+
+
+def _check_metrics(strategy, metrics):
+    for metric in metrics:
+        for _ in _outside(strategy, metric.variables):
             raise ValueError(
-                f"The metric of {path_of(variable)!r} was made outside of the scope of the "
+                f"The metric {metric.name!r} was made outside of the scope of the "
                 "strategy: each worker would measure its own rows. Make it inside:\n\n"
                 "    with strategy.scope():\n        metric = ...\n        model.compile(...)"
             )
