@@ -200,27 +200,25 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
         if (stride, radix) in self._pairs:
             return self._pairs[stride, radix]
         devices = len(self.local_devices)
-        pairs = self._pairs[stride, radix] = [[] for _ in range(devices)]
-        exchanges = {}  # from the number of a pair to the local replicas in it
+        pairs: list[list] = [[] for _ in range(devices)]
+        self._pairs[stride, radix] = pairs
+        exchanges: dict[int, list] = {}  # from the number of a pair to the local replicas in it
         for local in range(devices):
             first, kind = self._first_and_kind(local, stride, radix)
-            replicas = first + stride * np.arange(radix)
-            classes = classes_of(replicas // devices)
+            member = (self._first_replica + local - first) // stride
+            classes = classes_of((first + stride * np.arange(radix)) // devices)
             for number, members in enumerate([] if classes is None else pairs_of(classes)):
-                member = (self._first_replica + local - first) // stride
                 if member in members:
                     key = self._key_of_pair(kind, first, number)
-                    collectives = self.part(local, key, len(members), options)
+                    part = self.part(local, key, len(members), options)
                     place = int(np.searchsorted(members, member))
-                    entry = local, place, members, collectives
-                    exchanges.setdefault(number, []).append(entry)
+                    exchanges.setdefault(number, []).append((local, members, place, part))
         for number in sorted(exchanges):  # the order on all workers
-            locals_, places, of_members, collectives = zip(*exchanges[number], strict=True)
+            own = exchanges[number]
             with tf.init_scope():
-                places_of_ranks = self.gather_in_parts(places, list(collectives))
-            for i, local in enumerate(locals_):
-                group = CollectiveGroup(collectives[i], places_of_ranks[i], places[i])
-                pairs[local].append((of_members[i], group))
+                found = self.gather_in_parts([one[2] for one in own], [one[3] for one in own])
+            for (local, members, place, part), places in zip(own, found, strict=True):
+                pairs[local].append((members, CollectiveGroup(part, places, place)))
         return pairs
 
     def _key_of_pair(self, kind, first, number):

@@ -18,26 +18,30 @@ import itertools
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
-from tf_adasum.aggregation.groups import CollectiveGroup
+from tf_adasum.aggregation.groups import CollectiveGroup, Collectives
 
 # Of one worker, in one all-to-all and in a class.
 MOST_NEIGHBOURS, LARGEST_CLASS = 11, 5
 
 
-def classes_of(workers: Sequence[int]) -> np.ndarray | None:
+def classes_of(workers: npt.ArrayLike) -> np.ndarray | None:
     """Return the class of each member of a group; None where one all-to-all can serve all.
 
     Args:
         workers: for each member its worker.
     """
-    workers = np.asarray(workers)
-    most = np.bincount(workers).max()
+    worker_of_member = np.asarray(workers)
+    most = int(np.bincount(worker_of_member).max())
     if most <= MOST_NEIGHBOURS:
         return None
     size = -(-most // -(-most // LARGEST_CLASS))  # of the fewest classes, as equal as can be
-    neighbours = [np.count_nonzero(workers[:i] == worker) for i, worker in enumerate(workers)]
+    neighbours = [
+        np.count_nonzero(worker_of_member[:i] == worker)
+        for i, worker in enumerate(worker_of_member)
+    ]
     return np.array(neighbours) // size
 
 
@@ -58,7 +62,13 @@ class DividedGroup(CollectiveGroup):
             exchange: the members, and the `CollectiveGroup` of them.
     """
 
-    def __init__(self, collectives, member_of_rank, member, pairs):
+    def __init__(
+        self,
+        collectives: Collectives,
+        member_of_rank: npt.ArrayLike,
+        member: int,
+        pairs: Sequence[tuple[np.ndarray, CollectiveGroup]],
+    ):
         super().__init__(collectives, member_of_rank, member)
         self._pairs = pairs
 

@@ -3,9 +3,10 @@
 import keras
 import numpy as np
 import tensorflow as tf
-from scenarios.basics import scope, use_rule, weights_of
 from support.stacks import copies_of
 from tensorflow.dtypes import experimental
+
+from scenarios.basics import scope, use_rule, weights_of
 
 DTYPES = {
     dtype.name: dtype
