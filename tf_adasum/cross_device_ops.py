@@ -17,13 +17,10 @@ from tf_adasum.aggregation import (
     aggregate,
     rules,
 )
+from tf_adasum.aggregation.divided_group import DividedGroup, classes_of, pairs_of
 from tf_adasum.aggregation.groups import CollectiveGroup
 from tf_adasum.aggregation.rules.checks import is_own
 from tf_adasum.seams import tensorflow as tensorflow_seam
-
-# TensorFlow's all-to-all names its buffers by source and destination rank without a separator, so
-# that ranks (1, 11) and (11, 1) of one process collide.
-MOST_DEVICES_IN_ALL_TO_ALL = 11
 
 # Up to so many bytes on all replicas together, a bucket is gathered and combined on each of them:
 # one round instead of three. Its bytes cost less than the rounds (benchmarks/exchange.py).
@@ -49,9 +46,6 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
             their own; `bytes_per_pack` is the size of a bucket.
         collective_keys: the strategy's. Defaults to new ones.
 
-    Raises:
-        ValueError: with more than 11 devices on each of several workers.
-
     Example:
         >>> strategy = tf.distribute.MirroredStrategy(
         ...     ["CPU:0"],
@@ -72,16 +66,10 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
         options: tf.distribute.experimental.CommunicationOptions,
         collective_keys: object | None = None,
     ):
-        if group_size > len(devices) > MOST_DEVICES_IN_ALL_TO_ALL:
-            raise ValueError(
-                f"At most {MOST_DEVICES_IN_ALL_TO_ALL} devices per worker can be used on several "
-                "workers (TensorFlow's CollectiveAllToAllV2 fails with more). Start more workers "
-                f"with fewer devices each. Received: {len(devices)} devices on each of "
-                f"{group_size // len(devices)} workers"
-            )
         super().__init__(devices, group_size, options, collective_keys)
         self.scheme = scheme if isinstance(scheme, Scheme) else Scheme(scheme, group_size)
         self._groups_by_stride: dict[tuple[int, int], list] = {}
+        self._pairs: dict[tuple[int, int], list] = {}
         self._replica_of_rank = np.arange(group_size)
         self._first_replica = 0
 
@@ -183,20 +171,61 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
     def _group(self, local, options, stride, radix):
         """Return the `CollectiveGroup` of a local replica and `radix - 1` more, `stride` apart."""
         replica = self._first_replica + local
+        member = replica // stride % radix
         if (stride, radix) == (1, self.replicas):
             collectives = self.collectives(options)[local]
-            return CollectiveGroup(collectives, self._replica_of_rank, replica)
-        collectives = self._part(local, options, stride, radix)
-        member_of_rank = self._members_of_ranks(options, stride, radix)[local]
-        return CollectiveGroup(collectives, member_of_rank, replica // stride % radix)
+            member_of_rank = self._replica_of_rank
+        else:
+            collectives = self._part(local, options, stride, radix)
+            member_of_rank = self._members_of_ranks(options, stride, radix)[local]
+        pairs = self._pairs_of_classes(options, stride, radix)[local]
+        if not pairs:
+            return CollectiveGroup(collectives, member_of_rank, member)
+        return DividedGroup(collectives, member_of_rank, member, pairs)
 
     def _part(self, local, options, stride, radix):
+        first, kind = self._first_and_kind(local, stride, radix)
+        return self.part(local, kind * self.replicas + first, radix, options)
+
+    def _first_and_kind(self, local, stride, radix):
+        """Return the first replica of a local one's group, and a number of all groups like it."""
         replica = self._first_replica + local
-        first = replica - replica // stride % radix * stride
         # Fewer than N groups have this stride and radix, and both are factors of N.
         factors = [factor for factor in range(1, self.replicas + 1) if self.replicas % factor == 0]
         kind = factors.index(stride) * len(factors) + factors.index(radix)
-        return self.part(local, kind * self.replicas + first, radix, options)
+        return replica - replica // stride % radix * stride, kind
+
+    def _pairs_of_classes(self, options, stride, radix):
+        """Return the `pairs` of each local replica's `DividedGroup`; none where it is undivided."""
+        if (stride, radix) in self._pairs:
+            return self._pairs[stride, radix]
+        devices = len(self.local_devices)
+        pairs: list[list] = [[] for _ in range(devices)]
+        self._pairs[stride, radix] = pairs
+        exchanges: dict[int, list] = {}  # from the number of a pair to the local replicas in it
+        for local in range(devices):
+            first, kind = self._first_and_kind(local, stride, radix)
+            member = (self._first_replica + local - first) // stride
+            classes = classes_of((first + stride * np.arange(radix)) // devices)
+            for number, members in enumerate([] if classes is None else pairs_of(classes)):
+                if member in members:
+                    key = self._key_of_pair(kind, first, number)
+                    part = self.part(local, key, len(members), options)
+                    place = int(np.searchsorted(members, member))
+                    exchanges.setdefault(number, []).append((local, members, place, part))
+        for number in sorted(exchanges):  # the order on all workers
+            own = exchanges[number]
+            with tf.init_scope():
+                found = self.gather_in_parts([one[2] for one in own], [one[3] for one in own])
+            for (local, members, place, part), places in zip(own, found, strict=True):
+                pairs[local].append((members, CollectiveGroup(part, places, place)))
+        return pairs
+
+    def _key_of_pair(self, kind, first, number):
+        """Return a key of the part, which no other part has: above those of whole groups."""
+        factors = sum(self.replicas % factor == 0 for factor in range(1, self.replicas + 1))
+        whole_groups = factors**2 * self.replicas
+        return whole_groups * (1 + number) + kind * self.replicas + first
 
     def _members_of_ranks(self, options, stride, radix):
         """Return for each local replica which member of its group has which rank.

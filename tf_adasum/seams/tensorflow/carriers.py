@@ -6,7 +6,8 @@
 | gather | float16, float32, float64, int32, int64 |
 | reduce | bfloat16, float16, float32, float64, int32, int64 |
 
-What moves keeps its bits. What is added is added exactly where it is an integer, modulo its range.
+What moves keeps its bits (float8 its values). What is added is added exactly where it is an
+integer, modulo its range.
 """
 
 import tensorflow as tf
@@ -26,20 +27,15 @@ def to_move(value: tf.Tensor) -> tf.Tensor:
         return value
     if dtype.size > 1:
         return tf.bitcast(value, _PARTS.get(dtype) or _OF_SIZE[dtype.size])
-    # No carrier has one byte: its 256 values are exact in float16.
-    is_integer = dtype == tf.bool or dtype.is_integer
-    return tf.cast(value if is_integer else tf.bitcast(value, tf.uint8), tf.float16)
+    # No carrier has one byte: its values are exact in float16. (A NaN of 8 bits stays a NaN.)
+    return tf.cast(value, tf.float16)
 
 
 def moved(carrier: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     """Return what `to_move` has made of a tensor of `dtype` as it was."""
     if dtype in MOVED or not _is_number(dtype):
         return carrier
-    if dtype.size > 1:
-        return tf.bitcast(carrier, dtype)
-    if dtype == tf.bool or dtype.is_integer:
-        return tf.cast(carrier, dtype)
-    return tf.bitcast(tf.cast(carrier, tf.uint8), dtype)
+    return tf.bitcast(carrier, dtype) if dtype.size > 1 else tf.cast(carrier, dtype)
 
 
 def to_add(value: tf.Tensor) -> tf.Tensor:

@@ -30,7 +30,8 @@ _COUNTED = ("counted",)
 # TensorFlow numbers the groups of every strategy from 1: two strategies in one process would take
 # each other's collectives for their own. Each gets a million numbers; the groups of some of its
 # replicas start at the thousandth.
-_bases = itertools.count(10**6, 10**6)
+GROUPS_OF_A_STRATEGY = 10**6
+_bases = itertools.count(GROUPS_OF_A_STRATEGY, GROUPS_OF_A_STRATEGY)
 FIRST_PART = 1000
 
 
@@ -124,6 +125,15 @@ class ReusingLauncher(CollectiveReplicaLauncher):
         with self.of("reduce", carrier):
             total = super().all_reduce(carrier, *args, **kwargs)
         return carriers.added(total, input_tensor.dtype)
+
+    @hooks.overrides(CollectiveReplicaLauncher)
+    def all_gather(self, input_tensor, *args, **kwargs):
+        """Gather float8, too: TensorFlow fills up shorter values, and cannot with that dtype."""
+        dtype = input_tensor.dtype
+        if not (dtype.is_floating and dtype.size == 1):
+            return super().all_gather(input_tensor, *args, **kwargs)
+        gathered = super().all_gather(carriers.to_move(input_tensor), *args, **kwargs)
+        return carriers.moved(gathered, dtype)
 
     @hooks.overrides(CollectiveReplicaLauncher)
     def _all_gather(self, input_tensor, options):

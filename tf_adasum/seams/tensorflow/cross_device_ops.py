@@ -10,7 +10,12 @@ import tensorflow as tf
 
 from tf_adasum.seams.tensorflow import runtime
 from tf_adasum.seams.tensorflow.collective_counters import CollectiveCounters
-from tf_adasum.seams.tensorflow.collective_keys import FIRST_PART, KeyReuse, ReusingLauncher
+from tf_adasum.seams.tensorflow.collective_keys import (
+    FIRST_PART,
+    GROUPS_OF_A_STRATEGY,
+    KeyReuse,
+    ReusingLauncher,
+)
 from tf_adasum.seams.tensorflow.collectives import ReplicaCollectives, gather_on_each
 from tf_adasum.seams.tensorflow.private_names import (
     CollectiveAllReduce,
@@ -139,6 +144,11 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
             size: number of its members.
             options: `CommunicationOptions`.
         """
+        if FIRST_PART + key >= GROUPS_OF_A_STRATEGY:
+            raise ValueError(
+                f"There are no numbers for so many groups of {self._group_size} replicas. Use "
+                "fewer devices per worker, or radix_plan=[N]."
+            )
         if (local, key) not in self._parts:
             launcher = self._launchers[local]
             group_key = launcher._group_key + FIRST_PART + key

@@ -1,0 +1,35 @@
+"""Variables and values of dtypes that TensorFlow's collectives do not take."""
+
+import numpy as np
+import pytest
+from scenarios import dtypes as scenarios
+
+
+@pytest.mark.feature("variables, `gather` and sums of every numeric dtype")
+@pytest.mark.parametrize("group", ["2x2", "2x1"], indirect=True, scope="module")
+class TestDtypes:
+    def test_bits_travel_and_integers_add_up(self, group):
+        results = group.run(scenarios.travel)
+        for name, dtype in scenarios.DTYPES.items():
+            rows = [scenarios.bytes_of(replica, dtype) for replica in range(group.replicas)]
+            gathered, numpy_dtype = np.concatenate(rows), dtype.as_numpy_dtype
+            with np.errstate(over="ignore"):
+                total = sum(row.view(numpy_dtype) for row in rows).astype(numpy_dtype)
+            for result in results:
+                for local in range(group.devices):
+                    np.testing.assert_array_equal(result[f"{name}.variable.{local}"], rows[0])
+                np.testing.assert_array_equal(result[f"{name}.gathered"], gathered, name)
+                if dtype.is_integer:
+                    np.testing.assert_array_equal(result[f"{name}.sum"], total.view(np.uint8), name)
+                expected = [group.replicas, 2 * group.replicas]
+                np.testing.assert_array_equal(result[f"{name}.counted"], expected, name)
+
+    @pytest.mark.feature("models whose variables are bfloat16, beside a uint32 seed")
+    def test_a_model_of_bfloat16_trains(self, group):
+        first, second = group.run(scenarios.train, dtype="bfloat16")
+        y = np.arange(1, 4 * group.replicas + 1).reshape(group.replicas, 4)
+        np.testing.assert_array_equal(first["kernel"], 2 * y.mean(axis=1, keepdims=True))
+        np.testing.assert_array_equal(first["seed"], [1, 1])
+        for name, value in first.items():
+            assert np.isfinite(value).all(), name
+            np.testing.assert_array_equal(second[name], value, name)

@@ -1,0 +1,80 @@
+"""A group with many replicas on one worker, whose all-to-all is made of several.
+
+TensorFlow's CollectiveAllToAllV2 names its buffers by source and destination rank without a
+separator: ranks (1, 11) and (11, 1) of one process collide (seen with TensorFlow 2.21). Ranks of a
+process are neighbours, so that nothing collides among at most eleven of them. Replicas of a worker
+are therefore divided into classes of at most five, and each pair of classes exchanges by itself:
+
+    classes            0 1 2 of 4 replicas each, on a worker with 12
+    all-to-all among   {0, 1}   {0, 2}   {1, 2}, of all workers, in this order
+
+Rows within a class travel in each of its pairs. With K classes a replica sends 2 (K - 1) / K rows
+for each row of a single all-to-all, less than two: 4/3 with 12 devices, 3/2 with 16.
+
+Shape legend: R members, W elements of a row.
+"""
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from tf_adasum.aggregation.groups import CollectiveGroup, Collectives
+
+# Of one worker, in one all-to-all and in a class.
+MOST_NEIGHBOURS, LARGEST_CLASS = 11, 5
+
+
+def classes_of(workers: npt.ArrayLike) -> np.ndarray | None:
+    """Return the class of each member of a group; None where one all-to-all can serve all.
+
+    Args:
+        workers: for each member its worker.
+    """
+    worker_of_member = np.asarray(workers)
+    most = int(np.bincount(worker_of_member).max())
+    if most <= MOST_NEIGHBOURS:
+        return None
+    size = -(-most // -(-most // LARGEST_CLASS))  # of the fewest classes, as equal as can be
+    neighbours = [
+        np.count_nonzero(worker_of_member[:i] == worker)
+        for i, worker in enumerate(worker_of_member)
+    ]
+    return np.array(neighbours) // size
+
+
+def pairs_of(classes: np.ndarray) -> list[np.ndarray]:
+    """Return the members of each pair of classes, in the order in which they exchange."""
+    pairs = itertools.combinations(range(classes.max() + 1), 2)
+    return [np.flatnonzero(np.isin(classes, pair)) for pair in pairs]
+
+
+class DividedGroup(CollectiveGroup):
+    """A `CollectiveGroup` whose all-to-all goes from pair to pair of classes.
+
+    Args:
+        collectives: as for `CollectiveGroup`.
+        member_of_rank: as for `CollectiveGroup`.
+        member: this replica's number.
+        pairs: of those pairs of classes that this replica is in, in the order in which they
+            exchange: the members, and the `CollectiveGroup` of them.
+    """
+
+    def __init__(
+        self,
+        collectives: Collectives,
+        member_of_rank: npt.ArrayLike,
+        member: int,
+        pairs: Sequence[tuple[np.ndarray, CollectiveGroup]],
+    ):
+        super().__init__(collectives, member_of_rank, member)
+        self._pairs = pairs
+
+    def all_to_all(self, shards: tf.Tensor) -> tf.Tensor:
+        """Send row i of ``[R, W]`` to member i; return ``[R, W]``, row i from member i."""
+        received = [pair.all_to_all(tf.gather(shards, members)) for members, pair in self._pairs]
+        senders = np.concatenate([members for members, _ in self._pairs])
+        _, first = np.unique(senders, return_index=True)
+        return tf.ensure_shape(tf.gather(tf.concat(received, axis=0), first), shards.shape)
