@@ -1,6 +1,7 @@
 """Training, for both generations: what all workers call, what is averaged first, progress bars."""
 
 import contextlib
+import warnings
 import weakref
 
 import keras
