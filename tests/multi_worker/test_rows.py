@@ -59,6 +59,19 @@ class TestFit:
             np.testing.assert_allclose(actual["mae"], np.abs(difference).mean(), rtol=1e-5)
 
 
+@on("1x2", "2x1")
+@pytest.mark.keras3_only("a tracker of Keras 2 takes the NaN")
+@EMPTY
+def test_a_tracker_leaves_out_replicas_without_rows(group):
+    """It has a number of each replica for two batches, and one for the single row of the last."""
+    for actual in group.run(scenarios.tracked):
+        squares = np.square(actual["errors"])
+        expected = (2 * group.replicas * squares[:-1].mean() + squares[-1]) / (
+            2 * group.replicas + 1
+        )
+        np.testing.assert_allclose(actual["tracked"], expected.item(), rtol=1e-5)
+
+
 def weights(results, step, kind="weight"):
     """For each replica dict of what it has after a step."""
     found = []

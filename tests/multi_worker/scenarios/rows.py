@@ -34,6 +34,39 @@ class OwnStep(keras.Model):
         return {metric.name: metric.result() for metric in self.metrics}
 
 
+class Tracking(keras.Model):
+    """Steps with a tracker of the mean over the rows, which is NaN without rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+        self.tracker = keras.metrics.Mean(name="tracked")
+
+    @property
+    def metrics(self):
+        return [self.tracker]
+
+    def call(self, x):
+        return self.dense(x)
+
+    def test_step(self, data):
+        x, y = data
+        self.tracker.update_state(tf.reduce_mean(tf.square(self(x) - y)))
+        return {"tracked": self.tracker.result()}
+
+
+def tracked(strategy):
+    """What a tracker says of batches of 8 rows per replica, and one of a single row."""
+    keras.utils.set_random_seed(4)
+    replicas = strategy.num_replicas_in_sync
+    x, y = random_data(2 * 8 * replicas + 1)
+    with strategy.scope():
+        model = Tracking()
+        model.compile()
+    (value,) = model.evaluate(x, y, batch_size=8 * replicas, return_dict=True, verbose=0).values()
+    return {"tracked": value, "errors": model.predict(x, verbose=0) - y}
+
+
 def build(normalization=True):
     """With an L2 loss, whose gradient needs no rows."""
     layers = [

@@ -69,6 +69,7 @@ if IS_KERAS_2:
     )
 else:
     from tf_adasum.seams.keras.keras3 import files as files_of_keras3
+    from tf_adasum.seams.keras.keras3 import metrics as metrics_of_keras3
     from tf_adasum.seams.keras.keras3 import scopes as scopes_of_keras3
     from tf_adasum.seams.keras.keras3.build import is_model_built
     from tf_adasum.seams.keras.keras3.epochs import position_in_data, set_data_order

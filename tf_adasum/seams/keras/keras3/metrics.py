@@ -1,0 +1,26 @@
+"""Metrics of Keras 3."""
+
+import keras
+import tensorflow as tf
+
+from tf_adasum.seams.keras.generation import hooks
+from tf_adasum.seams.keras.optimizers import our_replica_context
+
+
+@hooks.replaces(keras.metrics.Mean, "update_state")
+def update_mean(original, self, values, sample_weight=None):
+    """Leave out a single number of a replica without rows: a loss of no rows is often NaN.
+
+    That is what the trackers of a `train_step` or `test_step` get; the last batch would make the
+    whole epoch NaN.
+    """
+    context = our_replica_context()
+    is_empty = context.strategy.empty_replicas.is_empty if context else None
+    if is_empty is None:
+        return original(self, values, sample_weight)
+    number = tf.convert_to_tensor(values)
+    if number.shape.rank != 0:  # values of rows, of which there are none
+        return original(self, values, sample_weight)
+    weight = tf.cast(1 if sample_weight is None else sample_weight, self.dtype)
+    weight = tf.where(is_empty, tf.zeros_like(weight), weight)
+    return original(self, tf.where(is_empty, tf.zeros_like(number), number), weight)
