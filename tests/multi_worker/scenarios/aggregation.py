@@ -63,6 +63,19 @@ def reduce_by_plan(strategy, rule="adasum", **options):
     return copies_of(strategy, combined)
 
 
+def one_gradient(replicas):
+    return np.random.default_rng(3).standard_normal([replicas, 1801]).astype("float32")
+
+
+def reduce_one_by_plan(strategy, **options):
+    """Every local replica's combination of `one_gradient`, in one bucket: for many replicas."""
+    use_rule(strategy, "adasum", **options)
+    gradients = [one_gradient(strategy.num_replicas_in_sync)]
+    with nothing_gathered():
+        combined = reduction(strategy, gradients, strategy.gradient_reduction)()
+    return copies_of(strategy, combined)
+
+
 def reduce_as_constructed(strategy):
     """The same with the scheme that the strategy's own arguments have given it."""
     gradients = known_gradients(strategy.num_replicas_in_sync)
