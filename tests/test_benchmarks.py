@@ -232,9 +232,10 @@ def test_steps_with_xla_are_measured_on_workers(benchmarks, tmp_path, monkeypatc
     )
     monkeypatch.setattr(sys, "argv", ["step_time.py", "--jit", "--rounds", "1", "--steps", "1"])
     step_time.main()
-    rows = [line.split(" | ") for line in (tmp_path / "jit_time").read_text().splitlines()]
-    ratios = {row[0].strip("| "): float(row[-1].split()[0]) for row in rows if len(row) == 4}
-    assert set(ratios) == {"CNN", "Transformer"} and min(ratios.values()) > 0
+    *_, first, second = (tmp_path / "jit_time").read_text().splitlines()
+    for name, line in ("CNN", first), ("Transformer", second):
+        assert line.startswith(f"| {name} |")
+        assert float(line.split(" | ")[-1].split()[0]) > 0
 
 
 @pytest.mark.slow
