@@ -43,3 +43,9 @@ def test_logs_are_means_over_all_replicas(group):
         np.testing.assert_array_equal(logs["python_int"], 3)
         np.testing.assert_array_equal(logs["numpy"], [1.5, 2.5])
         np.testing.assert_array_equal(logs["variable"], 1.0)
+
+
+@on("1x2", "2x1", "2x2")
+def test_replicas_without_rows_have_no_part_in_logs(group):
+    for result in group.run(scenarios.return_plain_loss):
+        np.testing.assert_array_equal(result["error"], [2.0])

@@ -91,3 +91,27 @@ def return_all_sorts(strategy):
     last |= last.pop("nested", {})
     last["bfloat16"] = float(last["bfloat16"])  # NumPy has no such scalars
     return {name: np.asarray(value) for name, value in last.items()}
+
+
+class PlainLoss(keras.Model):
+    """A model whose step returns the mean loss of its own rows, without a tracker."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1, kernel_initializer="zeros")
+
+    def call(self, x):
+        return self.dense(x)
+
+    def train_step(self, data):
+        x, y = data
+        return {"error": tf.reduce_mean(tf.abs(self(x) - y))}
+
+
+def return_plain_loss(strategy):
+    """Return the loss of a single row, of a batch that has one for the first replica only."""
+    with scope(strategy):
+        model = PlainLoss()
+        model.compile("sgd")
+    history = model.fit(np.ones([1, 3]), 2 * np.ones([1, 1]), batch_size=24, verbose=0).history
+    return {"error": history["error"]}

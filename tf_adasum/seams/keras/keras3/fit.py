@@ -7,7 +7,7 @@ import tensorflow as tf
 from tf_adasum.seams.keras.fit import synchronize
 from tf_adasum.seams.keras.generation import hooks
 from tf_adasum.seams.keras.keras3.jit import compiled_where_possible
-from tf_adasum.seams.keras.keras3.logs import reading_variables
+from tf_adasum.seams.keras.keras3.logs import returning_logs
 from tf_adasum.seams.keras.keras3.private_names import (
     Trainer,
     class_weight_to_sample_weights,
@@ -41,7 +41,7 @@ def make_function(original, self, step_function):
     try:
         if is_asked_for and not self.run_eagerly:
             step_function = compiled_where_possible(self, step_function)
-        function = original(self, reading_variables(step_function))
+        function = original(self, returning_logs(step_function))
         return strategy.nonfinite.raising_plainly(function)
     finally:
         self.jit_compile = is_asked_for
