@@ -14,9 +14,10 @@ SAYS = {
     "model, fit inside": BUILD,
     "layer": "/kernel' was made outside",
     "frozen layer": None,
-    "optimizer": OPTIMIZER,
+    "optimizer": None,
     "built optimizer": OPTIMIZER,
-    "second optimizer": OPTIMIZER,
+    "second optimizer": None,
+    "built second optimizer": OPTIMIZER,
     "metric": "The metric 'error' was made outside",
     "normalization": None,
 }

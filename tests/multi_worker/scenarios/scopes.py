@@ -81,11 +81,18 @@ def messages(strategy, folder):
         with strategy.scope():
             model.compile(optimizer, "mse")
         fit(model)
+        strategy.check_replicas()
+        steps = optimizer.iterations.numpy()
+        if steps != 24 // ARGUMENTS["batch_size"]:
+            raise ValueError(f"counted {steps} steps")
 
-    def second_optimizer_outside():
+    def second_optimizer_outside(built=False):
         optimizer = keras.optimizers.Adam(0.1)
         with strategy.scope():
             model = WithOwnCompile()
+            model.build([None, 6])
+            if built:
+                optimizer.build(model.trainable_variables[:0])
             model.compile(optimizer, optimizer="sgd", loss="mse")
         fit(model)
 
@@ -122,6 +129,7 @@ def messages(strategy, folder):
         "optimizer": optimizer_outside,
         "built optimizer": lambda: optimizer_outside(built=True),
         "second optimizer": second_optimizer_outside,
+        "built second optimizer": lambda: second_optimizer_outside(built=True),
         "metric": metric_outside,
         "normalization": data_for_normalization_outside,
     }

@@ -15,6 +15,7 @@ from tf_adasum.seams.keras.keras3.private_names import BaseTrainer, Trainer
 from tf_adasum.seams.keras.optimizers import (
     is_ours,
     optimizers_of,
+    optimizers_within,
     path_of,
     tensorflow_variable,
 )
@@ -55,7 +56,10 @@ def compile_in_scope(original, self, *args, **kwargs):
     Trainer, "fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch"
 )
 def check_scope(original, self, *args, **kwargs):
-    """Refuse, before the first collective, what was made outside of the strategy's scope."""
+    """Refuse, before the first step, what was made outside of the strategy's scope.
+
+    An optimizer that has taken no step, and no slots yet, is brought inside instead.
+    """
     strategy = self.distribute_strategy
     name = original.__name__
     is_traced = getattr(self, FUNCTIONS_OF_STEPS.get(name, ""), None) is not None
@@ -76,6 +80,7 @@ def _check(model, strategy, predicts):
     if predicts or not model.compiled:
         return
     for optimizer in optimizers_of(model):
+        _bring_inside(strategy, optimizer)
         for _ in _outside(strategy, all_variables(optimizer)):
             kind = type(optimizer).__name__
             raise ValueError(
@@ -84,6 +89,18 @@ def _check(model, strategy, predicts):
                 "        model.compile(optimizer=optimizer, ...)"
             )
     _check_metrics(strategy, model.metrics)
+
+
+def _bring_inside(strategy, optimizer):
+    """Make the variables of an optimizer that has only a rate and a count again, in the scope."""
+    parts = optimizers_within(optimizer)
+    if any(each.built for each in parts):
+        return
+    for each in parts:
+        each._distribution_strategy = strategy
+    with strategy.scope():
+        for variable in _outside(strategy, all_variables(optimizer)):
+            variable._initialize(variable.numpy())
 
 
 def _check_metrics(strategy, metrics):
