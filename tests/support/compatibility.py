@@ -4,12 +4,16 @@
 
 A test marked with ``@pytest.mark.feature("name")`` fills a cell of the table: its row is the
 feature, its column the topology of the worker group it ran on; without a group it ran here, on one
-device.
+device. What stands below the table in docs/compatibility.md is written by hand, and stays.
 """
 
 import collections
 import importlib.metadata
+import pathlib
 import platform
+
+DOCUMENT = pathlib.Path(__file__).parents[2] / "docs" / "compatibility.md"
+BELOW = "\n## What does not run"
 
 COLUMNS = ["1×1", "1×K", "N×1", "N×K"]
 
@@ -77,8 +81,9 @@ class Table:
             rules=" | ".join("---" for _ in COLUMNS),
             rows="\n".join(rows),
         )
+        _, heading, below = DOCUMENT.read_text().partition(BELOW)
         with open(self._path, "w") as file:
-            file.write(text)
+            file.write(text + heading + below)
 
 
 def column_of(topology):
