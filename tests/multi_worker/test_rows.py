@@ -154,3 +154,14 @@ def test_four_rows_on_three_devices(group):
     for rule in ("adasum", "adacons", "mean"):
         arguments = {"rule": rule, "rows": [2, 2, 0], "normalization": True}
         assert_finite_and_alike(group.run(scenarios.one_step, **arguments))
+
+
+@on("1x2", "2x1", "2x2")
+@EMPTY
+@pytest.mark.keras3_only("TensorFlow's kernels fail there")
+def test_convolutions_and_pooling_without_rows(group):
+    """As one process, up to rounding: TensorFlow's kernels for CPUs would end the process."""
+    results = group.run(scenarios.train_convolutions)
+    for name, expected in scenarios.train_convolutions(None).items():
+        for actual in results:
+            np.testing.assert_allclose(actual[name], expected, rtol=1e-4, atol=1e-6, err_msg=name)

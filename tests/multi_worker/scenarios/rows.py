@@ -1,11 +1,12 @@
 """Last batches that leave replicas without rows."""
 
 import keras
+import numpy as np
 import tensorflow as tf
 from support import stacks
 from support.stacks import LossScaleOptimizer
 
-from scenarios.basics import random_data, use_rule
+from scenarios.basics import random_data, scope, use_rule, weights_of
 from tf_adasum import optimizers
 from tf_adasum.seams import keras as keras_seam
 
@@ -199,3 +200,34 @@ def logs(strategy):
         model = build(normalization=False)
         model.compile(keras.optimizers.SGD(0.0), "mse", metrics=["mae"])
     return model.fit(x, y, batch_size=8 * replicas, shuffle=False, verbose=0).history
+
+
+def train_convolutions(strategy):
+    """Train on 9 rows in batches of 8; losses are sums over rows, the rule is that of replicas."""
+    if strategy:
+        use_rule(strategy, "sum")
+    keras.utils.set_random_seed(5)
+    generator = np.random.default_rng(5)
+    x, y = generator.standard_normal([9, 8, 8, 2]), generator.standard_normal([9, 1])
+    layers = keras.layers
+    with scope(strategy):
+        model = keras.Sequential(
+            [
+                layers.Input([8, 8, 2]),
+                layers.Conv2D(4, 3, padding="same", activation="relu"),
+                layers.MaxPooling2D(),
+                layers.DepthwiseConv2D(3, padding="same"),
+                layers.SeparableConv2D(4, 3, padding="same"),
+                layers.Conv2DTranspose(4, 2, strides=2),
+                layers.AveragePooling2D(2),
+                layers.Reshape([16, 4]),
+                layers.Conv1D(4, 3, strides=2),
+                layers.MaxPooling1D(),
+                layers.Flatten(),
+                layers.Dense(1),
+            ]
+        )
+        loss = keras.losses.MeanSquaredError(reduction="sum")
+        model.compile(keras.optimizers.SGD(0.01), loss)
+    model.fit(x, y, batch_size=8, epochs=3, shuffle=False, verbose=0)
+    return weights_of(model)

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.seams.keras.generation import hooks
-from tf_adasum.seams.keras.keras3.private_names import losses, seed_generators
+from tf_adasum.seams.keras.keras3.private_names import losses, nn, seed_generators
 from tf_adasum.seams.keras.layers import SEED_STRIDE
 from tf_adasum.seams.keras.optimizers import our_replica_context
 
@@ -42,6 +42,31 @@ def moments(original, self, inputs, mask):
         tf.where(is_empty, tf.cast(before, value.dtype), value)
         for before, value in zip(moving, own, strict=True)
     )
+
+
+@hooks.replaces(
+    nn, "conv", "depthwise_conv", "separable_conv", "conv_transpose", "max_pool", "average_pool"
+)
+def convolve_or_pool(original, inputs, *args, **kwargs):
+    """Give a replica without rows one of zeros meanwhile, on CPUs.
+
+    TensorFlow's CPU kernels for the gradients end with an error, or end the process.
+    """
+    context = our_replica_context()
+    is_empty = context.strategy.empty_replicas.is_empty if context else None
+    if is_empty is None or "CPU" not in context.strategy.extended.worker_devices[0]:
+        return original(inputs, *args, **kwargs)
+    inputs = tf.convert_to_tensor(inputs)
+    is_empty = tf.logical_and(is_empty, tf.equal(tf.shape(inputs)[0], 0))
+
+    def row_of_zeros():
+        return tf.zeros([1, *tf.unstack(tf.shape(inputs)[1:])], inputs.dtype)
+
+    # A condition hands tensors on as they are, with rows: nothing is copied.
+    padded = tf.cond(is_empty, row_of_zeros, lambda: inputs)
+    outputs = original(tf.ensure_shape(padded, [None, *inputs.shape[1:]]), *args, **kwargs)
+    own = tf.cond(is_empty, lambda: outputs[:0], lambda: outputs)
+    return tf.ensure_shape(own, [None, *outputs.shape[1:]])
 
 
 @hooks.replaces(keras.random.SeedGenerator, "next")

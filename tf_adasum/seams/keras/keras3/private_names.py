@@ -6,7 +6,7 @@ from tf_adasum._version import KERAS
 
 try:
     from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
-    from keras.src.backend.tensorflow import trainer
+    from keras.src.backend.tensorflow import nn, trainer
     from keras.src.backend.tensorflow.optimizer import TFOptimizer, filter_empty_gradients
     from keras.src.backend.tensorflow.trainer import TensorFlowTrainer, TFEpochIterator
     from keras.src.losses import loss as losses
@@ -55,6 +55,7 @@ __all__ = [
     "filter_empty_gradients",
     "get_keras_mask",
     "losses",
+    "nn",
     "pythonify_logs",
     "saving_lib",
     "seed_generators",
