@@ -2,6 +2,9 @@
 
     python -m pytest tests/multi_worker --slow --compatibility docs/compatibility.md
 
+Rows of features whose tests are not among those of this run stay as they are in
+docs/compatibility.md; a file that is named, test_data.py, runs with all its cases.
+
 A test marked with ``@pytest.mark.feature("name")`` fills a cell of the table: its row is the
 feature, its column the topology of the worker group it ran on; without a group it ran here, on one
 device. What stands below the table in docs/compatibility.md is written by hand, and stays.
@@ -11,6 +14,7 @@ import collections
 import importlib.metadata
 import pathlib
 import platform
+import re
 
 DOCUMENT = pathlib.Path(__file__).parents[2] / "docs" / "compatibility.md"
 BELOW = "\n## What does not run"
@@ -68,22 +72,36 @@ class Table:
             self._files[feature].add(file)
 
     def pytest_sessionfinish(self):
-        rows = [
-            f"| {feature} | {' | '.join(cell(cells[column]) for column in COLUMNS)} | "
+        rows = rows_of(DOCUMENT.read_text()) | {
+            feature: f"| {feature} | {' | '.join(cell(cells[column]) for column in COLUMNS)} | "
             f"{', '.join(sorted(self._files[feature]))} |"
-            for feature, cells in sorted(self._cells.items())
-        ]
+            for feature, cells in self._cells.items()
+        }
         text = TEXT.format(
             python=platform.python_version(),
             tensorflow=importlib.metadata.version("tensorflow-cpu"),
             keras=importlib.metadata.version("keras"),
             columns=" | ".join(COLUMNS),
             rules=" | ".join("---" for _ in COLUMNS),
-            rows="\n".join(rows),
+            rows="\n".join(rows[feature] for feature in sorted(rows)),
         )
         _, heading, below = DOCUMENT.read_text().partition(BELOW)
         with open(self._path, "w") as file:
             file.write(text + heading + below)
+
+
+def rows_of(text):
+    """Return the rows of such a table by feature, without those of tests that are gone."""
+    here = {path.name for path in DOCUMENT.parents[1].glob("tests/**/test_*.py")}
+    rows = re.findall(r"^\| (.+?) \| .*? \| ([^|]*\.py) \|$", text, re.MULTILINE)
+    lines = dict(
+        zip(
+            (name for name, _ in rows),
+            re.findall(r"^\| .*\.py \|$", text, re.MULTILINE),
+            strict=True,
+        )
+    )
+    return {name: lines[name] for name, files in rows if {*files.split(", ")} <= here}
 
 
 def column_of(topology):

@@ -122,7 +122,7 @@ def test_the_example_prints_what_stands_there(module, docstring, names, request)
         pytest.skip(SKIPPED.search(test.examples[0].source)["reason"])
     said = []
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-    doctest.DocTestRunner(Checker(), optionflags=flags).run(test, out=said.append)
+    doctest.DocTestRunner(Checker(), verbose=False, optionflags=flags).run(test, out=said.append)
     if said:
         pytest.fail("".join(said), pytrace=False)
 

@@ -206,6 +206,7 @@ def _listen(cluster):
     try:
         listener.bind((addresses.listening_host(host), port))
         listener.listen(128)
+        listener.settimeout(_SECONDS_BETWEEN_ROUNDS)  # a caller may be gone before it is accepted
     except OSError as error:
         listener.close()
         if error.errno != errno.EADDRINUSE:
