@@ -13,6 +13,7 @@ ONCE = [
     "one AUTO",
     "text",
     "odd AUTO",
+    "odd in two parts AUTO",
     "listed even DATA",
     "odd of known length AUTO",
     "PyDataset",

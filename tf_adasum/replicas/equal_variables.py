@@ -28,15 +28,16 @@ def is_shared(variable):
 
     Weights have to, frozen or not, and what an optimizer counts. What each replica counts on its
     own rows does not: moving statistics, metrics, slots of `DeltaAdasum`. A `tf.Variable` remembers
-    whether it was made to be trained, whatever `layer.trainable` says later.
+    whether it was made to be trained, whatever `layer.trainable` says later. One whose assignments
+    are summed or averaged over the replicas is the same on all of them by that.
 
     Args:
         variable: a Keras or TensorFlow variable, of a strategy or not.
     """
     variable = _tf_variable(variable)
-    is_counter = variable.aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA
+    is_reduced = variable.aggregation != tf.VariableAggregation.NONE
     is_own = variable.synchronization == tf.VariableSynchronization.ON_READ
-    return (variable.trainable or is_counter) and not is_own
+    return (variable.trainable or is_reduced) and not is_own
 
 
 def shared_variables(model):

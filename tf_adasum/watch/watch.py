@@ -15,6 +15,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
+import itertools
 import re
 import sys
 import threading
@@ -371,5 +372,7 @@ def _one_line(error):
         return ""
     lines = [line for line in str(error).splitlines() if line.strip()]
     causes = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Interrupt)\b", line)]
-    text = causes[0] if causes else ": ".join([type(error).__name__, *lines[:1]])
+    # "Graph execution error:" stands above; what happened stands before the node where it did.
+    above_nodes = [line.strip() for line, node in itertools.pairwise(lines) if "[[{{node" in node]
+    text = causes[0] if causes else ": ".join([type(error).__name__, *(above_nodes or lines)[:1]])
     return text if len(text) <= _LONGEST_REASON else text[:_LONGEST_REASON] + "…"

@@ -42,7 +42,8 @@ SHARDED_TWICE = (
 ORDERS_DIFFER = (
     "The workers shuffle this dataset in different orders: of each batch every worker takes its "
     "part, so that some rows are seen twice and some never. Call keras.utils.set_random_seed with "
-    "the same seed on all workers before the dataset is made, or give all the same one: "
+    "the same seed on all workers before the dataset is made, and let no worker draw random "
+    "numbers or shuffle on its own before that; or give all the same one: "
     "dataset.shuffle(n, seed=1), tf.data.Dataset.list_files(pattern, seed=1)."
 )
 DATA_DIFFERS = (
@@ -113,10 +114,13 @@ class Sharding:
         options = dataset.options()
         policy = options.experimental_distribute.auto_shard_policy
         pipeline = tensorflow_seam.pipeline_of(dataset)
+        files_of_own = min(pipeline.files, default=-1)
+        if policy == Policy.AUTO and pipeline.counts_rows:
+            files_of_own = -1  # sharded by DATA
         own = [
             self._drawn,
             policy.value,
-            min(pipeline.files, default=-1),
+            files_of_own,
             pipeline.begins_with_tensors and len(pipeline.tensors) > 0,
             _digest(pipeline.seeds),
             _digest(pipeline.shards),
@@ -213,7 +217,7 @@ class Samples:
     """Numbers taken of several workers' arrays.
 
     Args:
-        values: ``[W, ARRAYS, 1 + ROWS]``, NaN where there is nothing.
+        values: ``[W, ARRAYS, 2 + ROWS]`` of `_samples`, NaN where there is nothing.
 
     Attributes:
         equal: for each worker and array whether they are those of worker 0.
@@ -221,12 +225,13 @@ class Samples:
 
     def __init__(self, values: np.ndarray):
         first, nothing = values[:1], np.isnan(values)
-        rows = np.where(nothing, values[:, :, 1:2], values)[:1, :, 1:]
+        rows = np.where(nothing, values[:, :, 2:3], values)[:1, :, 2:]
         self._spread = np.ptp(np.nan_to_num(rows), axis=2, keepdims=True)
         size = np.abs(np.nan_to_num(rows)).max(axis=2, keepdims=True)
         allowed = TOLERANCE * self._spread + ROUNDING * size
         close = np.abs(values - first) <= allowed
-        close[:, :, 0] = (values == first)[:, :, 0]  # the numbers of rows
+        close[:, :, :2] = (values == first)[:, :, :2]
+        self._are_names = values[0, :, 1] == 1
         self._values = values
         self.equal = (close | (nothing & nothing[:1])).all(axis=2)
 
@@ -247,24 +252,30 @@ class Samples:
     def differ(self) -> bool:
         """Whether workers have different rows.
 
-        Arrays of which one is the same on all workers have the same rows: the others may be noisy.
-        One whose samples are all the same number says nothing.
+        Arrays of which one is the same on all workers have the same rows: the others may be noisy,
+        but not names. One whose samples are all the same number says nothing.
         """
-        if self.are_same:
+        equal = self.equal.all(axis=0)
+        if equal.all():
             return False
+        if (self._are_names & ~equal).any():
+            return True
         says_something = self._spread[0, :, 0] > 0
-        return not (self.equal.all(axis=0) & says_something).any()
+        return not (equal & says_something).any()
 
 
 def _samples(tensors: Sequence[Any]) -> np.ndarray:
-    """Return of each array its number of rows, and the means of some rows: [ARRAYS, 1 + ROWS]."""
-    samples = np.full([ARRAYS, 1 + ROWS], np.nan)
+    """Return of each array what is compared: ``[ARRAYS, 2 + ROWS]``.
+
+    The number of rows, 1 if they are names and else 0, and the means of some rows.
+    """
+    samples = np.full([ARRAYS, 2 + ROWS], np.nan)
     for sample, tensor in zip(samples, tensors, strict=False):
         count = tensor.shape[0] if len(tensor.shape) else 1
-        sample[0] = count
+        sample[:2] = count, tf.as_dtype(tensor.dtype) == tf.string
         chosen = np.unique(np.linspace(0, count - 1, min(count, ROWS)).astype(int))
         for index, row in enumerate(chosen):
-            sample[1 + index] = _mean(np.asarray(tensor[int(row)] if len(tensor.shape) else tensor))
+            sample[2 + index] = _mean(np.asarray(tensor[int(row)] if len(tensor.shape) else tensor))
     return samples
 
 

@@ -1,5 +1,7 @@
 """What the worker processes do for `test_custom_loops.py`: steps as one writes them at first."""
 
+import functools
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -14,7 +16,9 @@ def wrong_loops(strategy, rule):
     with strategy.scope():
         model = keras.Sequential([keras.layers.Input([6]), keras.layers.Dense(1)])
         optimizer = keras.optimizers.SGD(0.1)
+        not_built = keras.optimizers.Adam(0.1)
         optimizer.build(model.trainable_variables)
+    gradients_of_step = [tf.ones(each.shape) for each in model.trainable_variables]
     before = weights_of(model)
 
     def step(x, y):
@@ -38,6 +42,12 @@ def wrong_loops(strategy, rule):
         "in the scope": lambda: in_scope(step),
         "in the scope, a function": lambda: in_scope(tf.function(step)),
     }
+    for name, each in {"built": optimizer, "not built": not_built}.items():
+        apply = functools.partial(each.apply, gradients_of_step, model.trainable_variables)
+        ways[f"apply of one {name}"] = apply
+        ways[f"apply of one {name}, in the scope"] = lambda apply=apply: in_scope(
+            lambda x, y: apply()
+        )
     if len(strategy.extended.worker_devices) > 1:  # elsewhere a batch is this worker's rows
         ways["distributed dataset"] = lambda: over_distributed_dataset(step)
     errors = {}

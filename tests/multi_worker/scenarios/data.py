@@ -168,6 +168,9 @@ def data_of(case, strategy, folder):
             rows = interleaved(listed(kind.removeprefix("listed ")))
         case "listed, shuffled":
             rows = interleaved(listed("even"), num_parallel_calls=2).shuffle(ROWS)
+        case "odd in two parts":
+            rows = records(files("odd"))
+            rows = rows.take(7).concatenate(rows.skip(7))
         case "odd of known length":
             rows = interleaved(listed("odd"))
         case _:

@@ -11,6 +11,7 @@ from tf_adasum.workers.sharding import Policy, Sharding
 
 X = np.arange(48, dtype="float32").reshape(24, 2)
 Y = np.arange(24) % 5
+NAMES = np.array([f"image-{index}.png" for index in range(24)])
 
 
 @pytest.fixture(autouse=True)
@@ -78,6 +79,20 @@ class TestPolicy:
         even = checked(monkeypatch, lambda rank: records(folder).apply(known), count=3)
         assert even[0] == Policy.AUTO
 
+    @pytest.mark.parametrize(
+        "counted",
+        [
+            lambda rows: rows.take(3),
+            lambda rows: rows.batch(2).skip(1).prefetch(1),
+            lambda rows: rows.shard(2, 0),
+            lambda rows: tf.data.Dataset.zip((rows, rows)),
+        ],
+        ids=["take", "skip", "shard", "zip"],
+    )
+    def test_by_data_where_rows_of_files_are_counted_or_paired(self, monkeypatch, folder, counted):
+        got = checked(monkeypatch, lambda rank: counted(records(folder, 4)))
+        assert got == (Policy.DATA, "")
+
     def test_too_few_files(self, monkeypatch, folder):
         def make(rank):
             return with_policy(records(folder, 1), Policy.FILE)
@@ -112,11 +127,12 @@ class TestWarnings:
             (lambda rank: arrays(X[rank:], Y[rank:]), sharding.DATA_DIFFERS),
             (lambda rank: arrays(*((X[::-1], Y[::-1]) if rank else (X, Y))), sharding.DATA_DIFFERS),
             (lambda rank: arrays(X + rank, np.zeros(24)), sharding.DATA_DIFFERS),
+            (lambda rank: arrays(NAMES[:: 1 - 2 * rank], Y), sharding.DATA_DIFFERS),
             (lambda rank: arrays().shuffle(9, seed=rank + 1), sharding.ORDERS_DIFFER),
             (lambda rank: arrays().shard(2, rank), sharding.SHARDED_TWICE),
             (lambda rank: with_policy(arrays(), Policy.OFF), sharding.SAME_ROWS),
         ],
-        ids=["lengths", "orders", "parts", "seeds", "shards", "copies"],
+        ids=["lengths", "orders", "parts", "names", "seeds", "shards", "copies"],
     )
     def test_rows_that_get_lost(self, monkeypatch, make, text):
         assert checked(monkeypatch, make)[1] == text

@@ -4,7 +4,7 @@ import keras
 import tensorflow as tf
 
 from tf_adasum.seams.keras.generation import hooks
-from tf_adasum.seams.keras.optimizers import is_ours
+from tf_adasum.seams.keras.optimizers import is_ours, tensorflow_variable
 
 WHAT_TO_WRITE = (
     "A training step has to run on each replica. Put the model's call, `tape.gradient` and "
@@ -43,20 +43,19 @@ def _is_between_replicas():
 
 
 def refuse_update_outside(variables):
-    """Refuse to update variables of one of our strategies where it is not entered.
+    """Refuse an optimizer's step that does not run on each replica of one of our strategies.
 
     Each worker would go its own way, without a word.
 
     Args:
-        variables: list of TensorFlow variables that an optimizer is about to update.
+        variables: list of the variables that it is about to update.
 
     Raises:
         RuntimeError: saying what to write.
     """
-    if tf.distribute.in_cross_replica_context():
-        return
     current = tf.distribute.get_strategy()
-    for variable in variables:
+    for variable in map(tensorflow_variable, variables):
         strategy = getattr(variable, "distribute_strategy", None)
-        if is_ours(strategy) and strategy is not current and strategy.num_replicas_in_sync > 1:
+        is_here = strategy is current and not tf.distribute.in_cross_replica_context()
+        if is_ours(strategy) and not is_here and strategy.num_replicas_in_sync > 1:
             raise RuntimeError(WHAT_TO_WRITE)

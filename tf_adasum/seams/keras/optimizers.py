@@ -200,9 +200,18 @@ def optimizers_within(optimizer):
 def optimizers_of(model):
     """Return a list of a model's optimizers: that of `compile`, and its attributes, as of a GAN."""
     own = getattr(model, "optimizer", None)
-    others = (each for each in vars(model).values() if hasattr(each, "apply_gradients"))
+    others = _optimizers_in(list(vars(model).values()))
     found = {id(each): each for each in (own, *others) if each is not None}
     return list(found.values())
+
+
+def _optimizers_in(value):
+    """Yield optimizers; also those in lists, tuples and dictionaries."""
+    if hasattr(value, "apply_gradients"):
+        yield value
+    elif isinstance(value, list | tuple | dict):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _optimizers_in(each)
 
 
 def accumulation_steps(optimizer):

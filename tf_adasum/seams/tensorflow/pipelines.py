@@ -7,14 +7,22 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tf_adasum.seams.tensorflow.private_names import (
+    ScanDataset,
+    ShardDataset,
+    SkipDataset,
+    TakeDataset,
+    TakeWhileDataset,
     TensorDataset,
     TensorSliceDataset,
+    ZipDataset,
     data_random_seed,
 )
 from tf_adasum.seams.tensorflow.registry import hooks
 
 # The operations that read files, and those that call Python.
 READERS = ("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset")
+# The parts that count rows, or pair them with others: each worker would do so with its own files'.
+COUNTERS = (TakeDataset, SkipDataset, ShardDataset, ZipDataset, TakeWhileDataset, ScanDataset)
 GENERATORS = ("GeneratorDataset", "PyFunc", "EagerPyFunc")
 
 # ---- what a dataset is made of -----------------------------------------------------------------
@@ -28,6 +36,7 @@ class Pipeline(NamedTuple):
         files: for each source of files how many there are; those that are not known are left out.
         seeds: for each part that draws random numbers its two seeds.
         shards: for each `shard` the number of shards and the index of this one.
+        counts_rows: whether rows of files are counted or paired, as by `take`, `skip` and `zip`.
         begins_with_tensors: whether it begins with nothing else, such as a generator.
     """
 
@@ -35,6 +44,7 @@ class Pipeline(NamedTuple):
     files: list[int]
     seeds: list[tuple[int, int]]
     shards: list[tuple[int, int]]
+    counts_rows: bool
     begins_with_tensors: bool
 
 
@@ -51,6 +61,11 @@ def pipeline_of(dataset: tf.data.Dataset) -> Pipeline:
             for part in parts
             if hasattr(part, "_num_shards")
         ],
+        counts_rows=any(
+            isinstance(part, COUNTERS)
+            and any(_number_of_files(each) is not None for each in _parts(part))
+            for part in parts
+        ),
         begins_with_tensors=all(
             isinstance(part, TensorDataset | TensorSliceDataset) for part in sources
         )

@@ -15,6 +15,12 @@ try:
         _TensorSliceDataset as TensorSliceDataset,
     )
     from tensorflow.python.data.ops.from_tensors_op import _TensorDataset as TensorDataset
+    from tensorflow.python.data.ops.scan_op import _ScanDataset as ScanDataset
+    from tensorflow.python.data.ops.shard_op import _ShardDataset as ShardDataset
+    from tensorflow.python.data.ops.skip_op import _SkipDataset as SkipDataset
+    from tensorflow.python.data.ops.take_op import _TakeDataset as TakeDataset
+    from tensorflow.python.data.ops.take_while_op import _TakeWhileDataset as TakeWhileDataset
+    from tensorflow.python.data.ops.zip_op import _ZipDataset as ZipDataset
     from tensorflow.python.data.util import random_seed as data_random_seed
     from tensorflow.python.distribute import multi_worker_util
     from tensorflow.python.distribute.collective_all_reduce_strategy import (
@@ -49,8 +55,14 @@ __all__ = [
     "GraphOrParentsInXlaContext",
     "Mirrored",
     "ResourceVariable",
+    "ScanDataset",
+    "ShardDataset",
+    "SkipDataset",
+    "TakeDataset",
+    "TakeWhileDataset",
     "TensorDataset",
     "TensorSliceDataset",
+    "ZipDataset",
     "autograph_artifact",
     "context",
     "data_random_seed",

@@ -77,6 +77,7 @@ def apply_together(original, self, grads, trainable_variables=None):
 
     It is where a step begins.
     """
+    refuse_update_outside(trainable_variables or getattr(self, "_trainable_variables", []))
 
     def step(gradients):
         original(self, gradients, trainable_variables)
