@@ -137,6 +137,7 @@ class TestKeras:
         for actual in group.run(scenarios.average_known_statistics):
             for copy in actual["copies"]:
                 np.testing.assert_array_equal(copy, np.float32(expected))
+            assert actual["total"] == 1, "what is summed when it is assigned is left alone"
 
     @pytest.mark.feature("sparse gradients")
     def test_sparse_gradients_equal_dense_ones(self, group):

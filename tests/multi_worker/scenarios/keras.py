@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import tensorflow as tf
+from support import stacks
 from support.stacks import LossScaleOptimizer, Variable, copies_of, loss_scale_of
 
 from scenarios.basics import build_mlp, random_data, scope, use_rule, weights_of
@@ -323,6 +324,13 @@ def average_known_statistics(strategy):
             self.moving = self.add_weight(shape=[5], trainable=False, name="moving")
             self.steps = self.add_weight(shape=[], dtype="int32", trainable=False, name="steps")
             self.flag = self.add_weight(shape=[2], dtype="bool", trainable=False, name="flag")
+            self.total = self.add_weight(
+                shape=[],
+                initializer="ones",
+                trainable=False,
+                aggregation=tf.VariableAggregation.SUM if stacks.IS_KERAS_2 else "sum",
+                name="total",
+            )
 
         def call(self, x):
             return x
@@ -344,4 +352,4 @@ def average_known_statistics(strategy):
     differ()
     strategy.average_statistics(model)
     copies = copies_of(strategy, layer.moving)
-    return {"copies": np.stack([copy.numpy() for copy in copies])}
+    return {"copies": np.stack([copy.numpy() for copy in copies]), "total": layer.total.numpy()}

@@ -266,3 +266,11 @@ def test_training_works_without_xla_and_after_it_was_refused(two_replicas):
     assert losses[0] > losses[1] > losses[2]
     assert two_replicas["auto"] == losses
     assert two_replicas["after xla"] == losses
+
+
+def test_optimizers_of_a_model_are_found_in_lists_and_dictionaries():
+    model = keras.Sequential([keras.layers.Input([1]), keras.layers.Dense(1)])
+    optimizers = [keras.optimizers.SGD(0.1) for _ in range(4)]
+    model.compile(optimizers[0], "mse")
+    model.second, model.others = optimizers[1], [{"third": optimizers[2]}, (optimizers[3],)]
+    assert {*map(id, keras_seam.optimizers_of(model))} == {*map(id, optimizers)}
