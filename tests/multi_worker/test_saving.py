@@ -12,6 +12,7 @@ def on(*topologies):
 
 @pytest.mark.feature("worker 0 saves alone, in the scope too, in every format")
 @on("2x1", "2x2")
+@pytest.mark.keras3_only("in `fit` of Keras 2 all workers save")
 @pytest.mark.parametrize("within_fit", [False, True], ids=["by hand", "in fit"])
 def test_saves_in_scope(group, tmp_path, within_fit):
     own, _ = group.run(scenarios.save_in_scope, folder=str(tmp_path), within_fit=within_fit)

@@ -28,7 +28,7 @@ FORMATS = {
     "model.keras": lambda model, path: model.save(path),
     "model.h5": lambda model, path: model.save(path),
     "model.weights.h5": lambda model, path: model.save_weights(path),
-    "parts.weights.json": lambda model, path: model.save_weights(path, max_shard_size=0.0001),
+    "parts.weights.json": lambda model, path: model.save_weights(path, max_shard_size=1e-4),
     "exported": lambda model, path: model.export(path, verbose=False),
     "checkpoint": lambda model, path: tf.train.Checkpoint(model=model).write(path),
 }
