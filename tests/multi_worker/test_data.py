@@ -157,11 +157,12 @@ def test_orders_are_reproducible(group, tmp_path):
     """From `keras.utils.set_random_seed`."""
     cases = ["PyDataset", "shuffled tensors AUTO"]
     arguments = {"cases": [*cases, *cases], "folder": str(tmp_path)}
-    runs = [group.run(scenarios.rows_of_cases, seed=seed, **arguments) for seed in (3, 3, 4)]
+    runs = [group.run(scenarios.rows_of_cases, seed=seed, **arguments) for seed in (3, 3, 4, 5)]
     for case in cases:
-        first, again, other = (np.concatenate(epochs_of(run, case)) for run in runs)
+        first, again, *others = (np.concatenate(epochs_of(run, case)) for run in runs)
         np.testing.assert_array_equal(first, again)
-        assert list(first) != list(other)
+        # Three batches have few orders: one other seed may well give the same.
+        assert any(list(first) != list(other) for other in others)
         assert sorted(first) == sorted([*range(scenarios.ROWS)] * 2)
 
 
