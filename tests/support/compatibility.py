@@ -27,8 +27,8 @@ Workers × devices of each: one process and device (1×1), several local devices
 workers (N×1), several workers with several devices each (N×K). ✓ stands where every test of that
 row has passed on the topologies in brackets; – where none was run.
 
-Generated from the tests by `make test-all`, on CPUs, with Python {python}, TensorFlow
-{tensorflow} and Keras {keras}.
+Generated from the tests by `make test-all`, or from some of them: a row is of the last run of its
+tests. On CPUs, with Python {python}, TensorFlow {tensorflow} and Keras {keras}.
 
 | feature | {columns} | tested by |
 | --- | {rules} | --- |

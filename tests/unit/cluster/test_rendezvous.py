@@ -3,8 +3,10 @@
 import contextlib
 import json
 import socket
+import sys
 import threading
 import time
+import traceback
 
 import hypothesis
 import hypothesis.strategies as st
@@ -57,7 +59,9 @@ def run(clusters, *, timeout=SOON, delays=None, terms=None, limit=2 * SOON):
     deadline = time.monotonic() + limit
     for thread in threads:
         thread.join(max(0, deadline - time.monotonic()))
-    assert None not in seconds, f"still waiting after {limit} s"
+    frames = sys._current_frames()
+    stacks = ["".join(traceback.format_stack(frames[t.ident])) for t in threads if t.is_alive()]
+    assert None not in seconds, f"still waiting after {limit} s:\n" + "\n".join(stacks)
     return outcomes, seconds
 
 
