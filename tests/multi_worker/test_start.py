@@ -44,6 +44,7 @@ def test_a_missing_worker_is_named(index):
 def test_a_taken_port_is_named():
     ports = free_ports(2)
     with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         other.bind(("127.0.0.1", ports[0]))
         other.listen()
         message, _ = start_alone(ports, 0)
@@ -55,6 +56,7 @@ def test_a_taken_port_is_named():
 def test_another_program_at_a_worker_s_address_is_named():
     ports = free_ports(2)
     with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         other.bind(("127.0.0.1", ports[1]))
         other.listen()
         message, _ = start_alone(ports, 0)

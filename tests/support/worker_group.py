@@ -6,6 +6,7 @@ worker's stdin, replies come over a pipe of their own (TensorFlow writes to stdo
 likes), arrays travel in .npz files.
 """
 
+import collections
 import contextlib
 import json
 import os
@@ -162,7 +163,14 @@ def worker_environment(ports, index, devices, hosts=None):
     return environment
 
 
+# Ports of the last tests, held: another test process would be given one before its server has it.
+_held_ports = collections.deque()
+MOST_HELD = 50
+
+
 def free_ports(count):
-    """Return distinct ports that nobody uses, and that the system gives to nobody by itself."""
-    with held_ports(count) as free:
-        return free
+    """Return distinct ports that nobody uses, for servers that set SO_REUSEADDR."""
+    if len(_held_ports) >= MOST_HELD:
+        _held_ports.popleft().close()
+    _held_ports.append(contextlib.ExitStack())
+    return _held_ports[-1].enter_context(held_ports(count))

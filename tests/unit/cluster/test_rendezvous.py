@@ -164,6 +164,7 @@ def test_a_host_that_does_not_exist_is_named(monkeypatch):
 def test_a_taken_port_is_named(host):
     clusters = tasks(2)
     with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind((host, port_of(clusters[0])))
         taken.listen()
         start = time.monotonic()
