@@ -151,8 +151,7 @@ class AdasumMirroredStrategy(
         self._workers = Workers.of(self, rank, count, self._options)
         self._seeds = Seeds(self._workers)
         self._sharding = Sharding(self._workers)
-        with self.watching():
-            self._sharding.share_seeds()
+        self._sharding.share_seeds(self._watch.seed)
         self._same_gradients = agreement.SameGradients(self._workers)
         self._empty_replicas = EmptyReplicas()
         self._nonfinite = nonfinite_gradients.NonFinite(self, action)

@@ -16,6 +16,7 @@ import atexit
 import contextlib
 import dataclasses
 import itertools
+import os
 import re
 import sys
 import threading
@@ -63,6 +64,7 @@ class Watch:
     Attributes:
         cause: why this worker cannot go on; None as long as it can.
         patience: seconds to wait in a collective for workers that are alive.
+        seed: a random int that worker 0 has drawn; None until the workers have met.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Watch:
         timeout: float | None = None,
     ):
         self.cause: str | None = None
+        self.seed: int | None = None
         self._cluster, self._channel = cluster, channel
         self._silence = max(timeout / 2, SHORTEST_SILENCE) if timeout else SILENCE
         self.patience = timeout or PATIENCE
@@ -328,7 +331,8 @@ def begin(cluster: Cluster, terms: dict[str, Any], timeout: float | None) -> Wat
         return _watches[cluster]
     host, _ = cluster.host_and_port(0)
     server = connections.Server(host) if cluster.rank == 0 else None
-    offer = server.offer if server else {}
+    seed = int.from_bytes(os.urandom(7))
+    offer = {**server.offer, "seed": seed} if server else {}
     try:
         offers = rendezvous.meet(cluster, terms, timeout or rendezvous.DEFAULT_TIMEOUT, offer)
     except BaseException:
@@ -336,6 +340,7 @@ def begin(cluster: Cluster, terms: dict[str, Any], timeout: float | None) -> Wat
             server.close()
         raise
     watch = Watch(cluster, server or _client(host, offers[0], cluster), timeout)
+    watch.seed = seed if server else offers[0].get("seed")
     watch.start()
     return watch
 
@@ -356,7 +361,7 @@ def _client(host, offer, cluster):
 class NoWatch:
     """The watch of a process that trains alone."""
 
-    cause = None
+    cause = seed = None
 
     @staticmethod
     @contextlib.contextmanager

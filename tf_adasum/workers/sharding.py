@@ -75,13 +75,14 @@ class Sharding:
 
     # ---- seeds ---------------------------------------------------------------------------------
 
-    def share_seeds(self) -> None:
+    def share_seeds(self, seed: int | None) -> None:
         """Give datasets that shuffle without a seed the same ones on all workers, from now on.
 
-        All workers have to call it.
+        Args:
+            seed: the same int on all workers; None where there is one worker.
         """
-        if self._workers.count > 1:
-            self._seed = self._workers.from_first(int.from_bytes(os.urandom(7)))
+        if self._workers.count > 1 and seed is not None:
+            self._seed = seed
             tensorflow_seam.seed_datasets_by(self._draw)
 
     def _draw(self) -> int:

@@ -218,7 +218,7 @@ class TestBatches:
 def test_seeds_are_the_same_on_all_workers():
     def share(workers):
         own = Sharding(workers)
-        own.share_seeds()
+        own.share_seeds(7)
         return [own._draw() for _ in range(3)]
 
     first, second = each_of(2, share)
@@ -229,7 +229,7 @@ def test_seeds_are_the_same_on_all_workers():
 def test_a_dataset_that_one_worker_alone_makes_moves_the_seeds_of_all_on():
     def make(workers):
         own = Sharding(workers)
-        own.share_seeds()
+        own.share_seeds(7)
         if workers.rank == 0:
             own._draw()
         own.checked(arrays())
