@@ -68,13 +68,17 @@ class Status:
         return cls(**fields)
 
 
-def failure(cluster: Cluster, statuses: Mapping[int, Status], patience: float) -> str | None:
+def failure(
+    cluster: Cluster, statuses: Mapping[int, Status], patience: float, is_broken: bool = False
+) -> str | None:
     """Return why this worker cannot go on, None if it can.
 
     Args:
         cluster: the `Cluster`.
         statuses: from ranks to `Status`, this worker's among them.
         patience: seconds to wait in a collective for workers that are alive.
+        is_broken: whether a collective of this worker has raised: TensorFlow noticed the end of
+            another worker before this one had waited for long.
     """
     own = statuses[cluster.rank]
     others = {rank: status for rank, status in statuses.items() if rank != cluster.rank}
@@ -84,7 +88,7 @@ def failure(cluster: Cluster, statuses: Mapping[int, Status], patience: float) -
             return f"{cluster.named([rank])} was lost: {status.why}. {WHAT_TO_DO}"
         if status.state == "gave up":
             return status.why
-    if own.waits >= GRACE:
+    if own.waits >= GRACE or is_broken:
         for rank, status in others.items():
             if status.state == "failed" and own.inside and status.call == own.call:
                 return f"{cluster.named([rank])} failed: {status.why}. {WHAT_TO_DO}"

@@ -85,6 +85,7 @@ class Watch:
         self._progress, self._waits_since, self._told = None, 0.0, 0.0
         self._signature, self._still_since = None, time.monotonic()
         self._observed, self._dangling = None, 0
+        self._is_broken = False
         self._last_round = time.monotonic()
         self._change = threading.Condition()
         self._ending = False
@@ -176,8 +177,12 @@ class Watch:
 
     def _cause_if_known_soon(self):
         """Wait for the cause of what TensorFlow has raised, which may have been faster."""
-        with self._change:
-            return self._change.wait_for(lambda: self.cause, 4 * SECONDS_BETWEEN_MESSAGES)
+        self._is_broken = True
+        try:
+            with self._change:
+                return self._change.wait_for(lambda: self.cause, 4 * SECONDS_BETWEEN_MESSAGES)
+        finally:
+            self._is_broken = False
 
     def _say(self, **fields):
         with self._lock:
@@ -293,7 +298,7 @@ class Watch:
             return
         statuses = {rank: self._as_of_now(rank, one) for rank, one in self._statuses.items()}
         statuses[self._cluster.rank] = self._own
-        cause = failure(self._cluster, statuses, self.patience)
+        cause = failure(self._cluster, statuses, self.patience, self._is_broken)
         if cause is not None:
             print(f"tf_adasum: {cause}", file=sys.stderr, flush=True)
             with self._change:

@@ -12,10 +12,10 @@ CLUSTER = Cluster(("a:1", "b:2", "c:3"), ("chief 0", "worker 0", "worker 1"), 1)
 PATIENCE = 100.0
 
 
-def judged(own=None, **others):
+def judged(own=None, is_broken=False, **others):
     statuses = {1: own or Status("running")}
     statuses |= {int(name[1:]): status for name, status in others.items()}
-    return failure(CLUSTER, statuses, PATIENCE)
+    return failure(CLUSTER, statuses, PATIENCE, is_broken)
 
 
 INSIDE = Status("running", call=3, inside=1)
@@ -53,6 +53,14 @@ def test_an_end_matters_to_those_who_wait():
     assert cause.startswith("worker 1 (c:3) has ended, and worker 0 waits for it.")
     cause = judged(WAITING, _2=Status("ended", "KeyError: 1"))
     assert cause.startswith("worker 1 (c:3) has ended: KeyError: 1. Restart")
+
+
+def test_an_end_matters_at_once_where_a_collective_has_raised():
+    ended = Status("ended", call=3)
+    assert judged(INSIDE, _2=ended) is None
+    cause = judged(INSIDE, is_broken=True, _2=ended)
+    assert cause.startswith("worker 1 (c:3) has ended, and worker 0 waits for it.")
+    assert judged(INSIDE, is_broken=True, _2=INSIDE) is None, "nobody is to blame yet"
 
 
 def test_patience_ends():
