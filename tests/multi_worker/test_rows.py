@@ -159,9 +159,10 @@ def test_four_rows_on_three_devices(group):
 @on("1x2", "2x1", "2x2")
 @EMPTY
 @pytest.mark.keras3_only("TensorFlow's kernels fail there")
-def test_convolutions_and_pooling_without_rows(group):
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_convolutions_and_pooling_without_rows(group, jit_compile):
     """As one process, up to rounding: TensorFlow's kernels for CPUs would end the process."""
-    results = group.run(scenarios.train_convolutions)
+    results = group.run(scenarios.train_convolutions, jit_compile=jit_compile)
     for name, expected in scenarios.train_convolutions(None).items():
         for actual in results:
             np.testing.assert_allclose(actual[name], expected, rtol=1e-4, atol=1e-6, err_msg=name)

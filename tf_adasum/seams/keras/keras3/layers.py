@@ -48,13 +48,16 @@ def moments(original, self, inputs, mask):
     nn, "conv", "depthwise_conv", "separable_conv", "conv_transpose", "max_pool", "average_pool"
 )
 def convolve_or_pool(original, inputs, *args, **kwargs):
-    """Give a replica without rows one of zeros meanwhile, on CPUs.
+    """Give a replica without rows one of zeros meanwhile, on CPUs without XLA.
 
     TensorFlow's CPU kernels for the gradients end with an error, or end the process.
     """
     context = our_replica_context()
     is_empty = context.strategy.empty_replicas.is_empty if context else None
-    if is_empty is None or "CPU" not in context.strategy.extended.worker_devices[0]:
+    has_own_kernels = tensorflow_seam.compiles_with_xla() or (
+        context and "CPU" not in context.strategy.extended.worker_devices[0]
+    )
+    if is_empty is None or has_own_kernels:
         return original(inputs, *args, **kwargs)
     inputs = tf.convert_to_tensor(inputs)
     is_empty = tf.logical_and(is_empty, tf.equal(tf.shape(inputs)[0], 0))
