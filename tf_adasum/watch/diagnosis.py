@@ -28,6 +28,10 @@ WHAT_TO_DO = (
     " (tf-adasum-launch --max-restarts does it by itself)."
 )
 
+# What a status of another process may hold. A longer text is cut off.
+_STATES = ("starting", "running", "failed", "ended", "lost", "gave up")
+_LONGEST_TEXT, _LARGEST_NUMBER = 4000, 1 << 62
+
 
 @dataclasses.dataclass(frozen=True)
 class Status:
@@ -65,7 +69,18 @@ class Status:
                 return None
             if not isinstance(value, (int, float) if types[name] is float else types[name]):
                 return None
-        return cls(**fields)
+            if types[name] is not str and not 0 <= value <= _LARGEST_NUMBER:  # nor is NaN
+                return None
+        if fields.get("state", "starting") not in _STATES:
+            return None
+        return cls(**{name: _one_line(value) for name, value in fields.items()})
+
+
+def _one_line(value):
+    """Return a text as a terminal can show it in a line; a number as it is."""
+    if not isinstance(value, str):
+        return value
+    return "".join(each if each.isprintable() else " " for each in value[:_LONGEST_TEXT])
 
 
 def failure(
