@@ -108,7 +108,8 @@ class TrainingBackup:
         self._epoch = self._order.epoch = epoch
         self._batch = 0
         if self._resumed is not None:
-            self._assign(model, self._resumed, [training_state.METRICS])
+            self._batch = self._resumed.progress[1]  # those before it count no more
+            self._assign(model, self._resumed.arrays, [training_state.METRICS])
 
     def begin_batches(self, model):
         """Undo what callbacks changed in `on_epoch_begin`, as a `LearningRateScheduler` does.
@@ -116,7 +117,7 @@ class TrainingBackup:
         The backup was taken after they had changed it once. Called before the epoch's first batch.
         """
         if self._resumed is not None:
-            self._assign(model, self._resumed, training_state.SECTIONS)
+            self._assign(model, self._resumed.arrays, training_state.SECTIONS)
             self._resumed = None
 
     def end_batch(self, model, batch):
@@ -194,7 +195,7 @@ class TrainingBackup:
         keras_seam.set_initial_epoch(model, epoch)
         self._order = DataOrder(facts["seed"], batch, facts["position"], facts["pass"])
         if batch:
-            self._resumed = backup.arrays
+            self._resumed = backup
 
     def _assign(self, model, arrays, sections):
         training_state.assign(model, self._workers, arrays, sections)

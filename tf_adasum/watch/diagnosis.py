@@ -7,9 +7,11 @@ does not come to a collective. Standard library only.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from typing import Any
 
+from tf_adasum.cluster.start_timeout import LAUNCHER
 from tf_adasum.cluster.tasks import Cluster
 
 # Seconds after which collectives that all workers wait in are taken for different ones. A shorter
@@ -23,10 +25,17 @@ GRACE = 2.0
 # The same where all wait: their statuses are not of the same moment.
 GRACE_OF_ALL = 10.0
 
-WHAT_TO_DO = (
-    "Restart all workers; with callbacks.BackupAndRestore they go on where the last backup was made"
-    " (tf-adasum-launch --max-restarts does it by itself)."
-)
+
+def what_to_do(environment: Mapping[str, str] = os.environ) -> str:
+    """Return what users can do who have lost a worker: of the launcher where they use it."""
+    by_itself = " (tf-adasum-launch --max-restarts does it by itself)"
+    return (
+        "Restart all workers; with callbacks.BackupAndRestore they go on where the last backup was "
+        f"made{by_itself if environment.get(LAUNCHER) else ''}."
+    )
+
+
+WHAT_TO_DO = what_to_do()
 
 # What a status of another process may hold. A longer text is cut off.
 _STATES = ("starting", "running", "failed", "ended", "lost", "gave up")

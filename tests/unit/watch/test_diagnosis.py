@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import pytest
 
 from tf_adasum.cluster.tasks import Cluster
-from tf_adasum.watch.diagnosis import GRACE, GRACE_OF_ALL, Status, failure, notice
+from tf_adasum.watch.diagnosis import GRACE, GRACE_OF_ALL, Status, failure, notice, what_to_do
 
 CLUSTER = Cluster(("a:1", "b:2", "c:3"), ("chief 0", "worker 0", "worker 1"), 1)
 PATIENCE = 100.0
@@ -107,6 +107,11 @@ def test_a_status_travels():
 )
 def test_nonsense_is_no_status(fields):
     assert Status.of(fields) is None
+
+
+def test_the_advice_fits():
+    assert "tf-adasum-launch" not in what_to_do({}) and what_to_do({}).endswith(" was made.")
+    assert "(tf-adasum-launch --max-restarts does" in what_to_do({"TF_ADASUM_LAUNCHER": "1"})
 
 
 STATUSES = {"state": "running", "why": "", "call": 1, "inside": 1, "entered": 7, "of_python": 0}

@@ -271,23 +271,28 @@ print("started")
 """
 
 
-@pytest.mark.parametrize("seconds", [0, 60])
-def test_the_guard_of_the_start(seconds):
+@pytest.mark.parametrize(
+    ("seconds", "launcher", "advice"),
+    [(0, "1", ""), (60, "", "Start all workers again."), (60, "1", "tf-adasum-launch ends the")],
+)
+def test_the_guard_of_the_start(seconds, launcher, advice):
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # and nobody listens
         port = unused.getsockname()[1]
         ended = subprocess.run(
             [sys.executable, "-c", GUARDED.format(port=port, limit=3, seconds=seconds)],
+            env=os.environ | {start_timeout.LAUNCHER: launcher},
             capture_output=True,
             text=True,
             timeout=50,
         )
     if seconds:
         assert ended.returncode == -signal.SIGKILL
+        who = f"worker 1 (127.0.0.1:{port})"
         assert (
-            f"worker 0 has waited 3 s in TensorFlow's start-up, and worker 1 (127.0.0.1:{port})"
-            in (ended.stderr)
-        )
+            f"worker 0 has waited 3 s in TensorFlow's start-up, and {who} cannot be reached any "
+            f"more. It ends here, because nothing else ends it. {advice}"
+        ) in ended.stderr
     else:
         assert (ended.returncode, ended.stdout) == (0, "started\n")
 
