@@ -38,6 +38,7 @@ _BACKLOG = 1024
 _SECONDS_WITHOUT_DESCRIPTORS = 1.0
 
 _LONGEST_INTRODUCTION = 1 << 10  # bytes; it takes 60
+_BYTES_WITHOUT_READING = 1 << 14  # that the kernel takes of a caller
 
 # Seconds after its first call in which a client calls again if it was not let in.
 _SECONDS_TO_GET_IN = 30.0
@@ -82,6 +83,7 @@ class Server:
     def __init__(self, host: str, workers: int):
         where = (addresses.listening_host(host), 0)
         self._listener = socket.create_server(where, backlog=_BACKLOG)
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BYTES_WITHOUT_READING)
         self._listener.setblocking(False)
         self._accepts_from = 0.0  # by `time.monotonic`
         self._token, self._workers = secrets.token_hex(16), workers

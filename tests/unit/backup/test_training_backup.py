@@ -126,8 +126,7 @@ class TestNewest:
         (tmp_path / "1" / "epoch-1-batch-0.backup").write_bytes(b"")
         raised = self.begin(tmp_path)
         assert all(isinstance(error, DamagedBackup) for error in raised)
-        assert "see the other workers" in str(raised[0])
-        assert "1/epoch-1-batch-0.backup is cut off" in str(raised[1])
+        assert all("1/epoch-1-batch-0.backup is cut off" in str(error) for error in raised)
 
     def test_without_any_training_begins_at_the_beginning(self, tmp_path):
         assert values_of(self.begin(tmp_path)) == [(0.0, 0)] * 3
@@ -138,7 +137,26 @@ class TestNewest:
         BackupFiles(tmp_path / "1").write(Backup(facts, arrays))
         for error in self.begin(tmp_path):
             assert isinstance(error, ValueError)
-            assert "epoch-1-batch-0.backup is the backup of another model" in str(error)
+            assert "1/epoch-1-batch-0.backup is the backup of another model" in str(error)
+
+    def test_one_of_another_model_leaves_the_one_before(self, tmp_path):
+        write(tmp_path / "1", 1, value=1)
+        arrays = [Array("model", "kernel", [np.zeros([9, 9])])]
+        facts = {"epoch": 2, "batch": 0, "position": 0, "pass": 0, "seed": 5}
+        data = b"".join(bytes(part) for part in Backup(facts, arrays).encoded())
+        (tmp_path / "1" / "epoch-2-batch-0.backup").write_bytes(data)
+        with pytest.warns(
+            UserWarning, match="-1-batch-0.backup: .*-2-batch-0.backup is the backup"
+        ):
+            assert values_of(self.begin(tmp_path)) == [(1.0, 1)] * 3
+
+    def test_if_worker_0_cannot_write_all_are_told(self, tmp_path):
+        (tmp_path / "0").touch()
+        write(tmp_path / "1", 1, value=1)
+        for error in self.begin(tmp_path):
+            assert isinstance(error, OSError)
+            assert "must be a directory that worker 0 can write to" in str(error)
+            assert f"backup_dir='{tmp_path}/0'" in str(error)
 
 
 def test_a_model_that_is_not_built_is_refused(tmp_path):
