@@ -9,10 +9,13 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
+import hypothesis
+import hypothesis.strategies as st
 import pytest
 
-from tf_adasum.cluster import start_timeout
+from tf_adasum.cluster import json_lines, start_timeout
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import WorkerLostError
 from tf_adasum.watch import call_site, connections, watch
@@ -235,6 +238,48 @@ def test_nonsense_from_a_worker_is_refused(workers, message, capfd):
     eventually(lambda: watches[0].cause and watches[2].cause)  # none of them is blind
 
 
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner),
+    max_leaves=5,
+)
+STATUS = st.fixed_dictionaries(
+    {"state": st.sampled_from(["running", "failed", "ended", "gave up"]) | ANYTHING},
+    optional=dict.fromkeys(("why", "call", "entered", "waits", "at", "more"), ANYTHING),
+)
+MESSAGE = st.fixed_dictionaries(
+    {},
+    optional={
+        "status": STATUS | ANYTHING,
+        "statuses": st.dictionaries(st.sampled_from(["0", "1", "2", "3", "-1", "²"]), STATUS)
+        | ANYTHING,
+    },
+)
+
+
+@hypothesis.settings(max_examples=200, deadline=None)
+@hypothesis.given(rank=st.integers(0, 2), messages=st.lists(MESSAGE, max_size=4))
+def test_fuzz_whatever_is_heard_the_watch_goes_on(rank, messages):
+    cluster = Cluster(("a:1", "b:2", "c:3"), ("worker 0", "worker 1", "worker 2"), rank)
+    said, sent = [], []
+    channel = types.SimpleNamespace(
+        connections={}, refusals=types.SimpleNamespace(say=said.append), send=sent.append
+    )
+    one = watch.Watch(cluster, channel)
+    one._say(state="running", inside=1)
+    senders = [1, 2] if rank == 0 else [0]
+    for number, message in enumerate(messages):
+        arrived = json_lines.decode(json_lines.encode(message).strip())
+        one._hear(senders[number % len(senders)], arrived)
+        one._observe()
+        one._speak()
+        one._diagnose()
+    assert set(one._statuses) <= {0, 1, 2} - {rank}
+    for message in sent:
+        line = json_lines.encode(message)
+        assert b"NaN" not in line and b"Infinity" not in line
+
+
 def unsent(channel):
     return getattr(channel, "_server", channel)._outgoing
 
@@ -262,7 +307,7 @@ def test_one_line_of_an_exception():
 
 GUARDED = """
 import time
-from tf_adasum.cluster import start_timeout
+from tf_adasum.cluster import json_lines, start_timeout
 from tf_adasum.cluster.tasks import Cluster
 cluster = Cluster(("h:1", "127.0.0.1:{port}"), ("worker 0", "worker 1"), 0)
 with start_timeout.bounded(cluster, {limit}):
