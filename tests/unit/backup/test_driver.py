@@ -95,6 +95,27 @@ def test_a_backup_holds_what_other_callbacks_change(
     assert not any(tmp_path.iterdir()), "the trainings have ended"
 
 
+def test_going_on_within_an_epoch_keeps_the_rhythm(tmp_path, monkeypatch):
+    """Of 12 batches in epochs of 3, broken off after the sixth: saved after 2, 4, 6 …"""
+    saved = []
+    monkeypatch.setattr(
+        driver.TrainingBackup,
+        "_save",
+        lambda self, model, *progress: saved.append(progress) or save(self, model, *progress),
+    )
+    fit(compiled(1), [backup_in(tmp_path / "unbroken", save_freq=2)])
+    unbroken, saved[:] = list(saved), []
+    assert unbroken == [(0, 2), (1, 1), (1, 3), (2, 2), (3, 1), (3, 3)]
+    for epoch in 0, 1:
+        with pytest.raises(KeyboardInterrupt):
+            fit(compiled(1), [backup_in(tmp_path / "broken", save_freq=2), BreakOff(epoch)])
+    fit(compiled(1), [backup_in(tmp_path / "broken", save_freq=2)])
+    assert sorted(set(saved)) == unbroken
+
+
+save = driver.TrainingBackup._save
+
+
 class Noting(keras.callbacks.Callback):
     """Notes what it is called with."""
 
