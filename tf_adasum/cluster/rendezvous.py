@@ -201,14 +201,11 @@ class _Introductions:
 def _listen(cluster):
     """Listen on this task's port; on all interfaces, unless its host is this machine alone."""
     host, port = cluster.host_and_port(cluster.rank)
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((addresses.listening_host(host), port))
+        listener = addresses.bound(host, port, reuse=True)
         listener.listen(128)
         listener.settimeout(_SECONDS_BETWEEN_ROUNDS)  # a caller may be gone before it is accepted
     except OSError as error:
-        listener.close()
         if error.errno != errno.EADDRINUSE:
             raise
         raise port_in_use(cluster, ports.user_of(port)) from error

@@ -38,7 +38,8 @@ class Server:
     """
 
     def __init__(self, host: str):
-        self._listener = socket.create_server((addresses.listening_host(host), 0), backlog=128)
+        self._listener = addresses.bound(host, 0, reuse=True)
+        self._listener.listen(128)
         self._listener.setblocking(False)
         self._token = secrets.token_hex(16)
         self._strangers: list[Connection] = []
