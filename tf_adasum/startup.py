@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 import keras
 import tensorflow as tf
 
-from tf_adasum.cluster import ports, rendezvous, start_timeout
+from tf_adasum.cluster import meeting, ports, rendezvous, start_timeout
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.watch import watch
@@ -210,7 +210,7 @@ def _saying_what_to_do(tasks) -> Iterator[None]:
         user = port and ports.user_of(port)
         if not user or "Could not start gRPC server" not in str(error):
             raise
-        raise rendezvous.port_in_use(tasks, user) from error
+        raise meeting.port_in_use(tasks, user) from error
     except RuntimeError as error:
         if "at program startup" not in str(error):
             raise
