@@ -179,12 +179,13 @@ def notice(cluster: Cluster, statuses: Mapping[int, Status]) -> str:
 
 
 def _cut(cluster, statuses):
-    """Return which workers cannot reach others; "" if none has said so."""
-    return "; ".join(
+    """Return which workers cannot reach others, at most three; "" if none has said so."""
+    cuts = [
         f"{cluster.named([rank])} cannot reach {status.unreachable}"
         for rank, status in sorted(statuses.items())
         if status.unreachable
-    )
+    ]
+    return "; ".join([*cuts[:3], "…"] if len(cuts) > 3 else cuts)
 
 
 def _who_is_awaited(cluster, statuses):

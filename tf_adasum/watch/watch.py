@@ -43,7 +43,8 @@ SHORTEST_SILENCE = 10.0
 
 SECONDS_BETWEEN_NOTICES = 30.0
 
-# Seconds for which the program has to stay in place before the counters of collectives are read.
+# Seconds for which the program has to stay in place before the counters of collectives are read;
+# none after another worker has failed or ended.
 _STILL = 2.0
 
 # Seconds of waiting after which this worker tries whether it can connect to the others. They have
@@ -280,7 +281,9 @@ class Watch:
         if signature != self._signature:
             self._signature, self._still_since = signature, now
         progress = None
-        if signature and now - self._still_since >= _STILL and self._counters:
+        states = {status.state for status in self._statuses.values()}
+        still = 0.0 if states & {"failed", *_GONE} else _STILL
+        if signature and now - self._still_since >= still and self._counters:
             progress = self._read_counters()
         if progress != self._progress:
             self._progress, self._waits_since = progress, now
