@@ -29,11 +29,11 @@ def of_thread(identity: int | None) -> tuple[Hashable, str]:
         return None, ""
     signature = None
     tensorflow, caller = _folders("tensorflow"), frame
-    while caller is not None and not (is_tensorflow := _is_in(caller, tensorflow)):
-        if not _is_in(caller, _STANDARD_LIBRARY):
+    while caller is not None and _is_in(caller, _STANDARD_LIBRARY):
+        if _is_in(caller, tensorflow):
             break
         caller = caller.f_back
-    if caller is not None and is_tensorflow:
+    if caller is not None and _is_in(caller, tensorflow):
         signature = (id(caller), caller.f_lasti)
     not_the_users = ("<frozen", _STANDARD_LIBRARY, *_folders(*_PACKAGES))
     while frame is not None and _is_in(frame, not_the_users):
