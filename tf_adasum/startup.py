@@ -22,9 +22,6 @@ from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.watch import watch
 from tf_adasum.workers.workers import Workers
 
-# Set by tf-adasum-launch for its workers.
-LAUNCHER = "TF_ADASUM_LAUNCHER"
-
 
 def checked_options(
     options: tensorflow_seam.CommunicationOptions | None,
@@ -224,5 +221,5 @@ def _saying_what_to_do(tasks) -> Iterator[None]:
 
 
 def _leave_progress_bars_to_the_first_worker(tasks):
-    if tasks.rank > 0 and os.environ.get(LAUNCHER):
+    if tasks.rank > 0 and os.environ.get(start_timeout.LAUNCHER):
         keras.utils.disable_interactive_logging()

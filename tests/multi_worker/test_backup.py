@@ -135,7 +135,7 @@ class TestFiles:
         (tmp_path / "1").mkdir()
         (tmp_path / "1" / "epoch-1-batch-0.backup").write_bytes(b"")
         own, other = group.run(scenarios.message_of_going_on, folder=str(tmp_path / "{rank}"))
-        assert str(own["message"]).startswith("DamagedBackup: No backup can be read")
+        assert str(own["message"]).startswith("DamagedBackup: No backup can be used")
         assert "1/epoch-1-batch-0.backup is cut off" in str(other["message"])
 
     def test_another_model_is_refused_on_all(self, group, tmp_path):

@@ -9,7 +9,7 @@ from support import stacks
 
 import tf_adasum
 from tf_adasum import ops, rules, startup
-from tf_adasum.cluster import rendezvous
+from tf_adasum.cluster import rendezvous, start_timeout
 from tf_adasum.cluster import tasks as cluster_tasks
 from tf_adasum.seams import tensorflow as tensorflow_seam
 
@@ -228,9 +228,9 @@ def test_progress_bars_stay_without_the_launcher(monkeypatch):
         startup.keras.utils, "disable_interactive_logging", lambda: called.append(1)
     )
     first, second = (tasks_at("a:1", "b:2", rank=rank) for rank in (0, 1))
-    monkeypatch.delenv(startup.LAUNCHER, raising=False)
+    monkeypatch.delenv(start_timeout.LAUNCHER, raising=False)
     startup._leave_progress_bars_to_the_first_worker(second)
-    monkeypatch.setenv(startup.LAUNCHER, "1")
+    monkeypatch.setenv(start_timeout.LAUNCHER, "1")
     startup._leave_progress_bars_to_the_first_worker(first)
     assert not called
     startup._leave_progress_bars_to_the_first_worker(second)

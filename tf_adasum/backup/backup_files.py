@@ -13,6 +13,7 @@ import json
 import math
 import pathlib
 import re
+import shutil
 import warnings
 
 import numpy as np
@@ -23,6 +24,10 @@ from tf_adasum.errors import DamagedBackup
 
 MAGIC = b"tf_adasum backup 1 "
 SUFFIX = ".backup"
+
+# What a file may say of a training; what is beyond is nonsense, though no bit is damaged.
+COUNTS = ("epoch", "batch", "position", "pass")
+LARGEST_COUNT, LARGEST_SEED, MOST_COPIES = 10**12, 1 << 64, 1 << 16
 
 
 @dataclasses.dataclass
@@ -45,7 +50,8 @@ class Backup:
     """What a file holds.
 
     Attributes:
-        facts: dict that JSON can hold, with "epoch" and "batch": how far the training was.
+        facts: dict that JSON can hold, with "epoch" and "batch": how far the training was;
+            "position", "pass" and "seed" of the `DataOrder`.
         arrays: list of `Array`.
     """
 
@@ -82,24 +88,68 @@ class Backup:
             name: the file's, for messages.
 
         Raises:
-            tf_adasum.errors.DamagedBackup: unless every byte is as it was written.
+            tf_adasum.errors.DamagedBackup: unless every byte is as it was written, and makes sense.
         """
         data = memoryview(data)
         begin = len(MAGIC) + 2 * hashlib.sha256().digest_size + 1
         if bytes(data[:begin]) != MAGIC + _digest([data[begin:]]).encode() + b"\n":
             raise DamagedBackup(f"{name} is cut off or damaged ({len(data)} bytes)")
-        end = begin + bytes(data[begin:]).index(b"\n")
-        facts = json.loads(bytes(data[begin:end]))
-        position, arrays = end + 1, []
-        for row in facts.pop("arrays"):
-            dtype = tf.as_dtype(row["dtype"]).as_numpy_dtype
-            count, copies = math.prod(row["shape"]), []
-            for _ in range(row["copies"]):
-                copy = np.frombuffer(data, dtype, count, position).reshape(row["shape"])
-                position += copy.nbytes
-                copies.append(copy)
-            arrays.append(Array(row["section"], row["path"], copies))
-        return cls(facts, arrays)
+        try:
+            end = begin + bytes(data[begin:]).index(b"\n")
+            facts = json.loads(bytes(data[begin:end]))
+            rows = facts.pop("arrays")
+            _check_facts(facts)
+            return cls(facts, _arrays(rows, data, end + 1))
+        except (
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            RecursionError,
+            TypeError,
+            ValueError,
+        ) as error:
+            what = f"{type(error).__name__}: {error}"
+            raise DamagedBackup(f"{name} makes no sense ({what:.200})") from error
+
+
+def _check_facts(facts):
+    for name in COUNTS:
+        if not _is_int(facts[name], 0, LARGEST_COUNT):
+            raise ValueError(f"{name} is {facts[name]!r}")
+    if not _is_int(facts["seed"], -LARGEST_SEED, LARGEST_SEED):
+        raise ValueError(f"seed is {facts['seed']!r}")
+
+
+def _arrays(rows, data, position):
+    """Return the list of `Array` of a table's rows, whose bytes end with the data."""
+    arrays = []
+    for row in rows:
+        section, path, shape, count = (row[key] for key in ("section", "path", "shape", "copies"))
+        dtype = tf.as_dtype(row["dtype"])
+        if not (isinstance(section, str) and isinstance(path, str) and _is_plain(dtype)):
+            raise ValueError(f"an array is {section!r}, {path!r}, {row['dtype']!r}")
+        if not (
+            _is_int(count, 1, MOST_COPIES) and all(_is_int(one, 0, len(data)) for one in shape)
+        ):
+            raise ValueError(f"{path} has the shape {shape!r} and {count!r} copies")
+        copies = []
+        for _ in range(count):
+            copy = np.frombuffer(data, dtype.as_numpy_dtype, math.prod(shape), position)
+            position += copy.nbytes
+            copies.append(copy.reshape(shape))
+        arrays.append(Array(section, path, copies))
+    if position != len(data):
+        raise ValueError(f"{len(data) - position} bytes belong to no array")
+    return arrays
+
+
+def _is_int(value, smallest, largest):
+    return type(value) is int and smallest <= value <= largest
+
+
+def _is_plain(dtype):
+    """Whether values of a dtype are the bytes that they consist of."""
+    return dtype.is_bool or dtype.is_floating or dtype.is_complex or dtype.is_integer
 
 
 def bytes_of(array):
@@ -126,41 +176,104 @@ class BackupFiles:
         self.folder, self.keep = pathlib.Path(folder), keep
         self._good = []  # paths, the newest last
 
+    def prepare(self, size):
+        """Check that backups can be written, before there is one.
+
+        A new backup is written beside the last one, so that two have to fit.
+
+        Args:
+            size: int, bytes of a backup at least.
+
+        Raises:
+            OSError: if the directory cannot be written, or no backup fits.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            atomic_files.remove_unfinished(self.folder)
+            probe = self.folder / f"{atomic_files.UNFINISHED}probe"
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise OSError(
+                "`backup_dir` must be a directory that worker 0 can write to: "
+                f"{error.strerror}. Received: backup_dir={str(self.folder)!r}"
+            ) from error
+        disk = shutil.disk_usage(self.folder)
+        room = disk.free + sum(path.stat().st_size for path in self._paths())
+        if disk.total == 0 or room >= 2 * size:  # some file systems do not say
+            return
+        text = (
+            f"The disk of {self.folder.absolute()} has room for {_mebibytes(room)} of backups, and "
+            f"one takes {_mebibytes(size)} or more"
+        )
+        if room < size:
+            raise OSError(f"{text}. Make room, or use another `backup_dir`.")
+        warnings.warn(
+            f"{text}. A new one is written beside the last one: the second will fail. Make room, "
+            "or use another `backup_dir`.",
+            stacklevel=2,
+        )
+
     def write(self, backup):
-        """Write a backup, then remove those that are not kept."""
+        """Write a backup, then remove those that are not kept; before, where there is no room.
+
+        Raises:
+            OSError: if it cannot be written. The last good one stays.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         atomic_files.remove_unfinished(self.folder)
         path = self.folder / "epoch-{}-batch-{}{}".format(*backup.progress, SUFFIX)
-        with atomic_files.replacing(path) as unfinished, open(unfinished, "wb") as file:
-            file.writelines(backup.encoded())
+        parts = backup.encoded()
+        size = sum(map(len, parts))
+        if shutil.disk_usage(self.folder).free < size:
+            self._remove_but(self._good[-1:])
+        try:
+            with atomic_files.replacing(path) as unfinished, open(unfinished, "wb") as file:
+                file.writelines(parts)
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                f"{error.strerror}: the backup {path.name} ({_mebibytes(size)}) cannot be written "
+                f"to {self.folder.absolute()}",
+            ) from error
         self._good = [*(each for each in self._good if each != path), path][-self.keep :]
-        for other in self._paths():
-            if other not in self._good:
-                other.unlink(missing_ok=True)
+        self._remove_but(self._good)
 
-    def newest(self):
+    def _remove_but(self, kept):
+        for path in self._paths():
+            if path not in kept:
+                path.unlink(missing_ok=True)
+
+    def newest(self, check=lambda backup, name: None):
         """Read the newest good backup; warn of those that are refused.
+
+        Args:
+            check: function of a `Backup` and its file that raises a ValueError if it is not one of
+                this training. Defaults to no check.
 
         Returns:
             Its bytes and the `Backup`; None if there is no file.
 
         Raises:
             tf_adasum.errors.DamagedBackup: if there are files and none is good.
+            ValueError: if none passes the check, and one is whole.
         """
-        refused = []
+        refused, error_of = [], DamagedBackup
         for path in self._paths():
             try:
                 data = path.read_bytes()
                 backup = Backup.decoded(data, path)
-            except (DamagedBackup, OSError) as error:
-                refused.append(str(error))
+                check(backup, path)
+            except (DamagedBackup, OSError, ValueError) as error:
+                refused.append(str(error).rstrip("."))
+                error_of = ValueError if isinstance(error, ValueError) else error_of
                 continue
             if refused:
                 warnings.warn(f"Training goes on from {path}: {'; '.join(refused)}.", stacklevel=2)
             self._good = [path]
             return data, backup
         if refused:
-            raise DamagedBackup("; ".join(refused))
+            raise error_of("; ".join(refused))
         return None
 
     def _paths(self):
@@ -181,3 +294,7 @@ class BackupFiles:
         atomic_files.remove_unfinished(self.folder)
         if not any(self.folder.iterdir()):
             self.folder.rmdir()
+
+
+def _mebibytes(size):
+    return f"{size / 2**20:.1f} MiB"

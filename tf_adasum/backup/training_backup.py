@@ -83,6 +83,7 @@ class TrainingBackup:
         Raises:
             ValueError: if the model is not built, or the backup is one of another model.
             tf_adasum.errors.DamagedBackup: if there are backups, and none can be read.
+            OSError: if worker 0 cannot write backups.
         """
         if not keras_seam.is_model_built(model):
             raise ValueError(
@@ -91,7 +92,8 @@ class TrainingBackup:
             )
         training_state.build_optimizer(model)
         self._batches_since, self._resumed = 0, None
-        backup = self._newest()
+        self._prepare(model)
+        backup = self._newest(model)
         if backup is not None:
             self._restore(model, backup)
             epoch, batch = backup.progress
@@ -108,7 +110,8 @@ class TrainingBackup:
         self._epoch = self._order.epoch = epoch
         self._batch = 0
         if self._resumed is not None:
-            self._assign(model, self._resumed, [training_state.METRICS])
+            self._batch = self._resumed.progress[1]  # those before it count no more
+            self._assign(model, self._resumed.arrays, [training_state.METRICS])
 
     def begin_batches(self, model):
         """Undo what callbacks changed in `on_epoch_begin`, as a `LearningRateScheduler` does.
@@ -116,7 +119,7 @@ class TrainingBackup:
         The backup was taken after they had changed it once. Called before the epoch's first batch.
         """
         if self._resumed is not None:
-            self._assign(model, self._resumed, training_state.SECTIONS)
+            self._assign(model, self._resumed.arrays, training_state.SECTIONS)
             self._resumed = None
 
     def end_batch(self, model, batch):
@@ -164,21 +167,39 @@ class TrainingBackup:
             }
             self._files.write(Backup(facts, arrays))
 
-    def _newest(self):
+    def _prepare(self, model):
+        """Raise an OSError, on all workers, if worker 0 cannot write backups."""
+        trouble = ""
+        if self._is_writer() and self.save_freq is not False:
+            try:
+                self._files.prepare(training_state.smallest_size(model))
+            except OSError as error:
+                trouble = str(error)
+        if trouble := self._workers.bytes_from(0, trouble.encode()):
+            raise OSError(trouble.decode())
+
+    def _newest(self, model):
         """Return, on all workers, the newest good backup that one has; None if there is none."""
+
+        def check(backup, path):
+            training_state.check(model, backup.arrays, path)
+
         found, error = None, None
         try:
-            found = self._files.newest() if self._files else None
-        except DamagedBackup as damaged:
-            error = damaged
+            found = self._files.newest(check) if self._files else None
+        except (DamagedBackup, ValueError) as refused:
+            error = refused
         progress = found[1].progress if found else (-1, -1)
-        table = self._workers.gather([*progress, error is not None]).tolist()
+        kind = 0 if error is None else 2 if isinstance(error, ValueError) else 1
+        table = self._workers.gather([*progress, kind]).tolist()
         owner = max(range(len(table)), key=lambda rank: (table[rank][:2], -rank))
         if table[owner][0] < 0:
-            if any(damaged for _, _, damaged in table):
-                raise DamagedBackup(
-                    f"No backup can be read: {error or 'see the other workers'}. Remove "
-                    f"{self._folder} to start from the beginning, or restore one of its files."
+            teller = max(range(len(table)), key=lambda rank: (table[rank][2], -rank))
+            if table[teller][2]:
+                text = self._workers.bytes_from(teller, str(error).encode()).decode()
+                raise (ValueError if table[teller][2] == 2 else DamagedBackup)(
+                    f"No backup can be used: {text}. To start from the beginning, remove it or use "
+                    "another `backup_dir`."
                 )
             return None
         data = self._workers.bytes_from(owner, found[0] if found else b"")
@@ -189,12 +210,11 @@ class TrainingBackup:
     def _restore(self, model, backup):
         facts = backup.facts
         epoch, batch = backup.progress
-        training_state.check(model, backup.arrays, f"epoch-{epoch}-batch-{batch}.backup")
         self._assign(model, backup.arrays, training_state.SECTIONS)
         keras_seam.set_initial_epoch(model, epoch)
         self._order = DataOrder(facts["seed"], batch, facts["position"], facts["pass"])
         if batch:
-            self._resumed = backup.arrays
+            self._resumed = backup
 
     def _assign(self, model, arrays, sections):
         training_state.assign(model, self._workers, arrays, sections)

@@ -7,6 +7,7 @@ BatchNormalization within an epoch; metrics. Comparing digests tells which these
 
 import hashlib
 import itertools
+import math
 import warnings
 
 import numpy as np
@@ -49,6 +50,12 @@ def collect(model, workers, sections):
         Array(name, keras_seam.path_of(variable), copies_of.get(index, local[index][:1]))
         for index, (name, variable) in enumerate(variables)
     ]
+
+
+def smallest_size(model):
+    """Return how many bytes the state takes at least: where all replicas have the same."""
+    variables = [one for section in SECTIONS for one in _variables(model, section)]
+    return sum(math.prod(one.shape) * tf.as_dtype(one.dtype).size for one in variables)
 
 
 def build_optimizer(model):
@@ -122,8 +129,7 @@ def check(model, arrays, name):
         if others:
             raise ValueError(
                 f"{name} is the backup of another {section}. Expected: {others[0][0]}. Received: "
-                f"{others[0][1]}. Use the model and optimizer it was written with, or another "
-                "`backup_dir`."
+                f"{others[0][1]}. Use the model and optimizer it was written with."
             )
 
 

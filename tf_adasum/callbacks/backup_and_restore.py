@@ -18,9 +18,12 @@ class BackupAndRestore(BackupArguments):
 
     It differs from `keras.callbacks.BackupAndRestore` in this:
 
-    * A backup is one file, which is there as a whole or not at all. One that was cut off or changed
-      is refused by its digest, with a warning, and the one before it is used; if none is good,
-      training does not start from the beginning but fails.
+    * A backup is one file, which is there as a whole or not at all. One that was cut off or
+      changed, or is another model's, is refused with a warning, and the one before it is used; if
+      none is good, training does not start from the beginning but fails.
+    * A new backup is written beside the last one. If there is no room for one, or the directory
+      cannot be written, `fit` fails when it begins; if there is room for only one, a warning says
+      so.
     * With ``save_freq=100`` training goes on *within* the epoch, with the next batch.
     * It holds every variable that the next step depends on: weights, the optimizer's slots,
       accumulated gradients and moving averages, the aggregation rule's state, the state of random
@@ -61,6 +64,8 @@ class BackupAndRestore(BackupArguments):
             optimizer, or there are two of these callbacks.
         tf_adasum.errors.DamagedBackup: when training begins, if there are backups and none of them
             can be read.
+        OSError: when training begins, if worker 0 cannot write to the directory, or no backup fits;
+            when a backup cannot be written.
 
     Example:
         >>> backup = tf_adasum.callbacks.BackupAndRestore("backup", save_freq=100)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import selectors
+import math
+import select
 import socket
 import time
 from collections.abc import Iterable
@@ -57,11 +58,14 @@ def receive(connection: socket.socket, seconds: float) -> dict[str, Any] | None:
 
 
 def wait(sockets: Iterable[socket.socket], seconds: float) -> None:
-    """Wait until something arrives, or the time is over."""
-    with selectors.DefaultSelector() as selector:
-        for each in sockets:
-            selector.register(each, selectors.EVENT_READ)
-        selector.select(seconds)
+    """Wait until something arrives, or the time is over.
+
+    Any file descriptor will do, also one above 1023; and no other is needed, as there may be none.
+    """
+    poll = select.poll()
+    for each in sockets:
+        poll.register(each, select.POLLIN)
+    poll.poll(math.ceil(max(0.0, seconds) * 1000))
 
 
 class Connection:
@@ -69,17 +73,20 @@ class Connection:
 
     Args:
         connection: a connected socket, which becomes this object's.
+        longest_line: bytes; after a longer one the connection counts as ended. Defaults to
+            `LONGEST_LINE`.
 
     Attributes:
         socket: the socket, to wait for.
+        longest_line: as above.
         begun: when it began, by `time.monotonic`.
         heard: when something arrived last.
         is_open: False after the other side has ended.
     """
 
-    def __init__(self, connection: socket.socket):
+    def __init__(self, connection: socket.socket, longest_line: int = LONGEST_LINE):
         connection.setblocking(False)
-        self.socket = connection
+        self.socket, self.longest_line = connection, longest_line
         self.begun = self.heard = time.monotonic()
         self.is_open = True
         self._incoming, self._outgoing = b"", b""
@@ -95,13 +102,14 @@ class Connection:
             pass  # not now; or gone, and what it has said before is still to be read
 
     def receive(self) -> list[dict[str, Any]]:
-        """Return the messages that have arrived."""
+        """Return the messages that have arrived; what is very much is left for the next call."""
         try:
-            while piece := self.socket.recv(1 << 16):
-                self._incoming += piece
-                if len(self._incoming) > LONGEST_LINE:
+            while len(self._incoming) <= self.longest_line:
+                piece = self.socket.recv(min(self.longest_line + 1, 1 << 16))
+                if not piece:
+                    self.is_open = False
                     break
-            self.is_open = False  # the other side has closed, or talks nonsense
+                self._incoming += piece
         except BlockingIOError:
             pass
         except OSError:
@@ -109,6 +117,8 @@ class Connection:
         *lines, self._incoming = self._incoming.split(b"\n")
         if lines:
             self.heard = time.monotonic()
+        if len(self._incoming) > self.longest_line:
+            self.is_open, self._incoming = False, b""
         return [message for message in map(decode, lines) if message is not None]
 
     def close(self, deadline: float = 0.0) -> None:

@@ -22,6 +22,9 @@ from collections.abc import Iterator
 if typing.TYPE_CHECKING:
     from tf_adasum.cluster.tasks import Cluster
 
+# Set by tf-adasum-launch for its workers.
+LAUNCHER = "TF_ADASUM_LAUNCHER"
+
 _SECONDS_TO_CONNECT = 2.0
 
 
@@ -55,10 +58,13 @@ def main(task: dict) -> None:
     if select.select([sys.stdin], [], [], task["seconds"])[0]:
         return
     gone = [name for name, address in task["others"] if not _answers(address)]
+    reached = f", and {', '.join(gone)} cannot be reached any more" if gone else ""
+    then = "Start all workers again."
+    if os.environ.get(LAUNCHER):
+        then = "tf-adasum-launch ends the others; with --max-restarts it starts all of them again."
     print(
-        f"tf_adasum: {task['name']} has waited {task['seconds']:.0f} s in TensorFlow's start-up, "
-        + (f"and {', '.join(gone)} cannot be reached any more. " if gone else "")
-        + "It ends here, because nothing else ends it. Start all workers again.",
+        f"tf_adasum: {task['name']} has waited {task['seconds']:.0f} s in TensorFlow's start-up"
+        f"{reached}. It ends here, because nothing else ends it. {then}",
         file=sys.stderr,
         flush=True,
     )

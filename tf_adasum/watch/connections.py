@@ -5,8 +5,10 @@ direction: a client's own status to the server, and what the server knows to all
 connection that ends tells of a process that has ended, within milliseconds; one that is silent, of
 a process that is stopped or cannot be reached.
 
-The server has a port of its own, and a token from the rendezvous keeps strangers out. Standard
-library only.
+The server has a port of its own, and a token from the rendezvous keeps strangers out. A stranger is
+whoever has not shown it yet: few of them are heard at a time, so that they take neither the file
+descriptors nor the time of the training; a worker that loses its place among them calls again.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -15,14 +17,53 @@ import contextlib
 import hmac
 import secrets
 import socket
+import sys
 import time
 from typing import Any
 
 from tf_adasum.cluster import addresses
-from tf_adasum.cluster.json_lines import Connection
+from tf_adasum.cluster.json_lines import LONGEST_LINE, Connection
 
 _SECONDS_TO_CONNECT = 5.0
 _SECONDS_TO_CLOSE = 1.0
+
+# How many strangers have a file descriptor at a time; while new ones are accepted, twice as many.
+MOST_STRANGERS = 16
+
+# Callers that wait for a place: in the kernel, without a file descriptor. Many, because Python does
+# not run on worker 0 while TensorFlow starts.
+_BACKLOG = 1024
+
+# Seconds for which nobody is accepted after the system has refused it: no file descriptor is free.
+_SECONDS_WITHOUT_DESCRIPTORS = 1.0
+
+_LONGEST_INTRODUCTION = 1 << 10  # bytes; it takes 60
+_BYTES_WITHOUT_READING = 1 << 14  # that the kernel takes of a caller
+
+# Seconds after its first call in which a client calls again if it was not let in.
+_SECONDS_TO_GET_IN = 30.0
+
+_SECONDS_BETWEEN_REFUSALS = 30.0
+
+
+class Refusals:
+    """Says what was refused, in one line each half a minute."""
+
+    def __init__(self):
+        self._count, self._next = 0, 0.0
+
+    def say(self, what: str) -> None:
+        """Say, or only count, that something was refused.
+
+        Args:
+            what: what was it, from whom, and why; without text that came over the network.
+        """
+        self._count += 1
+        if time.monotonic() < self._next:
+            return
+        more = f" ({self._count} refusals so far)" if self._count > 1 else ""
+        print(f"tf_adasum: the watch refuses {what}{more}", file=sys.stderr, flush=True)
+        self._next = time.monotonic() + _SECONDS_BETWEEN_REFUSALS
 
 
 class Server:
@@ -31,54 +72,84 @@ class Server:
     Args:
         host: the host in worker 0's address; where that is this machine alone nobody else can
             connect.
+        workers: how many there are, with worker 0.
 
     Attributes:
         offer: what clients need to connect, for the rendezvous.
         connections: dict from ranks to `Connection`.
+        refusals: the `Refusals`.
     """
 
-    def __init__(self, host: str):
-        self._listener = socket.create_server((addresses.listening_host(host), 0), backlog=128)
+    def __init__(self, host: str, workers: int):
+        where = (addresses.listening_host(host), 0)
+        self._listener = socket.create_server(where, backlog=_BACKLOG)
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BYTES_WITHOUT_READING)
         self._listener.setblocking(False)
-        self._token = secrets.token_hex(16)
-        self._strangers: list[Connection] = []
+        self._accepts_from = 0.0  # by `time.monotonic`
+        self._token, self._workers = secrets.token_hex(16), workers
+        self._strangers: list[tuple[Connection, str]] = []  # and their hosts, the oldest first
         self.offer = {"port": self._listener.getsockname()[1], "token": self._token}
         self.connections: dict[int, Connection] = {}
+        self.refusals = Refusals()
 
     def sockets(self) -> list[socket.socket]:
         """Return what to wait for."""
-        connections = [*self.connections.values(), *self._strangers]
-        return [self._listener, *(each.socket for each in connections if each.is_open)]
+        connections = [*self.connections.values(), *(each for each, _ in self._strangers)]
+        listener = [self._listener] if time.monotonic() >= self._accepts_from else []
+        return [*listener, *(each.socket for each in connections if each.is_open)]
 
     def receive(self) -> list[tuple[int, dict[str, Any]]]:
         """Return pairs of a rank and a message that has arrived from it."""
-        with contextlib.suppress(BlockingIOError, OSError):
-            while True:
-                self._strangers.append(Connection(self._listener.accept()[0]))
+        self._accept()
         messages = []
-        for connection in list(self._strangers):
+        strangers, self._strangers = self._strangers, []
+        for connection, host in strangers:
             introduction, *others = connection.receive() or [None]
             if introduction is not None:
-                self._strangers.remove(connection)
                 rank = self._introduced(introduction)
-                if rank is None:
-                    connection.close()
+                if rank is not None and rank not in self.connections:
+                    connection.longest_line = LONGEST_LINE
+                    self.connections[rank] = connection
+                    messages += [(rank, message) for message in others]
                     continue
-                self.connections[rank] = connection
-                messages += [(rank, message) for message in others]
+                self._refuse(connection, host, "it has not the token, or the place of a worker")
             elif not connection.is_open or self._waits_too_long(connection):
-                self._strangers.remove(connection)
-                connection.close()
+                self._refuse(connection, host, "it has not introduced itself")
+            else:
+                self._strangers.append((connection, host))
+        while len(self._strangers) > MOST_STRANGERS:
+            self._refuse(*self._strangers.pop(0), "there are too many strangers")
         for rank, connection in self.connections.items():
             if connection.is_open:
                 messages += [(rank, message) for message in connection.receive()]
         return messages
 
+    def _accept(self):
+        """Accept some of those who call; the others have time until the next call."""
+        if time.monotonic() < self._accepts_from:
+            return
+        try:
+            for _ in range(MOST_STRANGERS):
+                caller, (host, *_) = self._listener.accept()
+                self._strangers.append((Connection(caller, _LONGEST_INTRODUCTION), host))
+        except BlockingIOError:
+            pass
+        except ConnectionError:  # the caller is gone again
+            pass
+        except OSError as error:
+            self._accepts_from = time.monotonic() + _SECONDS_WITHOUT_DESCRIPTORS
+            self.refusals.say(f"connections for now: {error}")
+
+    def _refuse(self, connection, host, why):
+        connection.close()
+        self.refusals.say(f"a connection from {host}: {why}")
+
     def _introduced(self, message):
         rank, token = message.get("rank"), message.get("token")
         is_text = isinstance(token, str) and token.isascii()
         is_client = is_text and hmac.compare_digest(token, self._token)
-        return rank if is_client and type(rank) is int and rank not in self.connections else None
+        is_worker = type(rank) is int and 0 < rank < self._workers
+        return rank if is_client and is_worker else None
 
     @staticmethod
     def _waits_too_long(connection):
@@ -94,7 +165,9 @@ class Server:
         """Close the port and all connections."""
         self._listener.close()
         deadline = time.monotonic() + _SECONDS_TO_CLOSE
-        for connection in [*self.connections.values(), *self._strangers]:
+        for connection, _ in self._strangers:
+            connection.close()
+        for connection in self.connections.values():
             connection.close(deadline)
 
 
@@ -108,6 +181,7 @@ class Client:
 
     Attributes:
         connections: dict from the rank 0 to the `Connection`.
+        refusals: the `Refusals`.
 
     Raises:
         OSError: if it cannot connect.
@@ -115,10 +189,20 @@ class Client:
     """
 
     def __init__(self, host: str, offer: dict[str, Any], rank: int):
-        where = (host, int(offer["port"]))
-        self._server = Connection(socket.create_connection(where, _SECONDS_TO_CONNECT))
+        port = offer["port"]
+        if type(port) is not int or not 0 < port < 1 << 16:
+            raise ValueError("no port")
+        self._where = (host, port)
+        self._introduction = {"rank": rank, "token": offer["token"]}
+        self._until = time.monotonic() + _SECONDS_TO_GET_IN
+        self._is_in = False
+        self.refusals = Refusals()
+        self._connect(_SECONDS_TO_CONNECT)
+
+    def _connect(self, seconds):
+        self._server = Connection(socket.create_connection(self._where, seconds))
         self.connections = {0: self._server}
-        self.send({"rank": rank, "token": offer["token"]})
+        self.send(self._introduction)
 
     def sockets(self) -> list[socket.socket]:
         """Return what to wait for."""
@@ -126,7 +210,16 @@ class Client:
 
     def receive(self) -> list[tuple[int, dict[str, Any]]]:
         """Return pairs of the rank 0 and a message that has arrived from it."""
-        return [(0, each) for each in self._server.receive()] if self._server.is_open else []
+        if not self._server.is_open:
+            return []
+        messages = self._server.receive()
+        self._is_in |= bool(messages)
+        remaining = self._until - time.monotonic()
+        if not self._server.is_open and not self._is_in and remaining > 0:
+            self._server.close()  # it has lost its place among many strangers
+            with contextlib.suppress(OSError):  # if nobody listens, the server has ended
+                self._connect(remaining)
+        return [(0, message) for message in messages]
 
     def send(self, message: dict[str, Any]) -> None:
         """Send a message to the server."""

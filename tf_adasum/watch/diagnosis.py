@@ -7,9 +7,11 @@ does not come to a collective. Standard library only.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from typing import Any
 
+from tf_adasum.cluster.start_timeout import LAUNCHER
 from tf_adasum.cluster.tasks import Cluster
 
 # Seconds after which collectives that all workers wait in are taken for different ones. A shorter
@@ -32,10 +34,21 @@ _THE_SAME_PROGRAM = (
     "of them."
 )
 
-WHAT_TO_DO = (
-    "Restart all workers; with callbacks.BackupAndRestore they go on where the last backup was made"
-    " (tf-adasum-launch --max-restarts does it by itself)."
-)
+
+def what_to_do(environment: Mapping[str, str] = os.environ) -> str:
+    """Return what users can do who have lost a worker: of the launcher where they use it."""
+    by_itself = " (tf-adasum-launch --max-restarts does it by itself)"
+    return (
+        "Restart all workers; with callbacks.BackupAndRestore they go on where the last backup was "
+        f"made{by_itself if environment.get(LAUNCHER) else ''}."
+    )
+
+
+WHAT_TO_DO = what_to_do()
+
+# What a status of another process may hold. A longer text is cut off.
+_STATES = ("starting", "running", "failed", "ended", "lost", "gave up")
+_LONGEST_TEXT, _LARGEST_NUMBER = 4000, 1 << 62
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +90,18 @@ class Status:
                 return None
             if not isinstance(value, (int, float) if types[name] is float else types[name]):
                 return None
-        return cls(**fields)
+            if types[name] is not str and not 0 <= value <= _LARGEST_NUMBER:  # nor is NaN
+                return None
+        if fields.get("state", "starting") not in _STATES:
+            return None
+        return cls(**{name: _one_line(value) for name, value in fields.items()})
+
+
+def _one_line(value):
+    """Return a text as a terminal can show it in a line; a number as it is."""
+    if not isinstance(value, str):
+        return value
+    return "".join(each if each.isprintable() else " " for each in value[:_LONGEST_TEXT])
 
 
 @dataclasses.dataclass(frozen=True)

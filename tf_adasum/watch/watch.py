@@ -38,6 +38,9 @@ SECONDS_BETWEEN_MESSAGES = 1.0
 # alive, which may be writing a large checkpoint.
 SILENCE, PATIENCE = 30.0, 600.0
 
+# What arrives within it is taken in together: it is training that needs Python's global lock.
+_PAUSE = 0.02
+
 # A process may hold Python's global lock for some seconds.
 SHORTEST_SILENCE = 10.0
 
@@ -81,6 +84,7 @@ class Watch:
         self._cluster, self._channel = cluster, channel
         self._silence = max(timeout / 2, SHORTEST_SILENCE) if timeout else SILENCE
         self.patience = timeout or PATIENCE
+        self._ranks = {str(rank): rank for rank in range(len(cluster.names))}  # as JSON has them
         self._own, self._lock = Status(), threading.Lock()
         self._statuses, self._heard = {}, {}
         self._calls, self._depth = 0, 0
@@ -227,6 +231,7 @@ class Watch:
         deadline = time.monotonic() + SECONDS_BETWEEN_MESSAGES
         while (seconds := deadline - time.monotonic()) > 0 and not (self._ending or self._has_news):
             json_lines.wait(self._channel.sockets(), min(seconds, 0.2))
+            time.sleep(min(seconds, _PAUSE))
             if self._listen():
                 break  # something has happened to a worker: the others want to know
         self._observe()
@@ -237,21 +242,25 @@ class Watch:
         """Take in what has arrived; return whether a worker has changed its state."""
         before = {rank: status.state for rank, status in self._statuses.items()}
         for rank, message in self._channel.receive():
-            self._hear(rank, message.get("status"))
-            of_others = message.get("statuses")
-            for other, fields in of_others.items() if isinstance(of_others, dict) else ():
-                if other.isdecimal() and int(other) != self._cluster.rank:
-                    self._hear(int(other), fields)
+            self._hear(rank, message)
         for rank, connection in self._channel.connections.items():
             self._look_at(rank, connection)
         return before != {rank: status.state for rank, status in self._statuses.items()}
 
-    def _hear(self, rank, fields):
-        status = Status.of(fields)
-        gone = self._statuses.get(rank, Status()).state in _GONE
-        if status is not None and not gone and rank < len(self._cluster.names):
-            self._statuses[rank] = status
-            self._heard[rank] = time.monotonic()
+    def _hear(self, sender, message):
+        """Take in a message: worker 0 speaks of all, any other worker of itself."""
+        told = message.get("statuses") if sender == 0 else {str(sender): message.get("status")}
+        for name, fields in (told if isinstance(told, dict) else {"": None}).items():
+            rank, status = self._ranks.get(name), Status.of(fields)
+            if rank is None or status is None:
+                sent_by = self._cluster.named([sender])
+                self._channel.refusals.say(f"what {sent_by} says: it is no status of a worker")
+            elif rank != self._cluster.rank and not self._is_gone(rank):
+                self._statuses[rank] = status
+                self._heard[rank] = time.monotonic()
+
+    def _is_gone(self, rank):
+        return self._statuses.get(rank, Status()).state in _GONE
 
     def _look_at(self, rank, connection):
         """Notice that a worker does not speak any more."""
@@ -363,7 +372,7 @@ def begin(cluster: Cluster, terms: dict[str, Any], timeout: float | None) -> Wat
     if cluster in _watches:
         return _watches[cluster]
     host, _ = cluster.host_and_port(0)
-    server = connections.Server(host) if cluster.rank == 0 else None
+    server = connections.Server(host, len(cluster.names)) if cluster.rank == 0 else None
     seed = int.from_bytes(os.urandom(7))
     offer = {**server.offer, "seed": seed} if server else {}
     try:

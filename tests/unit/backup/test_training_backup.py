@@ -13,6 +13,7 @@ from tf_adasum.backup.backup_files import Array, Backup, BackupFiles
 from tf_adasum.backup.training_backup import TrainingBackup
 from tf_adasum.errors import DamagedBackup
 from tf_adasum.seams import keras as keras_seam
+from tf_adasum.workers.workers import Workers
 
 pytestmark = pytest.mark.keras3_only("Keras 2 backs up all workers by itself")
 
@@ -125,8 +126,7 @@ class TestNewest:
         (tmp_path / "1" / "epoch-1-batch-0.backup").write_bytes(b"")
         raised = self.begin(tmp_path)
         assert all(isinstance(error, DamagedBackup) for error in raised)
-        assert "see the other workers" in str(raised[0])
-        assert "1/epoch-1-batch-0.backup is cut off" in str(raised[1])
+        assert all("1/epoch-1-batch-0.backup is cut off" in str(error) for error in raised)
 
     def test_without_any_training_begins_at_the_beginning(self, tmp_path):
         assert values_of(self.begin(tmp_path)) == [(0.0, 0)] * 3
@@ -137,7 +137,26 @@ class TestNewest:
         BackupFiles(tmp_path / "1").write(Backup(facts, arrays))
         for error in self.begin(tmp_path):
             assert isinstance(error, ValueError)
-            assert "epoch-1-batch-0.backup is the backup of another model" in str(error)
+            assert "1/epoch-1-batch-0.backup is the backup of another model" in str(error)
+
+    def test_one_of_another_model_leaves_the_one_before(self, tmp_path):
+        write(tmp_path / "1", 1, value=1)
+        arrays = [Array("model", "kernel", [np.zeros([9, 9])])]
+        facts = {"epoch": 2, "batch": 0, "position": 0, "pass": 0, "seed": 5}
+        data = b"".join(bytes(part) for part in Backup(facts, arrays).encoded())
+        (tmp_path / "1" / "epoch-2-batch-0.backup").write_bytes(data)
+        with pytest.warns(
+            UserWarning, match="-1-batch-0.backup: .*-2-batch-0.backup is the backup"
+        ):
+            assert values_of(self.begin(tmp_path)) == [(1.0, 1)] * 3
+
+    def test_if_worker_0_cannot_write_all_are_told(self, tmp_path):
+        (tmp_path / "0").touch()
+        write(tmp_path / "1", 1, value=1)
+        for error in self.begin(tmp_path):
+            assert isinstance(error, OSError)
+            assert "must be a directory that worker 0 can write to" in str(error)
+            assert f"backup_dir='{tmp_path}/0'" in str(error)
 
 
 def test_a_model_that_is_not_built_is_refused(tmp_path):
@@ -170,6 +189,43 @@ def test_counts_batches_over_epochs(save_freq, saved, tmp_path):
 
     values_of(each_of(1, part))
     assert seen == saved
+
+
+@pytest.mark.parametrize("save_freq", [2, 3, 4, 7])
+@pytest.mark.parametrize("per_call", [1, 2])
+def test_keeps_its_rhythm_after_a_restart(save_freq, per_call, tmp_path):
+    """Three epochs of five batches, broken off after each batch, and gone on to the end."""
+
+    def saves(folder, end=99):
+        """Train up to so many batches; return after which ones a backup was made."""
+        made = TrainingBackup.agreed([callback(folder, save_freq, delete=False)], on_one_worker())
+        model, seen = model_of(), []
+        made.begin(model)
+        first, (skipped, _) = keras_seam.initial_epoch(model), made._order.take_start()
+        before = names_in(folder)
+        for epoch in range(first, 3):
+            made.begin_epoch(model, epoch)
+            made.begin_batches(model)
+            begin = skipped if epoch == first else 0
+            for batch in sorted({*range(begin + per_call, 5, per_call), *([5] * (begin < 5))}):
+                if 5 * epoch + batch > end:
+                    return seen
+                made.end_batch(model, batch - 1)
+                if names_in(folder) != before:
+                    before = names_in(folder)
+                    seen.append(5 * epoch + batch)
+            made.end_epoch(model, epoch)
+        return seen
+
+    unbroken = saves(tmp_path / "unbroken")
+    for end in range(1, 15):
+        folder = tmp_path / str(end)
+        broken = saves(folder, end)
+        assert broken + saves(folder) == unbroken, f"broken off after {end}"
+
+
+def on_one_worker():
+    return Workers(0, 1, None, None)
 
 
 def test_the_seed_of_the_order_is_worker_0s_and_follows_the_global_one(tmp_path):

@@ -3,6 +3,8 @@
 import dataclasses
 import json
 
+import hypothesis
+import hypothesis.strategies as st
 import pytest
 
 from tf_adasum.cluster.tasks import Cluster
@@ -15,6 +17,7 @@ from tf_adasum.watch.diagnosis import (
     broken,
     failure,
     notice,
+    what_to_do,
 )
 
 CLUSTER = Cluster(("a:1", "b:2", "c:3"), ("chief 0", "worker 0", "worker 1"), 1)
@@ -151,3 +154,75 @@ def test_a_status_travels():
 )
 def test_nonsense_is_no_status(fields):
     assert Status.of(fields) is None
+
+
+def test_the_advice_fits():
+    assert "tf-adasum-launch" not in what_to_do({}) and what_to_do({}).endswith(" was made.")
+    assert "(tf-adasum-launch --max-restarts does" in what_to_do({"TF_ADASUM_LAUNCHER": "1"})
+
+
+STATUSES = {"state": "running", "why": "", "call": 1, "inside": 1, "entered": 7, "of_python": 0}
+STATUSES |= {"waits": 0.5, "at": "train.py:4 (main)"}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"state": "bogus"},
+        {"state": ""},
+        {"waits": float("nan")},
+        {"waits": float("inf")},
+        {"waits": -1.0},
+        {"waits": 10**400},
+        {"entered": -1},
+        {"entered": 1e3},
+        {"of_python": 10**30},
+        {"call": True},
+        {"more": 1},
+        {1: 1},
+    ],
+    ids=str,
+)
+def test_what_is_no_status(fields):
+    assert Status.of(STATUSES) == Status(**STATUSES)
+    assert Status.of(STATUSES | fields) is None
+
+
+def test_texts_of_others_are_one_line():
+    status = Status.of(STATUSES | {"why": "a\nb\x1b[2J\ud800c", "at": "x" * 10**6})
+    assert status.why == "a b [2J c" and len(status.at) < 5000
+
+
+# What a process may send that is wrong, of an older version, or evil.
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner),
+    max_leaves=5,
+)
+NUMBERS = st.integers() | st.floats() | st.sampled_from([0, 1, 2, 200.0, 1 << 62, 10**400])
+FIELDS = st.fixed_dictionaries(
+    {},
+    optional={
+        "state": st.sampled_from(["starting", "running", "failed", "ended", "lost", "gave up"]),
+        "why": st.text(max_size=20),
+        "call": NUMBERS,
+        "inside": NUMBERS,
+        "entered": NUMBERS,
+        "of_python": NUMBERS,
+        "waits": NUMBERS,
+        "at": st.text(max_size=20),
+    },
+)
+
+
+@hypothesis.settings(max_examples=300, deadline=None)
+@hypothesis.given(of_others=st.lists(FIELDS | JSON, min_size=2, max_size=2))
+def test_fuzz_no_status_stops_a_diagnosis(of_others):
+    read = [Status.of(json.loads(json.dumps(fields))) for fields in of_others]
+    others = {f"_{rank}": one for rank, one in zip((0, 2), read, strict=True) if one}
+    for own in INSIDE, WAITING, Status(), dataclasses.replace(WAITING, waits=1e4):
+        for is_broken in False, True:
+            cause = judged(own, is_broken, **others)
+            assert cause is None or (cause.isprintable() and len(cause) < 20_000)
+    for one in read:
+        assert one is None or Status.of(json.loads(json.dumps(dataclasses.asdict(one)))) == one

@@ -37,7 +37,7 @@ def workers():
         def start(count, timeout=None):
             addresses = tuple(f"127.0.0.1:{port}" for port in range(1, count + 1))
             names = tuple(f"worker {rank}" for rank in range(count))
-            server = connections.Server("127.0.0.1")
+            server = connections.Server("127.0.0.1", count)
             watches = []
             for rank in range(count):
                 channel = connections.Client("127.0.0.1", server.offer, rank) if rank else server
@@ -247,16 +247,50 @@ def test_strangers_are_left_outside(workers, line):
     assert list(watches[0]._channel.connections) == [1]
 
 
-@pytest.mark.parametrize(
-    "message", [{"statuses": []}, {"statuses": {"x": 1, "7": {}}}, {"status": {"state": 1}}, {}]
-)
-def test_nonsense_from_a_worker_is_ignored(workers, message):
-    watches = workers(2)
+NO_STATUSES = [
+    {},
+    {"status": None},
+    {"status": {"state": 1}},
+    {"status": {"waits": float("inf")}},
+    {"statuses": []},
+    {"statuses": {"x": 1, "7": {}, "-1": {}, "9" * 4000: {}}},
+    {"statuses": {"1": {"state": "lost", "waits": 1e400}}},
+]
+
+
+@pytest.mark.parametrize("message", NO_STATUSES, ids=lambda message: str(message)[:50])
+def test_nonsense_from_a_worker_is_refused(workers, message, capfd):
+    watches = workers(3)
     up(watches)
-    watches[1]._channel.send(message)
-    watches[0]._channel.send(message)
-    time.sleep(0.3)
+    eventually(lambda: len(watches[0]._statuses) == 2)
+    for one in watches:
+        one._say(inside=1)
+    refused = []
+    for one in watches:
+        one._channel.refusals.say = refused.append
+    for connection in watches[1]._channel, watches[0]._channel.connections[2]:
+        eventually(lambda connection=connection: not unsent(connection))
+        connection.send(message)
+    eventually(lambda: len(refused) >= 2)
     assert all(one._thread.is_alive() and one.cause is None for one in watches)
+    assert "Traceback" not in capfd.readouterr().err
+    cut(watches[1])
+    eventually(lambda: watches[0].cause and watches[2].cause)  # none of them is blind
+
+
+def unsent(channel):
+    return getattr(channel, "_server", channel)._outgoing
+
+
+def test_a_worker_speaks_for_itself_alone(workers):
+    watches = workers(3)
+    up(watches)
+    eventually(lambda: len(watches[0]._statuses) == 2)
+    forged = {"status": {"state": "running"}, "statuses": {"2": {"state": "lost"}}}
+    watches[1]._channel.send(forged)
+    watches[0]._say(inside=1)
+    time.sleep(0.3)
+    assert watches[0]._statuses[2].state == "running" and watches[0].cause is None
 
 
 GUARDED = """
@@ -270,23 +304,28 @@ print("started")
 """
 
 
-@pytest.mark.parametrize("seconds", [0, 60])
-def test_the_guard_of_the_start(seconds):
+@pytest.mark.parametrize(
+    ("seconds", "launcher", "advice"),
+    [(0, "1", ""), (60, "", "Start all workers again."), (60, "1", "tf-adasum-launch ends the")],
+)
+def test_the_guard_of_the_start(seconds, launcher, advice):
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # and nobody listens
         port = unused.getsockname()[1]
         ended = subprocess.run(
             [sys.executable, "-c", GUARDED.format(port=port, limit=3, seconds=seconds)],
+            env=os.environ | {start_timeout.LAUNCHER: launcher},
             capture_output=True,
             text=True,
             timeout=50,
         )
     if seconds:
         assert ended.returncode == -signal.SIGKILL
+        who = f"worker 1 (127.0.0.1:{port})"
         assert (
-            f"worker 0 has waited 3 s in TensorFlow's start-up, and worker 1 (127.0.0.1:{port})"
-            in (ended.stderr)
-        )
+            f"worker 0 has waited 3 s in TensorFlow's start-up, and {who} cannot be reached any "
+            f"more. It ends here, because nothing else ends it. {advice}"
+        ) in ended.stderr
     else:
         assert (ended.returncode, ended.stdout) == (0, "started\n")
 

@@ -1,0 +1,143 @@
+"""Time the steps of `fit` while strangers call at the port of the watch.
+
+    python benchmarks/strangers.py [--strangers 2000] [--rounds 10]
+
+Two workers, which may open 1,024 files each, train a small MLP in rounds: with and without
+strangers in turn. The strangers have no token. Half of them say nothing, half send a line of 1 MiB
+without an end; 100 of them are replaced in a second. What they compute themselves is to cost the
+training nothing, as if they were elsewhere: they get the time that nobody else wants.
+
+Writes benchmarks/results/DATE-strangers.md.
+"""
+
+import argparse
+import collections
+import contextlib
+import os
+import resource
+import select
+import socket
+import subprocess
+import sys
+
+import fit_steps
+import numpy as np
+import report
+
+FILES = 1024
+STEPS = 100
+CALLS_PER_SECOND = 100
+
+
+def call(port, strangers):
+    """Keep so many connections to a port until stdin is closed."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    os.nice(19)
+    held, number = collections.deque(), 0
+    while True:
+        with contextlib.suppress(OSError):  # refused for now
+            one = socket.create_connection(("127.0.0.1", port), timeout=1)
+            held.append(one)
+            one.setblocking(False)
+            one.send(b" " * (1 << 20) * (number % 2))
+        number += 1
+        if number == strangers:
+            print("all have called", flush=True)
+        if len(held) > strangers:
+            held.popleft().close()
+        wait = 1 / CALLS_PER_SECOND if number >= strangers else 0
+        if select.select([sys.stdin], [], [], wait)[0]:
+            return
+
+
+@contextlib.contextmanager
+def calling(port, strangers):
+    """Let strangers call while the block runs, and before it until all of them have."""
+    command = [sys.executable, __file__, "--call", str(port), "--strangers", str(strangers)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as process:
+        process.stdout.readline()
+        yield
+        process.stdin.close()
+
+
+class Among:
+    """A model that is trained while strangers call at the port of worker 0.
+
+    Args:
+        model: the model.
+        port: of worker 0's watch; None on the other workers.
+        strangers: how many.
+    """
+
+    def __init__(self, model, port, strangers):
+        self._model, self._port, self._strangers = model, port, strangers
+        self.most_files = 0
+
+    def fit(self, *arguments, **options):
+        """Call the model's `fit`."""
+        with contextlib.ExitStack() as stack:
+            if self._port:
+                stack.enter_context(calling(self._port, self._strangers))
+            self._model.fit(*arguments, **options)
+            self.most_files = max(self.most_files, len(os.listdir("/proc/self/fd")))
+
+
+def train(options):
+    """Run on each worker."""
+    import keras
+
+    import tf_adasum
+    from tf_adasum.watch import watch
+
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, hard))
+    strategy = tf_adasum.AdasumMirroredStrategy()
+    (watching,) = watch._watches.values()
+    with strategy.scope():
+        layers = [keras.layers.Dense(512, "relu"), keras.layers.Dense(512, "relu")]
+        model = keras.Sequential([keras.layers.Input([64]), *layers, keras.layers.Dense(10)])
+        model.compile("sgd", "mse")
+    port = getattr(watching._channel, "offer", {}).get("port")
+    models = {"without": Among(model, None, 0), "with": Among(model, port, options.strangers)}
+    random = np.random.default_rng(0)
+    rows = 256 * (STEPS + fit_steps.WARM_UP)
+    x, y = (random.standard_normal([rows, size], "float32") for size in (64, 10))
+    seconds = fit_steps.time_in_turn(models, x, y, batch_size=256, rounds=options.rounds)
+    rates = {name: [len(each) / sum(each) for each in rounds] for name, rounds in seconds.items()}
+    files = {name: one.most_files for name, one in models.items()}
+    report.save(strategy, {"rates": rates, "files": files}, options.out)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--strangers", type=int, default=2000)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--call", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--out", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.call:
+        return call(options.call, options.strangers)
+    if options.out:
+        return train(options)
+    arguments = ["--strangers", str(options.strangers), "--rounds", str(options.rounds)]
+    measured = report.on_workers(2, __file__, *arguments)
+    rates, files = measured["rates"], measured["files"]
+    ratios = np.divide(rates["with"], rates["without"])
+    rows = [[name, report.quartiles(rates[name], digits=1), files[name]] for name in rates]
+    table = report.table(["strangers", "steps per second", "open files of worker 0, at most"], rows)
+    report.write(
+        "strangers",
+        "Steps of `fit` while strangers call",
+        f"Two workers of one device with `ulimit -n {FILES}` train an MLP of 0.3 million "
+        f"parameters, {options.rounds} rounds of {STEPS} steps with and without "
+        f"{options.strangers} strangers in turn: medians of the rounds, and quartiles. Half of the "
+        "strangers say nothing, half send 1 MiB without the end of a line; each second "
+        f"{CALLS_PER_SECOND} of them are replaced.\n\n{table}\n\nWith / without, of rounds that "
+        f"follow each other: {report.quartiles(ratios)}.",
+    )
+    return None
+
+
+if __name__ == "__main__":
+    main()

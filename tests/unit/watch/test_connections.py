@@ -1,0 +1,260 @@
+"""The port of the watch: whoever calls there, workers get in and training keeps what it needs."""
+
+import contextlib
+import fcntl
+import json
+import os
+import random
+import resource
+import socket
+import threading
+import time
+
+import pytest
+
+from tf_adasum.cluster import json_lines
+from tf_adasum.watch import connections
+from tf_adasum.watch.connections import MOST_STRANGERS, Client, Server
+
+SOON = 20.0  # seconds, on a busy machine
+
+
+@pytest.fixture
+def server():
+    with contextlib.closing(Server("127.0.0.1", 3)) as one:
+        yield one
+
+
+@pytest.fixture
+def call(server):
+    """Returns a function that connects a stranger."""
+    with contextlib.ExitStack() as stack:
+
+        def connect(line=b""):
+            stranger = socket.create_connection(("127.0.0.1", server.offer["port"]))
+            stack.callback(stranger.close)
+            stranger.sendall(line)
+            return stranger
+
+        yield connect
+
+
+@contextlib.contextmanager
+def no_descriptors_left():
+    """The process cannot open anything."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(0)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def descriptors():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def heard_from(server, rank, also=lambda: None):
+    """Serves until a message has come from a worker; returns it."""
+    deadline = time.monotonic() + SOON
+    while time.monotonic() < deadline:
+        json_lines.wait(server.sockets(), 0.05)
+        for sender, message in server.receive():
+            if sender == rank:
+                return message
+        also()
+    raise AssertionError(f"worker {rank} was not let in")
+
+
+def introduction(server, rank=1):
+    return json_lines.encode({"rank": rank, "token": server.offer["token"]})
+
+
+def test_idle_strangers_have_few_descriptors_and_workers_get_in(server, call):
+    before = descriptors()
+    strangers, most = [call() for _ in range(200)], []
+    client = Client("127.0.0.1", server.offer, 1)
+
+    def speak():
+        most.append(descriptors() - before - len(strangers) - 1)
+        client.send({"a": 1})
+        client.receive()
+
+    assert heard_from(server, 1, speak) == {"a": 1}
+    for _ in range(20):
+        server.receive()
+    assert max(most, default=0) <= 2 * MOST_STRANGERS
+    assert descriptors() - before - len(strangers) - 1 <= MOST_STRANGERS + 1
+    client.close()
+
+
+def test_a_long_introduction_is_not_read_to_its_end(server, call):
+    stranger = call(b" " * 20_000)
+    server.receive()
+    server.receive()
+    assert server.sockets() == [server._listener]
+    with pytest.raises(ConnectionError):
+        for _ in range(100):
+            stranger.sendall(b" ")
+            time.sleep(0.01)
+
+
+def test_a_silent_stranger_has_a_short_time(server, call, monkeypatch):
+    monkeypatch.setattr(connections, "_SECONDS_TO_CONNECT", 0.2)
+    call(b'{"rank": 1')
+    server.receive()
+    assert len(server.sockets()) == 2
+    time.sleep(0.3)
+    server.receive()
+    assert server.sockets() == [server._listener]
+
+
+def test_without_descriptors_it_neither_spins_nor_ends(server, call, capfd, monkeypatch):
+    monkeypatch.setattr(connections, "_SECONDS_WITHOUT_DESCRIPTORS", 0.3)
+    first = call(introduction(server, 1))
+    server.receive()
+    call(introduction(server, 2) + json_lines.encode({"a": 2}))
+    with no_descriptors_left():
+        rounds, end = 0, time.monotonic() + 1
+        while time.monotonic() < end:
+            json_lines.wait(server.sockets(), 0.1)
+            assert server.receive() == []
+            rounds += 1
+        first.sendall(json_lines.encode({"a": 1}))
+        assert heard_from(server, 1) == {"a": 1}, "it still hears those who are in"
+    assert rounds < 30
+    assert heard_from(server, 2) == {"a": 2}, "and lets in who has waited"
+    assert capfd.readouterr().err.count("Too many open files") == 1
+
+
+def test_waits_for_any_descriptor(server):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 2000:
+        pytest.skip(f"this system allows {hard} open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2000), hard))
+    try:
+        own, other = socket.socketpair()
+        with own, other, socket.socket(fileno=fcntl.fcntl(own, fcntl.F_DUPFD, 1500)) as high:
+            other.sendall(b"\n")
+            start = time.monotonic()
+            json_lines.wait([high], SOON)
+            assert time.monotonic() < start + SOON / 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_worker_gets_in_while_strangers_flood(server):
+    done = threading.Event()
+
+    def flood():
+        held = []
+        while not done.is_set():
+            with contextlib.suppress(OSError):
+                held.append(socket.create_connection(("127.0.0.1", server.offer["port"]), 0.1))
+            for each in held[:-50]:
+                each.close()
+            del held[:-50]
+            time.sleep(0.001)
+        for each in held:
+            each.close()
+
+    floods = [threading.Thread(target=flood) for _ in range(3)]
+    for each in floods:
+        each.start()
+    try:
+        time.sleep(0.3)
+        with contextlib.closing(Client("127.0.0.1", server.offer, 1)) as client:
+
+            def speak():
+                client.send({"a": 1})
+                client.receive()
+
+            assert heard_from(server, 1, speak) == {"a": 1}
+    finally:
+        done.set()
+        for each in floods:
+            each.join()
+
+
+def test_a_worker_that_has_lost_its_place_calls_again():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        offer = {"port": listener.getsockname()[1], "token": "t"}
+        with contextlib.closing(Client("127.0.0.1", offer, 1)) as client:
+            for _ in range(2):
+                listener.accept()[0].close()
+                json_lines.wait(client.sockets(), SOON)
+                assert client.receive() == [] and client.connections[0].is_open
+            admitted = listener.accept()[0]
+            line = json_lines.receive(admitted, SOON)
+            assert line == {"rank": 1, "token": "t"}
+            admitted.sendall(json_lines.encode({"statuses": {}}))
+            json_lines.wait(client.sockets(), SOON)
+            assert client.receive() == [(0, {"statuses": {}})]
+            admitted.close()
+            json_lines.wait(client.sockets(), SOON)
+            assert client.receive() == [] and not client.connections[0].is_open, "it has ended"
+
+
+def test_a_worker_whose_server_has_ended_does_not_wait():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = Client("127.0.0.1", {"port": listener.getsockname()[1], "token": "t"}, 1)
+        listener.accept()[0].close()
+    json_lines.wait(client.sockets(), SOON)
+    assert client.receive() == [] and not client.connections[0].is_open
+
+
+@pytest.mark.parametrize(
+    "port", [0, -1, 1 << 16, 1e400, "1", None, True, 10**400], ids=lambda port: str(port)[:9]
+)
+def test_an_offer_that_is_none(port):
+    with pytest.raises(ValueError, match="port"):
+        Client("127.0.0.1", {"port": port, "token": "t"}, 1)
+
+
+RANKS = [0, -1, 3, 10**30, True, 1.0, "1", None, [1], float("nan"), 2]
+
+
+def test_who_has_the_token_gets_no_place_but_its_own(server, call, capfd):
+    """Rank 2 is there already: what it has said before is no introduction of another."""
+    call(introduction(server, 2) + json_lines.encode({"a": 1}))
+    assert heard_from(server, 2) == {"a": 1}
+    own = server.connections[2]
+    for rank in RANKS:
+        call(introduction(server, rank) + json_lines.encode({"forged": 1}))
+        for _ in range(3):
+            assert server.receive() == []
+            json_lines.wait(server.sockets(), 0.05)
+    assert server.connections == {2: own} and own.is_open
+    said = capfd.readouterr().err.splitlines()
+    assert len(said) == 1 and "refuses a connection from 127.0.0.1: it has not the" in said[0]
+
+
+def test_refusals_are_counted_and_said_seldom(capfd, monkeypatch):
+    monkeypatch.setattr(connections, "_SECONDS_BETWEEN_REFUSALS", 0.2)
+    refusals = connections.Refusals()
+    for number in range(5):
+        refusals.say(f"number {number}")
+    time.sleep(0.3)
+    refusals.say("the last")
+    assert capfd.readouterr().err.splitlines() == [
+        "tf_adasum: the watch refuses number 0",
+        "tf_adasum: the watch refuses the last (6 refusals so far)",
+    ]
+
+
+def test_random_bytes_with_the_token(server, call):
+    chance = random.Random(5)
+    whole = introduction(server) + json_lines.encode({"status": {"waits": 1e400, "call": 10**40}})
+    for _ in range(100):
+        data = bytearray(whole)
+        for _ in range(chance.randint(1, 4)):
+            data[chance.randrange(len(data))] = chance.choice(b'\0\n"{}[]:,0-9e\xff')
+        call(bytes(data))
+        for rank, message in server.receive():
+            assert rank in (1, 2) and isinstance(message, dict)
+            json.dumps(message)
+        for connection in server.connections.values():
+            connection.close()
+        server.connections.clear()
