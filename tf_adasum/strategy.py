@@ -296,7 +296,7 @@ class AdasumMirroredStrategy(
 
     def watching(self) -> contextlib.AbstractContextManager[None]:
         """Return a context manager like `working_together`, for one step: it reuses no keys."""
-        return self._watch.call(tensorflow_seam.may_come_from_another_worker)
+        return self._watch.call(tensorflow_seam.breakage)
 
     def check_replicas(self, variables: Sequence[typing.Any] | None = None) -> None:
         """Check that all replicas on all workers hold the same bits of the variables they share.
