@@ -1,4 +1,4 @@
-"""Faults that happen to one of several workers, played with real processes."""
+"""Faults that happen to workers or to their network, played with real processes."""
 
 import contextlib
 import dataclasses
@@ -13,6 +13,8 @@ import time
 from support.worker_group import free_ports, worker_environment
 
 HERE = pathlib.Path(__file__).parent
+PORT = 2222  # of each worker's TensorFlow, on a host of its own
+SECONDS_TO_COME = 60.0  # to the moment of the fault
 
 
 @dataclasses.dataclass
@@ -22,7 +24,8 @@ class Outcome:
     Attributes:
         error: type of the exception; None if it trained to the end.
         message: of the exception.
-        seconds: from the fault to the exception; None if it said nothing.
+        digest: of the weights, if it trained to the end.
+        seconds: from the fault to the exception or to the end of training; None if it said nothing.
         seconds_to_end: from the fault to the end of its process; None if it hung, and was killed.
         code: exit code.
         output: everything it wrote.
@@ -30,50 +33,80 @@ class Outcome:
 
     error: str | None
     message: str
+    digest: str | None
     seconds: float | None
     seconds_to_end: float | None
     code: int
     output: str
 
 
-def play(folder, *, workers=2, victim=1, limit=90.0, **asked):
-    """Let workers train until a fault happens to one of them.
+def play(
+    folder,
+    *,
+    workers=2,
+    victim=1,
+    limit=90.0,
+    awaited=None,
+    popens=None,
+    hosts=None,
+    steps=(),
+    coming=SECONDS_TO_COME,
+    on_fault=lambda: None,
+    **asked,
+):
+    """Let workers train until a fault happens.
 
     Args:
         folder: an empty one.
         workers: how many.
-        victim: to which the fault happens.
+        victim: the worker to which the fault happens; with `steps` the one that comes to a moment.
         limit: seconds after the fault (or the start) to wait for the others.
+        awaited: ranks of the workers to wait for. Defaults to None: all but the victim.
+        popens: for each worker what starts a process. Defaults to None: `subprocess.Popen`.
+        hosts: for each worker the host in its address. Defaults to None: this machine.
+        steps: pairs of seconds after the moment and a function of all processes: the fault, if it
+            happens from outside. At the moment "before" the first one comes before the workers do.
+        coming: seconds that the victim may take to the moment.
+        on_fault: function that is called when the fault has happened.
         asked: `fault`, `moment`, `timeout`, `strategy`, see `faulty_worker`.
 
     Returns:
-        dict from the other workers' ranks to their `Outcome`.
+        dict from the ranks awaited to their `Outcome`.
     """
-    folder = pathlib.Path(folder)
-    asked = {"strategy": "adasum", "timeout": None, **asked}
-    asked |= {"victim": victim, "folder": str(folder)}
-    ports = free_ports(workers)
-    processes = []
-    for rank in range(workers):
-        with open(folder / f"{rank}.log", "wb") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-u", str(HERE / "faulty_worker.py"), json.dumps(asked)],
-                env=worker_environment(ports, rank, devices=1),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-        processes.append(process)
-    others = [rank for rank in range(workers) if rank != victim]
-    ends = {}
+    folder, steps = pathlib.Path(folder), list(steps)
+    asked = {"strategy": "adasum", "timeout": None, "fault": "outside", **asked}
+    asked |= {"victim": victim, "folder": str(folder), "seconds": coming + 2 * limit}
+    popens = popens or [subprocess.Popen] * workers
+    ports = [PORT] * workers if hosts else free_ports(workers)
+    processes, ends, begin = [], {}, None
+    if asked["moment"] == "before":
+        begin = _now_begins(folder)
+        _act(steps, begin, processes)
+    if awaited is None:
+        awaited = [rank for rank in range(workers) if rank != victim]
+    start = time.monotonic()
     try:
-        start = time.monotonic()
-        while len(ends) < len(others):
+        for rank in range(workers):
+            environment = worker_environment(ports, rank, 1, hosts)
+            command = [sys.executable, "-u", str(HERE / "faulty_worker.py"), json.dumps(asked)]
+            with open(folder / f"{rank}.log", "wb") as log:
+                process = popens[rank](
+                    command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                )
+            processes.append(process)
+        if begin is not None:
+            on_fault()
+        while len(ends) < len(awaited):
+            if begin is None and (begin := _time_of_fault(folder)) is not None:
+                _act(steps, begin, processes)
+                (folder / "happened").touch()
+                on_fault()
+            if begin is not None:
+                _act(steps, begin, processes)
             now = time.monotonic()
-            begin = _time_of_fault(folder)
-            if now > (begin or start + 60) + limit:
+            if now > (begin or start + coming) + limit:
                 break
-            for rank in others:
+            for rank in awaited:
                 if rank not in ends and processes[rank].poll() is not None:
                     ends[rank] = now
             time.sleep(0.05)
@@ -85,8 +118,21 @@ def play(folder, *, workers=2, victim=1, limit=90.0, **asked):
     begin = _time_of_fault(folder)
     return {
         rank: _outcome(folder, rank, begin, ends.get(rank), processes[rank].returncode)
-        for rank in others
+        for rank in awaited
     }
+
+
+def _now_begins(folder):
+    begin = time.monotonic()
+    (folder / "time").write_text(str(begin))
+    return begin
+
+
+def _act(steps, begin, processes):
+    """Take the steps whose time has come."""
+    while steps and time.monotonic() >= begin + steps[0][0]:
+        _, step = steps.pop(0)
+        step(processes)
 
 
 def _time_of_fault(folder):
@@ -102,6 +148,7 @@ def _outcome(folder, rank, begin, end, code):
     return Outcome(
         error=said.get("type"),
         message=said.get("message", ""),
+        digest=said.get("digest"),
         seconds=said["time"] - begin if said and begin else None,
         seconds_to_end=end - begin if end and begin else None,
         code=code,

@@ -5,7 +5,9 @@
 Its last line of output is JSON: what has become of it.
 """
 
+import hashlib
 import json
+import math
 import os
 import pathlib
 import signal
@@ -20,13 +22,20 @@ RANK = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
 FOLDER = pathlib.Path(ASKED["folder"])
 IS_VICTIM = RANK == ASKED["victim"]
 BATCHES, EPOCHS = 10, 3
+SECONDS_TO_HAPPEN = 30  # of a fault that happens from outside
 
 
 def happen():
-    """The fault, and when it happened."""
+    """The fault, and when it happened; only once."""
+    if FOLDER.joinpath("time").exists():
+        return
     FOLDER.joinpath("time").write_text(str(time.monotonic()))
     fault = ASKED["fault"]
-    if fault in ("kill", "term", "stop", "interrupt"):
+    if fault == "outside":
+        deadline = time.monotonic() + SECONDS_TO_HAPPEN
+        while not FOLDER.joinpath("happened").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+    elif fault in ("kill", "term", "stop", "interrupt"):
         number = {
             "kill": signal.SIGKILL,
             "term": signal.SIGTERM,
@@ -64,6 +73,7 @@ def main():
     import numpy as np
     import tensorflow as tf
 
+    keras.utils.set_random_seed(0)
     options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=ASKED["timeout"])
     if IS_VICTIM and ASKED["moment"] == "start":
         at_start()
@@ -90,10 +100,11 @@ def main():
         model.compile("sgd", "mse")
 
     def rows():
+        random = np.random.default_rng(RANK)
         for batch in range(BATCHES):
             if IS_VICTIM and ASKED["moment"] == "data" and batch == 5:
                 happen()
-            yield np.ones([4], np.float32), np.ones([1], np.float32)
+            yield random.uniform(0.5, 1.5, [4]).astype("float32"), np.ones([1], np.float32)
 
     class Faulty(keras.callbacks.Callback):
         def on_train_batch_begin(self, batch, logs=None):
@@ -121,10 +132,15 @@ def main():
         callbacks.append(keras.callbacks.ModelCheckpoint(path, save_weights_only=True))
 
     dataset = strategy.distribute_datasets_from_function(make_dataset)
-    if ASKED["strategy"] == "stock":  # whose `fit` fails on several workers, faults or not
-        train_without_fit(strategy, model, dataset, callbacks)
-    else:
-        model.fit(dataset, steps_per_epoch=BATCHES, epochs=EPOCHS, callbacks=callbacks, verbose=0)
+    for number in range(ASKED.get("fits", 1)):
+        if number == 1 and IS_VICTIM and ASKED["moment"] == "between":
+            happen()
+        if ASKED["strategy"] == "stock":  # whose `fit` fails on several workers, faults or not
+            train_without_fit(strategy, model, dataset, callbacks)
+        else:
+            length = {"steps_per_epoch": BATCHES, "epochs": EPOCHS}
+            model.fit(dataset, **length, callbacks=callbacks, verbose=0)
+    return hashlib.sha256(b"".join(each.tobytes() for each in model.get_weights())).hexdigest()
 
 
 def train_without_fit(strategy, model, dataset, callbacks):
@@ -157,13 +173,14 @@ def train_without_fit(strategy, model, dataset, callbacks):
             callback.on_epoch_end(epoch, {"loss": 0.0, "val_loss": 0.0})
 
 
-def report(error):
+def report(error, digest=None):
     print(
         "\n"
         + json.dumps(
             {
                 "type": type(error).__name__ if error else None,
                 "message": str(error)[:2000] if error else "",
+                "digest": digest,
                 "time": time.monotonic(),
             }
         ),
@@ -173,11 +190,12 @@ def report(error):
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+    signal.alarm(math.ceil(ASKED["seconds"]))  # whatever becomes of those who started it
     try:
-        main()
+        digest = main()
     except BaseException as error:
         report(error)
         if ASKED.get("lingers") and IS_VICTIM:
             time.sleep(10_000)
         raise
-    report(None)
+    report(None, digest)

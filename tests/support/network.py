@@ -46,6 +46,17 @@ def why_not():
     return f"no network namespaces: {tried.stderr.strip()}" if tried.returncode else None
 
 
+def _end(process):
+    """End a process of ours, which ends with its standard input."""
+    process.stdin.close()
+    try:
+        process.wait(SECONDS_TO_STOP)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    process.stdout.close()
+
+
 class Host:
     """One host.
 
@@ -98,9 +109,7 @@ class Host:
             if process.poll() is None:
                 process.kill()
                 process.wait()
-        self._holder.stdin.close()
-        self._holder.wait(SECONDS_TO_STOP)
-        self._holder.stdout.close()
+        _end(self._holder)
 
     def _enter(self):
         return ["nsenter", f"--net=/proc/{self._holder.pid}/ns/net", "--"]
@@ -177,17 +186,11 @@ class Network:
 
     def close(self):
         """End all processes of the hosts, and the network."""
+        if self._forwarder is not None:
+            _end(self._forwarder)
+        self._forwarder = None
         for host in self.hosts:
             host.close()
-        if self._forwarder is not None:
-            self._forwarder.stdin.close()
-            try:
-                self._forwarder.wait(SECONDS_TO_STOP)
-            except subprocess.TimeoutExpired:
-                self._forwarder.kill()
-                self._forwarder.wait()
-            self._forwarder.stdout.close()
-            self._forwarder = None
 
     def _wait_for_answers(self, count):
         for _ in range(count):

@@ -9,6 +9,7 @@ with its standard input. Standard library only: there is no netem in every kerne
 
 import contextlib
 import dataclasses
+import errno
 import fcntl
 import heapq
 import itertools
@@ -141,9 +142,8 @@ class Forwarder:
         host_of = {device: host for host, device in enumerate(self._devices)}
         while True:
             for descriptor, _ in poll.poll(self._milliseconds_to_wait()):
-                if descriptor in host_of:
-                    self._take_from(host_of[descriptor])
-                elif not self._obey():
+                is_device = descriptor in host_of
+                if not (self._take_from(host_of[descriptor]) if is_device else self._obey()):
                     return
             self._deliver()
 
@@ -153,16 +153,24 @@ class Forwarder:
         return max(0.0, 1000 * (self._under_way[0][0] - time.monotonic()))
 
     def _take_from(self, host):
-        with contextlib.suppress(BlockingIOError):
-            for _ in range(_PACKETS_AT_ONCE):
+        """Take the packets that a host sends; return False where it is gone."""
+        for _ in range(_PACKETS_AT_ONCE):
+            try:
                 packet = os.read(self._devices[host], _LARGEST_PACKET)
-                target = self._host_of.get(destination(packet))
-                if target is None:
-                    continue
-                at = self._ways[host, target].arrival(packet, time.monotonic())
-                if at is not None:
-                    entry = (at, next(self._count), self._devices[target], packet)
-                    heapq.heappush(self._under_way, entry)
+            except BlockingIOError:
+                break
+            except OSError as error:
+                if error.errno == errno.EBADFD:
+                    return False
+                raise
+            target = self._host_of.get(destination(packet))
+            if target is None:
+                continue
+            at = self._ways[host, target].arrival(packet, time.monotonic())
+            if at is not None:
+                entry = (at, next(self._count), self._devices[target], packet)
+                heapq.heappush(self._under_way, entry)
+        return True
 
     def _deliver(self):
         now = time.monotonic()

@@ -1,0 +1,51 @@
+"""Training on several hosts, whatever happens to the network between them."""
+
+import dataclasses
+import functools
+
+import pytest
+from support import network_cases
+from support.network_cases import CASES, UNBROKEN
+
+pytestmark = pytest.mark.one_stack
+
+BY_NAME = {case.name: case for case in CASES}
+QUICK = ["20 ms delay, 1 % loss", "worker 1 cut off in a step"]
+
+
+@pytest.fixture(scope="module")
+def digest_of(tmp_path_factory):
+    """A function of workers and calls of fit: the digest of the weights of an unbroken run."""
+
+    @functools.cache
+    def digest(workers, fits):
+        case = dataclasses.replace(UNBROKEN, workers=workers, fits=fits)
+        outcomes = network_cases.play(case, tmp_path_factory.mktemp("unbroken"))
+        (digest,) = {outcome.digest for outcome in outcomes.values()}
+        assert digest, [outcome.output for outcome in outcomes.values()]
+        return digest
+
+    return digest
+
+
+def check(case, folder, digest_of):
+    outcomes = network_cases.play(case, folder)
+    expected = digest_of(case.workers, case.fits)
+    said = [network_cases.last_words(outcome) for outcome in outcomes.values()]
+    assert not network_cases.complaints(case, outcomes, expected), said
+
+
+@pytest.mark.usefixtures("make_network")
+@pytest.mark.feature("slow and broken links between hosts")
+def test_slow_links_change_nothing_and_a_cut_is_named(tmp_path, digest_of):
+    for name in QUICK:
+        folder = tmp_path / name.replace(" ", "-")
+        folder.mkdir()
+        check(BY_NAME[name], folder, digest_of)
+
+
+@pytest.mark.usefixtures("make_network")
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in BY_NAME if name not in QUICK])
+def test_whatever_happens_to_the_network(tmp_path, digest_of, name):
+    check(BY_NAME[name], tmp_path, digest_of)
