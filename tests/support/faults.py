@@ -14,7 +14,7 @@ from support.worker_group import free_ports, worker_environment
 
 HERE = pathlib.Path(__file__).parent
 PORT = 2222  # of each worker's TensorFlow, on a host of its own
-SECONDS_TO_COME = 60.0  # to the moment of the fault
+SECONDS_TO_COME = 120.0  # of a busy machine, to the start, and from there to the fault
 
 
 @dataclasses.dataclass
@@ -51,7 +51,7 @@ def play(
     hosts=None,
     steps=(),
     coming=SECONDS_TO_COME,
-    on_fault=lambda: None,
+    on_start=lambda: None,
     **asked,
 ):
     """Let workers train until a fault happens.
@@ -65,9 +65,9 @@ def play(
         popens: for each worker what starts a process. Defaults to None: `subprocess.Popen`.
         hosts: for each worker the host in its address. Defaults to None: this machine.
         steps: pairs of seconds after the moment and a function of all processes: the fault, if it
-            happens from outside. At the moment "before" the first one comes before the workers do.
-        coming: seconds that the victim may take to the moment.
-        on_fault: function that is called when the fault has happened.
+            happens from outside. At the moment "before" the first one comes before they start.
+        coming: seconds that the victim may take to the moment, and all before they start.
+        on_start: function that is called when all workers are there: they start together then.
         asked: `fault`, `moment`, `timeout`, `strategy`, see `faulty_worker`.
 
     Returns:
@@ -75,16 +75,13 @@ def play(
     """
     folder, steps = pathlib.Path(folder), list(steps)
     asked = {"strategy": "adasum", "timeout": None, "fault": "outside", **asked}
-    asked |= {"victim": victim, "folder": str(folder), "seconds": coming + 2 * limit}
+    asked |= {"victim": victim, "folder": str(folder), "seconds": 2 * coming + limit}
     popens = popens or [subprocess.Popen] * workers
     ports = [PORT] * workers if hosts else free_ports(workers)
-    processes, ends, begin = [], {}, None
-    if asked["moment"] == "before":
-        begin = _now_begins(folder)
-        _act(steps, begin, processes)
+    processes, ends, begin, start = [], {}, None, None
     if awaited is None:
         awaited = [rank for rank in range(workers) if rank != victim]
-    start = time.monotonic()
+    deadline = time.monotonic() + coming
     try:
         for rank in range(workers):
             environment = worker_environment(ports, rank, 1, hosts)
@@ -94,21 +91,24 @@ def play(
                     command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
                 )
             processes.append(process)
-        if begin is not None:
-            on_fault()
-        while len(ends) < len(awaited):
+        while len(ends) < len(awaited) and time.monotonic() < deadline:
+            if start is None and all((folder / f"here-{n}").exists() for n in range(workers)):
+                start = time.monotonic()
+                deadline = start + coming + limit
+                if asked["moment"] == "before":
+                    (folder / "time").write_text(str(start))
+                    _act(steps, start, processes)
+                (folder / "start").touch()
+                on_start()
             if begin is None and (begin := _time_of_fault(folder)) is not None:
+                deadline = begin + limit
                 _act(steps, begin, processes)
                 (folder / "happened").touch()
-                on_fault()
             if begin is not None:
                 _act(steps, begin, processes)
-            now = time.monotonic()
-            if now > (begin or start + coming) + limit:
-                break
             for rank in awaited:
                 if rank not in ends and processes[rank].poll() is not None:
-                    ends[rank] = now
+                    ends[rank] = time.monotonic()
             time.sleep(0.05)
     finally:
         for process in processes:
@@ -120,12 +120,6 @@ def play(
         rank: _outcome(folder, rank, begin, ends.get(rank), processes[rank].returncode)
         for rank in awaited
     }
-
-
-def _now_begins(folder):
-    begin = time.monotonic()
-    (folder / "time").write_text(str(begin))
-    return begin
 
 
 def _act(steps, begin, processes):

@@ -22,7 +22,12 @@ RANK = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
 FOLDER = pathlib.Path(ASKED["folder"])
 IS_VICTIM = RANK == ASKED["victim"]
 BATCHES, EPOCHS = 10, 3
-SECONDS_TO_HAPPEN = 30  # of a fault that happens from outside
+
+
+def wait_for(path):
+    """Wait for a file of the one who plays; not without end, as the alarm ends this process."""
+    while not path.exists():
+        time.sleep(0.01)
 
 
 def happen():
@@ -32,9 +37,7 @@ def happen():
     FOLDER.joinpath("time").write_text(str(time.monotonic()))
     fault = ASKED["fault"]
     if fault == "outside":
-        deadline = time.monotonic() + SECONDS_TO_HAPPEN
-        while not FOLDER.joinpath("happened").exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_for(FOLDER / "happened")
     elif fault in ("kill", "term", "stop", "interrupt"):
         number = {
             "kill": signal.SIGKILL,
@@ -73,6 +76,10 @@ def main():
     import numpy as np
     import tensorflow as tf
 
+    import tf_adasum
+
+    FOLDER.joinpath(f"here-{RANK}").touch()
+    wait_for(FOLDER / "start")
     keras.utils.set_random_seed(0)
     options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=ASKED["timeout"])
     if IS_VICTIM and ASKED["moment"] == "start":
@@ -80,8 +87,6 @@ def main():
     if ASKED["strategy"] == "stock":
         strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     else:
-        import tf_adasum
-
         strategy = tf_adasum.AdasumMirroredStrategy(communication_options=options)
     if IS_VICTIM and ASKED["moment"] == "build":
         happen()
