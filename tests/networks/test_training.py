@@ -1,11 +1,10 @@
 """Training on several hosts, whatever happens to the network between them."""
 
-import dataclasses
 import functools
 
 import pytest
 from support import network_cases
-from support.network_cases import CASES, UNBROKEN
+from support.network_cases import CASES
 
 pytestmark = pytest.mark.one_stack
 
@@ -15,11 +14,10 @@ QUICK = ["20 ms delay, 1 % loss", "worker 1 cut off in a step"]
 
 @pytest.fixture(scope="module")
 def digest_of(tmp_path_factory):
-    """A function of workers and calls of fit: the digest of the weights of an unbroken run."""
+    """A function of an unbroken case: the digest of its weights."""
 
     @functools.cache
-    def digest(workers, fits):
-        case = dataclasses.replace(UNBROKEN, workers=workers, fits=fits)
+    def digest(case):
         outcomes = network_cases.play(case, tmp_path_factory.mktemp("unbroken"))
         (digest,) = {outcome.digest for outcome in outcomes.values()}
         assert digest, [outcome.output for outcome in outcomes.values()]
@@ -30,7 +28,7 @@ def digest_of(tmp_path_factory):
 
 def check(case, folder, digest_of):
     outcomes = network_cases.play(case, folder)
-    expected = digest_of(case.workers, case.fits)
+    expected = digest_of(network_cases.unbroken(case))
     said = [network_cases.last_words(outcome) for outcome in outcomes.values()]
     assert not network_cases.complaints(case, outcomes, expected), said
 

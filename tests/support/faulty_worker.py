@@ -98,7 +98,7 @@ def main():
             if IS_VICTIM and ASKED["moment"] == "checkpoint":
                 happen()
 
-    width = 2000 if ASKED["moment"] == "exchange" else 4
+    width = ASKED.get("width", 2000 if ASKED["moment"] == "exchange" else 4)
     with strategy.scope():
         layers = [keras.Input((4,)), keras.layers.Dense(width), SlowToSave(width)]
         model = keras.Sequential([*layers, keras.layers.Dense(1)])

@@ -15,6 +15,8 @@ from support.network import Network
 
 WHOLE_SILENCE = 45.0  # seconds within which an error comes: a silence of 30 s, on a busy machine
 WHOLE_START = 80.0  # the same of 60 s
+WHOLE_PATIENCE = 150.0  # the same of workers that all wait: 120 s
+WIDE = 300  # 0.4 MB of weights
 LATE = 60.0  # seconds for which an error that is late is waited for
 
 
@@ -35,6 +37,7 @@ class Case:
         hosts: function of the `Network` that returns the hosts in the workers' addresses. Defaults
             to None: those of IPv4.
         fits: how many times the workers train.
+        width: of the model's layers: the messages of a wide one take many packets.
     """
 
     name: str
@@ -48,6 +51,7 @@ class Case:
     awaited: tuple | None = None
     hosts: Callable | None = None
     fits: int = 1
+    width: int = 4
 
 
 # What happens, as functions of the network and the workers' processes.
@@ -78,10 +82,10 @@ def cut_of(link):
     return cut_link
 
 
-def slow(name, within=240.0, **conditions):
+def slow(name, *, width=4, trains=True, within=240.0, **conditions):
     """A network that is so from the start."""
     steps = ((0, between(**conditions)),)
-    return Case(name, steps, moment="before", within=within, trains=True)
+    return Case(name, steps, moment="before", within=within, trains=trains, width=width)
 
 
 def healing(seconds, *, trains=None, host=1, **options):
@@ -117,8 +121,14 @@ CASES = [
     slow("200 ms delay", delay=0.1),
     slow("200 ms delay, 100 ms jitter", delay=0.1, jitter=0.05),
     slow("5 % loss", loss=0.05),
-    slow("10 Mbit/s", rate=10e6),
-    slow("no packet longer than 1280 bytes gets through, and nobody says so", longest=1280),
+    slow("10 Mbit/s", rate=10e6, width=WIDE),
+    slow(
+        "no packet longer than 1280 bytes gets through, and nobody says so",
+        longest=1280,
+        width=WIDE,
+        trains=None,
+        within=WHOLE_PATIENCE,
+    ),
     Case("IPv6", moment="before", within=120.0, trains=True, hosts=of_ipv6),
     Case("worker 1 cut off in a step", ((0, cut(1)),)),
     Case("worker 0 cut off in a step, three workers", ((0, cut(0)),), workers=3),
@@ -218,8 +228,15 @@ def play(case, folder, *, strategy="adasum", **options):
             moment=case.moment,
             strategy=strategy,
             fits=case.fits,
+            width=case.width,
             **options,
         )
+
+
+def unbroken(case):
+    """The case without what happens, to whose weights it has to train."""
+    same = {name: getattr(case, name) for name in ("workers", "fits", "width")}
+    return dataclasses.replace(UNBROKEN, **same)
 
 
 def complaints(case, outcomes, expected):
