@@ -40,7 +40,8 @@ LONGEST_QUIET = 20.0  # seconds from a start, or from one fault to the next
 SECONDS_TO_END = 100.0  # of the others after the first failure: those of a start, and some more
 SECONDS = 600.0  # after which a start counts as hanging
 NAMED = re.compile(r"worker \d")
-ERROR = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt): .*", re.MULTILINE)
+ERROR = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Interrupt): ")
+GUARD = "in TensorFlow's start-up"
 
 
 @dataclasses.dataclass
@@ -143,7 +144,8 @@ class Run:
         other = chance.choice([rank for rank in range(self._workers) if rank != worker])
         lasts = chance.choice([1, 3, 8, 15, 25, 45])
         kind = chance.choice(["cut", "one way", "slow", "pause", "kill"])
-        self.told.happened.append(f"{kind} {worker}, {lasts} s (start {number} + {seconds:.0f} s)")
+        what = f"{kind} {worker}" if kind == "kill" else f"{kind} {worker} for {lasts} s"
+        self.told.happened.append(f"{what} (start {number} + {seconds:.0f} s)")
         heal = network.heal
         if kind == "cut":
             network.cut(worker)
@@ -177,9 +179,12 @@ class Run:
     def _note_errors(self, number, codes):
         for rank, code in enumerate(codes):
             text = self._log(number, rank).read_text(errors="replace")
-            if code > 0 and not NAMED.search(text):
-                errors = ERROR.findall(text) or [text[-200:]]
-                self.told.unnamed.append(f"worker {rank}, start {number}: {errors[-1][:200]}")
+            if code == 0 or (code == -signal.SIGKILL and GUARD not in text):
+                continue
+            errors = [line for line in text.splitlines() if ERROR.match(line) or GUARD in line]
+            if not any(map(NAMED.search, errors)):
+                said = (errors or [text[-200:]])[-1]
+                self.told.unnamed.append(f"worker {rank}, start {number}: {said[:200]}")
 
     def _note_hanging(self, number, codes):
         for rank, code in enumerate(codes):

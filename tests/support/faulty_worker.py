@@ -120,6 +120,9 @@ def main():
                 elif ASKED["moment"] == "exchange":
                     threading.Timer(0.2, happen).start()
 
+        def on_train_batch_end(self, batch, logs=None):
+            time.sleep(ASKED.get("seconds_per_step", 0.0))
+
         def on_epoch_end(self, epoch, logs=None):
             if IS_VICTIM and ASKED["moment"] == "epoch":
                 happen()
@@ -174,6 +177,8 @@ def train_without_fit(strategy, model, dataset, callbacks):
             for callback in callbacks:
                 callback.on_train_batch_begin(batch)
             step(next(batches))
+            for callback in callbacks:
+                callback.on_train_batch_end(batch)
         for callback in callbacks[: 2 if RANK == 0 else 1]:
             callback.on_epoch_end(epoch, {"loss": 0.0, "val_loss": 0.0})
 

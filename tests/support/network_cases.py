@@ -38,6 +38,7 @@ class Case:
             to None: those of IPv4.
         fits: how many times the workers train.
         width: of the model's layers: the messages of a wide one take many packets.
+        seconds_per_step: at least, so that training lasts until something is noticed.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Case:
     hosts: Callable | None = None
     fits: int = 1
     width: int = 4
+    seconds_per_step: float = 0.0
 
 
 # What happens, as functions of the network and the workers' processes.
@@ -94,8 +96,10 @@ def healing(seconds, *, trains=None, host=1, **options):
 
 
 def paused(seconds, trains=None):
+    """A worker is stopped, and goes on; it may then hear that it has been lost itself."""
     steps = ((0, send(signal.SIGSTOP, 1)), (seconds, send(signal.SIGCONT, 1)))
-    return Case(f"worker 1 paused for {seconds} s in a step", steps, trains=trains)
+    name = f"worker 1 paused for {seconds} s in a step"
+    return Case(name, steps, trains=trains, names=r"worker 1\b", within=WHOLE_SILENCE + seconds)
 
 
 def with_host(rank, host):
@@ -157,7 +161,12 @@ CASES = [
         ((0, between(without_port=faults.PORT)),),
         within=WHOLE_START,
     ),
-    Case("all but TensorFlow's port blocked in a step", ((0, between(only_port=faults.PORT)),)),
+    Case(
+        "all but TensorFlow's port blocked in a step, while training takes another minute",
+        ((0, between(only_port=faults.PORT)),),
+        seconds_per_step=2.5,
+        within=WHOLE_START,
+    ),
     Case(
         "all but TensorFlow's port blocked from the start",
         ((0, between(only_port=faults.PORT)),),
@@ -229,6 +238,7 @@ def play(case, folder, *, strategy="adasum", **options):
             strategy=strategy,
             fits=case.fits,
             width=case.width,
+            seconds_per_step=case.seconds_per_step,
             **options,
         )
 
