@@ -67,13 +67,14 @@ def said(outcome, limit):
     )
     guard = [line for line in outcome.output.splitlines() if "in TensorFlow's start-up" in line]
     if guard:
-        return f"{_short(guard[-1].removeprefix('tf_adasum: '))}; {end}"
+        return f"{short(guard[-1].removeprefix('tf_adasum: '))}; {end}"
     if outcome.error is None:
         return f"**trains to the end as if nothing had happened**; {end}"
-    return f"{outcome.seconds:.1f} s: `{outcome.error}`: {_short(outcome.message)}; {end}"
+    return f"{outcome.seconds:.1f} s: `{outcome.error}`: {short(outcome.message)}; {end}"
 
 
-def _short(message, length=160):
+def short(message, length=160):
+    """Return the first telling line of a message, for a cell of a table."""
     lines = [line.strip() for line in message.splitlines()]
     telling = [
         line

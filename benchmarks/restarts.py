@@ -27,7 +27,7 @@ SECONDS_PER_STEP = 0.05  # at least, so that there are moments to be killed in
 SECONDS = 900  # after which a run counts as hanging
 
 
-def train(folder, save_freq):
+def train(folder, save_freq, seconds_per_step=SECONDS_PER_STEP):
     """Train with backups, on every worker, and leave the state at the end."""
     import keras
 
@@ -56,7 +56,7 @@ def train(folder, save_freq):
     def take_time(batch, logs):
         if not (folder / f"trains-{restart}").exists():
             (folder / f"trains-{restart}").touch()
-        time.sleep(SECONDS_PER_STEP)
+        time.sleep(seconds_per_step)
 
     backup = tf_adasum.callbacks.BackupAndRestore(folder / "backup", save_freq=save_freq)
     slow = keras.callbacks.LambdaCallback(on_train_batch_end=take_time)
@@ -152,10 +152,14 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=pathlib.Path, help=argparse.SUPPRESS)
     parser.add_argument("--save-freq", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--seconds-per-step", type=float, default=SECONDS_PER_STEP, help=argparse.SUPPRESS
+    )
     arguments = parser.parse_args()
     if arguments.folder:
         freq = arguments.save_freq
-        train(arguments.folder, int(freq) if freq.isdecimal() else freq)
+        freq = int(freq) if freq.isdecimal() else freq
+        train(arguments.folder, freq, arguments.seconds_per_step)
         return
     rows, kills = [], 0
     with tempfile.TemporaryDirectory() as folder:

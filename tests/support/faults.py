@@ -1,4 +1,4 @@
-"""Faults that happen to one of several workers, played with real processes."""
+"""Faults that happen to workers or to their network, played with real processes."""
 
 import contextlib
 import dataclasses
@@ -13,6 +13,8 @@ import time
 from support.worker_group import free_ports, worker_environment
 
 HERE = pathlib.Path(__file__).parent
+PORT = 2222  # of each worker's TensorFlow, on a host of its own
+SECONDS_TO_COME = 120.0  # of a busy machine, to the start, and from there to the fault
 
 
 @dataclasses.dataclass
@@ -22,7 +24,8 @@ class Outcome:
     Attributes:
         error: type of the exception; None if it trained to the end.
         message: of the exception.
-        seconds: from the fault to the exception; None if it said nothing.
+        digest: of the weights, if it trained to the end.
+        seconds: from the fault to the exception or to the end of training; None if it said nothing.
         seconds_to_end: from the fault to the end of its process; None if it hung, and was killed.
         code: exit code.
         output: everything it wrote.
@@ -30,53 +33,83 @@ class Outcome:
 
     error: str | None
     message: str
+    digest: str | None
     seconds: float | None
     seconds_to_end: float | None
     code: int
     output: str
 
 
-def play(folder, *, workers=2, victim=1, limit=90.0, **asked):
-    """Let workers train until a fault happens to one of them.
+def play(
+    folder,
+    *,
+    workers=2,
+    victim=1,
+    limit=90.0,
+    awaited=None,
+    popens=None,
+    hosts=None,
+    steps=(),
+    coming=SECONDS_TO_COME,
+    on_start=lambda: None,
+    **asked,
+):
+    """Let workers train until a fault happens.
 
     Args:
         folder: an empty one.
         workers: how many.
-        victim: to which the fault happens.
+        victim: the worker to which the fault happens; with `steps` the one that comes to a moment.
         limit: seconds after the fault (or the start) to wait for the others.
+        awaited: ranks of the workers to wait for. Defaults to None: all but the victim.
+        popens: for each worker what starts a process. Defaults to None: `subprocess.Popen`.
+        hosts: for each worker the host in its address. Defaults to None: this machine.
+        steps: pairs of seconds after the moment and a function of all processes: the fault, if it
+            happens from outside. At the moment "before" the first one comes before they start.
+        coming: seconds that the victim may take to the moment, and all before they start.
+        on_start: function that is called when all workers are there: they start together then.
         asked: `fault`, `moment` (with `after`, seconds, for "any"), `call` (default: `fit`),
             `epochs`, `timeout`, `strategy`, see `faulty_worker`.
 
     Returns:
-        dict from the other workers' ranks to their `Outcome`.
+        dict from the ranks awaited to their `Outcome`.
     """
-    folder = pathlib.Path(folder)
-    asked = {"strategy": "adasum", "timeout": None, **asked}
-    asked |= {"victim": victim, "folder": str(folder)}
-    ports = free_ports(workers)
-    processes = []
-    for rank in range(workers):
-        with open(folder / f"{rank}.log", "wb") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-u", str(HERE / "faulty_worker.py"), json.dumps(asked)],
-                env=worker_environment(ports, rank, devices=1),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-        processes.append(process)
-    others = [rank for rank in range(workers) if rank != victim]
-    ends = {}
+    folder, steps = pathlib.Path(folder), list(steps)
+    asked = {"strategy": "adasum", "timeout": None, "fault": "outside", **asked}
+    asked |= {"victim": victim, "folder": str(folder), "seconds": 2 * coming + limit}
+    popens = popens or [subprocess.Popen] * workers
+    ports = [PORT] * workers if hosts else free_ports(workers)
+    processes, ends, begin, start = [], {}, None, None
+    if awaited is None:
+        awaited = [rank for rank in range(workers) if rank != victim]
+    deadline = time.monotonic() + coming
     try:
-        start = time.monotonic()
-        while len(ends) < len(others):
-            now = time.monotonic()
-            begin = _time_of_fault(folder)
-            if now > (begin or start + 60) + limit:
-                break
-            for rank in others:
+        for rank in range(workers):
+            environment = worker_environment(ports, rank, 1, hosts)
+            command = [sys.executable, "-u", str(HERE / "faulty_worker.py"), json.dumps(asked)]
+            with open(folder / f"{rank}.log", "wb") as log:
+                process = popens[rank](
+                    command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                )
+            processes.append(process)
+        while len(ends) < len(awaited) and time.monotonic() < deadline:
+            if start is None and all((folder / f"here-{n}").exists() for n in range(workers)):
+                start = time.monotonic()
+                deadline = start + coming + limit
+                if asked["moment"] == "before":
+                    (folder / "time").write_text(str(start))
+                    _act(steps, start, processes)
+                (folder / "start").touch()
+                on_start()
+            if begin is None and (begin := _time_of_fault(folder)) is not None:
+                deadline = begin + limit
+                _act(steps, begin, processes)
+                (folder / "happened").touch()
+            if begin is not None:
+                _act(steps, begin, processes)
+            for rank in awaited:
                 if rank not in ends and processes[rank].poll() is not None:
-                    ends[rank] = now
+                    ends[rank] = time.monotonic()
             time.sleep(0.05)
     finally:
         for process in processes:
@@ -86,8 +119,15 @@ def play(folder, *, workers=2, victim=1, limit=90.0, **asked):
     begin = _time_of_fault(folder)
     return {
         rank: _outcome(folder, rank, begin, ends.get(rank), processes[rank].returncode)
-        for rank in others
+        for rank in awaited
     }
+
+
+def _act(steps, begin, processes):
+    """Take the steps whose time has come."""
+    while steps and time.monotonic() >= begin + steps[0][0]:
+        _, step = steps.pop(0)
+        step(processes)
 
 
 def _time_of_fault(folder):
@@ -103,6 +143,7 @@ def _outcome(folder, rank, begin, end, code):
     return Outcome(
         error=said.get("type"),
         message=said.get("message", ""),
+        digest=said.get("digest"),
         seconds=said["time"] - begin if said and begin else None,
         seconds_to_end=end - begin if end and begin else None,
         code=code,

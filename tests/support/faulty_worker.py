@@ -5,7 +5,9 @@
 Its last line of output is JSON: what has become of it.
 """
 
+import hashlib
 import json
+import math
 import os
 import pathlib
 import signal
@@ -22,11 +24,21 @@ IS_VICTIM = RANK == ASKED["victim"]
 BATCHES, EPOCHS = 10, ASKED.get("epochs", 3)
 
 
+def wait_for(path):
+    """Wait for a file of the one who plays; not without end, as the alarm ends this process."""
+    while not path.exists():
+        time.sleep(0.01)
+
+
 def happen():
-    """The fault, and when it happened."""
+    """The fault, and when it happened; only once."""
+    if FOLDER.joinpath("time").exists():
+        return
     FOLDER.joinpath("time").write_text(str(time.monotonic()))
     fault = ASKED["fault"]
-    if fault in ("kill", "term", "stop", "interrupt"):
+    if fault == "outside":
+        wait_for(FOLDER / "happened")
+    elif fault in ("kill", "term", "stop", "interrupt"):
         number = {
             "kill": signal.SIGKILL,
             "term": signal.SIGTERM,
@@ -70,14 +82,17 @@ def main():
     import numpy as np
     import tensorflow as tf
 
+    import tf_adasum
+
+    FOLDER.joinpath(f"here-{RANK}").touch()
+    wait_for(FOLDER / "start")
+    keras.utils.set_random_seed(0)
     options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=ASKED["timeout"])
     if IS_VICTIM and ASKED["moment"] == "start":
         at_start()
     if ASKED["strategy"] == "stock":
         strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     else:
-        import tf_adasum
-
         strategy = tf_adasum.AdasumMirroredStrategy(communication_options=options)
     if IS_VICTIM and ASKED["moment"] == "build":
         happen()
@@ -89,17 +104,18 @@ def main():
             if IS_VICTIM and ASKED["moment"] == "checkpoint":
                 happen()
 
-    width = 2000 if ASKED["moment"] == "exchange" else 4
+    width = ASKED.get("width", 2000 if ASKED["moment"] == "exchange" else 4)
     with strategy.scope():
         layers = [keras.Input((4,)), keras.layers.Dense(width), SlowToSave(width)]
         model = keras.Sequential([*layers, keras.layers.Dense(1)])
         model.compile("sgd", "mse")
 
     def rows():
+        random = np.random.default_rng(RANK)
         for batch in range(BATCHES):
             if IS_VICTIM and ASKED["moment"] == "data" and batch == 5:
                 happen()
-            yield np.ones([4], np.float32), np.ones([1], np.float32)
+            yield random.uniform(0.5, 1.5, [4]).astype("float32"), np.ones([1], np.float32)
 
     class Faulty(keras.callbacks.Callback):
         is_set = False
@@ -114,6 +130,9 @@ def main():
             if IS_VICTIM and batch == 1 and ASKED["moment"] == "any" and not self.is_set:
                 self.is_set = True
                 happen_after(ASKED["after"])
+
+        def on_train_batch_end(self, batch, logs=None):
+            time.sleep(ASKED.get("seconds_per_step", 0.0))
 
         def on_epoch_end(self, epoch, logs=None):
             if IS_VICTIM and ASKED["moment"] == "epoch":
@@ -135,15 +154,20 @@ def main():
         for batch in range(BATCHES * EPOCHS):
             callbacks[0].on_train_batch_begin(batch)
             model.train_on_batch(np.ones([2, 4], np.float32), np.ones([2, 1], np.float32))
-        return
+        return None
     dataset = strategy.distribute_datasets_from_function(make_dataset)
-    if ASKED.get("call") == "working_together":
-        with strategy.working_together():
+    for number in range(ASKED.get("fits", 1)):
+        if number == 1 and IS_VICTIM and ASKED["moment"] == "between":
+            happen()
+        if ASKED.get("call") == "working_together":
+            with strategy.working_together():
+                train_without_fit(strategy, model, dataset, callbacks)
+        elif ASKED["strategy"] == "stock":  # whose `fit` fails on several workers, faults or not
             train_without_fit(strategy, model, dataset, callbacks)
-    elif ASKED["strategy"] == "stock":  # whose `fit` fails on several workers, faults or not
-        train_without_fit(strategy, model, dataset, callbacks)
-    else:
-        model.fit(dataset, steps_per_epoch=BATCHES, epochs=EPOCHS, callbacks=callbacks, verbose=0)
+        else:
+            length = {"steps_per_epoch": BATCHES, "epochs": EPOCHS}
+            model.fit(dataset, **length, callbacks=callbacks, verbose=0)
+    return hashlib.sha256(b"".join(each.tobytes() for each in model.get_weights())).hexdigest()
 
 
 def train_without_fit(strategy, model, dataset, callbacks):
@@ -172,17 +196,20 @@ def train_without_fit(strategy, model, dataset, callbacks):
             for callback in callbacks:
                 callback.on_train_batch_begin(batch)
             step(next(batches))
+            for callback in callbacks:
+                callback.on_train_batch_end(batch)
         for callback in callbacks[: 2 if RANK == 0 else 1]:
             callback.on_epoch_end(epoch, {"loss": 0.0, "val_loss": 0.0})
 
 
-def report(error):
+def report(error, digest=None):
     print(
         "\n"
         + json.dumps(
             {
                 "type": type(error).__name__ if error else None,
                 "message": str(error)[:2000] if error else "",
+                "digest": digest,
                 "time": time.monotonic(),
             }
         ),
@@ -192,11 +219,12 @@ def report(error):
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+    signal.alarm(math.ceil(ASKED["seconds"]))  # whatever becomes of those who started it
     try:
-        main()
+        digest = main()
     except BaseException as error:
         report(error)
         if ASKED.get("lingers") and IS_VICTIM:
             time.sleep(10_000)
         raise
-    report(None)
+    report(None, digest)

@@ -18,6 +18,9 @@ import pytest
 
 from support import stacks
 
+# The folders of tests with workers.
+WITH_WORKERS = ("multi_worker", "networks")
+
 # Where a test has the choice it takes one of the first, so that few worker groups have to start
 # and few replicas to be traced; on the second stack one process, if that is enough.
 PREFERRED_TOPOLOGIES = (("1x2", "2x1"), ("2x2",))
@@ -54,7 +57,7 @@ def sample(cases):
     by_chance = sorted(can_run or cases[:1], key=number_of)
     if stacks.IS_KERAS_2 and cases[0].get_closest_marker("one_stack"):
         return []
-    if stacks.IS_KERAS_2 or cases[0].path.parent.name == "multi_worker":
+    if stacks.IS_KERAS_2 or cases[0].path.parent.name in WITH_WORKERS:
         return sorted(by_chance, key=place_of_topology)[:1]
     return with_every_value(by_chance)
 

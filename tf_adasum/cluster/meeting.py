@@ -216,7 +216,10 @@ class Meeting:
         rank = theirs.rank
         if rank not in self._others:
             return
-        self.heard[rank] = theirs
+        before = self.heard.get(rank)
+        # Of two calls at the same time the one that ends last may have begun first.
+        if before is None or before.run != theirs.run or not before.has_met_all:
+            self.heard[rank] = theirs
         if runs is not None:
             runs[rank] = theirs.run
         if runs is self._reached:

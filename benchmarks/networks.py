@@ -1,0 +1,151 @@
+"""Report what workers on several hosts do when the network between them is slow, lossy or cut.
+
+    python benchmarks/networks.py [--only PATTERN] [--strategy adasum] [--at-once 4]
+
+Plays the cases of tests/support/network_cases.py, each on hosts of its own (network namespaces of
+this machine: needs root), under stock TensorFlow with a custom training loop, because its `fit`
+fails on several workers in any case, and under this package. All timeouts are the defaults.
+
+Writes the table in docs/reliability.md. What was not asked for stays as it was: all results are
+kept in benchmarks/results/networks.json.
+"""
+
+import argparse
+import json
+import multiprocessing
+import re
+import signal
+import sys
+import tempfile
+
+import exchange_extend
+import reliability
+import report
+
+sys.path[:0] = [str(report.ROOT / "tests" / "multi_worker"), str(report.ROOT / "tests")]
+
+from support import network, network_cases  # noqa: E402 - found on the path above
+
+STRATEGIES = ("adasum", "stock")
+KEPT = report.RESULTS / "networks.json"
+PAGE = report.ROOT / "docs" / "reliability.md"
+ADDRESS = re.compile(r" \((?:\[?[\w.:-]+\]?):\d+\)")
+
+# Of this process, which plays one case after the other: the lock, and pairs of case and strategy.
+_starting, _wanted = None, ()
+
+
+def end(number, frame):
+    """Clean up and end."""
+    sys.exit(128 + number)
+
+
+def with_unbroken(cases):
+    """The cases, and those that have the weights to which they have to train."""
+    return [*map(network_cases.unbroken, cases), *cases]
+
+
+def share(starting, wanted):
+    """Take part in a lock: few cases start at a time, while many wait for what happens."""
+    global _starting, _wanted
+    _starting, _wanted = starting, wanted
+    signal.signal(signal.SIGTERM, end)
+
+
+def play(number):
+    """Play one of the wanted cases; return dict from ranks to `faults.Outcome`."""
+    case, strategy = _wanted[number]
+    has_started = []
+
+    def on_start():
+        if not has_started:
+            has_started.append(True)
+            _starting.release()
+
+    _starting.acquire()
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            return network_cases.play(case, folder, strategy=strategy, on_start=on_start)
+    finally:
+        on_start()
+
+
+def cell(case, outcomes, expected):
+    """Return what the workers do, and in bold what they should not."""
+    texts = {rank: text_of(outcome, expected) for rank, outcome in outcomes.items()}
+    wrong = network_cases.complaints(case, outcomes, expected)
+    if len({re.sub(r"\d", "", text) for text in texts.values()}) == 1:
+        text = texts[max(texts)] if len(texts) == 1 else f"all: {texts[min(texts)]}"
+    else:
+        text = "; ".join(f"worker {rank}: {text}" for rank, text in texts.items())
+    return f"**Not held.** {text}" if wrong else text
+
+
+def text_of(outcome, expected):
+    seconds = network_cases.seconds_of(outcome)
+    words = ADDRESS.sub("", network_cases.last_words(outcome))
+    if outcome.digest:
+        weights = "the same weights" if outcome.digest == expected else "**other weights**"
+        return f"{weights} after {seconds:.0f} s"
+    if not words:
+        return "**nothing is said**"
+    if outcome.error:
+        words = f"`{outcome.error}`: " + reliability.short(words.partition(": ")[2], 110)
+    return f"{seconds:.0f} s: {words}"
+
+
+def table(kept):
+    """The table of all cases that have been played."""
+    rows = []
+    for case in network_cases.CASES:
+        cells = [kept.get(case.name, {}).get(strategy, {}) for strategy in ("stock", "adasum")]
+        rows.append([case.name, *(each.get("cell", "–") for each in cells)])
+    return report.table(["what happens", "stock TensorFlow", "tf_adasum"], rows)
+
+
+def write(kept):
+    names = {case.name for case in network_cases.CASES}
+    kept = {name: kept[name] for name in sorted(kept) if name in names}
+    KEPT.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
+    PAGE.write_text(exchange_extend.rewritten(PAGE.read_text(), {"networks": table(kept)}))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="pattern in the names of the cases")
+    parser.add_argument("--strategy", choices=STRATEGIES, help="only this one")
+    parser.add_argument("--at-once", type=int, default=4, help="how many cases at a time")
+    parser.add_argument("--starting", type=int, default=1, help="how many of them may start")
+    arguments = parser.parse_args()
+    if reason := network.why_not():
+        sys.exit(f"no network can be made here: {reason}")
+    strategies = [arguments.strategy] if arguments.strategy else STRATEGIES
+    cases = [case for case in network_cases.CASES if re.search(arguments.only, case.name)]
+    pairs = [(case, strategy) for strategy in strategies for case in with_unbroken(cases)]
+    wanted = list(dict.fromkeys(pairs))
+    kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    signal.signal(signal.SIGTERM, end)
+    fork = multiprocessing.get_context("fork")
+    starting = fork.Semaphore(arguments.starting)
+    # Whatever ends this block ends the pool's processes, and they what they have started.
+    with fork.Pool(arguments.at_once, share, [starting, wanted]) as pool:
+        played = {pair: pool.apply_async(play, [n]) for n, pair in enumerate(wanted)}
+        for strategy in strategies:
+            for case in cases:
+                whole = played[network_cases.unbroken(case), strategy].get()
+                digests = {outcome.digest for outcome in whole.values()}
+                expected = digests.pop() if len(digests) == 1 else None
+                outcomes = played[case, strategy].get()
+                told = {
+                    "cell": cell(case, outcomes, expected),
+                    "not held": network_cases.complaints(case, outcomes, expected),
+                    "commit": report.commit(),
+                }
+                kept.setdefault(case.name, {})[strategy] = told
+                print(strategy, case.name, told["cell"], *told["not held"], sep="\n  ", flush=True)
+                write(kept)
+    write(kept)  # what was there, where nothing has been played
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""Training on several hosts, whatever happens to the network between them."""
+
+import functools
+
+import pytest
+from support import network_cases
+from support.network_cases import CASES
+
+pytestmark = pytest.mark.one_stack
+
+BY_NAME = {case.name: case for case in CASES}
+# What is quick, the second one with timeouts that are shorter than the defaults.
+QUICK = {"20 ms delay, 1 % loss": None, "worker 1 cut off in a step": 30}
+
+
+@pytest.fixture(scope="module")
+def digest_of(tmp_path_factory):
+    """A function of an unbroken case: the digest of its weights."""
+
+    @functools.cache
+    def digest(case):
+        outcomes = network_cases.play(case, tmp_path_factory.mktemp("unbroken"))
+        (digest,) = {outcome.digest for outcome in outcomes.values()}
+        assert digest, [outcome.output for outcome in outcomes.values()]
+        return digest
+
+    return digest
+
+
+def check(case, folder, digest_of, timeout=None):
+    outcomes = network_cases.play(case, folder, timeout=timeout)
+    expected = digest_of(network_cases.unbroken(case))
+    said = [network_cases.last_words(outcome) for outcome in outcomes.values()]
+    assert not network_cases.complaints(case, outcomes, expected), said
+
+
+@pytest.mark.usefixtures("make_network")
+def test_slow_links_change_nothing_and_a_cut_is_named(tmp_path, digest_of):
+    for number, (name, timeout) in enumerate(QUICK.items()):
+        (tmp_path / str(number)).mkdir()
+        check(BY_NAME[name], tmp_path / str(number), digest_of, timeout)
+
+
+@pytest.mark.usefixtures("make_network")
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in BY_NAME if name not in QUICK])
+def test_whatever_happens_to_the_network(tmp_path, digest_of, name):
+    check(BY_NAME[name], tmp_path, digest_of)

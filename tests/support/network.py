@@ -1,0 +1,198 @@
+"""A network of several hosts on this machine, whose links can be slow, lossy or cut.
+
+    with Network(2) as network:
+        process = network.hosts[1].popen(["ping", "-c1", network.hosts[0].address])
+        network.set(0, 1, delay=0.02, loss=0.01)  # from host 0 to host 1
+        network.cut(1)
+        network.heal()
+
+Each host is a network namespace with addresses of its own, and a program of ours forwards what they
+send each other (`packet_forwarder`). Nothing has to be removed in the end: a namespace goes with
+the process that holds it, which ends with this one, however that ends. Several networks do not
+meet, although their hosts have the same addresses.
+"""
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+from support.packet_forwarder import Conditions
+
+HERE = pathlib.Path(__file__).parent
+SECONDS_FOR_A_COMMAND = 20
+SECONDS_TO_STOP = 5
+_numbers = itertools.count()  # of the networks of this process
+
+
+def why_not():
+    """Return why no network can be made here; None if it can."""
+    missing = [name for name in ("ip", "nsenter", "unshare") if not shutil.which(name)]
+    if missing:
+        return f"{', '.join(missing)}: not installed"
+    if not os.access("/dev/net/tun", os.R_OK | os.W_OK):
+        return "no /dev/net/tun that this user may open"
+    tried = subprocess.run(
+        ["unshare", "--net", "ip", "tuntap", "add", "try0", "mode", "tun"],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_FOR_A_COMMAND,
+    )
+    return f"no network namespaces: {tried.stderr.strip()}" if tried.returncode else None
+
+
+def _end(process):
+    """End a process of ours, which ends with its standard input."""
+    process.stdin.close()
+    try:
+        process.wait(SECONDS_TO_STOP)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    process.stdout.close()
+
+
+class Host:
+    """One host.
+
+    Attributes:
+        number: from 0 on.
+        address: of IPv4.
+        address6: of IPv6; None where this machine has none.
+        absent: an address of the same network that no host has.
+    """
+
+    absent = "10.77.0.99"
+
+    def __init__(self, number):
+        self.number = number
+        self.address = f"10.77.0.{number + 1}"
+        self.address6 = None
+        self._processes = []
+        # Holds the namespace until the other end of the pipe is closed.
+        self._holder = subprocess.Popen(
+            ["unshare", "--net", "sh", "-c", "ip link set lo up && echo && exec cat"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        if self._holder.stdout.readline() != b"\n":
+            self.close()
+            raise OSError(f"host {number} cannot be made: {why_not() or 'for an unknown reason'}")
+
+    def popen(self, command, **options):
+        """Start a process there; its pid is that of the command itself. `close` kills it."""
+        process = subprocess.Popen([*self._enter(), *map(str, command)], **options)
+        self._processes.append(process)
+        return process
+
+    def connect(self, device):
+        """Take a device of this machine over as the host's only one, and give it the addresses."""
+        subprocess.run(
+            ["ip", "link", "set", device, "netns", str(self._holder.pid)],
+            check=True,
+            timeout=SECONDS_FOR_A_COMMAND,
+        )
+        self._ip("link", "set", device, "name", "net0", "up")
+        self._ip("address", "add", f"{self.address}/24", "dev", "net0")
+        address6 = f"fd77::{self.number + 1}"
+        with contextlib.suppress(subprocess.CalledProcessError):
+            self._ip("-6", "address", "add", f"{address6}/64", "dev", "net0", "nodad")
+            self.address6 = address6
+
+    def close(self):
+        for process in self._processes:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        _end(self._holder)
+
+    def _enter(self):
+        return ["nsenter", f"--net=/proc/{self._holder.pid}/ns/net", "--"]
+
+    def _ip(self, *arguments):
+        command = [*self._enter(), "ip", *arguments]
+        subprocess.run(command, check=True, capture_output=True, timeout=SECONDS_FOR_A_COMMAND)
+
+
+class Network:
+    """Hosts, each linked to every other one.
+
+    Args:
+        size: the number of hosts.
+
+    Attributes:
+        hosts: list of `Host`.
+    """
+
+    def __init__(self, size):
+        self.hosts, self._forwarder = [], None
+        number = next(_numbers)
+        devices = [f"n{os.getpid()}.{number}.{host}" for host in range(size)]
+        addresses = [(f"10.77.0.{host + 1}", f"fd77::{host + 1}") for host in range(size)]
+        told = [(device, *both) for device, both in zip(devices, addresses, strict=True)]
+        try:
+            self._forwarder = subprocess.Popen(
+                [sys.executable, str(HERE / "packet_forwarder.py"), json.dumps(told)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            self._wait_for_answers(1)
+            for host, device in enumerate(devices):
+                self.hosts.append(Host(host))
+                self.hosts[-1].connect(device)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.close()
+
+    def set(self, source=None, target=None, **conditions):
+        """Change how packets travel from one host to another, from now on.
+
+        Args:
+            source: number of a host. Defaults to None: every one.
+            target: the same.
+            conditions: `Conditions`; what is left out is as on a perfect network.
+        """
+        everyone = range(len(self.hosts))
+        pairs = itertools.product(
+            everyone if source is None else [source], everyone if target is None else [target]
+        )
+        lines = [
+            json.dumps([*pair, dataclasses.asdict(Conditions(**conditions))]) for pair in pairs
+        ]
+        self._forwarder.stdin.write("\n".join(lines) + "\n")
+        self._forwarder.stdin.flush()
+        self._wait_for_answers(len(lines))
+
+    def cut(self, host):
+        """Cut a host off from all others."""
+        self.set(source=host, cut=True)
+        self.set(target=host, cut=True)
+
+    def heal(self):
+        """Make all links perfect."""
+        self.set()
+
+    def close(self):
+        """End all processes of the hosts, and the network."""
+        if self._forwarder is not None:
+            _end(self._forwarder)
+        self._forwarder = None
+        for host in self.hosts:
+            host.close()
+
+    def _wait_for_answers(self, count):
+        for _ in range(count):
+            if not self._forwarder.stdout.readline():
+                raise OSError("the program that forwards packets has ended; it has said why")

@@ -1,0 +1,290 @@
+"""What may happen to the network between workers: the rows of a table, and tests.
+
+Every case has to end in one of two ways, on every worker: it trains to the weights of an unbroken
+run, or an error that names another worker comes within a bound. The timeouts are the defaults.
+"""
+
+import dataclasses
+import functools
+import re
+import signal
+from collections.abc import Callable
+
+from support import faults
+from support.network import Network
+
+WHOLE_SILENCE = 45.0  # seconds within which an error comes: a silence of 30 s, on a busy machine
+WHOLE_START = 80.0  # the same of 60 s
+WHOLE_PATIENCE = 150.0  # the same of workers that all wait: 120 s
+WIDE = 300  # 0.4 MB of weights
+LATE = 60.0  # seconds for which an error that is late is waited for
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """Something that happens to a network, and what workers have to do.
+
+    Attributes:
+        name: a row of the table.
+        steps: pairs of seconds from the moment and what happens then.
+        moment: of training, see `faulty_worker`; "before": before the workers start.
+        victim: the worker that comes to the moment.
+        workers: how many.
+        within: seconds from the moment within which every worker has to say something.
+        trains: whether all have to train to the end; None where an error is right, too.
+        names: pattern in each error. Defaults to None: the name of another worker.
+        awaited: ranks of the workers that are to end by themselves. Defaults to None: all.
+        hosts: function of the `Network` that returns the hosts in the workers' addresses. Defaults
+            to None: those of IPv4.
+        fits: how many times the workers train.
+        width: of the model's layers: the messages of a wide one take many packets.
+        seconds_per_step: at least, so that training lasts until something is noticed.
+    """
+
+    name: str
+    steps: tuple = ()
+    moment: str = "step"
+    victim: int = 1
+    workers: int = 2
+    within: float = WHOLE_SILENCE
+    trains: bool | None = None
+    names: str | None = None
+    awaited: tuple | None = None
+    hosts: Callable | None = None
+    fits: int = 1
+    width: int = 4
+    seconds_per_step: float = 0.0
+
+
+# What happens, as functions of the network and the workers' processes.
+
+
+def between(source=None, target=None, **conditions):
+    return lambda network, processes: network.set(source, target, **conditions)
+
+
+def cut(host):
+    return lambda network, processes: network.cut(host)
+
+
+def heal(network, processes):
+    network.heal()
+
+
+def send(number, rank):
+    return lambda network, processes: processes[rank].send_signal(number)
+
+
+def cut_of(link):
+    def cut_link(network, processes):
+        one, other = link
+        network.set(one, other, cut=True)
+        network.set(other, one, cut=True)
+
+    return cut_link
+
+
+def slow(name, *, width=4, trains=True, within=240.0, **conditions):
+    """A network that is so from the start."""
+    steps = ((0, between(**conditions)),)
+    return Case(name, steps, moment="before", within=within, trains=trains, width=width)
+
+
+def healing(seconds, *, trains=None, host=1, **options):
+    name = options.pop("name", f"worker {host} cut off for {seconds} s in a step")
+    return Case(name, ((0, cut(host)), (seconds, heal)), trains=trains, **options)
+
+
+def paused(seconds, trains=None):
+    """A worker is stopped, and goes on; it may then hear that it has been lost itself."""
+    steps = ((0, send(signal.SIGSTOP, 1)), (seconds, send(signal.SIGCONT, 1)))
+    name = f"worker 1 paused for {seconds} s in a step"
+    return Case(name, steps, trains=trains, names=r"worker 1\b", within=WHOLE_SILENCE + seconds)
+
+
+def with_host(rank, host):
+    """A function of a network: the hosts' addresses, with another one for a worker."""
+
+    def hosts(network):
+        addresses = [each.address for each in network.hosts]
+        addresses[rank] = host
+        return addresses
+
+    return hosts
+
+
+def of_ipv6(network):
+    return [f"[{host.address6}]" for host in network.hosts]
+
+
+UNBROKEN = Case("nothing", within=120.0, trains=True)
+
+CASES = [
+    UNBROKEN,
+    slow("20 ms delay, 1 % loss", delay=0.01, loss=0.01),
+    slow("200 ms delay", delay=0.1),
+    slow("200 ms delay, 100 ms jitter", delay=0.1, jitter=0.05),
+    slow("5 % loss", loss=0.05),
+    slow("10 Mbit/s", rate=10e6, width=WIDE),
+    slow(
+        "no packet longer than 1280 bytes gets through, and nobody says so",
+        longest=1280,
+        width=WIDE,
+        trains=None,
+        within=WHOLE_PATIENCE,
+    ),
+    Case("IPv6", moment="before", within=120.0, trains=True, hosts=of_ipv6),
+    Case("worker 1 cut off in a step", ((0, cut(1)),)),
+    Case("worker 0 cut off in a step, three workers", ((0, cut(0)),), workers=3),
+    Case("worker 1 cut off in a checkpoint", ((0, cut(1)),), moment="checkpoint", victim=0),
+    Case("worker 1 cut off between two calls of fit", ((0, cut(1)),), moment="between", fits=2),
+    healing(5, trains=True),
+    healing(15),  # longer than TensorFlow's own connections last
+    healing(20),
+    healing(45),
+    healing(
+        15,
+        name="worker 1 cut off for 15 s between two calls of fit",
+        moment="between",
+        fits=2,
+    ),
+    Case("nothing gets from worker 1 to 0", ((0, between(1, 0, cut=True)),)),
+    Case("nothing gets from worker 0 to 1", ((0, between(0, 1, cut=True)),)),
+    Case(
+        "the link of workers 1 and 2 cut, three workers",
+        ((0, cut_of((1, 2))),),
+        workers=3,
+        names=r"worker [12] \(",
+    ),
+    Case(
+        "TensorFlow's port blocked in a step",
+        ((0, between(without_port=faults.PORT)),),
+        within=WHOLE_START,
+    ),
+    Case(
+        "all but TensorFlow's port blocked in a step, while training takes another minute",
+        ((0, between(only_port=faults.PORT)),),
+        seconds_per_step=2.5,
+        within=WHOLE_START,
+    ),
+    Case(
+        "all but TensorFlow's port blocked from the start",
+        ((0, between(only_port=faults.PORT)),),
+        moment="before",
+        within=WHOLE_START,
+    ),
+    paused(10, trains=True),
+    paused(45),
+    Case("worker 1 gets SIGKILL in a step", ((0, send(signal.SIGKILL, 1)),), awaited=(0,)),
+    Case("worker 0 gets SIGKILL in a step", ((0, send(signal.SIGKILL, 0)),), awaited=(1,)),
+    Case("worker 1 cut off from the start", ((0, cut(1)),), moment="before", within=WHOLE_START),
+    healing(
+        20, name="worker 1 cut off for the first 20 s", trains=True, moment="before", within=120.0
+    ),
+    Case(
+        "worker 1 cut off when TensorFlow starts",
+        ((0, cut(1)),),
+        moment="start",
+        within=WHOLE_START,
+    ),
+    healing(
+        15,
+        name="worker 1 cut off for 15 s when TensorFlow starts",
+        moment="start",
+        within=WHOLE_START,
+    ),
+    Case(
+        "worker 1's address is nobody's",
+        moment="before",
+        hosts=with_host(1, "10.77.0.99"),
+        within=WHOLE_START,
+    ),
+    Case(
+        "worker 1's address is a name that nobody knows",
+        moment="before",
+        hosts=with_host(1, "no-such-host.invalid"),
+        within=WHOLE_START,
+    ),
+    Case(
+        "worker 0's address is nobody's",
+        moment="before",
+        hosts=with_host(0, "10.77.0.99"),
+        within=WHOLE_START,
+    ),
+]
+
+
+def play(case, folder, *, strategy="adasum", **options):
+    """Play a case; return a dict from ranks to `faults.Outcome`.
+
+    Args:
+        case: the `Case`.
+        folder: an empty one.
+        strategy: "adasum" or "stock".
+        options: further ones of `faults.play`.
+    """
+    with Network(case.workers) as network:
+        addresses = case.hosts or (lambda network: [host.address for host in network.hosts])
+        return faults.play(
+            folder,
+            workers=case.workers,
+            victim=case.victim,
+            limit=case.within + LATE,
+            awaited=case.awaited or range(case.workers),
+            popens=[host.popen for host in network.hosts],
+            hosts=addresses(network),
+            steps=[(when, functools.partial(what, network)) for when, what in case.steps],
+            moment=case.moment,
+            strategy=strategy,
+            fits=case.fits,
+            width=case.width,
+            seconds_per_step=case.seconds_per_step,
+            **options,
+        )
+
+
+def unbroken(case):
+    """The case without what happens, to whose weights it has to train."""
+    same = {name: getattr(case, name) for name in ("workers", "fits", "width")}
+    return dataclasses.replace(UNBROKEN, **same)
+
+
+def complaints(case, outcomes, expected):
+    """Return what is not as it has to be, as texts.
+
+    Args:
+        case: the `Case`.
+        outcomes: of `play`.
+        expected: digest of the weights of an unbroken run.
+    """
+    found = []
+    for rank, outcome in outcomes.items():
+        words = last_words(outcome)
+        others = "".join(str(other) for other in range(case.workers) if other != rank)
+        names = case.names or rf"worker [{others}]\b"
+        if outcome.digest:
+            if outcome.digest != expected:
+                found.append(f"worker {rank} has other weights than without it")
+        elif not words:
+            found.append(f"worker {rank} says nothing")
+        elif case.trains:
+            found.append(f"worker {rank} does not go on")
+        elif not re.search(names, words):
+            found.append(f"worker {rank} names no other")
+        if (words or outcome.digest) and seconds_of(outcome) > case.within:
+            found.append(f"worker {rank} takes {seconds_of(outcome):.0f} s, not {case.within:.0f}")
+    if len({outcome.digest for outcome in outcomes.values()}) > 1:
+        found.append("not all workers train to the same end")
+    return found
+
+
+def last_words(outcome):
+    """Return what a worker has said why it ended; "" if it trained to the end or said nothing."""
+    guard = [line for line in outcome.output.splitlines() if "in TensorFlow's start-up" in line]
+    if outcome.error is None and guard:
+        return guard[-1]
+    return f"{outcome.error}: {outcome.message}" if outcome.error else ""
+
+
+def seconds_of(outcome):
+    return outcome.seconds if outcome.seconds is not None else outcome.seconds_to_end
