@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 import keras
 import tensorflow as tf
 
-from tf_adasum.cluster import ports, rendezvous, start_timeout
+from tf_adasum.cluster import meeting, ports, rendezvous, start_timeout
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.watch import watch
@@ -120,7 +120,7 @@ def start(
 
     if tasks is None:
         return make(), watch.NoWatch()
-    come = tensorflow_seam.may_come_from_another_worker
+    breakage = tensorflow_seam.breakage
     with _held_port(tasks):
         watching = watch.begin(tasks, terms, timeout)
         is_first = watching.is_starting
@@ -132,13 +132,13 @@ def start(
     if is_first:
         collectives = _announce(extended, watching)
         remaining = max(1.0, deadline - time.monotonic())
-        with watching.call(come), _naming_the_others(tasks, remaining):
+        with watching.call(breakage), _naming_the_others(tasks, remaining):
             collectives.meet(tensorflow_seam.first_replica(extended), _timeout(remaining))
         _leave_progress_bars_to_the_first_worker(tasks)
         return extended, watching
     # TensorFlow runs, and the others may have something else to do before: the watch bounds the
     # wait for them, as in every call.
-    with watching.call(come), _naming_the_others(tasks, watching.patience):
+    with watching.call(breakage), _naming_the_others(tasks, watching.patience):
         extended = make()
         collectives = _announce(extended, watching)
         unwatched = _timeout(None if watching.is_on else watching.patience)
@@ -168,7 +168,7 @@ def _bounded(tasks, seconds, watching) -> Iterator[None]:
     try:
         with (
             start_timeout.bounded(tasks, seconds),
-            watching.call(tensorflow_seam.may_come_from_another_worker),
+            watching.call(tensorflow_seam.breakage),
         ):
             yield
     except BaseException:
@@ -210,7 +210,7 @@ def _saying_what_to_do(tasks) -> Iterator[None]:
         user = port and ports.user_of(port)
         if not user or "Could not start gRPC server" not in str(error):
             raise
-        raise rendezvous.port_in_use(tasks, user) from error
+        raise meeting.port_in_use(tasks, user) from error
     except RuntimeError as error:
         if "at program startup" not in str(error):
             raise

@@ -26,9 +26,6 @@ from tf_adasum.workers.seeds import Seeds
 from tf_adasum.workers.sharding import Sharding
 from tf_adasum.workers.workers import Workers
 
-# Local devices from which on the autotuning of a dataset costs more than it gains.
-MANY_DEVICES = 8
-
 
 class AdasumMirroredStrategy(
     GradientAggregatingStrategy, tf.distribute.MultiWorkerMirroredStrategy
@@ -299,7 +296,7 @@ class AdasumMirroredStrategy(
 
     def watching(self) -> contextlib.AbstractContextManager[None]:
         """Return a context manager like `working_together`, for one step: it reuses no keys."""
-        return self._watch.call(tensorflow_seam.may_come_from_another_worker)
+        return self._watch.call(tensorflow_seam.breakage)
 
     def check_replicas(self, variables: Sequence[typing.Any] | None = None) -> None:
         """Check that all replicas on all workers hold the same bits of the variables they share.
@@ -373,9 +370,8 @@ class AdasumMirroredStrategy(
     ) -> tf.distribute.DistributedDataset:
         """Distribute a dataset: `tf.distribute.Strategy.experimental_distribute_dataset`.
 
-        With many local devices tf.data's autotuning of the dataset is switched off, unless its
-        options switch it on: the end of every epoch would wait for it, for up to 40 s. Parallelism
-        left to `tf.data.AUTOTUNE` keeps its initial value then.
+        tf.data's autotuning is switched off, unless the dataset's options switch it on: ends of
+        epochs would wait for it, see `tensorflow_seam.without_autotuning`.
 
         Raises:
             ValueError: on all workers, if their datasets have different numbers of batches: one
@@ -386,11 +382,9 @@ class AdasumMirroredStrategy(
         if is_dataset and tf.executing_eagerly():
             agreement.check_same_cardinality(self._workers, int(dataset.cardinality()))
             dataset = self._sharding.checked(dataset)
-        devices = len(self.extended.worker_devices)
         if is_dataset and self.num_replicas_in_sync > 1:
             dataset = batches.in_their_own_memory(dataset)
-        if devices >= MANY_DEVICES:
-            dataset = tensorflow_seam.without_autotuning(dataset)
+        dataset = tensorflow_seam.without_autotuning(dataset)
         distributed = super().experimental_distribute_dataset(dataset, options)
         self._sharding.note_length(dataset, distributed)
         return distributed
@@ -403,13 +397,18 @@ class AdasumMirroredStrategy(
         """Distribute datasets: `tf.distribute.Strategy.distribute_datasets_from_function`.
 
         The workers' datasets may have different numbers of batches: an epoch ends, on all of them
-        together, with the longest, and replicas whose data has ended go on without rows.
+        together, with the longest, and replicas whose data has ended go on without rows. tf.data's
+        autotuning is switched off as in `experimental_distribute_dataset`.
 
         Raises:
             ValueError: on all workers, if some datasets are infinite and others end.
         """
+
+        def make(context):
+            return tensorflow_seam.without_autotuning(dataset_fn(context))
+
         with tensorflow_seam.unseeded_datasets():  # each worker may shuffle as it likes
-            distributed = super().distribute_datasets_from_function(dataset_fn, options)
+            distributed = super().distribute_datasets_from_function(make, options)
         if tf.executing_eagerly():
             own = tensorflow_seam.cardinality(distributed)
             if not agreement.is_same_length(self._workers, own):

@@ -67,11 +67,33 @@ def test_an_exception_on_one_worker(tmp_path, moment, lingers):
     assert_ends(outcome, "worker 1 (", text, within=AT_ONCE + 4)
 
 
+@pytest.mark.parametrize(
+    ("victim", "fault", "call", "reason"),
+    [
+        pytest.param(0, "raise", "fit", "ArithmeticError: the fault", marks=faults_are_named),
+        pytest.param(0, "interrupt", "fit", "KeyboardInterrupt", marks=pytest.mark.slow),
+        pytest.param(0, "exit", "fit", "SystemExit", marks=pytest.mark.slow),
+        pytest.param(1, "exit", "fit", "SystemExit", marks=pytest.mark.slow),
+        pytest.param(0, "raise", "train_on_batch", "ArithmeticError", marks=pytest.mark.slow),
+        pytest.param(0, "raise", "working_together", "ArithmeticError", marks=pytest.mark.slow),
+        pytest.param(1, "raise", "working_together", "ArithmeticError", marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.one_stack
+def test_a_worker_that_fails_says_why_before_its_process_ends(
+    tmp_path, victim, fault, call, reason
+):
+    """The end of worker 0 breaks the others' collectives at once: it holds TensorFlow's service."""
+    played = faults.play(tmp_path, fault=fault, moment="step", victim=victim, call=call)
+    outcome = only(played)
+    assert_ends(outcome, f"worker {victim} (127.0.0.1:", f": {reason}", within=AT_ONCE + 4)
+
+
 @pytest.mark.slow
 @pytest.mark.one_stack
 def test_a_script_that_ends_early(tmp_path):
     outcome = only(faults.play(tmp_path, fault="exit", moment="epoch"))
-    assert_ends(outcome, "worker 1 (", "has ended, and worker 0 waits for it", within=AT_ONCE + 4)
+    assert_ends(outcome, "worker 1 (", "has ended: SystemExit", within=AT_ONCE + 4)
 
 
 @faults_are_named

@@ -7,8 +7,11 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
-from support.worker_group import free_ports, worker_environment
+from scenarios import basics
+from support.meetings import needs_ipv6
+from support.worker_group import WorkerGroup, free_ports, worker_environment
 
 START = """
 import tensorflow as tf, tf_adasum
@@ -60,7 +63,24 @@ def test_another_program_at_a_worker_s_address_is_named():
         other.bind(("127.0.0.1", ports[1]))
         other.listen()
         message, _ = start_alone(ports, 0)
-    assert re.search(f"TimeoutError.*Another program answers.*{ports[1]}", message)
+    assert re.search(f"TimeoutError.*What listens at the address of .*{ports[1]}", message)
+
+
+@needs_ipv6
+@pytest.mark.feature("workers that reach each other by IPv6")
+def test_workers_train_by_ipv6(tmp_path):
+    """They share a secret, too: one worker has it from a variable, the other one from a file."""
+    (tmp_path / "secret").write_text("s3cret\n")
+    secrets = [{"TF_ADASUM_SECRET": "s3cret"}, {"TF_ADASUM_SECRET_FILE": str(tmp_path / "secret")}]
+    group = WorkerGroup(2, 1, tmp_path, hosts=["[::1]", "[::1]"], environments=secrets)
+    try:
+        results = group.run(basics.train_on_identical_data, replicas=2, loss="mean")
+    finally:
+        group.close()
+    expected = basics.train_on_identical_data(None, replicas=1, loss="mean")
+    for actual in results:
+        for name in expected.keys() - {"loss"}:  # the sum over all rows
+            np.testing.assert_allclose(actual[name], expected[name], rtol=2e-5, atol=2e-6)
 
 
 STRATEGIES = """

@@ -44,7 +44,8 @@ def play(folder, *, workers=2, victim=1, limit=90.0, **asked):
         workers: how many.
         victim: to which the fault happens.
         limit: seconds after the fault (or the start) to wait for the others.
-        asked: `fault`, `moment`, `timeout`, `strategy`, see `faulty_worker`.
+        asked: `fault`, `moment` (with `after`, seconds, for "any"), `call` (default: `fit`),
+            `epochs`, `timeout`, `strategy`, see `faulty_worker`.
 
     Returns:
         dict from the other workers' ranks to their `Outcome`.

@@ -19,7 +19,7 @@ ASKED = json.loads(sys.argv[1])
 RANK = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
 FOLDER = pathlib.Path(ASKED["folder"])
 IS_VICTIM = RANK == ASKED["victim"]
-BATCHES, EPOCHS = 10, 3
+BATCHES, EPOCHS = 10, ASKED.get("epochs", 3)
 
 
 def happen():
@@ -37,13 +37,19 @@ def happen():
     elif fault == "raise":
         raise ArithmeticError("the fault of this worker")
     elif fault == "exit":
-        sys.exit(0)
+        sys.exit(ASKED.get("code", 0))
     elif fault == "sleep":
         time.sleep(10_000)
     elif fault == "differ":  # a collective of its own
         import tensorflow as tf
 
         tf.distribute.get_strategy().seeds.common()
+
+
+def happen_after(seconds):
+    """The fault at whatever the main thread does then; it happens once its call of C++ returns."""
+    signal.signal(signal.SIGALRM, lambda number, frame: happen())
+    signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 def at_start():
@@ -96,6 +102,8 @@ def main():
             yield np.ones([4], np.float32), np.ones([1], np.float32)
 
     class Faulty(keras.callbacks.Callback):
+        is_set = False
+
         def on_train_batch_begin(self, batch, logs=None):
             if IS_VICTIM and batch == 5:
                 if ASKED["moment"] == "step":
@@ -103,6 +111,9 @@ def main():
                         happen()
                 elif ASKED["moment"] == "exchange":
                     threading.Timer(0.2, happen).start()
+            if IS_VICTIM and batch == 1 and ASKED["moment"] == "any" and not self.is_set:
+                self.is_set = True
+                happen_after(ASKED["after"])
 
         def on_epoch_end(self, epoch, logs=None):
             if IS_VICTIM and ASKED["moment"] == "epoch":
@@ -120,8 +131,16 @@ def main():
         path = str(FOLDER / "checkpoint.weights.h5")
         callbacks.append(keras.callbacks.ModelCheckpoint(path, save_weights_only=True))
 
+    if ASKED.get("call") == "train_on_batch":
+        for batch in range(BATCHES * EPOCHS):
+            callbacks[0].on_train_batch_begin(batch)
+            model.train_on_batch(np.ones([2, 4], np.float32), np.ones([2, 1], np.float32))
+        return
     dataset = strategy.distribute_datasets_from_function(make_dataset)
-    if ASKED["strategy"] == "stock":  # whose `fit` fails on several workers, faults or not
+    if ASKED.get("call") == "working_together":
+        with strategy.working_together():
+            train_without_fit(strategy, model, dataset, callbacks)
+    elif ASKED["strategy"] == "stock":  # whose `fit` fails on several workers, faults or not
         train_without_fit(strategy, model, dataset, callbacks)
     else:
         model.fit(dataset, steps_per_epoch=BATCHES, epochs=EPOCHS, callbacks=callbacks, verbose=0)

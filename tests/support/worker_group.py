@@ -41,12 +41,22 @@ class WorkerGroup:
         strategy: "adasum" for AdasumMirroredStrategy, "stock" for TensorFlow's own.
         hosts: the address of each worker; by default one host for all.
         options: further arguments of AdasumMirroredStrategy.
+        environments: for each worker what its environment has besides; by default nothing.
 
     Attributes:
         has_ended: whether a worker has ended or hung, and with it the group.
     """
 
-    def __init__(self, workers, devices, folder, strategy="adasum", hosts=None, options=None):
+    def __init__(
+        self,
+        workers,
+        devices,
+        folder,
+        strategy="adasum",
+        hosts=None,
+        options=None,
+        environments=None,
+    ):
         self.workers, self.devices, self.folder = workers, devices, pathlib.Path(folder)
         self.replicas = workers * devices
         self.has_ended = False
@@ -56,6 +66,7 @@ class WorkerGroup:
         command = [sys.executable, str(HERE / "worker_process.py")]
         for index in range(workers):
             environment = worker_environment(ports, index, devices, hosts)
+            environment.update(environments[index] if environments else {})
             reading, writing = os.pipe()
             log = open(self.folder / f"worker{index}.log", "wb")
             with log:

@@ -222,6 +222,20 @@ def test_scalars_are_reduced_over_replicas_whatever_the_axis(axis):
     assert made.reduce("MEAN", vector, axis=0).numpy() == 2.0
 
 
+@pytest.mark.parametrize("asked_for", [None, True])
+def test_autotuning_is_off_unless_it_is_asked_for(asked_for):
+    dataset = tf.data.Dataset.range(8).batch(2)
+    if asked_for is not None:
+        options = tf.data.Options()
+        options.autotune.enabled = asked_for
+        dataset = dataset.with_options(options)
+    strategy = tf_adasum.AdasumMirroredStrategy()
+    distributed = strategy.experimental_distribute_dataset(dataset)
+    from_function = strategy.distribute_datasets_from_function(lambda context: dataset)
+    for (own,) in (distributed._cloned_datasets, from_function._datasets):
+        assert own.options().autotune.enabled is (asked_for or False)
+
+
 def test_progress_bars_stay_without_the_launcher(monkeypatch):
     called = []
     monkeypatch.setattr(

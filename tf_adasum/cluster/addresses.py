@@ -1,6 +1,19 @@
-"""Addresses of tasks: "host:port", of an IPv6 host "[host]:port". Standard library only."""
+"""Addresses of tasks, "host:port", of an IPv6 host "[host]:port", and sockets that listen there.
+
+Standard library only.
+"""
 
 from __future__ import annotations
+
+import contextlib
+import errno
+import re
+import socket
+
+_ADDRESS = re.compile(r"(?:\[(?P<bracketed>[^][]+)\]|(?P<host>[^][]+)):(?P<port>\d{1,5})", re.ASCII)
+_LOOPBACK = "127.0.0.1", "::1"
+# What a system says that has no such address, or no addresses of such a family at all.
+_NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT)
 
 
 def split(address: str) -> tuple[str, int]:
@@ -13,17 +26,65 @@ def split(address: str) -> tuple[str, int]:
         >>> split("10.0.0.1:2222"), split("[::1]:2222")
         (('10.0.0.1', 2222), ('::1', 2222))
     """
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+    found = _ADDRESS.fullmatch(address)
+    if not found or not 0 < int(found["port"]) < 65536:
         raise ValueError(f"an address must look like 'host:port'. Received: {address!r}")
-    return host.strip("[]"), int(port)
+    if found["host"] and ":" in found["host"]:
+        raise ValueError(
+            f"the address of an IPv6 host must look like '[host]:port'. Received: {address!r}"
+        )
+    return found["bracketed"] or found["host"], int(found["port"])
 
 
-def listening_host(host: str) -> str:
-    """Return the interface to listen on: all of them, unless `host` is this machine alone.
+def bound(host: str, port: int, *, reuse: bool) -> socket.socket:
+    """Return a socket bound to the interfaces at which the task with this address is reached.
 
-    Example:
-        >>> listening_host("localhost"), listening_host("10.0.0.1")
-        ('127.0.0.1', '')
+    These are all of them, by IPv6 and IPv4 as TensorFlow's server, unless the host is this machine
+    alone. "All" is what to listen on where an address is not the machine's own: behind a container
+    or a translation of addresses.
+
+    Args:
+        host: of an address; "" for all interfaces.
+        port: the port; 0 for one that the system chooses.
+        reuse: whether to set SO_REUSEADDR.
+
+    Raises:
+        OSError: if the port is in use, or this machine has no such interface.
     """
-    return "127.0.0.1" if host == "localhost" or host.startswith("127.") else ""
+    *others, last = _interfaces(host)
+    for family, interface in others:
+        try:
+            return _bound(family, interface, port, reuse)
+        except OSError as error:
+            if error.errno not in _NOT_HERE:
+                raise
+    return _bound(*last, port, reuse)
+
+
+def _interfaces(host):
+    """Return pairs of a family and an interface: the first one that this machine has will do."""
+    ipv4, ipv6 = ((socket.AF_INET, _LOOPBACK[0]), (socket.AF_INET6, _LOOPBACK[1]))
+    if host == "localhost":
+        found = []
+        with contextlib.suppress(OSError):
+            found = [each[0] for each in socket.getaddrinfo(host, None)]
+        return [ipv6] if found and socket.AF_INET not in found else [ipv4, ipv6]
+    if host.startswith("127."):
+        return [(socket.AF_INET, host)]
+    if host == ipv6[1]:
+        return [ipv6]
+    both = [(socket.AF_INET6, "")] if socket.has_dualstack_ipv6() else []
+    return [*both, (socket.AF_INET, "")]
+
+
+def _bound(family, interface, port, reuse):
+    made = socket.socket(family)
+    try:
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(interface != ""))
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(reuse))
+        made.bind((interface, port))
+    except OSError:
+        made.close()
+        raise
+    return made

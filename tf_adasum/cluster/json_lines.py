@@ -32,28 +32,35 @@ def decode(line: bytes) -> dict[str, Any] | None:
     return message if isinstance(message, dict) else None
 
 
-def receive(connection: socket.socket, seconds: float) -> dict[str, Any] | None:
+def receive(
+    connection: socket.socket, seconds: float, longest_line: int = LONGEST_LINE
+) -> dict[str, Any] | None:
     """Wait for one message on a blocking socket.
 
     Args:
-        connection: a socket whose timeout is at most `seconds`.
+        connection: a socket, whose timeout is set.
         seconds: for how long to wait, however the line trickles in.
+        longest_line: bytes; of a longer one no more is read. Defaults to `LONGEST_LINE`.
 
     Returns:
-        The message, None if the other side has sent something else or closed the connection.
+        The message, None if the other side has sent something else.
 
     Raises:
         TimeoutError: if the line does not end in time.
+        EOFError: if the other side closes the connection before it has sent anything.
     """
     line = b""
     deadline = time.monotonic() + seconds
-    while not line.endswith(b"\n") and len(line) < LONGEST_LINE:
-        if time.monotonic() > deadline:
-            raise TimeoutError
-        piece = connection.recv(1 << 16)
+    while not line.endswith(b"\n") and len(line) < longest_line:
+        connection.settimeout(max(0.001, deadline - time.monotonic()))
+        piece = connection.recv(min(longest_line, 1 << 16))
+        if not piece and not line:
+            raise EOFError
         if not piece:
             break
         line += piece
+        if time.monotonic() > deadline and not line.endswith(b"\n"):
+            raise TimeoutError
     return decode(line)
 
 

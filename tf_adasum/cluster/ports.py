@@ -11,6 +11,8 @@ import os
 import pwd
 import socket
 
+from tf_adasum.cluster import addresses
+
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 _LISTENS = "0A"  # <net/tcp_states.h>
 
@@ -30,7 +32,7 @@ def hold(port: int, *, shared: bool = False) -> socket.socket:
     Raises:
         OSError: if the port is in use.
     """
-    held = _bound(port, reuse=shared)
+    held = addresses.bound("", port, reuse=shared)
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     return held
 
@@ -39,24 +41,9 @@ def hold(port: int, *, shared: bool = False) -> socket.socket:
 def can_be_held() -> bool:
     """Whether a server may use a port that is held. Linux allows it; BSD and gVisor do not."""
     with contextlib.suppress(OSError), hold(0) as held:
-        _bound(held.getsockname()[1], reuse=True).close()
+        addresses.bound("", held.getsockname()[1], reuse=True).close()
         return True
     return False
-
-
-def _bound(port, *, reuse):
-    # As TensorFlow's server: to IPv6 and IPv4 together, if there is IPv6.
-    both = socket.has_dualstack_ipv6()
-    bound = socket.socket(socket.AF_INET6 if both else socket.AF_INET)
-    try:
-        if both:
-            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(reuse))
-        bound.bind(("", port))
-    except OSError:
-        bound.close()
-        raise
-    return bound
 
 
 def user_of(port: int) -> str | None:

@@ -99,8 +99,6 @@ def place(
         try:
             addresses.split(address)
         except ValueError as error:
-            raise ValueError(
-                f"{source} must give each task's address as 'host:port'. Received: {address!r}"
-            ) from error
+            raise ValueError(f"{source} must give each task's address: {error}") from error
     names = tuple(f"{job} {index}" for job, index in members)
     return Cluster(of_all, names, members.index((task_type, int(task_id))))

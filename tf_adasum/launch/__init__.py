@@ -16,6 +16,7 @@ import argparse
 import contextlib
 import json
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -23,6 +24,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 
+from tf_adasum.cluster import secret
 from tf_adasum.launch import noise, ports
 from tf_adasum.launch.processes import PROGRAM, run_group
 
@@ -126,7 +128,8 @@ def launch(
 
     The workers' ports lie outside of the range from which the system gives ports to others, and are
     held until all workers have ended: see `ports.held`. What uses them sets SO_REUSEADDR, as
-    TensorFlow's server does.
+    TensorFlow's server does. Workers get a random ``TF_ADASUM_SECRET`` in common, unless the
+    environment gives a secret: nobody else can take part when they meet.
 
     The first worker that fails, a signal to this process (SIGINT, SIGTERM, SIGHUP) or the timeout
     stops the job: SIGTERM to every worker's process group, then SIGKILL after `grace` seconds, or
@@ -181,9 +184,16 @@ def launch(
         with ports.held(num_workers, ports_to_try) as own:
             addresses = [f"127.0.0.1:{port}" for port in own]
             environments = worker_environments(addresses, devices_per_worker)
-            yield [{**each, "TF_ADASUM_RESTART_COUNT": str(restart)} for each in environments]
+            told = {"TF_ADASUM_RESTART_COUNT": str(restart), **_new_secret(num_workers)}
+            yield [{**each, **told} for each in environments]
 
     return run_group(command, environments_of, timeout, grace, max_restarts)
+
+
+def _new_secret(num_workers: int) -> dict[str, str]:
+    """Return a random secret for the workers, see `cluster.secret`; none if the user gave one."""
+    is_given = secret.NAME in os.environ or secret.FILE_NAME in os.environ
+    return {} if is_given or num_workers == 1 else {secret.NAME: secrets.token_hex(32)}
 
 
 def worker_environments(

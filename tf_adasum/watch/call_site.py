@@ -22,21 +22,30 @@ def of_thread(identity: int | None) -> tuple[Hashable, str]:
         A value that is the same for a thread that has not moved (and may be for one that is back at
         the same place), and "train.py:41 (main)": the innermost line that belongs neither to this
         package nor to TensorFlow or Keras; "" if there is none. The value is None for a thread
-        that is not in a call of TensorFlow's.
+        that is not in a call of TensorFlow's, which may itself wait for threads of its own.
     """
     frame = sys._current_frames().get(identity or threading.main_thread().ident)
     if frame is None:
         return None, ""
     signature = None
-    if frame.f_code.co_filename.startswith(_folders("tensorflow")):
-        signature = (id(frame), frame.f_lasti)
+    tensorflow, caller = _folders("tensorflow"), frame
+    while caller is not None and _is_in(caller, _STANDARD_LIBRARY):
+        if _is_in(caller, tensorflow):
+            break
+        caller = caller.f_back
+    if caller is not None and _is_in(caller, tensorflow):
+        signature = (id(caller), caller.f_lasti)
     not_the_users = ("<frozen", _STANDARD_LIBRARY, *_folders(*_PACKAGES))
-    while frame is not None and frame.f_code.co_filename.startswith(not_the_users):
+    while frame is not None and _is_in(frame, not_the_users):
         frame = frame.f_back
     if frame is None:
         return signature, ""
     code = frame.f_code
     return signature, f"{os.path.basename(code.co_filename)}:{frame.f_lineno} ({code.co_name})"
+
+
+def _is_in(frame, folders):
+    return frame.f_code.co_filename.startswith(folders)
 
 
 def _folders(*packages):

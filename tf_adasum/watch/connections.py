@@ -81,9 +81,9 @@ class Server:
     """
 
     def __init__(self, host: str, workers: int):
-        where = (addresses.listening_host(host), 0)
-        self._listener = socket.create_server(where, backlog=_BACKLOG)
+        self._listener = addresses.bound(host, 0, reuse=True)
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BYTES_WITHOUT_READING)
+        self._listener.listen(_BACKLOG)
         self._listener.setblocking(False)
         self._accepts_from = 0.0  # by `time.monotonic`
         self._token, self._workers = secrets.token_hex(16), workers

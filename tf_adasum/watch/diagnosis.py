@@ -25,6 +25,15 @@ GRACE = 2.0
 # The same where all wait: their statuses are not of the same moment.
 GRACE_OF_ALL = 10.0
 
+# Seconds of waiting after which a worker that cannot be connected to is named: a link that heals
+# sooner costs nothing but the wait.
+CUT = 30.0
+
+_THE_SAME_PROGRAM = (
+    "All workers have to run the same program, with the same callbacks and settings. Restart all "
+    "of them."
+)
+
 
 def what_to_do(environment: Mapping[str, str] = os.environ) -> str:
     """Return what users can do who have lost a worker: of the launcher where they use it."""
@@ -56,6 +65,8 @@ class Status:
         of_python: number of the collective that Python waits for, 0 for one in a compiled function.
         waits: for how many seconds it has been in one; 0 if it is in none.
         at: the line of the program it is at.
+        unreachable: the workers that this one could not connect to, and why, while it waits; ""
+            where it could, or has not tried.
     """
 
     state: str = "starting"
@@ -66,6 +77,7 @@ class Status:
     of_python: int = 0
     waits: float = 0.0
     at: str = ""
+    unreachable: str = ""
 
     @classmethod
     def of(cls, fields: Any) -> Status | None:
@@ -92,6 +104,43 @@ def _one_line(value):
     return "".join(each if each.isprintable() else " " for each in value[:_LONGEST_TEXT])
 
 
+@dataclasses.dataclass(frozen=True)
+class Breakage:
+    """What TensorFlow says where it has raised, perhaps because of another worker.
+
+    Attributes:
+        line: what has ended its collectives; "" where it does not speak of them.
+        workers: names of those it speaks of, such as "worker 1".
+        differ: whether workers have made different calls.
+    """
+
+    line: str = ""
+    workers: tuple[str, ...] = ()
+    differ: bool = False
+
+
+def broken(cluster: Cluster, breakage: Breakage, unreachable: str) -> str:
+    """Return why this worker cannot go on where TensorFlow is all that knows.
+
+    Args:
+        cluster: the `Cluster`.
+        breakage: what TensorFlow says.
+        unreachable: as in `Status`, of this worker.
+    """
+    if breakage.differ:
+        return f"The workers have not made the same calls: {breakage.line}. {_THE_SAME_PROGRAM}"
+    own, others = cluster.rank, range(len(cluster.names))
+    blamed = [rank for rank in others if rank != own and cluster.names[rank] in breakage.workers]
+    if len(others) == 2:
+        blamed = [1 - own]
+    if unreachable:
+        what = f"{cluster.named([own])} cannot reach {unreachable}, and TensorFlow raised"
+    else:
+        between = cluster.named(blamed) if blamed else "others"
+        what = f"the connection between {cluster.named([own])} and {between} broke"
+    return f"{what}: {breakage.line}. {WHAT_TO_DO}"
+
+
 def failure(
     cluster: Cluster, statuses: Mapping[int, Status], patience: float, is_broken: bool = False
 ) -> str | None:
@@ -110,8 +159,6 @@ def failure(
     for rank, status in others.items() if needs_others else ():
         if status.state == "lost":
             return f"{cluster.named([rank])} was lost: {status.why}. {WHAT_TO_DO}"
-        if status.state == "gave up":
-            return status.why
     if own.waits >= GRACE or is_broken:
         for rank, status in others.items():
             if status.state == "failed" and own.inside and status.call == own.call:
@@ -123,15 +170,19 @@ def failure(
                     f"{cluster.named([rank])} has ended, and {cluster.names[cluster.rank]} waits "
                     f"for it. All workers have to make the same calls. {WHAT_TO_DO}"
                 )
+    for status in others.values() if needs_others else ():
+        if status.state == "gave up":  # after the others: it may have known less
+            return status.why
     is_complete = len(statuses) == len(cluster.names)
     if is_complete and all(status.waits >= GRACE_OF_ALL for status in statuses.values()):
+        if cut := _cut(cluster, statuses):
+            return f"{cut}. {WHAT_TO_DO}" if own.waits >= min(patience, CUT) else None
         differ = len({status.of_python for status in statuses.values()}) > 1
         if differ or own.waits >= min(patience, DEADLOCK):
             places = [f"{cluster.names[r]} is at {statuses[r].at}" for r in sorted(statuses)]
             return (
                 "The workers wait for each other, because they have not made the same calls: "
-                f"{', '.join(places)}. All workers have to run the same program, with the same "
-                "callbacks and settings. Restart all of them."
+                f"{', '.join(places)}. {_THE_SAME_PROGRAM}"
             )
     if own.waits >= patience:
         return (
@@ -146,7 +197,19 @@ def failure(
 def notice(cluster: Cluster, statuses: Mapping[int, Status]) -> str:
     """Return what to tell a user who is waiting."""
     own = statuses[cluster.rank]
-    return f"waiting for {own.waits:.0f} s for {_who_is_awaited(cluster, statuses)}"
+    cut = _cut(cluster, statuses)
+    why = f" ({cut})" if cut else ""
+    return f"waiting for {own.waits:.0f} s for {_who_is_awaited(cluster, statuses)}{why}"
+
+
+def _cut(cluster, statuses):
+    """Return which workers cannot reach others, at most three; "" if none has said so."""
+    cuts = [
+        f"{cluster.named([rank])} cannot reach {status.unreachable}"
+        for rank, status in sorted(statuses.items())
+        if status.unreachable
+    ]
+    return "; ".join([*cuts[:3], "…"] if len(cuts) > 3 else cuts)
 
 
 def _who_is_awaited(cluster, statuses):

@@ -15,9 +15,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
-import itertools
 import os
-import re
 import sys
 import threading
 import time
@@ -29,7 +27,9 @@ from tf_adasum.cluster import json_lines, rendezvous
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import WorkerLostError
 from tf_adasum.watch import call_site, connections
-from tf_adasum.watch.diagnosis import Status, failure, notice
+from tf_adasum.watch.diagnosis import Breakage, Status, broken, failure, notice
+from tf_adasum.watch.reachability import Reachability
+from tf_adasum.watch.reason import reason_of
 
 SECONDS_BETWEEN_MESSAGES = 1.0
 
@@ -46,10 +46,13 @@ SHORTEST_SILENCE = 10.0
 
 SECONDS_BETWEEN_NOTICES = 30.0
 
-# Seconds for which the program has to stay in place before the counters of collectives are read.
+# Seconds for which the program has to stay in place before the counters of collectives are read;
+# none after another worker has failed or ended.
 _STILL = 2.0
 
-_LONGEST_REASON = 300
+# Seconds of waiting after which this worker tries whether it can connect to the others. They have
+# answered, or not, before a deadlock is told by `diagnosis.GRACE_OF_ALL`.
+_TRY = 3.0
 
 # States after which nothing more is expected of a worker.
 _GONE = ("lost", "ended", "gave up")
@@ -89,7 +92,8 @@ class Watch:
         self._progress, self._waits_since, self._told = None, 0.0, 0.0
         self._signature, self._still_since = None, time.monotonic()
         self._observed, self._dangling = None, 0
-        self._is_broken = False
+        self._is_broken, self._has_news = False, False
+        self._reachability = Reachability(cluster)
         self._last_round = time.monotonic()
         self._change = threading.Condition()
         self._ending = False
@@ -134,12 +138,12 @@ class Watch:
         return self._own.state == "starting"
 
     @contextlib.contextmanager
-    def call(self, comes_from_others: Callable[[BaseException], bool]) -> Iterator[None]:
+    def call(self, breakage_of: Callable[[BaseException], Breakage | None]) -> Iterator[None]:
         """Tell the others of an exception in a call that all workers make, such as `fit`.
 
         Args:
-            comes_from_others: function of an exception that says whether another worker may have
-                caused it.
+            breakage_of: function of an exception that returns what it says of the others; None if
+                they have not caused it.
 
         Raises:
             WorkerLostError: instead of an exception that comes from others.
@@ -157,11 +161,15 @@ class Watch:
         except WorkerLostError:
             raise
         except BaseException as error:
-            if comes_from_others(error):
-                if self._cause_if_known_soon():
+            breakage = breakage_of(error)
+            if breakage is not None:
+                if self._cause_if_known_soon(breakage):
                     raise WorkerLostError(self.cause) from None
+                if breakage.line:
+                    self._set_cause(broken(self._cluster, breakage, self._reachability.unreachable))
+                    raise WorkerLostError(self.cause) from error
             if self._depth == 1 and self._own.state == "running":
-                self._say(state="failed", why=_one_line(error))
+                self._say(state="failed", why=reason_of(error))
             raise
         finally:
             self._depth -= 1
@@ -173,15 +181,19 @@ class Watch:
         if self._ending:
             return
         error = getattr(sys, "last_value", None)  # of the exception that ended the script
-        why = self._own.why or (_one_line(error) if error is not None else "")
+        why = self._own.why or (reason_of(error) if error is not None else "")
         if not self.cause:
             self._say(state="ended", why=why)
         self._ending = True
         self._thread.join(5 * SECONDS_BETWEEN_MESSAGES)
 
-    def _cause_if_known_soon(self):
+    def _cause_if_known_soon(self, breakage):
         """Wait for the cause of what TensorFlow has raised, which may have been faster."""
+        if breakage.differ:
+            return self.cause
         self._is_broken = True
+        if breakage.line:
+            self._reachability.try_now_and_then()
         try:
             with self._change:
                 return self._change.wait_for(lambda: self.cause, 4 * SECONDS_BETWEEN_MESSAGES)
@@ -191,6 +203,17 @@ class Watch:
     def _say(self, **fields):
         with self._lock:
             self._own = dataclasses.replace(self._own, **fields)
+        if fields.get("state", "running") != "running":
+            self._has_news = True
+
+    def _set_cause(self, cause):
+        with self._change:
+            if self.cause is not None:
+                return
+            print(f"tf_adasum: {cause}", file=sys.stderr, flush=True)
+            self.cause = cause
+            self._change.notify_all()
+        self._say(state="gave up", why=cause)
 
     # ---- the thread ----------------------------------------------------------------------------
 
@@ -206,7 +229,7 @@ class Watch:
 
     def _round(self):
         deadline = time.monotonic() + SECONDS_BETWEEN_MESSAGES
-        while (seconds := deadline - time.monotonic()) > 0 and not self._ending:
+        while (seconds := deadline - time.monotonic()) > 0 and not (self._ending or self._has_news):
             json_lines.wait(self._channel.sockets(), min(seconds, 0.2))
             time.sleep(min(seconds, _PAUSE))
             if self._listen():
@@ -267,16 +290,24 @@ class Watch:
         if signature != self._signature:
             self._signature, self._still_since = signature, now
         progress = None
-        if signature and now - self._still_since >= _STILL and self._counters:
+        states = {status.state for status in self._statuses.values()}
+        still = 0.0 if states & {"failed", *_GONE} else _STILL
+        if signature and now - self._still_since >= still and self._counters:
             progress = self._read_counters()
         if progress != self._progress:
             self._progress, self._waits_since = progress, now
         waits = progress is not None and progress[0] - progress[1] > self._dangling
+        seconds = now - self._waits_since if waits else 0.0
+        if seconds >= _TRY:
+            self._reachability.try_now_and_then()
+        elif not self._is_broken:
+            self._reachability.forget()
         self._say(
             entered=progress[0] if waits else 0,
             of_python=progress[2] if waits else 0,
-            waits=now - self._waits_since if waits else 0.0,
+            waits=seconds,
             at=at,
+            unreachable=self._reachability.unreachable if waits else "",
         )
 
     def _read_counters(self):
@@ -286,6 +317,7 @@ class Watch:
         return sum(entered), sum(left), max(of_python)
 
     def _speak(self):
+        self._has_news = False
         own = dataclasses.asdict(self._own)
         if self._cluster.rank > 0:
             self._channel.send({"status": own})
@@ -309,11 +341,7 @@ class Watch:
         statuses[self._cluster.rank] = self._own
         cause = failure(self._cluster, statuses, self.patience, self._is_broken)
         if cause is not None:
-            print(f"tf_adasum: {cause}", file=sys.stderr, flush=True)
-            with self._change:
-                self.cause = cause
-                self._change.notify_all()
-            self._say(state="gave up", why=cause)
+            self._set_cause(cause)
             self._speak()
             if self._abort:
                 self._abort(cause)
@@ -379,19 +407,7 @@ class NoWatch:
 
     @staticmethod
     @contextlib.contextmanager
-    def call(comes_from_others: Callable[[BaseException], bool]) -> Iterator[None]:
+    def call(breakage_of: Callable[[BaseException], Breakage | None]) -> Iterator[None]:
         """Do nothing: there is nobody to tell."""
-        del comes_from_others
+        del breakage_of
         yield
-
-
-def _one_line(error):
-    """Return an exception in one line; of a `tf.errors.OpError` the one that caused it."""
-    if isinstance(error, SystemExit) and error.code in (0, None):
-        return ""
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    causes = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Interrupt)\b", line)]
-    # "Graph execution error:" stands above; what happened stands before the node where it did.
-    above_nodes = [line.strip() for line, node in itertools.pairwise(lines) if "[[{{node" in node]
-    text = causes[0] if causes else ": ".join([type(error).__name__, *(above_nodes or lines)[:1]])
-    return text if len(text) <= _LONGEST_REASON else text[:_LONGEST_REASON] + "…"

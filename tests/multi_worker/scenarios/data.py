@@ -15,6 +15,9 @@ from scenarios.keras import SeenRows, scope, worker_of
 ROWS, BATCH = 24, 8
 X = np.arange(ROWS, dtype="float32")[:, None]
 
+# Of a PyDataset: of twelve batches no order comes twice.
+SMALL_BATCH = 2
+
 # The files: as many rows in each, and very different ones.
 FILES = {"one": [24], "even": [6, 6, 6, 6], "odd": [12, 2, 10]}
 
@@ -49,10 +52,10 @@ class Batches(PyDataset):
             np.random.shuffle(self.order)
 
     def __len__(self):
-        return ROWS // BATCH
+        return ROWS // SMALL_BATCH
 
     def __getitem__(self, index):
-        rows = X[self.order[index * BATCH : (index + 1) * BATCH]]
+        rows = X[self.order[index * SMALL_BATCH : (index + 1) * SMALL_BATCH]]
         noise = self.generator.uniform(0.1, 0.4, rows.shape) if self.augmented else 0.0
         return (rows + noise).astype("float32"), rows
 

@@ -1,98 +1,19 @@
-"""The rendezvous, with threads as tasks and ports that the system gives."""
+"""The rendezvous: who meets, and what is said of those who do not."""
 
-import contextlib
-import json
+import errno
+import os
+import re
 import socket
-import sys
 import threading
 import time
-import traceback
 
-import hypothesis
-import hypothesis.strategies as st
 import pytest
-from support.fuzzing import cases
+from support.meetings import SOON, TERMS, needs_ipv6, port_of, run, tasks
 from support.worker_group import free_ports
 
-from tf_adasum.cluster import json_lines, rendezvous
+from tf_adasum.cluster import addresses, meeting, rendezvous
 from tf_adasum.cluster.rendezvous import meet
 from tf_adasum.cluster.tasks import Cluster
-
-TERMS = {"rule": "Adasum()", "devices per worker": 2}
-
-# Seconds within which tasks that are all there have met, on a machine that is busy with other
-# things: a round takes 0.1 s, a silent program holds it up for 2 s.
-SOON = 15
-
-
-def tasks(count):
-    """For each task the cluster as it sees it."""
-    addresses = tuple(f"127.0.0.1:{port}" for port in free_ports(count))
-    names = tuple(f"worker {rank}" for rank in range(count))
-    return [Cluster(addresses, names, rank) for rank in range(count)]
-
-
-def port_of(cluster):
-    return int(cluster.addresses[cluster.rank].rpartition(":")[2])
-
-
-def run(clusters, *, timeout=SOON, delays=None, terms=None, limit=2 * SOON):
-    """Lets tasks meet, a thread each; returns what each raised (None if they met), and seconds."""
-    outcomes, seconds = [None] * len(clusters), [None] * len(clusters)
-    together = threading.Barrier(len(clusters))
-
-    def take_part(place, cluster):
-        together.wait()
-        time.sleep(delays[place] if delays else 0)
-        start = time.monotonic()
-        try:
-            meet(cluster, terms[place] if terms else TERMS, timeout)
-        except Exception as error:
-            outcomes[place] = error
-        seconds[place] = time.monotonic() - start
-
-    threads = [
-        threading.Thread(target=take_part, args=task, daemon=True) for task in enumerate(clusters)
-    ]
-    for thread in threads:
-        thread.start()
-    deadline = time.monotonic() + limit
-    for thread in threads:
-        thread.join(max(0, deadline - time.monotonic()))
-    frames = sys._current_frames()
-    stacks = ["".join(traceback.format_stack(frames[t.ident])) for t in threads if t.is_alive()]
-    assert None not in seconds, f"still waiting after {limit} s:\n" + "\n".join(stacks)
-    return outcomes, seconds
-
-
-@contextlib.contextmanager
-def program_at(cluster, behave):
-    """Another program on the port of a task; `behave(connection)` serves each of its callers."""
-    done = threading.Event()
-
-    def serve(connection):
-        with connection, contextlib.suppress(OSError):
-            behave(connection, done)
-
-    def accept():
-        while not done.is_set():
-            with contextlib.suppress(TimeoutError):
-                connection, _ = listener.accept()
-                threading.Thread(target=serve, args=(connection,), daemon=True).start()
-
-    with socket.socket() as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", port_of(cluster)))
-        listener.listen()
-        listener.settimeout(0.1)
-        thread = threading.Thread(target=accept)
-        thread.start()
-        try:
-            yield
-        finally:
-            done.set()
-            thread.join()
-
 
 # ---- tasks that meet ---------------------------------------------------------------------------
 
@@ -132,6 +53,48 @@ def test_the_port_is_free_afterwards():
             listener.listen()
 
 
+@pytest.mark.parametrize("hosts", [["localhost"], ["127.0.0.1", "127.0.0.2"]])
+def test_hosts_of_ipv4(hosts):
+    assert run(tasks(2, hosts))[0] == [None, None]
+
+
+@needs_ipv6
+@pytest.mark.parametrize("hosts", [["[::1]"], ["[::1]", "127.0.0.1"]])
+def test_hosts_of_ipv6(hosts):
+    assert run(tasks(3, hosts))[0] == [None] * 3
+
+
+@needs_ipv6
+@pytest.mark.parametrize("listens", ["::1", "127.0.0.1"])
+def test_a_name_with_addresses_of_both_families(monkeypatch, listens):
+    """The task listens at one of them, which may be the second one that its name resolves to."""
+    clusters = tasks(2, ["both"])
+    resolve = socket.getaddrinfo
+
+    def both(host, *arguments, **options):
+        hosts = ["::1", "127.0.0.1"] if host == "both" else [host]
+        return [found for each in hosts for found in resolve(each, *arguments, **options)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", both)
+    bound = addresses.bound
+    monkeypatch.setattr(
+        addresses, "bound", lambda host, *rest, **more: bound(listens, *rest, **more)
+    )
+    assert run(clusters)[0] == [None, None]
+
+
+def test_a_task_that_starts_again_while_others_are_waited_for():
+    first, second, third = tasks(3)
+    outcomes = []
+    waiting = threading.Thread(target=lambda: outcomes.extend(run([first])[0]))
+    waiting.start()
+    ((gone,), _) = run([second], timeout=0.5)
+    assert isinstance(gone, TimeoutError) and third.named([2]) in str(gone)
+    assert run([second, third])[0] == [None, None]
+    waiting.join(SOON)
+    assert outcomes == [None]
+
+
 # ---- tasks that do not meet --------------------------------------------------------------------
 
 
@@ -158,6 +121,104 @@ def test_a_host_that_does_not_exist_is_named(monkeypatch):
     cluster = Cluster((*cluster.addresses, other), ("worker 0", "worker 1"), 0)
     ((outcome,), _) = run([cluster], timeout=0.3)
     assert isinstance(outcome, TimeoutError) and f"worker 1 ({other}) did not" in str(outcome)
+
+
+class ListensElsewhere(Cluster):
+    """A task whose address is wrong: it listens on another port."""
+
+    def host_and_port(self, rank):
+        if rank == self.rank:
+            return "127.0.0.1", free_ports(1)[0]
+        return super().host_and_port(rank)
+
+
+def elsewhere(cluster):
+    return ListensElsewhere(cluster.addresses, cluster.names, cluster.rank)
+
+
+def assert_both_name_the_direction(outcomes, from_, to, why):
+    for outcome in outcomes:
+        assert isinstance(outcome, TimeoutError)
+        assert re.search(rf"{from_}( \(\S+\))? cannot reach {re.escape(to)}: {why}\.", str(outcome))
+        assert "not all workers have reached each other" in str(outcome)
+        assert "did not start" not in str(outcome) and "Another program" not in str(outcome)
+
+
+@pytest.mark.parametrize("unreachable", [0, 1])
+def test_one_direction_is_no_meeting(unreachable):
+    clusters = tasks(2)
+    to = clusters[0].named([unreachable])
+    clusters[unreachable] = elsewhere(clusters[unreachable])
+    outcomes, seconds = run(clusters, timeout=1.5)
+    why = os.strerror(errno.ECONNREFUSED)
+    assert_both_name_the_direction(outcomes, f"worker {1 - unreachable}", to, why)
+    assert max(seconds) < 8
+
+
+def test_a_name_that_does_not_resolve_is_no_meeting(monkeypatch):
+    resolve = socket.getaddrinfo
+
+    def unknown(host, *arguments, **options):
+        if host == "nowhere":
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return resolve(host, *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    clusters = tasks(2, ["127.0.0.1", "nowhere"])
+    outcomes, _ = run(clusters, timeout=1.5)
+    to, why = clusters[0].named([1]), "Name or service not known"
+    assert_both_name_the_direction(outcomes, "worker 0", to, why)
+
+
+def test_a_third_task_waits_for_a_pair_that_does_not_meet(monkeypatch):
+    clusters = tasks(3)
+    out_of_reach = clusters[2].host_and_port(2)
+    connect = socket.create_connection
+
+    def from_second(where, *arguments, **options):
+        if where == out_of_reach and threading.current_thread().name == "of the second":
+            raise OSError(errno.EHOSTUNREACH, os.strerror(errno.EHOSTUNREACH))
+        return connect(where, *arguments, **options)
+
+    call = meeting.Meeting._call
+
+    def named(self, *arguments):
+        if self._own.rank == 1:
+            threading.current_thread().name = "of the second"
+        call(self, *arguments)
+
+    monkeypatch.setattr(socket, "create_connection", from_second)
+    monkeypatch.setattr(meeting.Meeting, "_call", named)
+    outcomes, seconds = run(clusters, timeout=2)
+    to, why = clusters[0].named([2]), os.strerror(errno.EHOSTUNREACH)
+    assert_both_name_the_direction(outcomes, "worker 1", to, why)
+    assert min(seconds) >= 2
+
+
+def test_a_time_out_is_no_answer(monkeypatch):
+    def no_answer(where, timeout):
+        time.sleep(min(timeout, 0.1))
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr(socket, "create_connection", no_answer)
+    first, second = tasks(2)
+    ((outcome,), _) = run([first], timeout=0.5)
+    assert f"cannot reach {second.named([1])}: {os.strerror(errno.ETIMEDOUT)}." in str(outcome)
+    assert "Another program" not in str(outcome) and "answer" not in str(outcome)
+
+
+def test_two_tasks_with_one_index():
+    first, second = tasks(2)
+
+    class First(Cluster):
+        def host_and_port(self, rank):
+            return second.host_and_port(1)
+
+    outcomes, _ = run([first, First(first.addresses, first.names, 0)], timeout=1)
+    assert f"cannot reach {second.named([1])}: it is worker 0 that answers there" in str(
+        outcomes[0]
+    )
+    assert f"{second.named([1])}: it is this task itself that answers there" in str(outcomes[1])
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", ""])
@@ -219,191 +280,6 @@ def test_three_tasks_of_which_one_has_different_terms(odd_one, late):
     for outcome in outcomes:
         assert "with the same rule" in str(outcome)
         assert f"Sum() on worker {odd_one}" in str(outcome)
-
-
-# ---- other programs ----------------------------------------------------------------------------
-
-
-def stays_silent(connection, done):
-    done.wait()
-
-
-def closes(connection, done):
-    pass
-
-
-def reads_and_closes(connection, done):
-    connection.recv(1 << 16)
-
-
-def sends(content):
-    def behave(connection, done):
-        connection.recv(1 << 16)
-        connection.sendall(content)
-
-    return behave
-
-
-def echoes(connection, done):
-    connection.sendall(connection.recv(1 << 16))
-
-
-def drips(connection, done):
-    while not done.wait(0.3):
-        connection.sendall(b" ")
-
-
-def never_ends(connection, done):
-    while not done.is_set():
-        connection.sendall(b"x" * 65536)
-
-
-PROGRAMS = {
-    "silent": stays_silent,
-    "closes": closes,
-    "reads and closes": reads_and_closes,
-    "HTTP": sends(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"),
-    "binary": sends(bytes(range(256)) * 4 + b"\n"),
-    "NUL and newline": sends(b"\0\n"),
-    "a huge line": sends(b"7" * (1 << 20)),
-    "a huge line with an end": sends(b'"' + b"7" * (1 << 20) + b'"\n'),
-    "other JSON": sends(b"[1, 2]\n"),
-    "deep JSON": sends(b"[" * 60_000 + b"\n"),
-    "rank out of range": sends(b'{"rank": 7, "terms": {}}\n'),
-    "rank of another type": sends(b'{"rank": {"a": []}, "terms": {}}\n'),
-    "terms of another type": sends(b'{"rank": 1, "terms": 3}\n'),
-    "echo": echoes,
-    "drip": drips,
-    "endless": never_ends,
-}
-ENDS_EARLY = {"closes", "reads and closes", "a huge line", "a huge line with an end", "endless"}
-
-
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_another_program_at_a_peers_port(program):
-    first, second = tasks(2)
-    with program_at(second, PROGRAMS[program]):
-        ((outcome,), (waited,)) = run([first], timeout=0.2, limit=5)
-    assert isinstance(outcome, TimeoutError)
-    assert f"{second.named([1])} did not start" in str(outcome)
-    assert waited < 4, "0.2 s, and 2 s for an answer"
-    # A connection that is closed with something unread is reset: no telling who was there.
-    if program not in ENDS_EARLY:
-        assert f"Another program answers at the address of {second.named([1])}" in str(outcome)
-
-
-@pytest.mark.parametrize("program", ["HTTP", "silent"])
-def test_a_task_that_comes_after_another_program(program):
-    first, second = tasks(2)
-    outcomes = []
-    waiting = threading.Thread(target=lambda: outcomes.extend(run([first])[0]))
-    with program_at(second, PROGRAMS[program]):
-        waiting.start()
-        time.sleep(0.2)
-    assert run([second])[0] == [None]
-    waiting.join(SOON)
-    assert outcomes == [None]
-
-
-# ---- other callers -----------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def callers_of(clusters, behave, count=1):
-    """Programs that call on the tasks as soon as these listen."""
-    done = threading.Event()
-
-    def call(cluster):
-        while not done.is_set():
-            with (
-                contextlib.suppress(OSError),
-                socket.create_connection(("127.0.0.1", port_of(cluster)), timeout=1) as connection,
-            ):
-                return behave(connection, done)
-            time.sleep(0.001)  # before the tasks call on each other a second time
-
-    threads = [threading.Thread(target=call, args=(c,)) for c in clusters for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        for thread in threads:
-            thread.join()
-
-
-CALLERS = {
-    "silent": stays_silent,
-    "closes": closes,
-    "HTTP": lambda connection, done: connection.sendall(b"GET / HTTP/1.1\r\n\r\n"),
-    "huge": lambda connection, done: connection.sendall(b"7" * (1 << 20)),
-    "deep JSON": lambda connection, done: connection.sendall(b"[" * 60_000 + b"\n"),
-    "drip": drips,
-}
-
-
-@pytest.mark.parametrize("caller", CALLERS)
-def test_a_caller_that_is_no_task_does_not_block_the_others(caller):
-    clusters = tasks(3)
-    with callers_of(clusters, CALLERS[caller]):
-        # Late, so that the caller comes first at the tasks that are there.
-        outcomes, seconds = run(clusters, delays=[0, 0, 0.2], timeout=5, limit=7)
-    assert outcomes == [None] * 3
-    assert max(seconds) < 5
-
-
-def test_several_silent_callers_at_once():
-    clusters = tasks(2)
-    with callers_of(clusters, stays_silent, count=4):
-        outcomes, _ = run(clusters, delays=[0, 0.2], timeout=5, limit=7)
-    assert outcomes == [None] * 2
-
-
-# ---- garbage -------------------------------------------------------------------------------------
-
-GARBAGE = st.one_of(
-    st.binary(max_size=40),
-    st.sampled_from([b"[" * 70_000, b"1" * 70_000, b"\xff\xfe", b"{}", b"null", b"\n", b""]),
-    st.recursive(
-        st.one_of(st.none(), st.booleans(), st.integers(-3, 3), st.floats(), st.text(max_size=5)),
-        lambda inner: st.one_of(
-            st.lists(inner, max_size=3),
-            st.dictionaries(st.sampled_from(["rank", "terms", "rule", ""]), inner, max_size=3),
-        ),
-        max_leaves=8,
-    ).map(lambda message: json.dumps(message).encode()),
-)
-
-
-@cases(200)
-@hypothesis.given(line=GARBAGE, ends=st.booleans())
-def test_garbage_is_no_introduction_or_one_of_json(line, ends):
-    """Whatever a program sends: no other exception than in time, and no rank that is none."""
-    mine, theirs = socket.socketpair()
-    cluster = Cluster(("a:1", "b:2", "c:3"), ("worker 0", "worker 1", "worker 2"), 1)
-    met = object.__new__(rendezvous._Introductions)  # without its port
-    met._cluster, met._terms_of, met.offers = cluster, {}, {}
-    met._introduction = {"rank": 1, "terms": TERMS}
-    with mine, theirs:
-        sending = threading.Thread(target=lambda: (theirs.sendall(line), theirs.close()))
-        line = line + b"\n" if ends else line
-        sending.start()
-        mine.settimeout(SOON)
-        introduction = json_lines.receive(mine, SOON)
-        while mine.recv(1 << 16):  # what is behind the longest line, so that all can be sent
-            pass
-        sending.join()
-    assert introduction is None or isinstance(introduction, dict)
-    rank = met._remember(introduction)
-    assert rank in (None, 0, 2)
-    assert met.missing() == [other for other in (0, 2) if other != rank]
-    if rank is None:
-        met.check_terms()
-        return
-    assert isinstance(introduction["terms"], dict)
-    with contextlib.suppress(ValueError):
-        met.check_terms()
 
 
 # ---- the server that takes a port over ----------------------------------------------------------

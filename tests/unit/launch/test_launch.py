@@ -115,6 +115,33 @@ def test_each_worker_gets_its_task_and_the_arguments_untouched(script):
     assert all(address.startswith("127.0.0.1:") for address in addresses)
 
 
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("TF_ADASUM_SECRET", None),
+        ("TF_ADASUM_SECRET", "of the user"),
+        ("TF_ADASUM_SECRET_FILE", "of/the/user"),
+    ],
+)
+def test_the_workers_have_a_secret_in_common(script, name, given):
+    names = ["TF_ADASUM_SECRET", "TF_ADASUM_SECRET_FILE"]
+    path = script(
+        f"print(json.dumps([os.environ.get(name) for name in {names}]))\n"
+        "sys.exit(0 if os.environ['TF_ADASUM_RESTART_COUNT'] == '1' else 3)\n"
+    )
+    environment = {key: value for key, value in os.environ.items() if key not in names}
+    if given:
+        environment[name] = given
+    result = run("-n", 2, "--max-restarts", 1, path, env=environment)
+    assert result.returncode == 0, result.stderr
+    told = [json.loads(line.partition("] ")[2]) for line in result.stdout.splitlines()]
+    if given:
+        assert all(each == [given if name == other else None for other in names] for each in told)
+        return
+    assert all(len(value) == 64 and file is None for value, file in told)
+    assert 1 <= len({value for value, _ in told}) <= 2, "one for each start"
+
+
 def test_one_worker_has_no_cluster_and_no_prefix(script):
     path = script("print(os.environ.get('TF_CONFIG'), sys.stdin.read())")
     environment = {**os.environ, "TF_CONFIG": '{"cluster": {}}'}

@@ -64,6 +64,25 @@ def test_frames_of_a_package_are_passed_over(package):
     assert (signature is not None) == (package == "tensorflow")
 
 
+@pytest.mark.parametrize("package", ["tensorflow", "keras"])
+def test_a_package_that_waits_for_a_thread(package):
+    """As TensorFlow does for eager reductions, in a pool of threads."""
+    path = os.path.join(os.path.dirname(PACKAGES[package].__file__), "somewhere", "inside.py")
+    names, done = {}, threading.Event()
+    exec(compile("def wait(done):\n    done.wait()\n", path, "exec"), names)
+    thread = threading.Thread(target=names["wait"], args=[done])
+    thread.start()
+    while not done._cond._waiters:
+        pass
+    try:
+        signatures = {call_site.of_thread(thread.ident)[0] for _ in range(3)}
+    finally:
+        done.set()
+        thread.join()
+    assert len(signatures) == 1
+    assert (None not in signatures) == (package == "tensorflow")
+
+
 def test_packages_that_are_not_imported(monkeypatch):
     for package in ("tensorflow", "wrapt"):
         monkeypatch.delitem(sys.modules, package, raising=False)

@@ -8,7 +8,17 @@ import hypothesis.strategies as st
 import pytest
 
 from tf_adasum.cluster.tasks import Cluster
-from tf_adasum.watch.diagnosis import GRACE, GRACE_OF_ALL, Status, failure, notice, what_to_do
+from tf_adasum.watch.diagnosis import (
+    CUT,
+    GRACE,
+    GRACE_OF_ALL,
+    Breakage,
+    Status,
+    broken,
+    failure,
+    notice,
+    what_to_do,
+)
 
 CLUSTER = Cluster(("a:1", "b:2", "c:3"), ("chief 0", "worker 0", "worker 1"), 1)
 PATIENCE = 100.0
@@ -63,6 +73,43 @@ def test_an_end_matters_at_once_where_a_collective_has_raised():
     cause = judged(INSIDE, is_broken=True, _2=ended)
     assert cause.startswith("worker 1 (c:3) has ended, and worker 0 waits for it.")
     assert judged(INSIDE, is_broken=True, _2=INSIDE) is None, "nobody is to blame yet"
+
+
+def test_a_failure_is_named_where_a_collective_has_raised():
+    failed = Status("failed", "ValueError: no", call=3)
+    gave_up = Status("gave up", "the connection broke")
+    assert judged(INSIDE, _0=gave_up, _2=failed) == "the connection broke"
+    cause = judged(INSIDE, is_broken=True, _0=gave_up, _2=failed)
+    assert cause.startswith("worker 1 (c:3) failed: ValueError: no."), "it knows more"
+
+
+def test_a_link_that_is_cut():
+    waiting = dataclasses.replace(WAITING, waits=CUT)
+    cut = dataclasses.replace(waiting, unreachable="worker 1 (c:3): no answer")
+    cause = judged(waiting, _0=cut, _2=waiting)
+    assert cause.startswith("chief 0 (a:1) cannot reach worker 1 (c:3): no answer. Restart all")
+    in_python = dataclasses.replace(cut, of_python=4)
+    short = dataclasses.replace(waiting, waits=GRACE_OF_ALL)
+    assert judged(short, _0=in_python, _2=waiting) is None, "it may heal"
+    assert judged(waiting, _0=cut, _2=Status("running")) is None, "it may be busy"
+    said = notice(CLUSTER, {0: cut, 1: waiting, 2: waiting})
+    assert said.endswith("(chief 0 (a:1) cannot reach worker 1 (c:3): no answer)")
+
+
+def test_what_tensorflow_alone_knows():
+    reset = Breakage("Connection reset by peer", ("worker 1", "worker 0"))
+    assert broken(CLUSTER, reset, "").startswith(
+        "the connection between worker 0 (b:2) and worker 1 (c:3) broke: Connection reset by peer. "
+        "Restart all"
+    )
+    assert "between worker 0 (b:2) and others broke" in broken(CLUSTER, Breakage("no"), "")
+    assert "worker 0 (b:2) cannot reach chief 0 (a:1): no answer" in broken(
+        CLUSTER, reset, "chief 0 (a:1): no answer"
+    )
+    two = Cluster(("a:1", "b:2"), ("worker 0", "worker 1"), 1)
+    assert "between worker 1 (b:2) and worker 0 (a:1) broke" in broken(two, Breakage("no"), "")
+    differ = broken(CLUSTER, Breakage("expected type 0", differ=True), "")
+    assert differ.startswith("The workers have not made the same calls: expected type 0. All")
 
 
 def test_patience_ends():

@@ -18,7 +18,8 @@ import pytest
 from tf_adasum.cluster import json_lines, start_timeout
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import WorkerLostError
-from tf_adasum.watch import call_site, connections, watch
+from tf_adasum.watch import call_site, connections, reachability, watch
+from tf_adasum.watch.diagnosis import Breakage
 
 SOON = 20.0  # seconds, on a busy machine
 
@@ -132,8 +133,8 @@ def test_one_that_was_stopped_itself_does_not_blame_the_others(workers, monkeypa
     assert server.cause is None
 
 
-def raising(one, error, comes_from_others=lambda error: False):
-    with pytest.raises(type(error)), one.call(comes_from_others):
+def raising(one, error, breakage=None):
+    with pytest.raises(type(error)), one.call(lambda error: breakage):
         raise error
 
 
@@ -144,7 +145,7 @@ def test_the_exception_of_another_worker_ends_the_wait(workers, monkeypatch):
     up(watches[:1], counters=lambda: (1, 0, 0))  # in a collective
     monkeypatch.setattr(call_site, "of_thread", lambda _: (1, "train.py:4 (main)"))
     with pytest.raises(WorkerLostError, match=r"worker 1 .* failed: ValueError: no rows"):
-        with watches[0].call(lambda error: True):
+        with watches[0].call(lambda error: Breakage()):
             raising(watches[1], ValueError("no rows"))
             eventually(lambda: watches[0].aborted)
             raise OSError("what TensorFlow raises then")
@@ -157,7 +158,49 @@ def test_an_exception_on_all_workers_is_just_that(workers):
         raising(one, ValueError("the same"))
     time.sleep(0.5)
     assert [one.cause for one in watches] == [None, None]
-    raising(watches[0], OSError("of nobody"), comes_from_others=lambda error: True)
+    raising(watches[0], OSError("of nobody"), breakage=Breakage())
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2])
+@pytest.mark.parametrize("error", [ValueError("no rows"), SystemExit(0), KeyboardInterrupt()])
+def test_what_tensorflow_raises_meanwhile_is_the_failure_of_another(workers, failing, error):
+    watches = workers(3)
+    up(watches)
+    eventually(lambda: len(watches[0]._statuses) == 2)
+    with pytest.raises(type(error)), watches[failing].call(lambda error: None):
+        raise error
+    watches[failing].stop()
+    for rank, one in enumerate(watches):
+        if rank != failing:
+            with pytest.raises(WorkerLostError, match=f"worker {failing} .*{type(error).__name__}"):
+                with one.call(lambda error: Breakage("Socket closed")):
+                    raise OSError("what TensorFlow raises")
+
+
+def test_what_nobody_knows_the_cause_of_is_told_as_tensorflow_does(workers, monkeypatch):
+    monkeypatch.setattr(reachability, "SECONDS_TO_CONNECT", 0.1)
+    watches = workers(2)
+    up(watches)
+    said = (
+        "worker 0 .* cannot reach worker 1 .*: Connection refused, and .*: Socket closed. Restart"
+    )
+    with pytest.raises(WorkerLostError, match=said):
+        with watches[0].call(lambda error: Breakage("Socket closed")):
+            raise OSError("what TensorFlow raises")
+    watches[1]._say(inside=1)
+    eventually(lambda: watches[1].aborted)
+    assert watches[1].cause == watches[0].cause, "it could not go on either"
+
+
+def test_a_connection_is_tried_while_all_wait(workers, monkeypatch):
+    monkeypatch.setattr(watch, "_TRY", 0.1)
+    monkeypatch.setattr("tf_adasum.watch.diagnosis.GRACE_OF_ALL", 0.3)
+    monkeypatch.setattr("tf_adasum.watch.diagnosis.CUT", 1.0)
+    monkeypatch.setattr(call_site, "of_thread", lambda _: (1, "train.py:4 (main)"))
+    watches = workers(2)
+    up(watches, counters=lambda: (1, 0, 0))
+    eventually(lambda: all(one.aborted for one in watches))
+    assert "worker 0 (127.0.0.1:1) cannot reach worker 1 (127.0.0.1:2): " in watches[0].cause
 
 
 def test_who_does_not_come_is_named(workers, monkeypatch):
@@ -293,16 +336,6 @@ def test_a_worker_speaks_for_itself_alone(workers):
     watches[0]._say(inside=1)
     time.sleep(0.3)
     assert watches[0]._statuses[2].state == "running" and watches[0].cause is None
-
-
-def test_one_line_of_an_exception():
-    graph = "Graph execution error:\n\nDetected at node PyFunc\nKeyError: 'a'\nTraceback\n"
-    assert watch._one_line(RuntimeError(graph)) == "KeyError: 'a'"
-    assert watch._one_line(ValueError("a\nb")) == "ValueError: a"
-    assert watch._one_line(KeyboardInterrupt()) == "KeyboardInterrupt"
-    assert watch._one_line(SystemExit(0)) == ""
-    assert watch._one_line(SystemExit("no")) == "SystemExit: no"
-    assert len(watch._one_line(ValueError("x" * 10**6))) < 400
 
 
 GUARDED = """

@@ -5,6 +5,7 @@ and docs/hooks.md is made of that list. What the rest of the package asks of Ten
 imported here.
 """
 
+from tf_adasum.seams.tensorflow.broken_collectives import breakage
 from tf_adasum.seams.tensorflow.cross_device_ops import (
     GradientCrossDeviceOps,
     GradientReduction,
@@ -35,7 +36,6 @@ from tf_adasum.seams.tensorflow.runtime import (
     counted_alone,
     global_seed,
     is_tf_function,
-    may_come_from_another_worker,
     of_function,
     seeded,
     seeding,
@@ -49,6 +49,7 @@ __all__ = [
     "GradientReduction",
     "Pipeline",
     "abort_collectives",
+    "breakage",
     "cardinality",
     "compiles_with_xla",
     "counted_alone",
@@ -59,7 +60,6 @@ __all__ = [
     "hooks",
     "is_tf_function",
     "making_own_variables",
-    "may_come_from_another_worker",
     "of_function",
     "pipeline_of",
     "reading_alone",

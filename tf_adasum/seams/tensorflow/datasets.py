@@ -13,15 +13,19 @@ def create_device_dataset(original, *args, **kwargs):
     """Switch tf.data's autotuning off in the datasets that feed one device each.
 
     A strategy hands every local device its batches through a dataset of its own, which has nothing
-    to tune. Its autotuning thread sleeps for a period that doubles up to a minute, and the end of
-    every epoch waits for it: stalls of many seconds with many local devices. These datasets cannot
-    be reached from outside.
+    to tune, and cannot be reached from outside. Ends of epochs would wait for their tuning.
     """
     return without_autotuning(original(*args, **kwargs))
 
 
 def without_autotuning(dataset: Any) -> Any:
-    """Return a `tf.data.Dataset` that tf.data does not autotune, unless its options say so."""
+    """Return a `tf.data.Dataset` that tf.data does not autotune, unless its options say so.
+
+    Its tuning thread sleeps for a period that doubles up to a minute. The end of an iterator wakes
+    it before it is marked as cancelled, so that the thread may go to sleep again, and the end of
+    the epoch waits for it: of N workers all for the unluckiest (`benchmarks/epoch_ends.py`). What
+    is left to `tf.data.AUTOTUNE` keeps the parallelism it begins with, that of the machine's cores.
+    """
     if not isinstance(dataset, tf.data.Dataset) or dataset.options().autotune.enabled is not None:
         return dataset
     options = tf.data.Options()

@@ -1,4 +1,4 @@
-"""TensorFlow's runtime: XLA, errors of other workers, functions, and the global seed."""
+"""TensorFlow's runtime: XLA, the end of collectives, functions, and the global seed."""
 
 import contextlib
 import functools
@@ -35,19 +35,6 @@ def compiles_with_xla() -> bool:
 def abort_collectives(message: str) -> None:
     """End all collectives of this process, now and later, with `tf.errors.UnavailableError`."""
     context.context().abort_collective_ops(tf.errors.UNAVAILABLE, message)
-
-
-def may_come_from_another_worker(error: BaseException) -> bool:
-    """Whether an exception may be the consequence of what happened on another worker."""
-    of_a_connection = (
-        tf.errors.UnavailableError,
-        tf.errors.AbortedError,
-        tf.errors.CancelledError,
-        tf.errors.DeadlineExceededError,
-    )
-    return isinstance(error, of_a_connection) or (
-        isinstance(error, tf.errors.OpError) and "DerivedStatus" in str(error)
-    )
 
 
 def is_tf_function(function: object) -> bool:

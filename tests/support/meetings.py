@@ -1,0 +1,136 @@
+"""Tasks that meet, as threads at ports that the system gives, and programs that are no tasks."""
+
+import contextlib
+import itertools
+import socket
+import sys
+import threading
+import time
+import traceback
+
+import pytest
+
+from support.worker_group import free_ports
+from tf_adasum.cluster.rendezvous import meet
+from tf_adasum.cluster.tasks import Cluster
+
+TERMS = {"rule": "Adasum()", "devices per worker": 2}
+
+# Seconds within which tasks that are all there have met, on a machine that is busy with other
+# things: a round takes 0.1 s, a silent program holds it up for 2 s.
+SOON = 15
+
+
+def tasks(count, hosts=("127.0.0.1",)):
+    """For each task the cluster as it sees it."""
+    ports = zip(itertools.cycle(hosts), free_ports(count), strict=False)
+    addresses = tuple(f"{host}:{port}" for host, port in ports)
+    names = tuple(f"worker {rank}" for rank in range(count))
+    return [Cluster(addresses, names, rank) for rank in range(count)]
+
+
+def has_ipv6():
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="this system has no IPv6")
+
+
+def port_of(cluster):
+    return int(cluster.addresses[cluster.rank].rpartition(":")[2])
+
+
+def run(clusters, *, timeout=SOON, delays=None, terms=None, environments=None, limit=2 * SOON):
+    """Lets tasks meet, a thread each; returns what each raised (None if they met), and seconds."""
+    outcomes, seconds = [None] * len(clusters), [None] * len(clusters)
+    together = threading.Barrier(len(clusters))
+
+    def take_part(place, cluster):
+        together.wait()
+        time.sleep(delays[place] if delays else 0)
+        start = time.monotonic()
+        try:
+            offers = meet(
+                cluster,
+                terms[place] if terms else TERMS,
+                timeout,
+                {"of": cluster.rank},
+                environments[place] if environments else {},
+            )
+            others = set(range(len(cluster.addresses))) - {cluster.rank}
+            assert offers == {rank: {"of": rank} for rank in others}
+        except Exception as error:
+            outcomes[place] = error
+        seconds[place] = time.monotonic() - start
+
+    threads = [
+        threading.Thread(target=take_part, args=task, daemon=True) for task in enumerate(clusters)
+    ]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + limit
+    for thread in threads:
+        thread.join(max(0, deadline - time.monotonic()))
+    frames = sys._current_frames()
+    stacks = ["".join(traceback.format_stack(frames[t.ident])) for t in threads if t.is_alive()]
+    assert None not in seconds, f"still waiting after {limit} s:\n" + "\n".join(stacks)
+    return outcomes, seconds
+
+
+@contextlib.contextmanager
+def program_at(cluster, behave):
+    """Another program on the port of a task; `behave(connection)` serves each of its callers."""
+    done = threading.Event()
+
+    def serve(connection):
+        with connection, contextlib.suppress(OSError):
+            behave(connection, done)
+
+    def accept():
+        while not done.is_set():
+            with contextlib.suppress(TimeoutError):
+                connection, _ = listener.accept()
+                threading.Thread(target=serve, args=(connection,), daemon=True).start()
+
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port_of(cluster)))
+        listener.listen()
+        listener.settimeout(0.1)
+        thread = threading.Thread(target=accept)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+
+@contextlib.contextmanager
+def callers_of(clusters, behave, count=1):
+    """Programs that call on the tasks as soon as these listen."""
+    done = threading.Event()
+
+    def call(cluster):
+        while not done.is_set():
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection(("127.0.0.1", port_of(cluster)), timeout=1) as connection,
+            ):
+                return behave(connection, done)
+            time.sleep(0.001)  # before the tasks call on each other a second time
+
+    threads = [threading.Thread(target=call, args=(c,)) for c in clusters for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()

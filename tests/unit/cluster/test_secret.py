@@ -1,0 +1,62 @@
+"""Where the secret comes from, and what proves that somebody knows it."""
+
+import hashlib
+import json
+
+import pytest
+
+from tf_adasum.cluster import secret
+
+
+def hmac_sha256(key, message):
+    """RFC 2104, for a key of at most 64 bytes."""
+    inner, outer = (bytes(byte ^ pad for byte in key.ljust(64, b"\0")) for pad in (0x36, 0x5C))
+    return hashlib.sha256(outer + hashlib.sha256(inner + message).digest()).hexdigest()
+
+
+def test_a_proof_is_an_hmac():
+    vector = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843"  # RFC 4231, case 2
+    assert hmac_sha256(b"Jefe", b"what do ya want for nothing?") == vector
+    known = secret.Secret(b"Jefe")
+    message = ["greeting", 0, 1, "a", "b"]
+    assert known.proof(*message) == hmac_sha256(b"Jefe", json.dumps(message).encode())
+    assert known.proves(known.proof(*message), *message)
+    for wrong in (known.proof("greeting", 1, 0, "a", "b"), "", None, 3, "ü", ["a"]):
+        assert not known.proves(wrong, *message)
+    assert not secret.Secret(b"Jeff").proves(known.proof(*message), *message)
+    assert not secret.Secret().proves(known.proof(*message), *message)
+
+
+def test_the_secret_is_not_shown():
+    assert "Jefe" not in repr(secret.Secret(b"Jefe", secret.NAME))
+
+
+def test_from_a_variable_or_a_file(tmp_path):
+    path = tmp_path / "secret"
+    path.write_bytes(b"  s3cret\r\n")
+    of_file = secret.read({secret.FILE_NAME: str(path)})
+    of_variable = secret.read({secret.NAME: "s3cret"})
+    assert of_file.key == of_variable.key == b"s3cret"
+    assert (of_variable.source, of_file.source) == (secret.NAME, secret.FILE_NAME)
+    assert secret.read({"PATH": "/bin"}) == secret.Secret() and not secret.Secret().key
+
+
+def test_what_cannot_be_used_is_named(tmp_path):
+    (tmp_path / "empty").write_bytes(b" \n")
+    (tmp_path / "long").write_bytes(b"x" * 70_000)
+
+    def file(name):
+        return {secret.FILE_NAME: str(tmp_path / name)}
+
+    for environment, message in [
+        ({secret.NAME: ""}, f"{secret.NAME} gives an empty secret"),
+        ({secret.NAME: " \n"}, f"{secret.NAME} gives an empty secret"),
+        (file("empty"), f"{secret.FILE_NAME}={tmp_path}/empty gives an empty secret"),
+        (file("none"), f"{secret.FILE_NAME}={tmp_path}/none cannot be read: .*No such file"),
+        (file("."), f"{secret.FILE_NAME}={tmp_path} cannot be read: .*Is a directory"),
+        ({secret.FILE_NAME: ""}, f"{secret.FILE_NAME}= cannot be read"),
+        (file("long"), f"{secret.FILE_NAME}={tmp_path}/long is longer than"),
+        ({secret.NAME: "a", **file("long")}, f"{secret.NAME} or {secret.FILE_NAME}, not both"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            secret.read(environment)

@@ -1,0 +1,74 @@
+"""The secret by which the tasks of a cluster know each other, and proofs of knowing it.
+
+A proof is an HMAC-SHA256 (RFC 2104), so the secret itself is never sent. Standard library only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import hmac
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+NAME = "TF_ADASUM_SECRET"
+FILE_NAME = "TF_ADASUM_SECRET_FILE"
+
+_LONGEST = 1 << 16  # bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Secret:
+    """A secret.
+
+    Attributes:
+        key: the secret itself; empty where the cluster has none. Everybody knows that one, so its
+            proofs show no more than that two tasks speak of the same exchange.
+        source: the variable that gives it, for messages.
+    """
+
+    key: bytes = dataclasses.field(default=b"", repr=False)
+    source: str = ""
+
+    def proof(self, *of: Any) -> str:
+        """Return the proof of knowing this secret and saying this; JSON types."""
+        return hmac.new(self.key, json.dumps(of).encode(), hashlib.sha256).hexdigest()
+
+    def proves(self, proof: Any, *of: Any) -> bool:
+        """Whether somebody who says this, with this proof, knows the secret."""
+        is_text = isinstance(proof, str) and proof.isascii()
+        return is_text and hmac.compare_digest(proof, self.proof(*of))
+
+
+def read(environment: Mapping[str, str] = os.environ) -> Secret:
+    """Return the secret that the environment gives, one with an empty key if it gives none.
+
+    White space around it does not count, such as the end of a file's line.
+
+    Raises:
+        ValueError: if it is empty, its file cannot be read, or both variables are set.
+    """
+    given = [name for name in (NAME, FILE_NAME) if name in environment]
+    if len(given) > 1:
+        raise ValueError(f"Set {NAME} or {FILE_NAME}, not both.")
+    if not given:
+        return Secret()
+    (name,) = given
+    key, source = os.fsencode(environment[name]), name
+    if name == FILE_NAME:
+        source = f"{name}={environment[name]}"
+        try:
+            with open(environment[name], "rb") as file:
+                key = file.read(_LONGEST + 1)
+        except (OSError, ValueError) as error:  # ValueError: a name with a NUL
+            raise ValueError(f"The file of {source} cannot be read: {error}") from error
+        if len(key) > _LONGEST:
+            raise ValueError(f"The file of {source} is longer than {_LONGEST} bytes.")
+    if not key.strip():
+        raise ValueError(
+            f"{source} gives an empty secret. Unset it, or give all tasks the same long random "
+            "one, such as that of `openssl rand -hex 32`."
+        )
+    return Secret(key.strip(), name)

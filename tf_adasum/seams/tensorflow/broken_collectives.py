@@ -1,0 +1,49 @@
+"""What TensorFlow's errors say of other workers: its texts of versions 2.15 and 2.21."""
+
+import re
+
+import tensorflow as tf
+
+from tf_adasum.watch.diagnosis import Breakage
+
+# Classes that speak of a connection; a user's own operations may raise them, too.
+_OF_A_CONNECTION = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+)
+
+# Stands before the reason, once for each process that has passed it on.
+_ABORTED = "Collective ops is aborted by: "
+
+# Stands below the reason where another process has closed a connection, or its machine has.
+_REMOTE = "Additional GRPC error information from remote target"
+
+_DIFFERENT = re.compile(r"Collective instance \S+ expected|mismatch in the collective instance")
+_TASK = re.compile(r"/job:(\w+)/(?:replica:\d+/)?task:(\d+)")
+_LONGEST_LINE = 300
+
+
+def breakage(error: BaseException) -> Breakage | None:
+    """Return what an exception says of other workers; None if none of them has caused it."""
+    if not isinstance(error, tf.errors.OpError):
+        return None
+    text = str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    for above, line in zip(["", *lines], lines, strict=False):
+        if _DIFFERENT.search(line):
+            return Breakage(_clean(line), differ=True)
+        if _ABORTED in line or line.startswith(_REMOTE):
+            said = line.rpartition(_ABORTED)[2] if _ABORTED in line else above
+            workers = dict.fromkeys(" ".join(task) for task in _TASK.findall(text))
+            return Breakage(_clean(said) or type(error).__name__, tuple(workers))
+    if isinstance(error, _OF_A_CONNECTION) or "DerivedStatus" in text:
+        return Breakage()
+    return None
+
+
+def _clean(line):
+    """Return a line without what TensorFlow appends to it."""
+    line = re.split(r"\s*\[(?:\[\{\{node|Op:|type\.googleapis)", line)[0].removeprefix(_ABORTED)
+    return line[:_LONGEST_LINE].rstrip(" :.")

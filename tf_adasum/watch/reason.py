@@ -1,0 +1,28 @@
+"""An exception in one line, for the other workers. Standard library only."""
+
+from __future__ import annotations
+
+import re
+
+_LONGEST_REASON = 300
+
+
+def reason_of(error: BaseException) -> str:
+    """Return an exception in one line; of a `tf.errors.OpError` the one that caused it."""
+    if isinstance(error, SystemExit) and error.code in (0, None):
+        return "SystemExit"
+    text = str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    causes = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Interrupt)\b", line)]
+    said = _said_at_a_node(text) or lines
+    line = causes[0] if causes else ": ".join([type(error).__name__, *said[:1]])
+    return line if len(line) <= _LONGEST_REASON else line[:_LONGEST_REASON] + "…"
+
+
+def _said_at_a_node(text):
+    """Return the lines of what happened, which stand between the traceback and the node."""
+    above, node, _ = text.partition("[[{{node")
+    if not node:
+        return []
+    block = re.split(r"\n\s*\n|\bNode: .*\n", above.strip())[-1]
+    return [line.strip() for line in block.splitlines() if "root error(s) found" not in line]
