@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from support import stacks
 
+from tf_adasum.watch.connections import MOST_STRANGERS
+
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 # Nothing is as exact as this script demands.
@@ -236,6 +238,22 @@ def test_steps_with_xla_are_measured_on_workers(benchmarks, tmp_path, monkeypatc
     for name, line in ("CNN", first), ("Transformer", second):
         assert line.startswith(f"| {name} |")
         assert float(line.split(" | ")[-1].split()[0]) > 0
+
+
+@pytest.mark.slow
+def test_strangers_take_few_files_of_a_training(benchmarks, tmp_path, monkeypatch):
+    import report
+    import strangers
+
+    monkeypatch.setattr(
+        report, "write", lambda name, title, body: (tmp_path / name).write_text(body)
+    )
+    monkeypatch.setattr(sys, "argv", ["strangers.py", "--rounds", "1", "--strangers", "300"])
+    strangers.main()
+    lines = (tmp_path / "strangers").read_text().splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| with")]
+    files = {name: int(count) for name, _, count in rows}
+    assert 0 < files["with"] - files["without"] <= 2 * MOST_STRANGERS + 4  # pipes to them
 
 
 @pytest.mark.slow

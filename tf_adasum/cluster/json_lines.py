@@ -111,8 +111,8 @@ class Connection:
     def receive(self) -> list[dict[str, Any]]:
         """Return the messages that have arrived; what is very much is left for the next call."""
         try:
-            while len(self._incoming) <= self.longest_line:
-                piece = self.socket.recv(min(self.longest_line + 1, 1 << 16))
+            while (room := self.longest_line + 1 - len(self._incoming)) > 0:
+                piece = self.socket.recv(min(room, 1 << 16))
                 if not piece:
                     self.is_open = False
                     break

@@ -77,6 +77,36 @@ def test_a_line_without_end_is_not_read_to_its_end(pair):
     sending.join()
 
 
+class Trickling:
+    """A socket at which a piece arrives between two calls of `recv`."""
+
+    def __init__(self, *pieces):
+        self._pieces = list(pieces)
+
+    def setblocking(self, flag):
+        pass
+
+    def recv(self, size):
+        if not self._pieces:
+            raise BlockingIOError
+        piece = self._pieces.pop(0)
+        self._pieces[:0] = [piece[size:]] if piece[size:] else []
+        return piece[:size]
+
+
+def test_a_limit_counts_from_the_beginning_of_a_line():
+    """A short line, and within one call parts of a long one: the limit may be raised for it."""
+    first, second = {"rank": 1}, {"text": "x" * 5000}
+    line = json_lines.encode(first) + json_lines.encode(second)
+    connection = Connection(Trickling(line[:600], line[600:]), longest_line=1000)
+    assert connection.receive() == [first] and connection.is_open
+    connection.longest_line = LONGEST_LINE
+    assert connection.receive() == [second] and connection.is_open
+    connection = Connection(Trickling(line[:600], line[600:]), longest_line=1000)
+    assert connection.receive() == [first]
+    assert connection.receive() == [] and not connection.is_open
+
+
 def _flood(connection, count):
     with contextlib.suppress(OSError):
         connection.sendall(b" " * count)
