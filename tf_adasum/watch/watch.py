@@ -46,6 +46,9 @@ SHORTEST_SILENCE = 10.0
 
 SECONDS_BETWEEN_NOTICES = 30.0
 
+# Seconds between calls of a worker that hears nothing of worker 0 while collectives go on.
+SECONDS_BETWEEN_CALLS = 30.0
+
 # Seconds for which the program has to stay in place before the counters of collectives are read;
 # none after another worker has failed or ended.
 _STILL = 2.0
@@ -94,6 +97,9 @@ class Watch:
         self._observed, self._dangling = None, 0
         self._is_broken, self._has_news = False, False
         self._reachability = Reachability(cluster)
+        # Ranks whose collectives go on, although the watch hears nothing of them.
+        self._unheard: set[int] = set()
+        self._left, self._progressed, self._next_call = None, float("-inf"), 0.0
         self._last_round = time.monotonic()
         self._change = threading.Condition()
         self._ending = False
@@ -267,16 +273,48 @@ class Watch:
         status = self._statuses.get(rank, Status())
         if status.state in _GONE:
             return
-        if not connection.is_open:
+        silent = time.monotonic() - connection.heard
+        if not connection.is_open and rank not in self._unheard:
             why = "its process has ended without a word: killed, crashed or out of memory"
             if status.state == "failed":
                 why += f". Before, it had failed: {status.why}"
             self._statuses[rank] = Status("lost", why)
-        elif status.state != "starting" and self._own.state != "starting":
-            silent = time.monotonic() - connection.heard
-            if silent > self._silence:
-                why = f"it has been silent for {silent:.0f} s: stopped, or out of reach"
-                self._statuses[rank] = dataclasses.replace(status, state="lost", why=why)
+        elif silent <= self._silence:
+            self._unheard.discard(rank)
+        elif "starting" not in (status.state, self._own.state) and self._has_stopped(rank):
+            why = f"it has been silent for {silent:.0f} s: stopped, or out of reach"
+            self._statuses[rank] = dataclasses.replace(status, state="lost", why=why)
+
+    def _has_stopped(self, rank):
+        """Whether a silent worker takes part in nothing: all take part in what collectives end."""
+        now = time.monotonic()
+        if now - self._progressed <= self._silence:
+            if rank not in self._unheard:
+                self._unheard.add(rank)
+                print(
+                    f"tf_adasum: {self._cluster.named([rank])} has not been heard for "
+                    f"{self._silence:.0f} s, but takes part in collectives: training goes on. If "
+                    "it is lost, TensorFlow notices.",
+                    file=sys.stderr,
+                    flush=True,
+                )
+            if rank == 0 and now >= self._next_call:
+                self._next_call = now + SECONDS_BETWEEN_CALLS
+                self._channel.call_again()
+            return False
+        # Without collectives, as while worker 0 saves, one that was known to work is not lost.
+        return rank not in self._unheard or self._own.waits > self._silence
+
+    def _note_progress(self, now):
+        """Note when a collective has ended, while a worker is silent."""
+        heard = [connection.heard for connection in self._channel.connections.values()]
+        if not heard or now - min(heard) < 3 * SECONDS_BETWEEN_MESSAGES:
+            self._left = None
+            return
+        _, left, _ = self._read_counters()
+        if self._left is not None and left > self._left:
+            self._progressed = now
+        self._left = left
 
     def _observe(self):
         """Bring this worker's own status up to date."""
@@ -286,6 +324,7 @@ class Watch:
             for connection in self._channel.connections.values():
                 connection.heard = now
         self._last_round = now
+        self._note_progress(now)
         signature, at = call_site.of_thread(self._observed)
         if signature != self._signature:
             self._signature, self._still_since = signature, now
