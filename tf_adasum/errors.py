@@ -2,10 +2,10 @@
 
 
 class WorkerLostError(RuntimeError):
-    """Another worker has ended, stopped or failed, so that this one cannot go on.
+    """Another worker has ended, stopped, failed or cannot be reached: this one cannot go on.
 
-    The message names it and says what to do. TensorFlow's collectives stay unusable until the
-    process starts again; saving weights still works.
+    The message names it, or says what broke, and what to do. TensorFlow's collectives stay
+    unusable until the process starts again; saving weights still works.
     """
 
 

@@ -59,9 +59,12 @@ def happen():
 
 
 def happen_after(seconds):
-    """The fault at whatever the main thread does then; it happens once its call of C++ returns."""
+    """The fault at whatever the main thread does then; it happens once its call of C++ returns.
+
+    Again where Python ignores it, as while it collects garbage.
+    """
     signal.signal(signal.SIGALRM, lambda number, frame: happen())
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 2.0)
 
 
 def at_start():
@@ -203,6 +206,7 @@ def train_without_fit(strategy, model, dataset, callbacks):
 
 
 def report(error, digest=None):
+    signal.setitimer(signal.ITIMER_REAL, 0)
     print(
         "\n"
         + json.dumps(

@@ -18,6 +18,7 @@ import hmac
 import secrets
 import socket
 import sys
+import threading
 import time
 from typing import Any
 
@@ -44,6 +45,9 @@ _BYTES_WITHOUT_READING = 1 << 14  # that the kernel takes of a caller
 _SECONDS_TO_GET_IN = 30.0
 
 _SECONDS_BETWEEN_REFUSALS = 30.0
+
+# Seconds of silence, or its end, after which a worker's connection may be replaced by a new one.
+_SECONDS_TO_REPLACE = 10.0
 
 
 class Refusals:
@@ -107,7 +111,7 @@ class Server:
             introduction, *others = connection.receive() or [None]
             if introduction is not None:
                 rank = self._introduced(introduction)
-                if rank is not None and rank not in self.connections:
+                if rank is not None and self._has_place(rank):
                     connection.longest_line = LONGEST_LINE
                     self.connections[rank] = connection
                     messages += [(rank, message) for message in others]
@@ -123,6 +127,17 @@ class Server:
             if connection.is_open:
                 messages += [(rank, message) for message in connection.receive()]
         return messages
+
+    def _has_place(self, rank):
+        """Whether a worker has no connection, or only one that does not work any more."""
+        present = self.connections.pop(rank, None)
+        if present is None:
+            return True
+        if present.is_open and time.monotonic() - present.heard < _SECONDS_TO_REPLACE:
+            self.connections[rank] = present
+            return False
+        present.close()
+        return True
 
     def _accept(self):
         """Accept some of those who call; the others have time until the next call."""
@@ -196,11 +211,23 @@ class Client:
         self._introduction = {"rank": rank, "token": offer["token"]}
         self._until = time.monotonic() + _SECONDS_TO_GET_IN
         self._is_in = False
+        self._another: socket.socket | None = None
         self.refusals = Refusals()
         self._connect(_SECONDS_TO_CONNECT)
 
+    def call_again(self) -> None:
+        """Try to get another connection, in a thread of its own: this one is silent."""
+        threading.Thread(target=self._call, daemon=True, name="tf_adasum call").start()
+
+    def _call(self):
+        with contextlib.suppress(OSError):
+            self._another = socket.create_connection(self._where, _SECONDS_TO_CONNECT)
+
     def _connect(self, seconds):
-        self._server = Connection(socket.create_connection(self._where, seconds))
+        self._use(socket.create_connection(self._where, seconds))
+
+    def _use(self, connection):
+        self._server = Connection(connection)
         self.connections = {0: self._server}
         self.send(self._introduction)
 
@@ -210,6 +237,11 @@ class Client:
 
     def receive(self) -> list[tuple[int, dict[str, Any]]]:
         """Return pairs of the rank 0 and a message that has arrived from it."""
+        if self._another is not None:
+            heard, connection, self._another = self._server.heard, self._another, None
+            self._server.close()
+            self._use(connection)
+            self._server.heard = heard  # by the kernel alone that was no answer
         if not self._server.is_open:
             return []
         messages = self._server.receive()

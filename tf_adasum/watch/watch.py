@@ -30,6 +30,7 @@ from tf_adasum.watch import call_site, connections
 from tf_adasum.watch.diagnosis import Breakage, Status, broken, failure, notice
 from tf_adasum.watch.reachability import Reachability
 from tf_adasum.watch.reason import reason_of
+from tf_adasum.watch.silence import Silence
 
 SECONDS_BETWEEN_MESSAGES = 1.0
 
@@ -45,6 +46,9 @@ _PAUSE = 0.02
 SHORTEST_SILENCE = 10.0
 
 SECONDS_BETWEEN_NOTICES = 30.0
+
+# Seconds between calls of a worker that hears nothing of worker 0 while collectives go on.
+SECONDS_BETWEEN_CALLS = 30.0
 
 # Seconds for which the program has to stay in place before the counters of collectives are read;
 # none after another worker has failed or ended.
@@ -82,7 +86,7 @@ class Watch:
         self.cause: str | None = None
         self.seed: int | None = None
         self._cluster, self._channel = cluster, channel
-        self._silence = max(timeout / 2, SHORTEST_SILENCE) if timeout else SILENCE
+        self._silence = Silence(max(timeout / 2, SHORTEST_SILENCE) if timeout else SILENCE)
         self.patience = timeout or PATIENCE
         self._ranks = {str(rank): rank for rank in range(len(cluster.names))}  # as JSON has them
         self._own, self._lock = Status(), threading.Lock()
@@ -94,6 +98,7 @@ class Watch:
         self._observed, self._dangling = None, 0
         self._is_broken, self._has_news = False, False
         self._reachability = Reachability(cluster)
+        self._next_call = 0.0
         self._last_round = time.monotonic()
         self._change = threading.Condition()
         self._ending = False
@@ -267,16 +272,32 @@ class Watch:
         status = self._statuses.get(rank, Status())
         if status.state in _GONE:
             return
-        if not connection.is_open:
+        silent = time.monotonic() - connection.heard
+        if not connection.is_open and rank not in self._silence.unheard:
             why = "its process has ended without a word: killed, crashed or out of memory"
             if status.state == "failed":
                 why += f". Before, it had failed: {status.why}"
             self._statuses[rank] = Status("lost", why)
-        elif status.state != "starting" and self._own.state != "starting":
-            silent = time.monotonic() - connection.heard
-            if silent > self._silence:
-                why = f"it has been silent for {silent:.0f} s: stopped, or out of reach"
-                self._statuses[rank] = dataclasses.replace(status, state="lost", why=why)
+        elif "starting" not in (status.state, self._own.state):
+            self._judge_silence(rank, status, silent)
+
+    def _judge_silence(self, rank, status, silent):
+        was_unheard = rank in self._silence.unheard
+        if self._silence.has_stopped(rank, silent, self._own.waits):
+            why = f"it has been silent for {silent:.0f} s: stopped, or out of reach"
+            self._statuses[rank] = dataclasses.replace(status, state="lost", why=why)
+        elif rank in self._silence.unheard:
+            if not was_unheard:
+                print(
+                    f"tf_adasum: {self._cluster.named([rank])} has not been heard for {silent:.0f} "
+                    "s, but takes part in collectives: training goes on. If it is lost, TensorFlow "
+                    "notices.",
+                    file=sys.stderr,
+                    flush=True,
+                )
+            if rank == 0 and time.monotonic() >= self._next_call:
+                self._next_call = time.monotonic() + SECONDS_BETWEEN_CALLS
+                self._channel.call_again()
 
     def _observe(self):
         """Bring this worker's own status up to date."""
@@ -286,6 +307,9 @@ class Watch:
             for connection in self._channel.connections.values():
                 connection.heard = now
         self._last_round = now
+        heard = [connection.heard for connection in self._channel.connections.values()]
+        is_quiet = heard and now - min(heard) > 3 * SECONDS_BETWEEN_MESSAGES
+        self._silence.note(self._read_counters()[1] if is_quiet else None)
         signature, at = call_site.of_thread(self._observed)
         if signature != self._signature:
             self._signature, self._still_since = signature, now

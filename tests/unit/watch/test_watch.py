@@ -113,9 +113,56 @@ def test_a_silent_worker_is_lost(workers, monkeypatch):
     assert re.search("worker 1 .* was lost: it has been silent for", watches[0].cause)
 
 
+@pytest.mark.parametrize("silent", [0, 1])
+def test_a_silent_worker_that_takes_part_is_not_lost(workers, monkeypatch, silent, capfd):
+    watches = workers(2, timeout=1.0)
+    counts = iter(range(1, 10**6))
+    goes_on = [True]
+    up(watches, counters=lambda: (0, next(counts) if goes_on else 10**7, 0))
+    eventually(lambda: state_of_1(watches[0]) == "running")
+    one, other = watches[1 - silent], watches[silent]
+    one._say(inside=1)
+    monkeypatch.setattr(other, "_speak", lambda: None)
+    monkeypatch.setattr(other._silence, "limit", 100.0)
+    eventually(lambda: one._silence.unheard)
+    time.sleep(1)
+    assert one.cause is None
+    assert capfd.readouterr().err.count(" s, but takes part in collectives") == 1
+    goes_on.clear()
+    time.sleep(1)
+    assert one.cause is None, "nobody waits"
+    one._own = one._own.__class__("running", inside=1, waits=1.0)
+    monkeypatch.setattr(one, "_say", lambda **fields: None)
+    eventually(lambda: one.cause)
+    assert f"worker {silent} (127.0.0.1:{silent + 1}) was lost: it has been silent" in one.cause
+
+
+def _heard(one):
+    return [connection.heard for connection in one._channel.connections.values()]
+
+
+def test_a_new_connection_replaces_a_silent_one(workers, monkeypatch):
+    monkeypatch.setattr(connections, "_SECONDS_TO_REPLACE", 0.3)
+    watches = workers(2, timeout=1.0)
+    counts = iter(range(1, 10**6))
+    up(watches, counters=lambda: (0, next(counts), 0))
+    eventually(lambda: state_of_1(watches[0]) == "running")
+    lines = [one._channel.connections[1 - rank] for rank, one in enumerate(watches)]
+    for line in lines:  # nothing arrives by it any more
+        monkeypatch.setattr(line, "receive", lambda: [])
+        monkeypatch.setattr(line, "send", lambda message: None)
+    eventually(lambda: watches[0]._channel.connections[1] is not lines[0])
+    begin = time.monotonic()
+    for one in watches:
+        eventually(lambda one=one: min(_heard(one)) > begin)
+    time.sleep(1)  # longer than silence
+    assert not watches[1]._silence.unheard and not watches[0]._silence.unheard
+    assert [one.cause for one in watches] == [None, None]
+
+
 def test_one_that_was_stopped_itself_does_not_blame_the_others(workers, monkeypatch):
     server, client = workers(2, timeout=2.0)
-    monkeypatch.setattr(client, "_silence", 100.0)  # or it would give up
+    monkeypatch.setattr(client._silence, "limit", 100.0)  # or it would give up
     up([server, client])
     eventually(lambda: state_of_1(server) == "running")
     stopped = threading.Event()

@@ -1,0 +1,49 @@
+"""Whether workers that are silent have stopped, or only the watch does not hear them.
+
+A collective ends after all have taken part in it: as long as collectives end, no worker has
+stopped. Standard library only.
+"""
+
+from __future__ import annotations
+
+import time
+
+
+class Silence:
+    """What is known of workers that the watch does not hear.
+
+    Args:
+        limit: seconds of silence after which a worker that takes part in nothing counts as lost.
+
+    Attributes:
+        unheard: set of the ranks that take part in collectives, although they are silent.
+    """
+
+    def __init__(self, limit: float):
+        self.limit = limit
+        self.unheard: set[int] = set()
+        self._ended: int | None = None
+        self._progressed = float("-inf")
+
+    def note(self, ended: int | None) -> None:
+        """Note how many collectives have ended; None while nobody is silent."""
+        if self._ended is not None and ended is not None and ended > self._ended:
+            self._progressed = time.monotonic()
+        self._ended = ended
+
+    def has_stopped(self, rank: int, silent: float, waits: float) -> bool:
+        """Whether a worker counts as lost.
+
+        Args:
+            rank: the worker's.
+            silent: for how many seconds it has been.
+            waits: for how many seconds this worker has been in a collective.
+        """
+        if silent <= self.limit:
+            self.unheard.discard(rank)
+            return False
+        if time.monotonic() - self._progressed <= self.limit:
+            self.unheard.add(rank)
+            return False
+        # Without collectives, as while worker 0 saves, one that was known to work is not lost.
+        return rank not in self.unheard or waits > self.limit
