@@ -1,6 +1,8 @@
 """Training on several hosts, whatever happens to the network between them."""
 
 import functools
+import json
+from pathlib import Path
 
 import pytest
 from support import network_cases
@@ -8,6 +10,7 @@ from support.network_cases import CASES
 
 pytestmark = pytest.mark.one_stack
 
+TABLE = Path(__file__).parents[2] / "benchmarks" / "results" / "networks.json"
 BY_NAME = {case.name: case for case in CASES}
 # What is quick, the second one with timeouts that are shorter than the defaults.
 QUICK = {"20 ms delay, 1 % loss": None, "worker 1 cut off in a step": 30}
@@ -41,8 +44,17 @@ def test_slow_links_change_nothing_and_a_cut_is_named(tmp_path, digest_of):
         check(BY_NAME[name], tmp_path / str(number), digest_of, timeout)
 
 
+def cases():
+    """The other cases. What the table shows as not held has to fail, or the table is old."""
+    told = json.loads(TABLE.read_text())
+    for name in BY_NAME.keys() - QUICK.keys():
+        wrong = told.get(name, {}).get("adasum", {}).get("not held")
+        marks = [pytest.mark.xfail(reason="; ".join(wrong), strict=True)] if wrong else []
+        yield pytest.param(name, marks=marks)
+
+
 @pytest.mark.usefixtures("make_network")
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in BY_NAME if name not in QUICK])
+@pytest.mark.parametrize("name", sorted(cases(), key=lambda case: case.values))
 def test_whatever_happens_to_the_network(tmp_path, digest_of, name):
     check(BY_NAME[name], tmp_path, digest_of)
