@@ -67,7 +67,7 @@ def test_another_program_at_a_worker_s_address_is_named():
 
 
 @needs_ipv6
-@pytest.mark.feature("workers that reach each other by IPv6")
+@pytest.mark.feature("workers that reach each other by IPv6", topology="2x1")
 def test_workers_train_by_ipv6(tmp_path):
     """They share a secret, too: one worker has it from a variable, the other one from a file."""
     (tmp_path / "secret").write_text("s3cret\n")

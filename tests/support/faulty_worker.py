@@ -7,7 +7,6 @@ Its last line of output is JSON: what has become of it.
 
 import hashlib
 import json
-import math
 import os
 import pathlib
 import signal
@@ -25,14 +24,14 @@ BATCHES, EPOCHS = 10, ASKED.get("epochs", 3)
 
 
 def wait_for(path):
-    """Wait for a file of the one who plays; not without end, as the alarm ends this process."""
+    """Wait for a file of the one who plays; not without end, see `end_in_time`."""
     while not path.exists():
         time.sleep(0.01)
 
 
 def happen():
-    """The fault, and when it happened; only once."""
-    if FOLDER.joinpath("time").exists():
+    """The fault, and when it happened; only once, unless Python may have ignored it."""
+    if FOLDER.joinpath("time").exists() and ASKED["moment"] != "any":
         return
     FOLDER.joinpath("time").write_text(str(time.monotonic()))
     fault = ASKED["fault"]
@@ -205,8 +204,14 @@ def train_without_fit(strategy, model, dataset, callbacks):
             callback.on_epoch_end(epoch, {"loss": 0.0, "val_loss": 0.0})
 
 
+def end_in_time():
+    """End this process after some time, whatever becomes of those who started it."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, ASKED["seconds"])
+
+
 def report(error, digest=None):
-    signal.setitimer(signal.ITIMER_REAL, 0)
+    end_in_time()
     print(
         "\n"
         + json.dumps(
@@ -223,7 +228,7 @@ def report(error, digest=None):
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
-    signal.alarm(math.ceil(ASKED["seconds"]))  # whatever becomes of those who started it
+    end_in_time()
     try:
         digest = main()
     except BaseException as error:

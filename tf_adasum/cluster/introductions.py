@@ -26,10 +26,10 @@ from typing import Any
 from tf_adasum.cluster import json_lines
 from tf_adasum.cluster.secret import Secret
 
-SECONDS_FOR_AN_ANSWER = 2.0
-# The caller has counted this introduction already when it says that it has heard it: without that
-# word its task may leave, and this one wait for it in vain.
-_SECONDS_FOR_THE_LAST_WORD = 10.0
+# Long, because many tasks may start on one busy machine; and because a caller has counted this
+# task's introduction when it says that it has heard it: without that word its task may leave, and
+# this one wait for it in vain.
+_SECONDS_FOR_AN_ANSWER = 10.0
 
 _LONGEST_GREETING = 1 << 10  # bytes; it takes 150
 _LONGEST_TROUBLE = 200  # characters
@@ -63,7 +63,8 @@ class Introduction:
         terms: what all tasks have to have in common.
         offer: what else it tells.
         has_met_all: whether it has met all others.
-        troubles: from ranks to why it cannot reach them.
+        all_have: whether it knows that of everybody.
+        troubles: from ranks to why these cannot reach whom: its own, and what it has heard.
     """
 
     rank: int
@@ -71,7 +72,8 @@ class Introduction:
     terms: dict[str, Any]
     offer: dict[str, Any]
     has_met_all: bool = False
-    troubles: dict[int, str] = dataclasses.field(default_factory=dict)
+    all_have: bool = False
+    troubles: dict[int, dict[int, str]] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def parsed(cls, text: str, rank: int) -> Introduction:
@@ -83,19 +85,28 @@ class Introduction:
             is_task and isinstance(run, str) and isinstance(terms, dict) and isinstance(offer, dict)
         ):
             raise Stranger
-        troubles = message.get("troubles")
         return cls(
             rank,
             run,
             terms,
             offer,
             message.get("has_met_all") is True,
+            message.get("all_have") is True,
             {
-                int(other): _printable(trouble)
-                for other, trouble in (troubles.items() if isinstance(troubles, dict) else ())
-                if re.fullmatch(r"[0-9]{1,9}", other) and isinstance(trouble, str)
+                who: {
+                    whom: _printable(why)
+                    for whom, why in _by_rank(troubles)
+                    if isinstance(why, str)
+                }
+                for who, troubles in _by_rank(message.get("troubles"))
             },
         )
+
+
+def _by_rank(message):
+    """Return the pairs of a dict from ranks."""
+    pairs = message.items() if isinstance(message, dict) else ()
+    return [(int(rank), value) for rank, value in pairs if re.fullmatch("[0-9]{1,9}", rank)]
 
 
 def _printable(text):
@@ -117,7 +128,7 @@ def call(connection: socket.socket, ours: Introduction, secret: Secret) -> Intro
     """
     nonce = secrets.token_hex(16)
     _send(connection, {"rank": ours.rank, "nonce": nonce, "secret": bool(secret.key)})
-    greeting = json_lines.receive(connection, SECONDS_FOR_AN_ANSWER, _LONGEST_GREETING) or {}
+    greeting = json_lines.receive(connection, _SECONDS_FOR_AN_ANSWER, _LONGEST_GREETING) or {}
     rank, their_nonce = _greeted(greeting)
     meeting = [ours.rank, rank, nonce, their_nonce]
     if not secret.proves(greeting.get("proof"), "greeting", *meeting):
@@ -148,7 +159,7 @@ def answer(
     Raises:
         Stranger, Distrusted, OSError, EOFError: as `call`.
     """
-    greeting = json_lines.receive(connection, SECONDS_FOR_AN_ANSWER, _LONGEST_GREETING) or {}
+    greeting = json_lines.receive(connection, _SECONDS_FOR_AN_ANSWER, _LONGEST_GREETING) or {}
     other, their_nonce = _greeted(greeting)
     nonce = secrets.token_hex(16)
     meeting = [other, rank, their_nonce, nonce]
@@ -160,7 +171,7 @@ def answer(
         raise Distrusted(other, greeting.get("secret") is True) from None
     ours = introduce()
     _introduce(connection, ours, secret, ["answerer", *meeting])
-    last = json_lines.receive(connection, _SECONDS_FOR_THE_LAST_WORD, _LONGEST_GREETING) or {}
+    last = json_lines.receive(connection, _SECONDS_FOR_AN_ANSWER, _LONGEST_GREETING) or {}
     if last.get("heard") is not True:
         raise Stranger
     return theirs, ours
@@ -180,7 +191,7 @@ def _introduce(connection, ours, secret, who):
 
 
 def _introduced(connection, rank, secret, who):
-    message = json_lines.receive(connection, SECONDS_FOR_AN_ANSWER) or {}
+    message = json_lines.receive(connection, _SECONDS_FOR_AN_ANSWER) or {}
     text = message.get("introduction")
     if not isinstance(text, str) or not secret.proves(message.get("proof"), *who, text):
         raise Stranger
@@ -188,5 +199,5 @@ def _introduced(connection, rank, secret, who):
 
 
 def _send(connection, message):
-    connection.settimeout(SECONDS_FOR_AN_ANSWER)
+    connection.settimeout(_SECONDS_FOR_AN_ANSWER)
     connection.sendall(json_lines.encode(message))

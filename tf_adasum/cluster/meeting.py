@@ -1,8 +1,9 @@
 """One task's part of the rendezvous: its open port, its calls on the others, and what they said.
 
 A pair of tasks has met when each has called on the other: a task that can call but not be called
-would fail later, in TensorFlow. Threads call and answer, so that no task waits for one that is
-itself waiting, and strangers keep nobody waiting. Standard library only.
+would fail later, in TensorFlow. Who has met all others says so to task 0, and nobody leaves before
+task 0 has said that all have. Threads call and answer, so that no task waits for one that is itself
+waiting, and strangers keep nobody waiting. Standard library only.
 """
 
 from __future__ import annotations
@@ -27,12 +28,17 @@ ANOTHER_PROGRAM = "another program answers there"
 NO_ANSWER = "the connection is taken, but nothing answers"
 UNPROVEN = "what answers there does not know the secret"
 
-# Between calls on a task that is there, only to hear its troubles.
-_SECONDS_BETWEEN_NEWS = 0.5
+_SECONDS_TO_CONNECT = 2.0
+# Between calls on a task that did not answer, at last; one that is there calls itself.
+_SECONDS_BETWEEN_TRIES = 1.0
+# Between calls on a task that is there, only to hear and to tell of troubles; and for each task.
+_SECONDS_BETWEEN_NEWS = (0.5, 0.02)
+_MOST_NEWS = 100  # tasks whose troubles task 0 tells
 _MOST_CALLS = 32  # at a time
 # At a time, besides one of each task. With one more the oldest has to go: a task needs
 # milliseconds, and whoever stays longer is likely to be none.
 _MOST_STRANGERS = 32
+_BACKLOG = 1024  # callers that wait for that, in the kernel
 
 
 class Meeting:
@@ -63,11 +69,15 @@ class Meeting:
         # Of the runs that these ranks had, see `Introduction`.
         self._reached: dict[int, str] = {}
         self._came: dict[int, str] = {}
-        self._told_all: dict[int, str] = {}
+        self._told_end: dict[int, str] = {}
         self._came_in_vain: set[int] = set()
-        self._calling: dict[int, float] = {}
+        self._calling: set[int] = set()
         self._called: dict[int, float] = {}
+        self._tries: collections.Counter[int] = collections.Counter()
+        self._different_terms: dict[int, str] = {}
         self._change = threading.Condition()
+        least, each = _SECONDS_BETWEEN_NEWS
+        self._seconds_between_news = max(least, each * len(self._others))
         self._listener = _listening(cluster)
         self._callers: collections.deque[socket.socket] = collections.deque()
         self._closing = threading.Event()
@@ -95,14 +105,22 @@ class Meeting:
         return rank in self._reached
 
     def is_over(self) -> bool:
-        """Whether all tasks have met all others, and know that of each other, or cannot agree."""
-        return all(map(self._is_done_with, self._others))
+        """Whether all tasks have met all others, and know it; or this one cannot agree."""
+        if self.missing():
+            return False
+        if self._cluster.rank > 0:
+            return not self._agrees_with(0) or self.heard[0].all_have
+        return self._all_have() and all(map(self._has_told_end, self._others))
+
+    def troubles_of_others(self) -> dict[int, dict[int, str]]:
+        """Return who cannot reach whom, and why, as they say themselves or as task 0 says."""
+        told = self.heard[0].troubles if 0 in self.heard else {}
+        of_others = {rank: told[rank] for rank in self._others if rank in told}
+        return of_others | {rank: each.troubles.get(rank, {}) for rank, each in self.heard.items()}
 
     def different_term(self, rank: int) -> str | None:
-        """Return the first term in which a task differs from this one."""
-        ours, theirs = self._own.terms, self.heard[rank].terms
-        differ = (term for term in [*ours, *theirs] if ours.get(term) != theirs.get(term))
-        return next(differ, None)
+        """Return the first term in which a task that was heard differs from this one."""
+        return self._different_terms.get(rank)
 
     def _has_met(self, rank):
         if rank in self.distrusted:  # and has seen for itself
@@ -112,25 +130,36 @@ class Meeting:
         # With other terms it is enough that both know.
         run = self.heard[rank].run
         is_both_ways = self._reached.get(rank) == self._came.get(rank) == run
-        return is_both_ways or self.different_term(rank) is not None
+        return is_both_ways or rank in self._different_terms
 
-    def _is_done_with(self, rank):
-        if not self._has_met(rank):
-            return False
-        if rank in self.distrusted or self.different_term(rank) is not None:
-            return True
-        other = self.heard[rank]
-        return other.has_met_all and self._told_all.get(rank) == other.run
+    def _agrees_with(self, rank):
+        return rank not in self.distrusted and rank not in self._different_terms
+
+    def _all_have(self):
+        return all(
+            self._has_met(rank) and (not self._agrees_with(rank) or self.heard[rank].has_met_all)
+            for rank in self._others
+        )
+
+    def _has_told_end(self, rank):
+        """Whether a task knows that this one has nothing to wait for but the end."""
+        return not self._agrees_with(rank) or self._told_end.get(rank) == self.heard[rank].run
 
     def _introduction(self):
+        missing = self.missing()
+        troubles = {rank: self.troubles[rank] for rank in missing if rank in self.troubles}
+        is_first = self._cluster.rank == 0
+        heard = [] if not is_first else [rank for rank in self.heard if self._agrees_with(rank)]
         return Introduction(
             self._own.rank,
             self._own.run,
             self._own.terms,
             self._own.offer,
-            has_met_all=not self.missing(),
+            has_met_all=not missing,
+            all_have=is_first and self._all_have(),
             troubles={
-                rank: self.troubles[rank] for rank in self.missing() if rank in self.troubles
+                self._cluster.rank: troubles,
+                **{rank: self.heard[rank].troubles.get(rank, {}) for rank in heard[:_MOST_NEWS]},
             },
         )
 
@@ -143,27 +172,40 @@ class Meeting:
             deadline: of the calls, by `time.monotonic`.
         """
         with self._change:
-            waiting = [rank for rank in self._others if self._has_to_call(rank)]
+            ours = self._introduction()
+            waiting = [rank for rank in self._others if self._has_to_call(rank, ours)]
             waiting.sort(key=lambda rank: self._called.get(rank, 0.0))
             for rank in waiting[: _MOST_CALLS - len(self._calling)]:
-                self._calling[rank] = self._called[rank] = time.monotonic()
-                arguments = (rank, self._introduction(), deadline)
+                self._calling.add(rank)
+                self._called[rank] = time.monotonic()
+                self._tries[rank] += 1
+                arguments = (rank, ours, deadline)
                 threading.Thread(target=self._call, args=arguments, daemon=True).start()
 
-    def _has_to_call(self, rank):
-        if rank in self._calling or self._is_done_with(rank):
+    def _has_to_call(self, rank, ours):
+        if rank in self._calling:
             return False
-        run = self.heard[rank].run if rank in self.heard else None
-        has_news = not self.missing() and self._told_all.get(rank) != run
-        is_urgent = run is None or self._reached.get(rank) != run or has_news
-        pause = SECONDS_BETWEEN_ROUNDS if is_urgent else _SECONDS_BETWEEN_NEWS
+        pause = SECONDS_BETWEEN_ROUNDS
+        if not self._has_met(rank):
+            if rank not in self.heard:
+                pause = min(pause * self._tries[rank], _SECONDS_BETWEEN_TRIES)
+            elif self._reached.get(rank) == self.heard[rank].run:
+                pause = self._seconds_between_news
+        elif not self._agrees_with(rank):
+            return False
+        elif self._cluster.rank == 0:
+            if not ours.all_have or self._has_told_end(rank):
+                return False
+        elif rank > 0:
+            return False
+        elif not ours.has_met_all or self._has_told_end(rank):
+            pause = self._seconds_between_news
         return time.monotonic() >= self._called.get(rank, -pause) + pause
 
     def wait(self, seconds: float) -> None:
-        """Wait until somebody has said something, or the time is over."""
+        """Wait until the meeting is over, or the time is."""
         with self._change:
-            if not self.is_over():
-                self._change.wait(seconds)
+            self._change.wait_for(self.is_over, seconds)
 
     def wait_for_calls(self, seconds: float) -> None:
         """Wait until the calls that have begun are over, or the time is."""
@@ -173,9 +215,11 @@ class Meeting:
     def _call(self, rank, ours, deadline):
         theirs, trouble, distrusted = None, None, None
         try:
-            seconds = min(introductions.SECONDS_FOR_AN_ANSWER, deadline - time.monotonic())
+            seconds = min(_SECONDS_TO_CONNECT, deadline - time.monotonic())
             where = self._cluster.host_and_port(rank)
             with socket.create_connection(where, max(0.001, seconds)) as connection:
+                with self._change:
+                    self.troubles.setdefault(rank, NO_ANSWER)
                 try:
                     theirs = introductions.call(connection, ours, self._secret)
                 except TimeoutError:
@@ -193,7 +237,7 @@ class Meeting:
         except UnicodeError:
             trouble = "no name of a host"
         with self._change:
-            del self._calling[rank]
+            self._calling.discard(rank)
             is_wrong = theirs is not None and theirs.rank != rank
             if is_wrong:
                 trouble = f"it is {self._name(theirs)} that answers there"
@@ -216,17 +260,22 @@ class Meeting:
         rank = theirs.rank
         if rank not in self._others:
             return
-        before = self.heard.get(rank)
-        # Of two calls at the same time the one that ends last may have begun first.
-        if before is None or before.run != theirs.run or not before.has_met_all:
-            self.heard[rank] = theirs
+        last = self.heard.get(rank)
+        if last is not None and last.run == theirs.run and _progress(last) > _progress(theirs):
+            theirs = last  # this call began earlier
+        self.heard[rank] = theirs
+        self._different_terms.pop(rank, None)
+        terms = self._own.terms, theirs.terms
+        for term in [*terms[0], *terms[1]]:
+            if terms[0].get(term) != terms[1].get(term):
+                self._different_terms.setdefault(rank, term)
         if runs is not None:
             runs[rank] = theirs.run
         if runs is self._reached:
             self.troubles.pop(rank, None)
             self.distrusted.pop(rank, None)
-        if ours.has_met_all:
-            self._told_all[rank] = theirs.run
+        if ours.all_have if self._cluster.rank == 0 else ours.has_met_all:
+            self._told_end[rank] = theirs.run
 
     # ---- callers -------------------------------------------------------------------------------
 
@@ -274,13 +323,17 @@ class Meeting:
             return self._introduction()
 
 
+def _progress(introduction):
+    return introduction.has_met_all, introduction.all_have
+
+
 def _listening(cluster):
     """Return a socket that listens on this task's port."""
     host, port = cluster.host_and_port(cluster.rank)
     listener = None
     try:
         listener = addresses.bound(host, port, reuse=True)
-        listener.listen(128)
+        listener.listen(_BACKLOG)
         listener.setblocking(False)  # a caller may be gone before it is accepted
     except OSError as error:
         if listener:

@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from tf_adasum.cluster import addresses, secret
-from tf_adasum.cluster.introductions import SECONDS_FOR_AN_ANSWER
 from tf_adasum.cluster.meeting import (
     ANOTHER_PROGRAM,
     NO_ANSWER,
@@ -30,6 +29,8 @@ DEFAULT_TIMEOUT = 60.0
 
 _SECONDS_BETWEEN_MESSAGES = 10.0
 _SECONDS_FOR_A_SERVER = 10.0
+_SECONDS_FOR_THE_LAST_CALLS = 2.0  # after the timeout
+_MOST_SENTENCES = 8
 # In the frame with which a server begins each HTTP/2 connection: 3 bytes of length, then its type.
 _SETTINGS_TYPE = (3, 0x04)
 
@@ -96,7 +97,7 @@ def meet(
                 print(f"tf_adasum: waiting for {others}. {reasons}".rstrip(), flush=True)
             meeting.wait(SECONDS_BETWEEN_ROUNDS)
         if not is_over:
-            meeting.wait_for_calls(SECONDS_FOR_AN_ANSWER)
+            meeting.wait_for_calls(_SECONDS_FOR_THE_LAST_CALLS)
         # Not before all others have heard this task's terms: they would miss it instead.
         _check_secrets(cluster, meeting, bool(own_secret.key))
         _check_terms(cluster, meeting, terms)
@@ -170,15 +171,21 @@ def _troubles(cluster, meeting):
                 f"{cluster.names[cluster.rank]} cannot reach {cluster.named(ranks)}: {trouble}."
             )
         sentences.append(sentence)
+    everybody = range(len(cluster.addresses))
     absent = {rank for rank in missing if rank not in meeting.heard}
-    for rank, other in sorted(meeting.heard.items()):
-        for unreachable, trouble in sorted(other.troubles.items()):
-            if unreachable < len(cluster.addresses) and unreachable not in absent:
-                sentences.append(
-                    f"{cluster.names[rank]} cannot reach {cluster.named([unreachable])}: {trouble}."
-                )
-        if rank in missing and meeting.has_reached(rank) and cluster.rank not in other.troubles:
+    for who, troubles in sorted(meeting.troubles_of_others().items()):
+        of_other: dict[str, list[int]] = {}
+        for whom, trouble in sorted(troubles.items()):
+            if whom in everybody and whom not in absent:
+                of_other.setdefault(trouble, []).append(whom)
+        for trouble, ranks in of_other.items():
             sentences.append(
-                f"{cluster.names[rank]} has not reached {cluster.named([cluster.rank])}."
+                f"{cluster.names[who]} cannot reach {cluster.named(ranks)}: {trouble}."
             )
-    return sentences
+        is_silent = who in missing and meeting.has_reached(who) and cluster.rank not in troubles
+        if is_silent:
+            sentences.append(
+                f"{cluster.names[who]} has not reached {cluster.named([cluster.rank])}."
+            )
+    more = len(sentences) - _MOST_SENTENCES
+    return sentences if more <= 0 else [*sentences[:_MOST_SENTENCES], f"And {more} more like that."]

@@ -19,7 +19,9 @@ from tf_adasum.cluster.secret import Secret
 SOON = 15
 KNOWN, OTHER, NONE = Secret(b"known"), Secret(b"other"), Secret()
 TOKEN = "the token of the watch"
-FIRST = Introduction(0, "a", {"rule": "Adasum()"}, {"token": TOKEN}, True, {2: "No route to host"})
+FIRST = Introduction(
+    0, "a", {"rule": "Adasum()"}, {"token": TOKEN}, True, True, {0: {2: "No route to host"}}
+)
 SECOND = Introduction(1, "b", {"rule": "Adasum()"}, {"token": TOKEN})
 
 
@@ -232,8 +234,11 @@ def test_an_introduction_is_one_or_no_task_s(message):
         return
     assert found.rank == 1 and isinstance(found.run, str) and type(found.has_met_all) is bool
     assert isinstance(found.terms, dict) and isinstance(found.offer, dict)
-    for rank, trouble in found.troubles.items():
-        assert type(rank) is int and trouble.isprintable() and len(trouble) <= 200
+    assert type(found.all_have) is bool
+    for who, troubles in found.troubles.items():
+        for whom, why in troubles.items():
+            assert type(who) is int and type(whom) is int
+            assert why.isprintable() and len(why) <= 200
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '"\ud800"', "\ud800", "[" * 70_000, "1" * 70_000])

@@ -1,5 +1,6 @@
 """The rendezvous: who meets, and what is said of those who do not."""
 
+import dataclasses
 import errno
 import os
 import re
@@ -11,7 +12,7 @@ import pytest
 from support.meetings import SOON, TERMS, needs_ipv6, port_of, run, tasks
 from support.worker_group import free_ports
 
-from tf_adasum.cluster import addresses, meeting, rendezvous
+from tf_adasum.cluster import addresses, introductions, meeting, rendezvous, secret
 from tf_adasum.cluster.rendezvous import meet
 from tf_adasum.cluster.tasks import Cluster
 
@@ -22,7 +23,7 @@ def test_a_cluster_of_one():
     assert run(tasks(1))[0] == [None]
 
 
-@pytest.mark.parametrize("count", [2, 3, 4, 5])
+@pytest.mark.parametrize("count", [2, 3, 4, 16])
 def test_everybody_meets(count):
     assert run(tasks(count))[0] == [None] * count
 
@@ -170,29 +171,46 @@ def test_a_name_that_does_not_resolve_is_no_meeting(monkeypatch):
     assert_both_name_the_direction(outcomes, "worker 0", to, why)
 
 
-def test_a_third_task_waits_for_a_pair_that_does_not_meet(monkeypatch):
+@pytest.mark.parametrize(("caller", "unreachable"), [(1, 2), (1, 0), (0, 1)])
+def test_a_third_task_waits_for_a_pair_that_does_not_meet(monkeypatch, caller, unreachable):
     clusters = tasks(3)
-    out_of_reach = clusters[2].host_and_port(2)
+    out_of_reach = clusters[0].host_and_port(unreachable)
     connect = socket.create_connection
 
-    def from_second(where, *arguments, **options):
-        if where == out_of_reach and threading.current_thread().name == "of the second":
+    def cut(where, *arguments, **options):
+        if where == out_of_reach and threading.current_thread().name == "of the caller":
             raise OSError(errno.EHOSTUNREACH, os.strerror(errno.EHOSTUNREACH))
         return connect(where, *arguments, **options)
 
     call = meeting.Meeting._call
 
     def named(self, *arguments):
-        if self._own.rank == 1:
-            threading.current_thread().name = "of the second"
+        if self._own.rank == caller:
+            threading.current_thread().name = "of the caller"
         call(self, *arguments)
 
-    monkeypatch.setattr(socket, "create_connection", from_second)
+    monkeypatch.setattr(socket, "create_connection", cut)
     monkeypatch.setattr(meeting.Meeting, "_call", named)
     outcomes, seconds = run(clusters, timeout=2)
-    to, why = clusters[0].named([2]), os.strerror(errno.EHOSTUNREACH)
-    assert_both_name_the_direction(outcomes, "worker 1", to, why)
+    to, why = clusters[0].named([unreachable]), os.strerror(errno.EHOSTUNREACH)
+    assert_both_name_the_direction(outcomes, f"worker {caller}", to, why)
     assert min(seconds) >= 2
+
+
+def test_an_older_word_does_not_undo_a_newer_one():
+    """Calls overlap: the one that began first may end last."""
+    with meeting.Meeting(tasks(2)[0], TERMS, {}, secret.Secret()) as met:
+        older = introductions.Introduction(1, "run", TERMS, {})
+        for newer in (
+            dataclasses.replace(older, has_met_all=True),
+            dataclasses.replace(older, has_met_all=True, all_have=True),
+        ):
+            met._remember(newer, older, met._came)
+            met._remember(older, older, met._reached)
+            assert met.heard[1] == newer
+        again = dataclasses.replace(older, run="another run")
+        met._remember(again, older, met._came)
+        assert met.heard[1] == again
 
 
 def test_a_time_out_is_no_answer(monkeypatch):
