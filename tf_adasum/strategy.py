@@ -404,7 +404,7 @@ class AdasumMirroredStrategy(
             ValueError: on all workers, if some datasets are infinite and others end.
         """
 
-        def make(context):
+        def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
             return tensorflow_seam.without_autotuning(dataset_fn(context))
 
         with tensorflow_seam.unseeded_datasets():  # each worker may shuffle as it likes
