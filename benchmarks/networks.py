@@ -29,7 +29,8 @@ from support import network, network_cases  # noqa: E402 - found on the path abo
 STRATEGIES = ("adasum", "stock")
 KEPT = report.RESULTS / "networks.json"
 PAGE = report.ROOT / "docs" / "reliability.md"
-ADDRESS = re.compile(r" \((?:\[?[\w.:-]+\]?):\d+\)")
+# Addresses of workers, and names of TensorFlow's functions.
+NOISE = re.compile(r" \((?:\[?[\w.:-]+\]?):\d+\)|\{\{function_node [^}]*\}\} ")
 
 # Of this process, which plays one case after the other: the lock, and pairs of case and strategy.
 _starting, _wanted = None, ()
@@ -83,7 +84,7 @@ def cell(case, outcomes, expected):
 
 def text_of(outcome, expected):
     seconds = network_cases.seconds_of(outcome)
-    words = ADDRESS.sub("", network_cases.last_words(outcome))
+    words = NOISE.sub("", network_cases.last_words(outcome))
     if outcome.digest:
         weights = "the same weights" if outcome.digest == expected else "**other weights**"
         return f"{weights} after {seconds:.0f} s"

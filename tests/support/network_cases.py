@@ -269,6 +269,8 @@ def complaints(case, outcomes, expected):
             found.append(f"worker {rank} says nothing")
         elif case.trains:
             found.append(f"worker {rank} does not go on")
+        elif "not made the same calls" in words:
+            found.append(f"worker {rank} blames the program, which is the same on all")
         elif not re.search(names, words):
             found.append(f"worker {rank} names no other")
         if (words or outcome.digest) and seconds_of(outcome) > case.within:
