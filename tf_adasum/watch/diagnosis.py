@@ -14,9 +14,10 @@ from typing import Any
 from tf_adasum.cluster.start_timeout import LAUNCHER
 from tf_adasum.cluster.tasks import Cluster
 
-# Seconds after which collectives that all workers wait in are taken for different ones. A shorter
-# wait may be one large collective.
-DEADLOCK = 120.0
+# Seconds after which collectives that all workers wait in are taken for different ones: where some
+# wait for others in Python, and where nothing tells them apart. A shorter wait may be one large
+# collective on a slow link, which one end has left before the other.
+DIFFERENT, DEADLOCK = 60.0, 120.0
 
 # Seconds after which a worker gives up that waits for one that has ended or failed: the other may
 # have taken part in the collective before it ended.
@@ -178,7 +179,7 @@ def failure(
         if cut := _cut(cluster, statuses):
             return f"{cut}. {WHAT_TO_DO}" if own.waits >= min(patience, CUT) else None
         differ = len({status.of_python for status in statuses.values()}) > 1
-        if differ or own.waits >= min(patience, DEADLOCK):
+        if own.waits >= min(patience, DIFFERENT if differ else DEADLOCK):
             places = [f"{cluster.names[r]} is at {statuses[r].at}" for r in sorted(statuses)]
             return (
                 "The workers wait for each other, because they have not made the same calls: "

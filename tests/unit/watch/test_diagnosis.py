@@ -10,6 +10,7 @@ import pytest
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.watch.diagnosis import (
     CUT,
+    DIFFERENT,
     GRACE,
     GRACE_OF_ALL,
     Breakage,
@@ -124,7 +125,9 @@ def test_patience_ends():
 
 
 def test_all_wait_for_each_other():
-    waiting = dataclasses.replace(WAITING, waits=GRACE_OF_ALL)
+    large = dataclasses.replace(WAITING, waits=DIFFERENT - 1)
+    assert judged(large, _0=dataclasses.replace(large, of_python=4), _2=large) is None
+    waiting = dataclasses.replace(WAITING, waits=DIFFERENT)
     in_python = dataclasses.replace(waiting, of_python=4, at="callback.py:3 (on_epoch_end)")
     assert judged(waiting, _0=waiting, _2=waiting) is None
     cause = judged(waiting, _0=in_python, _2=waiting)
