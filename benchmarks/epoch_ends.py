@@ -14,7 +14,7 @@ import numpy as np
 import report
 
 STEPS = 8  # of an epoch
-LATE = 0.1  # seconds
+LATE = 0.5  # seconds
 
 
 def ends_of_epochs(model, dataset, epochs, seconds):
@@ -73,7 +73,7 @@ def measure(rounds, epochs, seconds, out):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--epochs", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=1.5, help="that an epoch lasts")
     parser.add_argument("--out", help=argparse.SUPPRESS)
