@@ -115,8 +115,9 @@ class Meeting:
     def troubles_of_others(self) -> dict[int, dict[int, str]]:
         """Return who cannot reach whom, and why, as they say themselves or as task 0 says."""
         told = self.heard[0].troubles if 0 in self.heard else {}
-        of_others = {rank: told[rank] for rank in self._others if rank in told}
-        return of_others | {rank: each.troubles.get(rank, {}) for rank, each in self.heard.items()}
+        of_others = {rank: each.troubles.get(rank, {}) for rank, each in self.heard.items()}
+        # Those that have met each other call no more: task 0 hears of later troubles.
+        return of_others | {rank: told[rank] for rank in self._others if told.get(rank)}
 
     def different_term(self, rank: int) -> str | None:
         """Return the first term in which a task that was heard differs from this one."""

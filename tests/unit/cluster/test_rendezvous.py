@@ -150,7 +150,7 @@ def test_one_direction_is_no_meeting(unreachable):
     clusters = tasks(2)
     to = clusters[0].named([unreachable])
     clusters[unreachable] = elsewhere(clusters[unreachable])
-    outcomes, seconds = run(clusters, timeout=1.5)
+    outcomes, seconds = run(clusters, timeout=3)
     why = os.strerror(errno.ECONNREFUSED)
     assert_both_name_the_direction(outcomes, f"worker {1 - unreachable}", to, why)
     assert max(seconds) < 8
@@ -166,7 +166,7 @@ def test_a_name_that_does_not_resolve_is_no_meeting(monkeypatch):
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     clusters = tasks(2, ["127.0.0.1", "nowhere"])
-    outcomes, _ = run(clusters, timeout=1.5)
+    outcomes, _ = run(clusters, timeout=3)
     to, why = clusters[0].named([1]), "Name or service not known"
     assert_both_name_the_direction(outcomes, "worker 0", to, why)
 
@@ -191,10 +191,21 @@ def test_a_third_task_waits_for_a_pair_that_does_not_meet(monkeypatch, caller, u
 
     monkeypatch.setattr(socket, "create_connection", cut)
     monkeypatch.setattr(meeting.Meeting, "_call", named)
-    outcomes, seconds = run(clusters, timeout=2)
+    # The third one hears of it by way of task 0, after two of the pauses between news.
+    outcomes, seconds = run(clusters, timeout=5)
     to, why = clusters[0].named([unreachable]), os.strerror(errno.EHOSTUNREACH)
     assert_both_name_the_direction(outcomes, f"worker {caller}", to, why)
-    assert min(seconds) >= 2
+    assert min(seconds) >= 5
+
+
+def test_task_0_tells_of_later_troubles():
+    """Those that have met each other call no more."""
+    with meeting.Meeting(tasks(3)[2], TERMS, {}, secret.Secret()) as met:
+        own = introductions.Introduction(2, "own", TERMS, {})
+        troubles = {1: {0: "No route to host"}}
+        met._remember(introductions.Introduction(0, "run", TERMS, {}, troubles=troubles), own, None)
+        met._remember(introductions.Introduction(1, "run", TERMS, {}), own, None)
+        assert met.troubles_of_others()[1] == troubles[1]
 
 
 def test_an_older_word_does_not_undo_a_newer_one():
