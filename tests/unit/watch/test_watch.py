@@ -147,6 +147,7 @@ def test_a_new_connection_replaces_a_silent_one(workers, monkeypatch):
     counts = iter(range(1, 10**6))
     up(watches, counters=lambda: (0, next(counts), 0))
     eventually(lambda: state_of_1(watches[0]) == "running")
+    eventually(lambda: 0 in watches[1]._statuses and watches[1]._statuses[0].state == "running")
     lines = [one._channel.connections[1 - rank] for rank, one in enumerate(watches)]
     for line in lines:  # nothing arrives by it any more
         monkeypatch.setattr(line, "receive", lambda: [])
