@@ -64,7 +64,7 @@ def answers(places: list[tuple[str, int]]) -> list[str]:
     """Return for each host and port why it cannot be connected to; "" where it can."""
     words = [f"no answer within {SECONDS_TO_CONNECT:.0f} s"] * len(places)
     deadline = time.monotonic() + SECONDS_TO_CONNECT
-    with selectors.DefaultSelector() as selector:
+    with selectors.PollSelector() as selector:
         for index, (host, port) in enumerate(places):
             try:
                 family, kind, protocol, _, where = socket.getaddrinfo(

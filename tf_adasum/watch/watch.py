@@ -55,7 +55,7 @@ SECONDS_BETWEEN_CALLS = 30.0
 _STILL = 2.0
 
 # Seconds of waiting after which this worker tries whether it can connect to the others. They have
-# answered, or not, before a deadlock is told by `diagnosis.GRACE_OF_ALL`.
+# answered, or not, before `diagnosis.GRACE_OF_ALL` is over and a cut link is told from a deadlock.
 _TRY = 3.0
 
 # States after which nothing more is expected of a worker.

@@ -6,6 +6,7 @@ import os
 import socket
 
 import pytest
+from support.meetings import needs_ipv6
 
 from tf_adasum.cluster import addresses
 
@@ -59,18 +60,6 @@ def listening(host):
     with addresses.bound(host, 0, reuse=True) as listener:
         listener.listen()
         yield listener
-
-
-def has_ipv6():
-    try:
-        with socket.socket(socket.AF_INET6) as probe:
-            probe.bind(("::1", 0))
-    except OSError:
-        return False
-    return True
-
-
-needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="this system has no IPv6")
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.0.0.2"])
