@@ -92,8 +92,8 @@ def found(source: str, workers: int, devices: int, scheme: Scheme) -> str:
         scheme: rule and plan.
 
     Example:
-        >>> found("TF_CONFIG", 4, 1, Scheme(rules.Adasum(), 4))
-        'TF_CONFIG: 4 workers x 1 device, rule Adasum(), radix plan [4]'
+        >>> found("TF_CONFIG", 4, 1, Scheme(rules.Sum(), 4))
+        'TF_CONFIG: 4 workers x 1 device, rule Sum(), radix plan [4]'
     """
     topology = f"{workers} worker{'s' * (workers > 1)} x {devices} device{'s' * (devices > 1)}"
     return f"{source or 'no cluster found'}: {topology}, {scheme.summary()}"

@@ -51,8 +51,8 @@ def test_the_port_is_held_until_tensorflow_has_it(tasks):
     [
         (
             ("Slurm (SLURM_PROCID)", 4, 1),
-            Scheme(rules.Adasum(), 4),
-            "Slurm (SLURM_PROCID): 4 workers x 1 device, rule Adasum(), radix plan [4]",
+            Scheme(rules.Sum(), 4),
+            "Slurm (SLURM_PROCID): 4 workers x 1 device, rule Sum(), radix plan [4]",
         ),
         (
             ("", 1, 2),
@@ -61,14 +61,14 @@ def test_the_port_is_held_until_tensorflow_has_it(tasks):
         ),
         (
             ("TF_CONFIG", 4, 2),
-            Scheme(rules.Adasum(), 8, averaged=4, radix_plan=(2,), wire_dtype=tf.bfloat16),
-            "TF_CONFIG: 4 workers x 2 devices, rule Adasum(), radix plan [2], "
+            Scheme(rules.Sum(), 8, averaged=4, radix_plan=(2,), wire_dtype=tf.bfloat16),
+            "TF_CONFIG: 4 workers x 2 devices, rule Sum(), radix plan [2], "
             "after the mean of 4 on each host, sent as bfloat16",
         ),
         (
             ("TF_CONFIG", 32, 1),
-            Scheme(rules.Adasum(), 32),
-            "TF_CONFIG: 32 workers x 1 device, rule Adasum(), radix plan by the cost model",
+            Scheme(rules.Sum(), 32),
+            "TF_CONFIG: 32 workers x 1 device, rule Sum(), radix plan by the cost model",
         ),
     ],
 )

@@ -230,7 +230,8 @@ def _pmi(environment):
     host = _LOCAL if environment.get(names[2]) in of_host else None
     if not host and environment.get("SLURM_JOB_NODELIST"):
         host = _first_node(environment["SLURM_JOB_NODELIST"], "SLURM_JOB_NODELIST")
-    job = environment.get("PMI_JOBID") or environment.get("SLURM_JOB_ID", "")
+    told = (environment.get(name) for name in ("I_MPI_HYDRA_UUID", "PMI_JOBID", "SLURM_JOB_ID"))
+    job = next(filter(None, told), "")  # MPICH gives its jobs no name
     word = _word(f"PMI ({names[1]})", environment, names, host and _at(host, _port_of(job)))
     slurm = _slurm(environment)  # srun --mpi=pmi2 tells both
     is_same = slurm and (slurm.rank.value, slurm.size.value) == (word.rank.value, word.size.value)

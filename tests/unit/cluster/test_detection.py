@@ -45,10 +45,10 @@ OPEN_MPI_5 = {
     "OMPI_COMM_WORLD_LOCAL_RANK": "0",
     "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
     "PMIX_NAMESPACE": "prterun-node-7-41@1",
-    "PMIX_SERVER_URI41": "prterun-node-7-41@0.0;tcp4://127.0.0.1:40283",
     "PMIX_HOSTNAME": "node-8",
     "PMIX_RANK": "0",
 }
+# MPICH 5; Intel MPI adds much, and a name of the job.
 HYDRA = {"PMI_RANK": "1", "PMI_SIZE": "2", "PMI_FD": "9", "MPI_LOCALNRANKS": "2"}
 # What slurmctld gives to a batch script of `sbatch -N 2 -n 4`, and what `srun` in it adds.
 BATCH = {
@@ -289,6 +289,12 @@ def test_where_torchrun_listens_itself_another_port_is_taken():
     again = find({**WITH_AGENT_STORE, "TORCHELASTIC_RESTART_COUNT": "1"})
     assert first.coordinator.startswith("node-a:6")
     assert same.coordinator == first.coordinator != again.coordinator
+
+
+def test_jobs_of_intel_mpi_have_ports_of_their_own():
+    jobs = [{**HYDRA, "I_MPI_HYDRA_UUID": f"fe420000-e68f-cb49-e260-{i}"} for i in range(9)]
+    assert len({find(job).coordinator for job in jobs}) == 9
+    assert find(jobs[0]).coordinator == find({**jobs[0], "PMI_RANK": "0"}).coordinator
 
 
 def test_all_tasks_are_told_the_same():
