@@ -92,7 +92,7 @@ def found(source: str, workers: int, devices: int, scheme: Scheme) -> str:
         scheme: rule and plan.
 
     Example:
-        >>> found("TF_CONFIG", 4, 1, Scheme(rules.Sum(), 4))
+        >>> found("TF_CONFIG", 4, 1, Scheme(tf_adasum.rules.Sum(), 4))
         'TF_CONFIG: 4 workers x 1 device, rule Sum(), radix plan [4]'
     """
     topology = f"{workers} worker{'s' * (workers > 1)} x {devices} device{'s' * (devices > 1)}"
