@@ -1,4 +1,4 @@
-"""Train handwritten digits on a Ray cluster: Ray Train starts the workers, and keeps the checkpoints.
+"""Train handwritten digits on Ray: Ray Train starts the workers, and keeps the checkpoints.
 
     pip install "ray[train]"
     python examples/clusters/ray/train.py --workers 2
