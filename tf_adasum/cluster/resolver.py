@@ -7,7 +7,7 @@ import typing
 
 import tensorflow as tf
 
-from tf_adasum.cluster import detection, tasks, tf_config
+from tf_adasum.cluster import administration, detection, joining, tasks, tf_config
 
 
 class Found(typing.NamedTuple):
@@ -66,9 +66,8 @@ def _resolve_environment(timeout):
         # TensorFlow's cannot read a TF_CONFIG that is set but empty.
         empty = resolvers.SimpleClusterResolver(tf.train.ClusterSpec({}))
         return Found(resolvers.TFConfigClusterResolver() if text is None else empty, None, "")
-    from tf_adasum.cluster import joining
-
-    cluster = joining.join(invitation, timeout, os.environ)
+    seconds = administration.start_timeout(timeout)
+    cluster = joining.join(invitation, seconds, os.environ)
     resolver = resolvers.SimpleClusterResolver(
         tf.train.ClusterSpec({"worker": list(cluster.addresses)}),
         task_type="worker",
