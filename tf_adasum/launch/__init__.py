@@ -4,8 +4,8 @@
     tf-adasum-launch -n 2 --devices-per-worker 2 -m package.train --epochs 3
 
 Reading order: `main` (command line) -> `launch` (a job from start to end) -> `worker_environments`
-(what each worker is told, GPUs included). `ports` finds the workers' ports and holds them,
-`processes` runs the processes, `noise` knows which lines of TensorFlow's are left out.
+(what each worker is told, GPUs included). `cluster.free_ports` finds the workers' ports and holds
+them, `processes` runs the processes, `noise` knows which lines of TensorFlow's are left out.
 
 Standard library only: the launcher is ready at once and never initialises a GPU itself.
 """
@@ -24,8 +24,8 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 
-from tf_adasum.cluster import secret
-from tf_adasum.launch import noise, ports
+from tf_adasum.cluster import detection, free_ports, secret
+from tf_adasum.launch import noise
 from tf_adasum.launch.processes import PROGRAM, run_group
 
 GRACE_SECONDS = 5.0
@@ -127,7 +127,7 @@ def launch(
     TensorFlow says below an error is left out, unless ``TF_CPP_MIN_LOG_LEVEL`` is set.
 
     The workers' ports lie outside of the range from which the system gives ports to others, and are
-    held until all workers have ended: see `ports.held`. What uses them sets SO_REUSEADDR, as
+    held until all workers have ended: see `free_ports.held`. What uses them sets SO_REUSEADDR, as
     TensorFlow's server does. Workers get a random ``TF_ADASUM_SECRET`` in common, unless the
     environment gives a secret: nobody else can take part when they meet.
 
@@ -177,11 +177,11 @@ def launch(
 
     if num_workers < 1:
         raise ValueError(f"-n: expected at least 1 worker. Received: num_workers={num_workers}")
-    ports_to_try = ports.candidates()  # one for all starts: a restart has other ports
+    ports_to_try = free_ports.candidates()  # one for all starts: a restart has other ports
 
     @contextlib.contextmanager
     def environments_of(restart: int) -> Iterator[list[dict[str, str]]]:
-        with ports.held(num_workers, ports_to_try) as own:
+        with free_ports.held(num_workers, ports_to_try) as own:
             addresses = [f"127.0.0.1:{port}" for port in own]
             environments = worker_environments(addresses, devices_per_worker)
             told = {"TF_ADASUM_RESTART_COUNT": str(restart), **_new_secret(num_workers)}
@@ -205,7 +205,7 @@ def worker_environments(
 
     Args:
         addresses: ``host:port`` of every worker. A single worker gets no ``TF_CONFIG``, not even
-            an inherited one: it is not part of a cluster.
+            an inherited one, and joins nobody, whoever has started the launcher.
         devices_per_worker: told to the workers as ``TF_ADASUM_DEVICES_PER_WORKER``. Defaults to
             None: they are told nothing.
         environment: what the workers inherit. Defaults to ``os.environ``.
@@ -238,6 +238,8 @@ def worker_environments(
         for index, worker in enumerate(environments):
             task = {"type": "worker", "index": index}
             worker["TF_CONFIG"] = json.dumps({"cluster": {"worker": [*addresses]}, "task": task})
+    else:
+        environments[0].update({detection.WORLD_SIZE: "1", detection.RANK: "0"})
     if len(addresses) > 1 or devices_per_worker is not None:
         gpus = visible_gpus(base)
         if gpus:
