@@ -8,28 +8,12 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 
+from tf_adasum.cluster import detection, tf_config
 from tf_adasum.launch import noise
 from tf_adasum.launch.nodes import Nodes
 
-# By these another launcher, of which this one is a task, gives a process its place. Workers have
-# another one.
-_PLACES = {
-    "TF_CONFIG",
-    "TF_ADASUM_COORDINATOR",
-    "TF_ADASUM_RANK",
-    "TF_ADASUM_WORLD_SIZE",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",
-    "SLURM_PROCID",
-    "SLURM_LOCALID",
-    "SLURM_STEP_NUM_TASKS",
-    "JOB_COMPLETION_INDEX",
-}
-_PREFIXES_OF_PLACES = ("KERAS_DISTRIBUTION_", "OMPI_COMM_WORLD_", "PMI_", "PMIX_")
+# What gives a process its place among others; that of this process is not that of its workers.
+_PLACE = (tf_config.NAME, detection.COORDINATOR, detection.RANK, detection.WORLD_SIZE)
 
 
 def worker_environments(
@@ -44,8 +28,7 @@ def worker_environments(
 
     Args:
         addresses: ``host:port`` of every worker. A single worker gets no ``TF_CONFIG``, not even
-            an inherited one: it is not part of a cluster. Nor does it inherit what Slurm, MPI,
-            torchrun and others tell their tasks.
+            an inherited one, and joins nobody, whoever has started the launcher.
         devices_per_worker: told to the workers as ``TF_ADASUM_DEVICES_PER_WORKER``. Defaults to
             None: they are told nothing.
         environment: what the workers inherit. Defaults to ``os.environ``.
@@ -71,7 +54,9 @@ def worker_environments(
             f"Received: devices_per_worker={devices_per_worker}"
         )
     nodes = nodes or Nodes()
-    base = without_place(os.environ if environment is None else environment)
+    base = dict(os.environ if environment is None else environment)
+    for name in _PLACE:
+        base.pop(name, None)
     if verbose:
         base[noise.LEVEL] = "0"
     base.setdefault(noise.LEVEL, noise.DEFAULT_LEVEL)
@@ -83,13 +68,16 @@ def worker_environments(
     ranks = nodes.ranks(len(addresses))
     if nodes.coordinator is not None:
         for rank, worker in zip(ranks, environments, strict=True):
-            worker["TF_ADASUM_COORDINATOR"] = nodes.coordinator
-            worker["TF_ADASUM_RANK"] = str(rank)
-            worker["TF_ADASUM_WORLD_SIZE"] = str(nodes.count * len(addresses))
+            worker[detection.COORDINATOR] = nodes.coordinator
+            worker[detection.RANK] = str(rank)
+            worker[detection.WORLD_SIZE] = str(nodes.count * len(addresses))
     elif len(addresses) > 1:
         for index, worker in enumerate(environments):
             task = {"type": "worker", "index": index}
-            worker["TF_CONFIG"] = json.dumps({"cluster": {"worker": [*addresses]}, "task": task})
+            text = json.dumps({"cluster": {"worker": [*addresses]}, "task": task})
+            worker[tf_config.NAME] = text
+    else:
+        environments[0].update({detection.WORLD_SIZE: "1", detection.RANK: "0"})
     if len(addresses) > 1 or devices_per_worker is not None:
         gpus = visible_gpus(base)
         if gpus:
@@ -97,20 +85,6 @@ def worker_environments(
             for worker, share in zip(environments, shares, strict=True):
                 worker["CUDA_VISIBLE_DEVICES"] = ",".join(share)
     return environments
-
-
-def without_place(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment without what gives a process a place among others.
-
-    Example:
-        >>> without_place({"HOME": "/root", "SLURM_PROCID": "3", "OMPI_COMM_WORLD_RANK": "3"})
-        {'HOME': '/root'}
-    """
-    return {
-        name: value
-        for name, value in environment.items()
-        if name not in _PLACES and not name.startswith(_PREFIXES_OF_PLACES)
-    }
 
 
 def visible_gpus(environment: Mapping[str, str]) -> list[str]:

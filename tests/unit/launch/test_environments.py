@@ -6,7 +6,8 @@ import os
 import pytest
 from support.launching import run
 
-from tf_adasum.launch import environments, visible_gpus, worker_environments
+from tf_adasum.cluster import detection
+from tf_adasum.launch import Nodes, environments, visible_gpus, worker_environments
 
 
 def test_each_worker_gets_its_task_and_the_arguments_untouched(script):
@@ -67,6 +68,51 @@ def test_one_worker_has_no_cluster_and_no_prefix(script):
     environment = {**os.environ, "TF_CONFIG": '{"cluster": {}}'}
     result = run("-n", 1, path, env=environment, input="typed")
     assert (result.returncode, result.stdout) == (0, "None typed\n")
+
+
+def test_one_worker_joins_nobody(script):
+    path = script(
+        "from tf_adasum.cluster.detection import find\n"
+        "print(find(os.environ), find({**os.environ, 'TF_ADASUM_WORLD_SIZE': ''}) is None)"
+    )
+    outer = {"TF_ADASUM_COORDINATOR": "a:1", "TF_ADASUM_RANK": "3", "TF_ADASUM_WORLD_SIZE": "4"}
+    outer |= {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4"}
+    result = run("-n", 1, path, env={**os.environ, **outer})
+    assert (result.returncode, result.stdout) == (0, "None False\n")
+
+
+PLACE = "TF_CONFIG TF_ADASUM_COORDINATOR TF_ADASUM_RANK TF_ADASUM_WORLD_SIZE".split()
+
+
+def test_workers_of_several_machines_are_told_where_they_meet():
+    inherited = {name: "7" for name in PLACE} | {"SLURM_PROCID": "7"}
+    nodes = [Nodes(2, rank, "node0:2222") for rank in (0, 1)]
+    told = [
+        [worker.get(name) for name in PLACE]
+        for node in nodes
+        for worker in worker_environments(["", ""], environment=inherited, nodes=node)
+    ]
+    assert told == [[None, "node0:2222", str(rank), "4"] for rank in range(4)]
+    found = [
+        detection.find(worker)
+        for worker in worker_environments(["", ""], environment=inherited, nodes=nodes[1])
+    ]
+    assert [(each.coordinator, each.rank, each.num_workers) for each in found] == [
+        ("node0:2222", 2, 4),
+        ("node0:2222", 3, 4),
+    ]
+    (alone,) = worker_environments([""], environment=inherited, nodes=nodes[1])
+    assert (alone["TF_ADASUM_RANK"], alone["TF_ADASUM_WORLD_SIZE"]) == ("1", "2")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_another_launcher_says_places_no_worker_of_one_machine(workers):
+    inherited = {name: "7" for name in PLACE} | {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "a"}
+    addresses = [f"a:{index + 1}" for index in range(workers)]
+    for worker in worker_environments(addresses, environment=inherited):
+        assert detection.find(worker) is None
+        assert ("TF_CONFIG" in worker) == (workers > 1)
+        assert "TF_ADASUM_COORDINATOR" not in worker
 
 
 def test_a_module_runs_as_with_python_m(script, tmp_path):
