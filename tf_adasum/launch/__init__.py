@@ -5,8 +5,8 @@
     tf-adasum-launch -n 4 --nnodes 2 --node-rank 0 --coordinator node0:2222 train.py
 
 Reading order: `command_line` -> `jobs` (a job from start to end) -> `nodes` and `environments`
-(what each worker is told, GPUs included). `ports` finds the workers' ports and holds them,
-`processes` runs the processes, `output` shows what they say, `noise` knows which lines of
+(what each worker is told, GPUs included). `cluster.free_ports` finds the workers' ports and holds
+them, `processes` runs the processes, `output` shows what they say, `noise` knows which lines of
 TensorFlow's are left out, `failures` says who failed first. `run` does the same from a notebook.
 
 Standard library only: the launcher is ready at once and never initialises a GPU itself.

@@ -11,8 +11,7 @@ import secrets
 import threading
 from collections.abc import Iterator, Sequence
 
-from tf_adasum.cluster import secret
-from tf_adasum.launch import ports
+from tf_adasum.cluster import free_ports, secret
 from tf_adasum.launch.environments import worker_environments
 from tf_adasum.launch.nodes import Nodes
 from tf_adasum.launch.output import logs_in
@@ -41,7 +40,7 @@ def launch(
     ``TF_CPP_MIN_LOG_LEVEL`` asks for it.
 
     On one machine the workers' ports lie outside of the range from which the system gives ports to
-    others, and are held until all workers have ended: see `ports.held`. What uses them sets
+    others, and are held until all workers have ended: see `free_ports.held`. What uses them sets
     SO_REUSEADDR, as TensorFlow's server does. Workers get a random ``TF_ADASUM_SECRET`` in common,
     unless the environment gives a secret: nobody else can take part when they meet. On several
     machines, on each of which this is called, workers find their ports themselves, and have no
@@ -136,11 +135,11 @@ def run_job(
         raise ValueError(f"-n: expected at least 1 worker. Received: num_workers={num_workers}")
     nodes = nodes or Nodes()
     ranks, in_all = nodes.ranks(num_workers), nodes.count * num_workers
-    ports_to_try = ports.candidates()  # one for all starts: a restart has other ports
+    ports_to_try = free_ports.candidates()  # one for all starts: a restart has other ports
 
     @contextlib.contextmanager
     def environments_of(restart: int) -> Iterator[list[dict[str, str]]]:
-        with ports.held(num_workers if nodes.count == 1 else 0, ports_to_try) as own:
+        with free_ports.held(num_workers if nodes.count == 1 else 0, ports_to_try) as own:
             addresses = [f"127.0.0.1:{port}" for port in own] or [""] * num_workers
             environments = worker_environments(
                 addresses, devices_per_worker, nodes=nodes, verbose=verbose

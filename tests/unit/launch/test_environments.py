@@ -85,7 +85,7 @@ PLACE = "TF_CONFIG TF_ADASUM_COORDINATOR TF_ADASUM_RANK TF_ADASUM_WORLD_SIZE".sp
 
 
 def test_workers_of_several_machines_are_told_where_they_meet():
-    inherited = {name: "7" for name in PLACE} | {"SLURM_PROCID": "7"}
+    inherited = dict.fromkeys(PLACE, "7") | {"SLURM_PROCID": "7"}
     nodes = [Nodes(2, rank, "node0:2222") for rank in (0, 1)]
     told = [
         [worker.get(name) for name in PLACE]
@@ -107,7 +107,7 @@ def test_workers_of_several_machines_are_told_where_they_meet():
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_what_another_launcher_says_places_no_worker_of_one_machine(workers):
-    inherited = {name: "7" for name in PLACE} | {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "a"}
+    inherited = dict.fromkeys(PLACE, "7") | {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "a"}
     addresses = [f"a:{index + 1}" for index in range(workers)]
     for worker in worker_environments(addresses, environment=inherited):
         assert detection.find(worker) is None

@@ -9,12 +9,10 @@ import subprocess
 import sys
 
 import pytest
-from support.launching import FAIL_UNTIL, WAIT_FOR_WORKER_0, run, starts_in
 from support.port_opener import others_opening_ports
 
 import tf_adasum
-from tf_adasum.cluster import ports as cluster_ports
-from tf_adasum.launch import ports
+from tf_adasum.cluster import free_ports, ports
 
 ROOT = os.path.dirname(os.path.dirname(tf_adasum.__file__))
 
@@ -33,7 +31,7 @@ def settings(tmp_path):
 
 def until_any(settings):
     """The candidates before the system is asked."""
-    return list(itertools.takewhile(bool, ports.candidates(settings)))
+    return list(itertools.takewhile(bool, free_ports.candidates(settings)))
 
 
 def test_ports_lie_above_and_then_below_those_that_the_system_gives(settings):
@@ -61,11 +59,11 @@ def test_where_the_system_does_not_say_the_usual_range_is_left_out(settings, tex
 
 def test_two_launchers_seldom_begin_at_the_same_port(settings):
     folder = settings("32768 60999")
-    assert len({next(ports.candidates(folder)) for _ in range(50)}) > 40
+    assert len({next(free_ports.candidates(folder)) for _ in range(50)}) > 40
 
 
 def test_ports_are_distinct_held_and_free_afterwards():
-    with ports.held(50) as found, ports.held(50) as others:
+    with free_ports.held(50) as found, free_ports.held(50) as others:
         assert len({*found, *others}) == 100
         for port in found:
             with pytest.raises(OSError), socket.socket() as probe:
@@ -76,24 +74,24 @@ def test_ports_are_distinct_held_and_free_afterwards():
 
 
 def test_a_port_in_use_is_passed_over():
-    with socket.create_server(("127.0.0.1", 0)) as other, ports.held(1) as (free,):
+    with socket.create_server(("127.0.0.1", 0)) as other, free_ports.held(1) as (free,):
         used = other.getsockname()[1]
-        with ports.held(2, iter([used, free, 0, 0])) as found:
+        with free_ports.held(2, iter([used, free, 0, 0])) as found:
             assert not {used, free} & {*found}
 
 
 def test_further_ports_are_others():
-    candidates = ports.candidates()
+    candidates = free_ports.candidates()
     seen = []
     for _ in range(20):
-        with ports.held(3, candidates) as found:
+        with free_ports.held(3, candidates) as found:
             seen += found
     assert len(set(seen)) == 60
 
 
 def test_what_cannot_be_held_is_free(monkeypatch):
-    monkeypatch.setattr(cluster_ports, "can_be_held", lambda: False)
-    with ports.held(2) as found:
+    monkeypatch.setattr(ports, "can_be_held", lambda: False)
+    with free_ports.held(2) as found:
         for port in found:
             with socket.socket() as probe:
                 probe.bind(("127.0.0.1", port))
@@ -139,39 +137,3 @@ def test_such_a_worker_fails_if_its_port_is_taken(tmp_path):
             text=True,
         )
     assert "Address already in use" in ended.stderr
-
-
-# What asks for a worker's port as any program does, and as TensorFlow's server does.
-ASK_FOR_THE_PORT = (
-    "import socket\n"
-    "port = int(config['cluster']['worker'][index].rpartition(':')[2])\n"
-    "for reuse in (0, 1):\n"
-    "    with socket.socket() as asking:\n"
-    "        asking.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse)\n"
-    "        try:\n"
-    "            asking.bind(('', port)); asking.listen(); print(restart, reuse, 'given')\n"
-    "        except OSError:\n"
-    "            print(restart, reuse, 'refused')\n"
-)
-
-
-def test_ports_are_held_while_workers_run_after_a_restart_too(script, tmp_path):
-    path = script(FAIL_UNTIL + WAIT_FOR_WORKER_0 + ASK_FOR_THE_PORT + "sys.exit(1 - restart)")
-    result = run("-n", 2, "--max-restarts", 1, path, tmp_path)
-    assert result.returncode == 0, result.stderr
-    for worker in ("[worker 0]", "[worker 1]"):
-        lines = [line for line in result.stdout.splitlines() if line.startswith(worker)]
-        # The first start may be stopped by the failure of the other worker.
-        assert lines[-2:] == [f"{worker} 1 0 refused", f"{worker} 1 1 given"]
-    assert "0 0 refused" in result.stdout and "0 1 given" in result.stdout
-
-
-def test_ports_are_none_that_the_system_gives_to_others(script, tmp_path):
-    with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
-        first, last = map(int, file.read().split())
-    if last - first > 55_000:
-        pytest.skip("the system gives nearly all ports to others")
-    assert run("-n", 3, script(FAIL_UNTIL), tmp_path).returncode == 0
-    (addresses,) = starts_in(tmp_path)
-    for address in addresses:
-        assert not first <= int(address.rpartition(":")[2]) <= last
