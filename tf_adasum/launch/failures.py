@@ -101,6 +101,8 @@ class End:
         """The exception that ended it, or its last line; "" where that would mislead."""
         if self.words is None:
             return ""
+        if self.is_stopped:
+            return self.words.error
         if self.code > 0:
             return self.words.error or self.words.line
         return self.words.line if -self.code in _CRASHES else ""
@@ -138,7 +140,7 @@ def first_of(ends: Sequence[End]) -> End:
         return first
     named = {int(rank) for rank in _NAMED.findall(first.error)}
     others = [end for end in ends if end.code and not end.is_because_of_another]
-    of_named = [end for end in others if end.rank in named]
+    of_named = [end for end in others if end.rank in named and (end.error or not end.is_stopped)]
     by_themselves = [end for end in others if not end.is_stopped]
     return (of_named or by_themselves or [first])[0]
 
@@ -151,10 +153,11 @@ def summary(ends: Sequence[End]) -> list[str]:
     """
     first = first_of(ends)
     error = f": {first.error}" if first.error else ""
+    cause = "" if first.is_stopped else f", with {first.cause}"
     if first.is_because_of_another:
-        lines = [f"worker {first.rank} ended because of another one, with {first.cause}{error}"]
+        lines = [f"worker {first.rank} ended because of another one{cause}{error}"]
     else:
-        lines = [f"worker {first.rank} failed first, with {first.cause}{error}"]
+        lines = [f"worker {first.rank} failed first{cause}{error}"]
     others = [end.rank for end in ends if end is not first and (end.code or end.is_stopped)]
     if others:
         lines.append(f"ended because of it: {_named(sorted(others))}")

@@ -77,7 +77,8 @@ def launch(
     Returns:
         The exit code of the last start: 0 when every worker ended with 0; the code of the first
         worker that failed (128 + n when signal n ended it); 128 + n when this process received
-        signal n (SIGPIPE when its output was closed); 124 after `timeout`.
+        signal n (SIGPIPE when its output was closed); 124 after `timeout`; 75 when workers ended
+        with that, asked by a signal to them or to this process.
 
     Raises:
         ValueError: an argument cannot be used, there are too few GPUs, or `log_dir` cannot be

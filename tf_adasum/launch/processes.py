@@ -192,6 +192,8 @@ class _Job:
             code = self._supervise(deadline)
         finally:
             self._stop()
+        if self._is_stopped and any(end.code == EXIT_ASKED for end in self._ends):
+            code = EXIT_ASKED  # they heard it, too, and have made their backup
         if self.first is not None:
             self.first = failures.first_of(self._ends)
             for line in failures.summary(self._ends) if self._crew.num_workers > 1 else ():

@@ -194,7 +194,7 @@ def _raise_if_failed(folder: str, code: int, workers: int) -> None:
         error = f": {first['error']}" if first["error"] else ""
         traceback = f"\n\n{first['traceback']}" if first["traceback"] else ""
         raise RuntimeError(
-            f"worker {first['rank']} of {workers} failed, with {first['cause']}{error}{traceback}"
+            f"worker {first['rank']} of {workers} failed{first['cause']}{error}{traceback}"
         )
     if code:
         raise RuntimeError(f"the workers were ended, with exit code {code}")
@@ -212,9 +212,9 @@ def main(folder: str) -> int:
             first, words = ending.first, ending.first.words
             told["first"] = {
                 "rank": first.rank,
-                "cause": first.cause,
+                "cause": "" if first.is_stopped else f", with {first.cause}",
                 "error": first.error,
-                "traceback": words.traceback if words and first.code > 0 else "",
+                "traceback": words.traceback if words and words.error == first.error else "",
             }
     except ValueError as error:
         told, code = {"wrong": str(error)}, 2

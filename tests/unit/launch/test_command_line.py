@@ -13,6 +13,9 @@ from tf_adasum.launch import launch, main
 ROOT = os.path.dirname(os.path.dirname(tf_adasum.__file__))
 
 
+TWO_NODES = ["-n", "2", "--nnodes", "2", "--node-rank", "1"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
@@ -25,6 +28,16 @@ ROOT = os.path.dirname(os.path.dirname(tf_adasum.__file__))
         (["-n", "2", "--timeout", "nan", "SCRIPT"], "--timeout"),
         (["-n", "2", "--timeout", "inf", "SCRIPT"], "--timeout"),
         (["-n", "2", "--time", "3", "SCRIPT"], "--time"),
+        (["-n", "2", "--nnodes", "0", "SCRIPT"], "--nnodes 0"),
+        (["-n", "2", "--nnodes", "1", "--node-rank", "1", "SCRIPT"], "--node-rank 1"),
+        (["-n", "2", "--node-rank", "-1", "SCRIPT"], "--node-rank -1"),
+        (["-n", "2", "--nnodes", "2", "--coordinator", "a:1", "SCRIPT"], "--node-rank: expected"),
+        (["-n", "2", "--nnodes", "2", "--node-rank", "0", "SCRIPT"], "--coordinator: expected"),
+        ([*TWO_NODES, "--coordinator", "a", "SCRIPT"], "--coordinator: an address"),
+        ([*TWO_NODES, "--coordinator", "::1:2222", "SCRIPT"], "'::1:2222'"),
+        ([*TWO_NODES, "--coordinator", "a:1", "--node-rank", "2", "SCRIPT"], "--node-rank 2"),
+        (["-n", "2", "--coordinator", "a:1", "SCRIPT"], "--coordinator a:1"),
+        (["-n", "2", "--log-dir", "/dev/null/logs", "SCRIPT"], "--log-dir /dev/null/logs"),
         (["-n", "2", "missing.py"], "missing.py"),
         (["-n", "2"], "nothing to run"),
         (["-n", "2", "--"], "nothing to run"),

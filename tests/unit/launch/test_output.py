@@ -100,3 +100,65 @@ def test_a_closed_output_stops_the_job(script):
         process.stdout.readline()
         process.stdout.close()
         assert process.wait(LIMIT) == 128 + signal.SIGPIPE
+
+
+# Files of their own
+
+
+IN_TWO_STARTS = (
+    "index = json.loads(os.environ['TF_CONFIG'])['task']['index']\n"
+    "restart = int(os.environ['TF_ADASUM_RESTART_COUNT'])\n"
+    "print('\\r1/2\\r2/2', restart); print('error of', index, file=sys.stderr)\n"
+    "if index == 1 - restart: time.sleep(300)\n"
+    "sys.exit(5 if restart == 0 else 0)\n"
+)
+
+
+def test_each_worker_has_a_file_and_restarts_are_appended(script, tmp_path):
+    path, folder = script(IN_TWO_STARTS.replace("time.sleep(300)", "pass")), tmp_path / "a" / "logs"
+    result = run("-n", 2, "--max-restarts", 1, "--log-dir", folder, path)
+    assert result.returncode == 0, result.stderr
+    assert "[worker 1] 2/2 1\n" in result.stdout, "the console shows all"
+    assert f"the output of worker 0 is in {folder}/worker-0.log" in result.stderr or (
+        f"the output of worker 1 is in {folder}/worker-1.log" in result.stderr
+    )
+    assert sorted(each.name for each in folder.iterdir()) == ["worker-0.log", "worker-1.log"]
+    for index in (0, 1):
+        lines = (folder / f"worker-{index}.log").read_text().splitlines()
+        starts = [number for number, line in enumerate(lines) if line.startswith("tf-adasum")]
+        assert f"worker {index} of 2, started 20" in lines[starts[0]]
+        assert f"worker {index} of 2, restart 1 20" in lines[starts[1]]
+        assert len(starts) == 2
+        assert sorted(lines[starts[1] + 1 :]) == ["2/2 1", f"error of {index}"]
+    run("-n", 1, "--log-dir", folder, script("print('later')"))
+    assert (folder / "worker-0.log").read_text().endswith("later\n")
+
+
+def test_a_full_disk_of_files_is_told_and_stops_nothing(script, tmp_path):
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    (folder / "worker-1.log").symlink_to("/dev/full")
+    result = run("-n", 2, "--log-dir", folder, script("print('line')"))
+    assert result.returncode == 0
+    assert sorted(result.stdout.splitlines()) == ["[worker 0] line", "[worker 1] line"]
+    (complaint,) = result.stderr.splitlines()
+    assert f"{folder}/worker-1.log is not complete: [Errno 28]" in complaint
+
+
+def test_files_that_cannot_be_written_start_nothing(script, tmp_path):
+    (tmp_path / "worker-1.log").mkdir()
+    result = run("-n", 2, "--log-dir", tmp_path, script("print('started')"))
+    assert (result.returncode, result.stdout) == (2, "")
+    assert f"--log-dir {tmp_path}" in result.stderr
+
+
+def test_workers_of_several_machines_are_named_by_their_ranks(script, tmp_path):
+    options = ["--nnodes", 3, "--node-rank", 2, "--coordinator", "a:1", "--log-dir", tmp_path]
+    result = run("-n", 2, *options, script("print(os.environ['TF_ADASUM_RANK'])"))
+    assert sorted(result.stdout.splitlines()) == ["[worker 4] 4", "[worker 5] 5"]
+    assert sorted(path.name for path in tmp_path.glob("*.log")) == ["worker-4.log", "worker-5.log"]
+    result = run("-n", 1, *options[:6], script("print(input()); print('no')"), input="typed\n")
+    assert "[worker 2] EOFError" in result.stderr
+    assert result.stderr.endswith(
+        "worker 2 failed first, with exit code 1: EOFError: EOF when reading a line\n"
+    )

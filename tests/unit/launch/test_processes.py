@@ -101,6 +101,53 @@ def test_children_left_by_a_worker_that_succeeds_are_ended(script, tmp_path):
     eventually(lambda: not any(map(is_running, pids)))
 
 
+def test_who_was_told_of_the_failure_is_not_blamed(script, tmp_path):
+    path = script(
+        "index = json.loads(os.environ['TF_CONFIG'])['task']['index']\n"
+        "class WorkerLostError(RuntimeError): pass\n"
+        "ready = sys.argv[1] + '/ready'\n"
+        "if index == 1:\n"
+        "    try: raise ValueError('bad shape')\n"
+        "    finally:\n"
+        "        import traceback; traceback.print_exc()\n"
+        "        open(ready, 'w').close(); time.sleep(300)\n"  # it takes long to end
+        "while not os.path.exists(ready): time.sleep(0.01)\n"
+        "raise WorkerLostError('worker 1 (127.0.0.1:2222) failed: ValueError: bad shape.')\n"
+    )
+    result = run("-n", 2, path, tmp_path)
+    assert result.returncode == 1
+    lines = [line for line in result.stderr.splitlines() if line.startswith("tf-adasum-launch")]
+    assert lines == [
+        "tf-adasum-launch: worker 0 ended with exit code 1, stopping the others",
+        "tf-adasum-launch: worker 1 failed first: ValueError: bad shape",
+        "tf-adasum-launch: ended because of it: worker 0",
+    ]
+
+
+WAIT_FOR_A_SIGNAL = (
+    "index = json.loads(os.environ['TF_CONFIG'])['task']['index']\n"
+    "def end(number, _):\n"
+    "    time.sleep(index * 0.7)\n"  # worker 1 still writes its backup
+    "    open(sys.argv[1] + f'/saved{index}', 'w').close(); sys.exit(75)\n"
+    "signal.signal(signal.SIGTERM, end); signal.signal(signal.SIGUSR1, end)\n"
+    + LEAVE_PID
+    + "time.sleep(300)\n"
+)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_workers_that_are_asked_to_end_may_write_a_backup(script, tmp_path, number):
+    path = script(WAIT_FOR_A_SIGNAL)
+    arguments = ["-n", 2, "--max-restarts", 3, path, tmp_path]
+    with running(*arguments, stderr=subprocess.PIPE, text=True) as process:
+        eventually(lambda: len(pids_in(tmp_path)) == 2)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=LIMIT)
+    assert process.returncode == 75
+    assert (tmp_path / "saved0").exists() and (tmp_path / "saved1").exists()
+    assert not any(word in errors for word in ("failed", "restart", "stopping the others"))
+
+
 def test_a_daemon_that_keeps_the_pipe_open_does_not_hold_the_launcher(script, tmp_path):
     path = script(
         "child = subprocess.Popen(['sleep', '300'], start_new_session=True)\n"
