@@ -18,7 +18,14 @@ import keras
 import tensorflow as tf
 
 from tf_adasum.aggregation import Scheme
-from tf_adasum.cluster import meeting, ports, rendezvous, start_timeout
+from tf_adasum.cluster import (
+    administration,
+    joining,
+    ports,
+    reception,
+    rendezvous,
+    start_timeout,
+)
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.watch import watch
@@ -92,7 +99,7 @@ def found(source: str, workers: int, devices: int, scheme: Scheme) -> str:
         scheme: rule and plan.
 
     Example:
-        >>> found("TF_CONFIG", 4, 1, Scheme(rules.Sum(), 4))
+        >>> found("TF_CONFIG", 4, 1, Scheme(tf_adasum.rules.Sum(), 4))
         'TF_CONFIG: 4 workers x 1 device, rule Sum(), radix plan [4]'
     """
     topology = f"{workers} worker{'s' * (workers > 1)} x {devices} device{'s' * (devices > 1)}"
@@ -129,7 +136,7 @@ def start(
         RuntimeError: on several workers, if TensorFlow has run an operation already.
         OSError, TimeoutError, ValueError, WorkerLostError: as `AdasumMirroredStrategy`.
     """
-    seconds = timeout or rendezvous.DEFAULT_TIMEOUT
+    seconds = administration.start_timeout(timeout)
     deadline = time.monotonic() + seconds
 
     def make():
@@ -146,7 +153,7 @@ def start(
     if tasks is None:
         return make(), watch.NoWatch()
     breakage = tensorflow_seam.breakage
-    with _held_port(tasks):
+    with _held_port(tasks), _forgotten_if_it_fails(tasks):
         watching = watch.begin(tasks, terms, timeout)
         is_first = watching.is_starting
         if is_first:
@@ -212,6 +219,16 @@ def _held_port(tasks) -> contextlib.AbstractContextManager:
 
 
 @contextlib.contextmanager
+def _forgotten_if_it_fails(tasks) -> Iterator[None]:
+    """Let the program try again: workers that joined join anew, as those that start again do."""
+    try:
+        yield
+    except BaseException:
+        joining.forget(tasks)
+        raise
+
+
+@contextlib.contextmanager
 def _naming_the_others(tasks, seconds) -> Iterator[None]:
     """Say who is waited for; TensorFlow says only that its collective has timed out."""
     try:
@@ -235,7 +252,7 @@ def _saying_what_to_do(tasks) -> Iterator[None]:
         user = port and ports.user_of(port)
         if not user or "Could not start gRPC server" not in str(error):
             raise
-        raise meeting.port_in_use(tasks, user) from error
+        raise reception.port_in_use(tasks, user) from error
     except RuntimeError as error:
         if "at program startup" not in str(error):
             raise

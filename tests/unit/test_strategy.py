@@ -12,7 +12,7 @@ from support import stacks
 
 import tf_adasum
 from tf_adasum import ops, rules, startup
-from tf_adasum.cluster import rendezvous, start_timeout
+from tf_adasum.cluster import administration, rendezvous, start_timeout
 from tf_adasum.cluster import tasks as cluster_tasks
 from tf_adasum.seams import tensorflow as tensorflow_seam
 
@@ -162,7 +162,7 @@ def test_the_workers_are_asked_for_what_they_have_to_share(two_workers, monkeypa
     }
     with pytest.raises(Talked):
         make()  # once more, as nothing has started
-    assert met[1][2] == rendezvous.DEFAULT_TIMEOUT
+    assert met[1][2] == administration.DEFAULT_START_TIMEOUT
 
 
 def tasks_at(*addresses, rank=0):

@@ -7,11 +7,7 @@ import typing
 
 import tensorflow as tf
 
-from tf_adasum.cluster import detection, tasks, tf_config
-from tf_adasum.cluster.invitation import Invitation
-
-# The clusters that this process has joined: every strategy of it is in the same.
-_joined: dict[Invitation, tasks.Cluster] = {}
+from tf_adasum.cluster import administration, detection, joining, tasks, tf_config
 
 
 class Found(typing.NamedTuple):
@@ -70,11 +66,8 @@ def _resolve_environment(timeout):
         # TensorFlow's cannot read a TF_CONFIG that is set but empty.
         empty = resolvers.SimpleClusterResolver(tf.train.ClusterSpec({}))
         return Found(resolvers.TFConfigClusterResolver() if text is None else empty, None, "")
-    if invitation not in _joined:
-        from tf_adasum.cluster import joining
-
-        _joined[invitation] = joining.join(invitation, timeout, os.environ)
-    cluster = _joined[invitation]
+    seconds = administration.start_timeout(timeout)
+    cluster = joining.join(invitation, seconds, os.environ)
     resolver = resolvers.SimpleClusterResolver(
         tf.train.ClusterSpec({"worker": list(cluster.addresses)}),
         task_type="worker",

@@ -14,6 +14,7 @@ Standard library only.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hmac
 import secrets
 import socket
@@ -22,7 +23,8 @@ import threading
 import time
 from typing import Any
 
-from tf_adasum.cluster import addresses
+from tf_adasum.cluster import addresses, ports
+from tf_adasum.cluster.administration import WATCH_PORT
 from tf_adasum.cluster.json_lines import LONGEST_LINE, Connection
 
 _SECONDS_TO_CONNECT = 5.0
@@ -77,6 +79,10 @@ class Server:
         host: the host in worker 0's address; where that is this machine alone nobody else can
             connect.
         workers: how many there are, with worker 0.
+        port: where to listen. Defaults to 0: the system chooses one.
+
+    Raises:
+        OSError: if it cannot listen there.
 
     Attributes:
         offer: what clients need to connect, for the rendezvous.
@@ -84,11 +90,8 @@ class Server:
         refusals: the `Refusals`.
     """
 
-    def __init__(self, host: str, workers: int):
-        self._listener = addresses.bound(host, 0, reuse=True)
-        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BYTES_WITHOUT_READING)
-        self._listener.listen(_BACKLOG)
-        self._listener.setblocking(False)
+    def __init__(self, host: str, workers: int, port: int = 0):
+        self._listener = _listening(host, port)
         self._accepts_from = 0.0  # by `time.monotonic`
         self._token, self._workers = secrets.token_hex(16), workers
         self._strangers: list[tuple[Connection, str]] = []  # and their hosts, the oldest first
@@ -184,6 +187,25 @@ class Server:
             connection.close()
         for connection in self.connections.values():
             connection.close(deadline)
+
+
+def _listening(host, port):
+    listener = None
+    try:
+        listener = addresses.bound(host, port, reuse=True)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BYTES_WITHOUT_READING)
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
+    except OSError as error:
+        if listener:
+            listener.close()
+        user = ports.user_of(port) if error.errno == errno.EADDRINUSE else None
+        given = f", {WATCH_PORT}={port}" if port else ""
+        used_by = f". It is in use by {user}" if user else ""
+        raise OSError(
+            error.errno, f"worker 0 cannot listen on the watch's port{given}: {error}{used_by}"
+        ) from error
+    return listener
 
 
 class Client:
