@@ -12,12 +12,16 @@ import threading
 from collections.abc import Iterator, Sequence
 
 from tf_adasum.cluster import free_ports, secret
+from tf_adasum.cluster.administration import START_TIMEOUT
 from tf_adasum.launch.environments import worker_environments
 from tf_adasum.launch.nodes import Nodes
 from tf_adasum.launch.output import logs_in
 from tf_adasum.launch.processes import Crew, Ending, run_group
 
 GRACE_SECONDS = 5.0
+# For which workers that start again wait for those of other machines, unless the environment says
+# something else: there the failure has to be noticed first.
+_SECONDS_TO_MEET_AGAIN = "180"
 
 
 def launch(
@@ -148,6 +152,8 @@ def run_job(
             told = {"TF_ADASUM_RESTART_COUNT": str(restart)}
             if 1 < in_all == num_workers:
                 told |= _new_secret()
+            if in_all > num_workers and restart and not os.environ.get(START_TIMEOUT):
+                told[START_TIMEOUT] = _SECONDS_TO_MEET_AGAIN
             yield [{**each, **told} for each in environments]
 
     logs = logs_in(log_dir, ranks)
