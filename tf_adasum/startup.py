@@ -10,12 +10,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 
 import keras
 import tensorflow as tf
 
+from tf_adasum.aggregation import Scheme
 from tf_adasum.cluster import (
     administration,
     joining,
@@ -79,6 +81,29 @@ def averaged(local_reduction: str | None, tasks: Cluster | None, devices: int) -
             f"Received: local_reduction={local_reduction!r}"
         )
     return devices * (tasks.workers_per_host() if tasks else 1)
+
+
+@functools.cache  # a program that makes many strategies says each line once
+def say(line: str) -> None:
+    """Print a line to stderr, beside what the program itself prints."""
+    print(f"tf_adasum: {line}", file=sys.stderr, flush=True)
+
+
+def found(source: str, workers: int, devices: int, scheme: Scheme) -> str:
+    """Return the one line at the start: what was found, and how gradients are combined.
+
+    Args:
+        source: where the cluster comes from; "" without one.
+        workers: how many there are.
+        devices: how many each of them has.
+        scheme: rule and plan.
+
+    Example:
+        >>> found("TF_CONFIG", 4, 1, Scheme(tf_adasum.rules.Sum(), 4))
+        'TF_CONFIG: 4 workers x 1 device, rule Sum(), radix plan [4]'
+    """
+    topology = f"{workers} worker{'s' * (workers > 1)} x {devices} device{'s' * (devices > 1)}"
+    return f"{source or 'no cluster found'}: {topology}, {scheme.summary()}"
 
 
 def start(

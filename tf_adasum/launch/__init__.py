@@ -24,7 +24,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 
-from tf_adasum.cluster import free_ports, secret
+from tf_adasum.cluster import detection, free_ports, secret
 from tf_adasum.launch import noise
 from tf_adasum.launch.processes import PROGRAM, run_group
 
@@ -205,7 +205,7 @@ def worker_environments(
 
     Args:
         addresses: ``host:port`` of every worker. A single worker gets no ``TF_CONFIG``, not even
-            an inherited one: it is not part of a cluster.
+            an inherited one, and joins nobody, whoever has started the launcher.
         devices_per_worker: told to the workers as ``TF_ADASUM_DEVICES_PER_WORKER``. Defaults to
             None: they are told nothing.
         environment: what the workers inherit. Defaults to ``os.environ``.
@@ -238,6 +238,8 @@ def worker_environments(
         for index, worker in enumerate(environments):
             task = {"type": "worker", "index": index}
             worker["TF_CONFIG"] = json.dumps({"cluster": {"worker": [*addresses]}, "task": task})
+    else:
+        environments[0].update({detection.WORLD_SIZE: "1", detection.RANK: "0"})
     if len(addresses) > 1 or devices_per_worker is not None:
         gpus = visible_gpus(base)
         if gpus:

@@ -149,6 +149,17 @@ def test_one_worker_has_no_cluster_and_no_prefix(script):
     assert (result.returncode, result.stdout) == (0, "None typed\n")
 
 
+def test_one_worker_joins_nobody(script):
+    path = script(
+        "from tf_adasum.cluster.detection import find\n"
+        "print(find(os.environ), find({**os.environ, 'TF_ADASUM_WORLD_SIZE': ''}) is None)"
+    )
+    outer = {"TF_ADASUM_COORDINATOR": "a:1", "TF_ADASUM_RANK": "3", "TF_ADASUM_WORLD_SIZE": "4"}
+    outer |= {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4"}
+    result = run("-n", 1, path, env={**os.environ, **outer})
+    assert (result.returncode, result.stdout) == (0, "None False\n")
+
+
 def test_a_module_runs_as_with_python_m(script, tmp_path):
     script("print(__name__, __spec__.name, sys.argv[1:])", "some_module.py")
     result = run("-n", 1, "-m", "some_module", "-m", "x", env={**os.environ, "PYTHONPATH": "."})
