@@ -20,6 +20,7 @@ from tf_adasum.cluster import meeting, ports, rendezvous, start_timeout
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.watch import watch
+from tf_adasum.watch.no_watch import NoWatch
 from tf_adasum.workers.workers import Workers
 
 
@@ -84,7 +85,7 @@ def start(
     timeout: float | None,
     devices: tuple[str, ...],
     cross_device_ops: Callable,
-) -> tuple[tensorflow_seam.GradientAggregatingExtended, watch.Watch | watch.NoWatch]:
+) -> tuple[tensorflow_seam.GradientAggregatingExtended, watch.Watch | NoWatch]:
     """Bring the workers together, start TensorFlow, and return the strategy's `extended`.
 
     Args:
@@ -119,7 +120,7 @@ def start(
         )
 
     if tasks is None:
-        return make(), watch.NoWatch()
+        return make(), NoWatch()
     breakage = tensorflow_seam.breakage
     with _held_port(tasks):
         watching = watch.begin(tasks, terms, timeout)

@@ -145,7 +145,7 @@ class AdasumMirroredStrategy(
         tf.distribute.Strategy.__init__(self, extended)
         self._scheme.probe_values()
         rank = tasks.rank if tasks else 0
-        self._workers = Workers.of(self, rank, count, self._options)
+        self._workers = Workers.of(self, rank, count, self._options, self._watch)
         self._seeds = Seeds(self._workers)
         self._sharding = Sharding(self._workers)
         self._sharding.share_seeds(self._watch.seed)
