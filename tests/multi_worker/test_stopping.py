@@ -49,7 +49,7 @@ def assert_stopped(ended, last, more=1):
     assert "exit code 75" in ended[0][2]
 
 
-@pytest.mark.feature("a signal stops all workers with a backup; goes on bit for bit")
+@pytest.mark.feature("`callbacks.BackupAndRestore`: stopped by a signal, goes on bit for bit")
 def test_signals_to_any_worker(tmp_path):
     """To worker 0 in an epoch, to worker 1 in a validation, to both at once."""
     unbroken = train(tmp_path / "unbroken")

@@ -66,11 +66,11 @@ class Signals:
     ):
         self._numbers, self._ask, self._leaves_handlers = tuple(numbers), ask, leaves_handlers
         self._earlier: dict[int, object] = {}
-        self.received, self._since = 0, 0.0
+        self.received, self._since, self._process = 0, 0.0, 0
 
     def take(self) -> None:
         """Handle the signals, where Python can: in the main thread."""
-        self.received = 0
+        self.received, self._process = 0, os.getpid()
         if threading.current_thread() is not threading.main_thread():
             return
         for number in self._numbers:
@@ -95,7 +95,10 @@ class Signals:
 
     def _handle(self, number, frame):
         now = time.monotonic()
-        if not self.received:
+        if os.getpid() != self._process:  # a child, such as one that loads data, ends as it would
+            signal.signal(number, self._earlier[number])
+            os.kill(os.getpid(), number)
+        elif not self.received:
             self.received, self._since = number, now
             name = signal.Signals(number).name
             _say(f"{name}: stopping with a backup at the next batch; another one ends at once")

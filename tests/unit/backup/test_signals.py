@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -96,6 +97,20 @@ def test_a_handler_that_came_later_stays():
     signal.signal(USR1, signal.SIG_IGN)
     taken.give_back()
     assert signal.getsignal(USR1) == signal.SIG_IGN
+
+
+def test_a_child_that_was_forked_meanwhile_ends_as_ever():
+    asked = []
+    taken = Signals([TERM], lambda: asked.append(1))
+    taken.take()
+    child = os.fork()
+    if child == 0:
+        time.sleep(30)
+        os._exit(0)
+    os.kill(child, TERM)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -TERM
+    assert not asked
+    taken.give_back()
 
 
 def test_outside_of_the_main_thread_nothing_is_handled():

@@ -120,7 +120,6 @@ PLACES = [
     ("validation", 0, 1),  # again in the epoch that begins with its validation
     ("epoch", 1, 1),
     ("batch", 2, 1),
-    ("epoch", 2, 1),
     ("end", 2, 1),
 ]
 
