@@ -158,13 +158,13 @@ def unbroken(cases, strategy):
         return _unbroken(cases, strategy)
 
 
-def result(table, case, strategy):
+def result(table, case, strategy, commit):
     expected = unbroken(table.cases, strategy)
     told = play(table.cases, case, strategy)
     return {
         "cell": table.cell(case, told, expected),
         "not held": table.cases.complaints(case, told, expected),
-        "commit": report.commit(),
+        "commit": commit,
     }
 
 
@@ -175,12 +175,13 @@ def main():
     parser.add_argument("--strategy", choices=("adasum", "stock", "keras"), help="only this one")
     parser.add_argument("--at-once", type=int, default=2, help="how many cases at a time")
     arguments = parser.parse_args()
+    commit = report.commit()  # before the page is written
     with concurrent.futures.ThreadPoolExecutor(arguments.at_once) as pool:
         for table in TABLES:
             kept = json.loads(table.kept.read_text()) if table.kept.exists() else {}
             is_wanted = arguments.table in (None, table.name)
             wanted = {
-                pool.submit(result, table, case, strategy): (case, strategy)
+                pool.submit(result, table, case, strategy, commit): (case, strategy)
                 for case in (table.cases.CASES if is_wanted else [])
                 for strategy in table.strategies(case)
                 if re.search(arguments.only, case.name) and arguments.strategy in (None, strategy)
