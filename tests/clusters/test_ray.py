@@ -46,7 +46,7 @@ def is_there(name):
 @pytest.mark.skipif(
     not is_there("ray.train"), reason='Ray is not installed: pip install "ray[train]"'
 )
-@pytest.mark.feature("Ray Train")
+@pytest.mark.feature("Ray Train", topology="2x1")
 def test_two_workers_of_ray_train(tmp_path):
     stored, by_ray, by_launcher = (tmp_path / name for name in ("stored", "ray", "launcher"))
     by_ray.mkdir()

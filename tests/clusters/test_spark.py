@@ -38,7 +38,7 @@ def missing():
 @pytest.mark.slow
 @pytest.mark.keras3_only("the example is written for Keras 3")
 @pytest.mark.skipif(bool(missing()), reason=f"not installed: {', '.join(missing())}")
-@pytest.mark.feature("Spark, `MirroredStrategyRunner`")
+@pytest.mark.feature("Spark, `MirroredStrategyRunner`", topology="2x1")
 def test_two_executors_of_spark(tmp_path):
     environment = {
         **os.environ,
