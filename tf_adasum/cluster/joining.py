@@ -42,7 +42,7 @@ _SECONDS_FOR_THE_PORT = 3.0
 # For which what answers may not know the secret, for the same reason.
 _SECONDS_OF_DISTRUST = 5.0
 # For which worker 0 tells the others how it has ended: at least if something is wrong, so that all
-# who are there call again; at most if one does not come; and at most if all is well.
+# who are there call again; at most if one does not come; and at most if all is well, or it is late.
 _SECONDS_TO_TELL = (1.0, 10.0, 2.0)
 # For which worker 0 answers afterwards: one who has not heard the end, or comes a second time.
 _SECONDS_TO_STAY = 10.0
@@ -94,7 +94,9 @@ def enter(
     _check(invitation)
     given = own_address.given(environment)
     own_secret = secret.read(environment)
-    (port,) = stack.enter_context(free_ports.held(1))
+    host, taken = addresses.split(invitation.coordinator)
+    own_ports = (each for each in free_ports.candidates() if each != taken)
+    (port,) = stack.enter_context(free_ports.held(1, own_ports))
     own = Introduction(
         invitation.rank,
         secrets.token_hex(8),
@@ -103,7 +105,6 @@ def enter(
     )
     joining = _Joining(invitation, own, own_secret, timeout, environment)
     if invitation.num_workers == 1:
-        host, _ = addresses.split(invitation.coordinator)
         found = [joined(given or host, port)]
     elif invitation.rank == 0:
         found = joining.as_first(stack)
@@ -236,6 +237,7 @@ class _Joining:
                     at_most = 0.0  # the others are there
                 if time.monotonic() > self._deadline:
                     self._give_up(coordinator, itself)
+                    at_most = _SECONDS_TO_TELL[2]
                 if self._has_to_speak():
                     missing = ", ".join(listed(coordinator.missing()))
                     print(f"tf_adasum: waiting for {missing}.", flush=True)

@@ -1,9 +1,12 @@
 """Joining: workers that know where worker 0 is find each other, or are told why not."""
 
+import contextlib
 import dataclasses
 import errno
 import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 
@@ -12,9 +15,21 @@ from support.joinings import invitations, run
 from support.meetings import SOON, needs_ipv6
 from support.meetings import run as run_meeting
 
-from tf_adasum.cluster import addresses, coordinator, joining, own_address, secret
+import tf_adasum
+from tf_adasum.cluster import (
+    addresses,
+    coordinator,
+    introductions,
+    joining,
+    own_address,
+    reception,
+    secret,
+)
+from tf_adasum.cluster.introductions import Introduction, Stranger
+from tf_adasum.cluster.secret import Secret
 from tf_adasum.cluster.tasks import Cluster
 
+ROOT = os.path.dirname(os.path.dirname(tf_adasum.__file__))
 pytestmark = pytest.mark.one_stack
 
 
@@ -98,7 +113,7 @@ def list_of(own, *arrivals, given=""):
     """The list that worker 0 makes of these: (announced, called at, worker 0's end, its peer)."""
     made = coordinator.Coordinator.__new__(coordinator.Coordinator)
     made._invitation = joining.Invitation(own, 0, len(arrivals) + 1, "a test")
-    made._own = coordinator.Introduction(0, "0" * 16, {}, {"host": given, "port": 7000})
+    made._own = Introduction(0, "0" * 16, {}, {"host": given, "port": 7000})
     made._came = {}
     for rank, (host, called, end, peer, *is_given) in enumerate(arrivals, 1):
 
@@ -111,7 +126,7 @@ def list_of(own, *arrivals, given=""):
 
         offer = {"host": host, "port": 7000 + rank, "coordinator": called, "is_given": is_given}
         offer["is_given"] = bool(is_given)
-        theirs = coordinator.Introduction(rank, "0" * 16, {}, offer)
+        theirs = Introduction(rank, "0" * 16, {}, offer)
         made._came[rank] = coordinator._arrival(theirs, Connection())
     return made._all_addresses()
 
@@ -328,3 +343,153 @@ def test_workers_with_different_secrets(environments, received):
     all_say(outcomes[:1], ValueError, f"Received: {own} on {first}, {other} on worker 2", "secret")
     all_say(outcomes[2:], ValueError, f"Received: {its} on worker 2, {of_first} on {first}")
     assert isinstance(outcomes[1], (ValueError, TimeoutError)) and "worker 2" in str(outcomes[1])
+
+
+# ---- strangers, and workers that come again ------------------------------------------------------
+
+
+def call_as(invitation, run, *, terms=None, hold=0.0, **offer):
+    """A call of a worker that is played: the connection, and what worker 0 says."""
+    connection = socket.create_connection(addresses.split(invitation.coordinator), SOON)
+    own_terms = {coordinator.WORKERS: invitation.num_workers, "tf_adasum": joining.__version__}
+    offer = {"host": "127.0.0.1", "port": 9, "coordinator": "127.0.0.1", "patience": hold, **offer}
+    own = Introduction(invitation.rank, run * 16, {**own_terms, **(terms or {})}, offer)
+    return connection, introductions.call(connection, own, Secret()).offer["news"]
+
+
+@contextlib.contextmanager
+def while_worker_0_waits(invited, *, timeout=SOON):
+    """Worker 0 in a thread of its own; yields the list that gets its outcome."""
+    outcomes = []
+    waiting = threading.Thread(target=lambda: outcomes.extend(run(invited[:1], timeout=timeout)[0]))
+    waiting.start()
+    deadline = time.monotonic() + SOON
+    while time.monotonic() < deadline:
+        with contextlib.suppress(ConnectionRefusedError):
+            socket.create_connection(addresses.split(invited[0].coordinator), 1).close()
+            break
+    yield outcomes
+    waiting.join(2 * SOON)
+
+
+def test_a_worker_that_starts_again_replaces_itself():
+    invited = invitations(3)
+    with while_worker_0_waits(invited) as outcomes:
+        connection, news = call_as(invited[1], "a")
+        assert news == {"missing": [2]}
+        connection.close()
+        outcomes += run(invited[1:])[0]
+    assert ":9" not in str(assert_together(outcomes, 3))
+
+
+def test_another_release_is_an_error_on_all():
+    invited = invitations(2)
+    with while_worker_0_waits(invited) as outcomes:
+        connection, news = call_as(invited[1], "a", terms={"tf_adasum": "9.9"})
+        connection.close()
+    all_say(outcomes, ValueError, "the same tf_adasum. Received: ", "9.9 on worker 1 (127.0.0.1:9)")
+    assert news["wrong"] == str(outcomes[0])
+
+
+@pytest.mark.parametrize(
+    "offer",
+    [
+        {"host": "a.b.c"},
+        {"host": 7},
+        {"port": 0},
+        {"port": 1 << 16},
+        {"port": True},
+        {"port": "80"},
+        {"coordinator": "a" * 300},
+        {"coordinator": ["a"]},
+    ],
+)
+def test_what_makes_no_sense_is_a_stranger_s(offer):
+    invited = invitations(2)
+    with while_worker_0_waits(invited) as outcomes:
+        with pytest.raises((Stranger, EOFError, OSError)):
+            call_as(invited[1], "a", **offer)
+        outcomes += run(invited[1:])[0]
+    assert_together(outcomes, 2)
+
+
+@pytest.mark.parametrize("patience", [-1.0, 1e300, "a", None, True])
+def test_no_patience_holds_worker_0_s_answer_for_long(patience):
+    invited = invitations(3)
+    with while_worker_0_waits(invited, timeout=1):
+        since = time.monotonic()
+        connection, news = call_as(invited[1], "a", patience=patience)
+        waited = time.monotonic() - since
+        connection.close()
+    assert waited < 8 and (news.get("missing") == [2] or news["is_late"])
+
+
+def test_silent_callers_keep_nobody_waiting():
+    """More of them than are heard at a time."""
+    invited = invitations(3)
+    with contextlib.ExitStack() as stack, while_worker_0_waits(invited) as outcomes:
+        for _ in range(2 * reception.MOST_STRANGERS):
+            where = addresses.split(invited[0].coordinator)
+            stack.enter_context(socket.create_connection(where, SOON))
+        found, seconds = run(invited[1:])
+        outcomes += found
+    assert_together(outcomes, 3)
+    assert max(seconds) < 10
+
+
+def test_workers_that_wait_are_no_strangers(monkeypatch):
+    """A crowd does not push those out whose calls are held."""
+    monkeypatch.setattr(reception, "MOST_STRANGERS", 4)
+    invited = invitations(4)
+    with contextlib.ExitStack() as stack, while_worker_0_waits(invited) as outcomes:
+        held = []
+        first = threading.Thread(
+            target=lambda: held.append(call_as(invited[1], "a", hold=60.0, port=10))
+        )
+        first.start()
+        time.sleep(0.5)
+        for _ in range(20):
+            where = addresses.split(invited[0].coordinator)
+            stack.enter_context(socket.create_connection(where, SOON))
+        second = run(invited[2:])[0]
+        first.join(SOON)
+        outcomes += second
+    (found,) = {outcome.addresses for outcome in outcomes}
+    (connection, news), *_ = held
+    connection.close()
+    assert news == {"addresses": list(found)} and found[1] == "127.0.0.1:10"
+
+
+# ---- many workers --------------------------------------------------------------------------------
+
+# Each worker is a process of its own, made by a fork: Python alone, no TensorFlow.
+PROGRAM = """
+import os, sys, time
+from tf_adasum.cluster import joining
+from tf_adasum.cluster.invitation import Invitation
+from tf_adasum.cluster.rendezvous import meet
+
+count, coordinator, since = int(sys.argv[1]), sys.argv[2], time.monotonic()
+for rank in range(count):
+    if os.fork() == 0:
+        cluster = joining.join(Invitation(coordinator, rank, count, "a test"), 120, {})
+        meet(cluster, {"rule": "Adasum()"}, 120, environment={})
+        os._exit(0 if cluster.rank == rank and len(set(cluster.addresses)) == count else 1)
+failed = [code for _, code in (os.wait() for _ in range(count)) if code]
+print(len(failed), time.monotonic() - since)
+"""
+
+
+@pytest.mark.parametrize("count", [32, pytest.param(256, marks=pytest.mark.slow)])
+def test_many_processes_meet(count):
+    coordinator = invitations(1)[0].coordinator
+    ended = subprocess.run(
+        [sys.executable, "-S", "-c", PROGRAM, str(count), coordinator],
+        env={**os.environ, "PYTHONPATH": ROOT},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    failed, seconds = ended.stdout.split()
+    assert failed == "0", ended.stderr
+    assert float(seconds) < 60, "on two cores that do something else, too"
