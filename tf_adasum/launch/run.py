@@ -105,8 +105,8 @@ def _of_script(script: Any, args: Sequence) -> list[str]:
 def _entering(module: str, folder: str) -> list[str]:
     """Return the command that enters a module of this room with the same import path as here."""
     program = (
-        "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-        f"from tf_adasum.launch.{module} import main; sys.exit(main(sys.argv[2]))"
+        "import json, sys; sys.path[:], folder = json.loads(sys.argv[1]), sys.argv[2]; "
+        f"del sys.argv[1:]; from tf_adasum.launch.{module} import main; sys.exit(main(folder))"
     )
     return [sys.executable, "-u", "-c", program, json.dumps(sys.path), folder]
 
