@@ -40,6 +40,8 @@ OF_0 = LOST.replace("1", "0", 1)
         ([trained("other"), trained("other")], ["worker 0 has other", "worker 1 has other"]),
         ([lost(), SILENT], ["worker 1 says nothing"]),
         ([lost(OF_0), lost(OF_0)], ["worker 0 names no other"]),
+        ([lost("by /job:worker/task:1: unhealthy"), lost(OF_0)], []),
+        ([lost("by /job:worker/task:0: unhealthy"), lost(OF_0)], ["worker 0 names no other"]),
         (
             [lost("worker 0, worker 1 have not made the same calls")],
             ["worker 0 blames the program"],

@@ -261,7 +261,7 @@ def complaints(case, outcomes, expected):
     for rank, outcome in outcomes.items():
         words = last_words(outcome)
         others = "".join(str(other) for other in range(case.workers) if other != rank)
-        names = case.names or rf"worker [{others}]\b"
+        names = case.names or rf"(worker |/job:worker/task:)[{others}]\b"  # or as TensorFlow does
         if outcome.digest:
             if outcome.digest != expected:
                 found.append(f"worker {rank} has other weights than without it")
