@@ -160,7 +160,7 @@ class Announcement(keras.callbacks.Callback):
 strategy = tf_adasum.AdasumMirroredStrategy()
 x = np.zeros([16, 4], "float32")
 with strategy.scope():
-    model = keras.Sequential([keras.layers.Input([4]), keras.layers.Dense(1)])
+    model = keras.Sequential([keras.layers.Input([4]), keras.layers.Dense(4)])
     model.compile("sgd", "mse")
 backup = tf_adasum.callbacks.BackupAndRestore(sys.argv[1])
 model.fit(x, x, batch_size=2, epochs=10**6, verbose=0, callbacks=[backup, Announcement()])
