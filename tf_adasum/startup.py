@@ -29,6 +29,7 @@ from tf_adasum.cluster import (
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.watch import watch
+from tf_adasum.watch.no_watch import NoWatch
 from tf_adasum.workers.workers import Workers
 
 
@@ -116,7 +117,7 @@ def start(
     timeout: float | None,
     devices: tuple[str, ...],
     cross_device_ops: Callable,
-) -> tuple[tensorflow_seam.GradientAggregatingExtended, watch.Watch | watch.NoWatch]:
+) -> tuple[tensorflow_seam.GradientAggregatingExtended, watch.Watch | NoWatch]:
     """Bring the workers together, start TensorFlow, and return the strategy's `extended`.
 
     Args:
@@ -151,7 +152,7 @@ def start(
         )
 
     if tasks is None:
-        return make(), watch.NoWatch()
+        return make(), NoWatch()
     breakage = tensorflow_seam.breakage
     with _held_port(tasks), _forgotten_if_it_fails(tasks):
         watching = watch.begin(tasks, terms, timeout)

@@ -152,7 +152,7 @@ class AdasumMirroredStrategy(
         rank = tasks.rank if tasks else 0
         if rank == 0:
             startup.say(startup.found(source, count, len(names), self._scheme))
-        self._workers = Workers.of(self, rank, count, self._options)
+        self._workers = Workers.of(self, rank, count, self._options, self._watch)
         self._seeds = Seeds(self._workers)
         self._sharding = Sharding(self._workers)
         self._sharding.share_seeds(self._watch.seed)

@@ -29,6 +29,7 @@ PUBLIC = [
     "callbacks.OrthogonalityTracker",
     "callbacks.ReplicaCheck",
     "callbacks.StopAtScaleInvariantStep",
+    "callbacks.StragglerReport",
     "ops.backend",
     "ops.pairwise_combine",
     "ops.segment_gram",

@@ -27,6 +27,7 @@ SUFFIX = ".backup"
 
 # What a file may say of a training; what is beyond is nonsense, though no bit is damaged.
 COUNTS = ("epoch", "batch", "position", "pass")
+COUNTS_OF_STOPPED = ("since", "validating")  # not in files of earlier versions
 LARGEST_COUNT, LARGEST_SEED, MOST_COPIES = 10**12, 1 << 64, 1 << 16
 
 
@@ -51,7 +52,9 @@ class Backup:
 
     Attributes:
         facts: dict that JSON can hold, with "epoch" and "batch": how far the training was;
-            "position", "pass" and "seed" of the `DataOrder`.
+            "position", "pass" and "seed" of the `DataOrder`; "since", how many batches before it
+            the last one was that `save_freq` asks for; "validating", 1 where the epoch's steps are
+            done and its validation is not.
         arrays: list of `Array`.
     """
 
@@ -115,6 +118,9 @@ class Backup:
 def _check_facts(facts):
     for name in COUNTS:
         if not _is_int(facts[name], 0, LARGEST_COUNT):
+            raise ValueError(f"{name} is {facts[name]!r}")
+    for name in COUNTS_OF_STOPPED:
+        if not _is_int(facts.get(name, 0), 0, LARGEST_COUNT):
             raise ValueError(f"{name} is {facts[name]!r}")
     if not _is_int(facts["seed"], -LARGEST_SEED, LARGEST_SEED):
         raise ValueError(f"seed is {facts['seed']!r}")

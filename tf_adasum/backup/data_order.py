@@ -16,16 +16,19 @@ class DataOrder:
         batch: int, how many batches of the first epoch are done already. Defaults to 0.
         position: int, how many batches of the current pass are done already. Defaults to 0.
         began: int, the epoch in which that pass began. Defaults to `None`: it begins now.
+        is_validating: whether the first epoch has no steps left, and comes to its validation; what
+            is said of the pass is as it is after that. Defaults to `False`.
 
     Attributes:
         epoch: the current one.
         began: the epoch in which the current pass began.
+        has_metrics: whether the metrics are those of the batches that are done.
     """
 
-    def __init__(self, seed, batch=0, position=0, began=None):
+    def __init__(self, seed, batch=0, position=0, began=None, is_validating=False):
         self.seed, self.epoch, self.began = seed, 0, began or 0
-        self._start = (batch, position)
-        self._resumes = began is not None
+        self._start, self.has_metrics = (batch, position), False
+        self._resumes, self._is_validating = began is not None, is_validating
 
     def seed_of_pass(self, has_ended):
         """Return the seed of a pass that begins now.
@@ -38,6 +41,16 @@ class DataOrder:
         else:
             self.began = self.epoch + 1 if has_ended else self.epoch
         return random.Random(f"{self.seed} {self.began}").getrandbits(31)
+
+    @property
+    def position_ahead(self):
+        """How many batches of the current pass are done where no epoch has read the data yet."""
+        return self._start[1]
+
+    def take_validation(self):
+        """Whether the epoch that begins has no steps left; False from then on."""
+        is_validating, self._is_validating = self._is_validating, False
+        return is_validating
 
     def take_start(self):
         """Return how many batches of the epoch and of the pass are done; (0, 0) from then on."""

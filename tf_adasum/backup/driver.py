@@ -9,6 +9,7 @@ several. `workers.callbacks` puts the two around a list.
 
 import keras
 
+from tf_adasum.backup.stop_on_signal import StopOnSignal
 from tf_adasum.backup.training_backup import TrainingBackup
 from tf_adasum.seams import keras as keras_seam
 
@@ -35,12 +36,13 @@ class RestoreFirst(keras.callbacks.Callback):
 
     Attributes:
         backup: the `TrainingBackup`, from the beginning of the training on; None without one.
+        stop: the `StopOnSignal`, where a signal stops the training; else None.
     """
 
     def __init__(self, workers, backups, calling):
         super().__init__()
         self.workers, self._backups, self._calling = workers, backups, calling
-        self.backup = None
+        self.backup = self.stop = None
 
     def on_train_begin(self, logs=None):
         """Agree on the backup of this training and restore what it holds."""
@@ -49,11 +51,29 @@ class RestoreFirst(keras.callbacks.Callback):
             self.backup.begin(self.model)
             if self.backup.saves_within_epochs:
                 keras_seam.call_in_order(self._calling)
+            if self.backup.on_signal:
+                self.stop = StopOnSignal(self.backup, self.workers, self._calling)
+                self.stop.begin()
 
     def on_epoch_begin(self, epoch, logs=None):
         """Restore the metrics of an epoch that was interrupted."""
         if self.backup:
             self.backup.begin_epoch(self.model, epoch)
+
+    def on_train_batch_begin(self, batch, logs=None):
+        """Stop here, where a signal says so."""
+        if self.stop:
+            self.stop.before_batch(self.model, batch)
+
+    def on_test_begin(self, logs=None):
+        """Begin the validation after an epoch."""
+        if self.stop:
+            self.stop.before_validation(self.model)
+
+    def on_test_batch_begin(self, batch, logs=None):
+        """Stop here, where a signal says so."""
+        if self.stop:
+            self.stop.before_batch_of_validation(self.model)
 
 
 class SaveLast(keras.callbacks.Callback):
@@ -81,8 +101,13 @@ class SaveLast(keras.callbacks.Callback):
         """Save after every epoch, where `save_freq` is "epoch"."""
         if self.first.backup:
             self.first.backup.end_epoch(self.model, epoch)
+        if self.first.stop:
+            self.first.stop.after_epoch(self.model)
 
     def on_train_end(self, logs=None):
         """End the backups of this training: remove them, where `delete_checkpoint` says so."""
+        if self.first.stop:
+            self.first.stop.at_end(self.model, self.params.get("epochs"))
+            self.first.stop.end()
         if self.first.backup:
             self.first.backup.end(self.model)

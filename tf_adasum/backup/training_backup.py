@@ -5,6 +5,7 @@ it: there is a whole file or none, whichever process is killed when, and no set 
 to match. At a restart any worker may have it: the others get it from there.
 """
 
+import dataclasses
 import pathlib
 import random
 import warnings
@@ -12,7 +13,7 @@ import warnings
 import keras
 
 from tf_adasum import atomic_files
-from tf_adasum.backup import training_state
+from tf_adasum.backup import signals, training_state
 from tf_adasum.backup.backup_files import Backup, BackupFiles
 from tf_adasum.backup.data_order import DataOrder
 from tf_adasum.errors import DamagedBackup
@@ -20,8 +21,26 @@ from tf_adasum.seams import keras as keras_seam
 from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.seams.base_strategy import GradientAggregatingStrategy
 
+# Of a training that a signal has stopped: EX_TEMPFAIL of <sysexits.h>, "try again".
+EXIT_CODE = 75
+
 # What `keras.callbacks.BackupAndRestore` writes.
 FILES_OF_KERAS = ("latest.weights.h5", "training_metadata.json")
+
+
+@dataclasses.dataclass(frozen=True)
+class OnSignal:
+    """What stops the training, see `stop_on_signal`.
+
+    Attributes:
+        numbers: of the signals.
+        leaves_handlers: whether signals that the program handles itself are left alone.
+        exit_code: of all workers.
+    """
+
+    numbers: tuple[int, ...]
+    leaves_handlers: bool
+    exit_code: int
 
 
 class TrainingBackup:
@@ -33,18 +52,25 @@ class TrainingBackup:
         delete: bool, whether the backups are removed at the end of the training.
         folder: a local directory for nothing else. Defaults to `None`, on a worker that has none.
         keep: int, how many backups are kept. Defaults to 1.
+        on_signal: the `OnSignal`. Defaults to `None`: no signal stops the training.
+
+    Attributes:
+        folder: where this worker has its backups; None on a worker that has none.
+        on_signal: the argument.
 
     Raises:
         ValueError: if the directory is not local.
     """
 
-    def __init__(self, workers, save_freq, delete, folder=None, keep=1):
+    def __init__(self, workers, save_freq, delete, folder=None, keep=1, on_signal=None):
         self.save_freq, self._delete, self._workers = save_freq, delete, workers
+        self.on_signal = on_signal
         if folder is not None:
             check_local(folder)
-        self._folder = pathlib.Path(folder) if folder else None
+        self.folder = pathlib.Path(folder) if folder else None
         self._files = BackupFiles(folder, keep) if folder else None
         self._epoch = self._batches_since = self._batch = 0
+        self._saved = None  # the progress of the last one
         self._order = self._resumed = None
 
     @classmethod
@@ -60,11 +86,12 @@ class TrainingBackup:
                 one.
         """
         own = callbacks[0] if callbacks else None
-        settings = [len(callbacks), 0, 0]
+        settings = [len(callbacks), *[0] * 5]
         if own:
             frequency = {"epoch": 0, False: -1}.get(own.save_freq, own.save_freq)
-            settings[1:] = frequency, own.delete_checkpoint
-        count, frequency, delete = workers.from_first(settings).tolist()
+            settings[1:] = frequency, own.delete_checkpoint, *_encoded(own)
+        table = workers.gather([*settings, workers.count == 1 or workers.watch.is_on])
+        count, frequency, delete, *stopping = table[0, :-1].tolist()
         if count > 1:
             raise ValueError(
                 f"`callbacks` may have one BackupAndRestore. Received: {count} of them on worker 0"
@@ -72,10 +99,11 @@ class TrainingBackup:
         if count == 0:
             return None
         save_freq = {0: "epoch", -1: False}.get(frequency, frequency)
-        if own is None:
-            return cls(workers, save_freq, bool(delete))
-        keep = 2 if own.double_checkpoint else 1
-        return cls(workers, save_freq, bool(delete), own.backup_dir, keep)
+        # Without the watch, of which a worker has said that it cannot reach it, none can agree.
+        on_signal = _decoded(*stopping) if table[:, -1].all() else None
+        folder = own.backup_dir if own else None
+        keep = 2 if own and own.double_checkpoint else 1
+        return cls(workers, save_freq, bool(delete), folder, keep, on_signal)
 
     def begin(self, model):
         """Restore the newest good backup, if there is one; called when training begins.
@@ -111,7 +139,8 @@ class TrainingBackup:
         self._batch = 0
         if self._resumed is not None:
             self._batch = self._resumed.progress[1]  # those before it count no more
-            self._assign(model, self._resumed.arrays, [training_state.METRICS])
+            metrics = [training_state.METRICS]
+            self._order.has_metrics = self._assign(model, self._resumed.arrays, metrics)
 
     def begin_batches(self, model):
         """Undo what callbacks changed in `on_epoch_begin`, as a `LearningRateScheduler` does.
@@ -150,19 +179,43 @@ class TrainingBackup:
             if self._files and self._is_writer():
                 self._files.remove()
                 for name in FILES_OF_KERAS:
-                    (self._folder / name).unlink(missing_ok=True)
+                    (self.folder / name).unlink(missing_ok=True)
 
-    def _save(self, model, epoch, batch):
-        self._batches_since = 0
+    def save_now(self, model, batch, *, epoch=None, has_begun=False, is_validating=False):
+        """Save where it is not time, because the training stops.
+
+        Args:
+            model: the model.
+            batch: how many batches of the epoch are done; 0 after it; None: those that have ended.
+            epoch: the epoch that comes next. Defaults to `None`: the current one, or after it the
+                one that follows.
+            has_begun: whether Keras counts the next batch already. Defaults to `False`.
+            is_validating: whether all steps of the epoch are done, and it is validated. Defaults to
+                `False`.
+        """
+        batch = self._batch if batch is None else batch
+        if epoch is None:
+            epoch = self._epoch if batch else self._epoch + 1
+        if self._saved == (epoch, batch) and not is_validating:
+            return
+        since = self._batches_since
+        where = {"has_begun": has_begun, "is_validating": is_validating}
+        self._save(model, epoch, batch, since=since, **where)
+
+    def _save(self, model, epoch, batch, since=0, has_begun=False, is_validating=False):
+        self._batches_since, self._saved = 0, (epoch, batch)
+        position = keras_seam.position_in_data(model, 0 if is_validating else batch, has_begun)
         sections = [*training_state.SECTIONS, *([training_state.METRICS] if batch else [])]
         arrays = training_state.collect(model, self._workers, sections)
         if self._is_writer():
             facts = {
                 "epoch": epoch,
                 "batch": batch,
-                "position": keras_seam.position_in_data(model, batch),
+                "position": max(position, self._order.position_ahead),
                 "pass": self._order.began,
                 "seed": self._order.seed,
+                "since": since,
+                "validating": int(is_validating),
                 "replicas": model.distribute_strategy.num_replicas_in_sync,
             }
             self._files.write(Backup(facts, arrays))
@@ -212,32 +265,51 @@ class TrainingBackup:
         epoch, batch = backup.progress
         self._assign(model, backup.arrays, training_state.SECTIONS)
         keras_seam.set_initial_epoch(model, epoch)
-        self._order = DataOrder(facts["seed"], batch, facts["position"], facts["pass"])
+        self._batches_since, self._saved = facts.get("since", 0), backup.progress
+        is_validating = bool(facts.get("validating", 0))
+        done = 0 if is_validating else batch
+        self._order = DataOrder(
+            facts["seed"], done, facts["position"], facts["pass"], is_validating
+        )
         if batch:
             self._resumed = backup
 
     def _assign(self, model, arrays, sections):
-        training_state.assign(model, self._workers, arrays, sections)
+        return training_state.assign(model, self._workers, arrays, sections)
 
     def _restore_as_keras(self, model):
         """Go on from the files of Keras's own callback, if they can be read."""
         if self._is_of_keras() and self._is_writer():
             warnings.warn(
-                f"{self._folder} holds a backup of keras.callbacks.BackupAndRestore, whose two "
+                f"{self.folder} holds a backup of keras.callbacks.BackupAndRestore, whose two "
                 "files may be of different moments. The next backup will be one file.",
                 stacklevel=2,
             )
-            callback = keras.callbacks.BackupAndRestore(str(self._folder))
+            callback = keras.callbacks.BackupAndRestore(str(self.folder))
             callback.set_model(model)
             callback.on_train_begin()
         if self._workers.count > 1:
             training_state.share(model, self._workers)
 
     def _is_of_keras(self):
-        return self._folder is not None and (self._folder / FILES_OF_KERAS[0]).exists()
+        return self.folder is not None and (self.folder / FILES_OF_KERAS[0]).exists()
 
     def _is_writer(self):
         return self._workers.rank == 0
+
+
+def _encoded(callback):
+    """Return what a `BackupAndRestore` says of signals as three ints; Keras's own says nothing."""
+    on_signal = getattr(callback, "on_signal", "auto")
+    bits = sum(1 << (number - 1) for number in signals.numbers_of(on_signal))
+    bits -= (bits >> 63) << 64  # signals count from 1 to 64
+    return bits, on_signal == "auto", getattr(callback, "exit_code", EXIT_CODE)
+
+
+def _decoded(bits, leaves_handlers, exit_code):
+    """Return the `OnSignal` of three ints; None without any signal."""
+    numbers = tuple(each + 1 for each in range(64) if bits >> each & 1)
+    return OnSignal(numbers, bool(leaves_handlers), exit_code) if numbers else None
 
 
 def check_local(folder):

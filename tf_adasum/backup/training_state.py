@@ -58,6 +58,12 @@ def smallest_size(model):
     return sum(math.prod(one.shape) * tf.as_dtype(one.dtype).size for one in variables)
 
 
+def local_values(model, section):
+    """Return pairs of a variable on a local replica and its value now, of a section."""
+    copies = (copy for one in _variables(model, section) for copy in _local_copies(model, one))
+    return [(copy, copy.numpy()) for copy in copies]
+
+
 def build_optimizer(model):
     """Make the optimizer's variables if it has none, as in a custom loop: `fit` has made them."""
     optimizer = model.optimizer
@@ -144,19 +150,25 @@ def assign(model, workers, arrays, sections):
         workers: the `Workers`.
         arrays: list of `Array`.
         sections: names of sections.
+
+    Returns:
+        Whether all sections fit; of one that does not a warning says what that means.
     """
+    fit = True
     for section in sections:
         variables = _variables(model, section)
         saved = [array for array in arrays if array.section == section]
         if section not in ("model", "optimizer") and not _fit(model, section, variables, saved):
             if variables:
                 warnings.warn(ANEW[section], stacklevel=2)
+            fit = False
             continue
         for variable, array in zip(variables, saved, strict=True):
             copies = _local_copies(model, variable)
             first = workers.rank * len(copies)
             for local, copy in enumerate(copies):
                 copy.assign(array.copies[(first + local) % len(array.copies)])
+    return fit
 
 
 def _fit(model, section, variables, saved):

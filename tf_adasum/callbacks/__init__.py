@@ -6,6 +6,7 @@ from tf_adasum.callbacks.gain_tracker import GainTracker
 from tf_adasum.callbacks.orthogonality_tracker import OrthogonalityTracker
 from tf_adasum.callbacks.replica_check import ReplicaCheck
 from tf_adasum.callbacks.stop_at_scale_invariant_step import StopAtScaleInvariantStep
+from tf_adasum.callbacks.straggler_report import StragglerReport
 
 __all__ = [
     "BackupAndRestore",
@@ -14,4 +15,5 @@ __all__ = [
     "OrthogonalityTracker",
     "ReplicaCheck",
     "StopAtScaleInvariantStep",
+    "StragglerReport",
 ]

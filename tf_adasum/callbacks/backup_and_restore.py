@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 import keras
 
 from tf_adasum import arguments
+from tf_adasum.backup import signals
 from tf_adasum.backup.driver import BackupArguments
-from tf_adasum.backup.training_backup import check_local
+from tf_adasum.backup.training_backup import EXIT_CODE, check_local
 from tf_adasum.seams import keras as keras_seam
 from tf_adasum.workers import callbacks as worker_callbacks
 
@@ -31,6 +33,9 @@ class BackupAndRestore(BackupArguments):
       (`DeltaAdasum`'s slots, BatchNormalization within an epoch), it holds those of all replicas.
     * It restores before all other callbacks begin, and saves after all others, wherever it stands
       in the list: a backup holds what they change, such as a learning rate.
+    * SIGTERM or SIGUSR1 to any worker, as at a scheduler's time limit, stops all of them: they end
+      the batch, back up, and exit with 75 (`SystemExit`, so that ``finally`` blocks run). A second
+      signal, a second or more later, does what it would have done without this callback.
     * On several workers worker 0 writes. When training begins, all go on from the backup of the
       worker that has the newest one: the directory need not be a shared one.
 
@@ -57,15 +62,24 @@ class BackupAndRestore(BackupArguments):
             `True`.
         delete_checkpoint: bool, whether the backups are removed when `fit` ends. Defaults to
             `True`.
+        on_signal: which signals stop the training with a backup, while it runs: ``"auto"``, SIGTERM
+            and SIGUSR1, each unless the program handles or ignores it itself; names or numbers of
+            signals, ``"SIGTERM"`` or ``["SIGTERM", "SIGUSR2"]``, of which handlers of the program's
+            own are called after the backup; or None. Those of worker 0's callback hold on all
+            workers, and in the main thread only. Defaults to `"auto"`.
+        exit_code: int, the code with which all workers exit then, from 1 to 255. Defaults to 75,
+            `EX_TEMPFAIL`.
 
     Raises:
-        ValueError: with Keras 2, which does it by itself; if `backup_dir` is not local; when
+        ValueError: with Keras 2, which does it by itself; if `backup_dir` is not local; for what is
+            no signal, or SIGKILL or SIGSTOP, which nobody can handle; when
             training begins, if the model is not built, the backup is one of another model or
             optimizer, or there are two of these callbacks.
         tf_adasum.errors.DamagedBackup: when training begins, if there are backups and none of them
             can be read.
         OSError: when training begins, if worker 0 cannot write to the directory, or no backup fits;
             when a backup cannot be written.
+        SystemExit: where a signal stops the training.
 
     Example:
         >>> backup = tf_adasum.callbacks.BackupAndRestore("backup", save_freq=100)
@@ -78,6 +92,9 @@ class BackupAndRestore(BackupArguments):
         save_freq: str | int = "epoch",
         double_checkpoint: bool = True,
         delete_checkpoint: bool = True,
+        *,
+        on_signal: str | int | Sequence[str | int] | None = "auto",
+        exit_code: int = EXIT_CODE,
     ):
         if not keras_seam.BACKS_UP_ONE_WORKER:
             raise ValueError(
@@ -90,3 +107,9 @@ class BackupAndRestore(BackupArguments):
             expected = "must be 'epoch', a number of batches, or False"
             arguments.check_count("save_freq", save_freq, expected)
         check_local(backup_dir)
+        signals.numbers_of(on_signal)
+        if not arguments.is_count(exit_code) or exit_code > 255:
+            raise ValueError(
+                f"`exit_code` must be an int from 1 to 255. Received: exit_code={exit_code!r}"
+            )
+        self.on_signal, self.exit_code = on_signal, exit_code

@@ -7,14 +7,11 @@ import typing
 import keras
 
 from tf_adasum import arguments
+from tf_adasum.callbacks.plotting import Plotting
 from tf_adasum.callbacks.step_counter import StepCounter
 
-if typing.TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure, SubFigure
 
-
-class StepTracker(keras.callbacks.Callback):
+class StepTracker(Plotting, keras.callbacks.Callback):
     """Callback that calls `measure` every `every` steps, and keeps what it returns.
 
     Args:
@@ -38,10 +35,6 @@ class StepTracker(keras.callbacks.Callback):
 
     def measure(self) -> typing.Any:
         """Return what is to be kept for this step; None for nothing."""
-        raise NotImplementedError
-
-    def draw(self, axes: Axes) -> None:
-        """Draw what was measured on `matplotlib.axes.Axes`."""
         raise NotImplementedError
 
     def get_config(self) -> dict[str, typing.Any]:
@@ -68,38 +61,6 @@ class StepTracker(keras.callbacks.Callback):
                 self._counter.done()
 
     @property
-    def figure_inches(self) -> tuple[float, float]:
-        """The size of the figure that `plot` makes."""
-        return 8, 4
-
-    @property
     def values_of_epoch(self) -> list[typing.Any]:
         """What was measured in this epoch."""
         return self.values[self._first_of_epoch :]
-
-    def plot(self, axes: Axes | None = None) -> Figure | SubFigure:
-        """Draw what was measured.
-
-        Args:
-            axes: `matplotlib.axes.Axes` to draw on. Defaults to `None`, which makes a figure.
-
-        Returns:
-            The `matplotlib.figure.Figure`.
-
-        Raises:
-            ImportError: without matplotlib (``pip install tf_adasum[plot]``).
-            RuntimeError: before anything was measured.
-        """
-        if not self.values:
-            raise RuntimeError("Nothing was measured yet: call plot() after fit().")
-        try:
-            from matplotlib import figure
-        except ImportError as error:
-            raise ImportError(
-                f"{type(self).__name__}.plot needs matplotlib: pip install 'tf_adasum[plot]'"
-            ) from error
-        if axes is None:
-            drawing = figure.Figure(figsize=self.figure_inches, layout="constrained")
-            axes = drawing.subplots()
-        self.draw(axes)
-        return axes.figure

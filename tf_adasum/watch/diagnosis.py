@@ -68,6 +68,11 @@ class Status:
         at: the line of the program it is at.
         unreachable: the workers that this one could not connect to, and why, while it waits; ""
             where it could, or has not tried.
+        training: number of the training that can be stopped; 0 while there is none.
+        asked: 1 if it knows that some worker is asked to stop that training.
+        passed: then 1 more than the number of places that it has passed, and it passes no other
+            before it knows where to stop; else 0. See `stopping`.
+        stop_at: number of the place to stop at, from 1 on; 0 while it is not known.
     """
 
     state: str = "starting"
@@ -79,6 +84,15 @@ class Status:
     waits: float = 0.0
     at: str = ""
     unreachable: str = ""
+    training: int = 0
+    asked: int = 0
+    passed: int = 0
+    stop_at: int = 0
+
+    @property
+    def news(self) -> tuple:
+        """What others want to know at once when it changes."""
+        return self.state, self.asked, self.passed, self.stop_at
 
     @classmethod
     def of(cls, fields: Any) -> Status | None:

@@ -31,6 +31,7 @@ from tf_adasum.watch.diagnosis import Breakage, Status, broken, failure, notice
 from tf_adasum.watch.reachability import Reachability
 from tf_adasum.watch.reason import reason_of
 from tf_adasum.watch.silence import Silence
+from tf_adasum.watch.stopping import Stopping
 
 SECONDS_BETWEEN_MESSAGES = 1.0
 
@@ -75,6 +76,7 @@ class Watch:
         cause: why this worker cannot go on; None as long as it can.
         patience: seconds to wait in a collective for workers that are alive.
         seed: a random int that worker 0 has drawn; None until the workers have met.
+        stopping: the `Stopping`, by which the workers agree where a training stops.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class Watch:
         self.cause: str | None = None
         self.seed: int | None = None
         self._cluster, self._channel = cluster, channel
+        self.stopping = Stopping(cluster.rank, len(cluster.names), lambda: self.cause)
         self._silence = Silence(max(timeout / 2, SHORTEST_SILENCE) if timeout else SILENCE)
         self.patience = timeout or PATIENCE
         self._ranks = {str(rank): rank for rank in range(len(cluster.names))}  # as JSON has them
@@ -234,7 +237,9 @@ class Watch:
 
     def _round(self):
         deadline = time.monotonic() + SECONDS_BETWEEN_MESSAGES
-        while (seconds := deadline - time.monotonic()) > 0 and not (self._ending or self._has_news):
+        while (seconds := deadline - time.monotonic()) > 0 and not (
+            self._ending or self._has_news or self.stopping.has_news
+        ):
             json_lines.wait(self._channel.sockets(), min(seconds, 0.2))
             time.sleep(min(seconds, _PAUSE))
             if self._listen():
@@ -244,13 +249,13 @@ class Watch:
         self._diagnose()
 
     def _listen(self):
-        """Take in what has arrived; return whether a worker has changed its state."""
-        before = {rank: status.state for rank, status in self._statuses.items()}
+        """Take in what has arrived; return whether it is something that others want to know."""
+        before = {rank: status.news for rank, status in self._statuses.items()}
         for rank, message in self._channel.receive():
             self._hear(rank, message)
         for rank, connection in self._channel.connections.items():
             self._look_at(rank, connection)
-        return before != {rank: status.state for rank, status in self._statuses.items()}
+        return before != {rank: status.news for rank, status in self._statuses.items()}
 
     def _hear(self, sender, message):
         """Take in a message: worker 0 speaks of all, any other worker of itself."""
@@ -329,9 +334,10 @@ class Watch:
         self._say(
             entered=progress[0] if waits else 0,
             of_python=progress[2] if waits else 0,
-            waits=seconds,
+            waits=max(seconds, self.stopping.waits()),
             at=at,
             unreachable=self._reachability.unreachable if waits else "",
+            **self.stopping.exchange(self._statuses),
         )
 
     def _read_counters(self):
@@ -423,16 +429,3 @@ def _client(host, offer, cluster):
             flush=True,
         )
         return None
-
-
-class NoWatch:
-    """The watch of a process that trains alone."""
-
-    cause = seed = None
-
-    @staticmethod
-    @contextlib.contextmanager
-    def call(breakage_of: Callable[[BaseException], Breakage | None]) -> Iterator[None]:
-        """Do nothing: there is nobody to tell."""
-        del breakage_of
-        yield

@@ -6,12 +6,17 @@ Shape legend: W workers, k numbers.
 from __future__ import annotations
 
 import hashlib
+import typing
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from tf_adasum.seams import tensorflow as tensorflow_seam
+from tf_adasum.watch.no_watch import NoWatch
+
+if typing.TYPE_CHECKING:
+    from tf_adasum.watch.watch import Watch
 
 # Bytes travel in pieces of this size, because every device holds a piece and a copy of it.
 PIECE_BYTES = 64 * 2**20
@@ -31,6 +36,10 @@ class Workers:
             ``[W, k]``; None for one worker.
         add: function of this worker's int64 array ``[k]`` that returns the sum over all workers;
             None for one worker.
+        watch: the `Watch` over the other workers. Defaults to `None`: there is none.
+
+    Attributes:
+        watch: the `Watch` or `NoWatch`.
 
     Example:
         >>> workers = tf_adasum.AdasumMirroredStrategy().workers
@@ -44,8 +53,10 @@ class Workers:
         count: int,
         gather: Callable[[np.ndarray], np.ndarray] | None,
         add: Callable[[np.ndarray], np.ndarray] | None,
+        watch: Watch | NoWatch | None = None,
     ):
         self.rank, self.count = rank, count
+        self.watch = watch or NoWatch()
         self._gather, self._add = gather, add
 
     @classmethod
@@ -55,6 +66,7 @@ class Workers:
         rank: int,
         count: int,
         options: tensorflow_seam.CommunicationOptions,
+        watch: Watch | NoWatch,
     ) -> Workers:
         """Make the workers of a strategy, which talk in TensorFlow's collectives.
 
@@ -63,6 +75,7 @@ class Workers:
             rank: this worker's.
             count: W.
             options: of the collectives.
+            watch: the strategy's.
         """
         extended = strategy.extended
         collectives = tensorflow_seam.cross_device_ops(extended)
@@ -80,7 +93,7 @@ class Workers:
             )
             return strategy.reduce("SUM", values, axis=None).numpy()
 
-        return cls(rank, count, gather, add)
+        return cls(rank, count, gather, add, watch)
 
     def gather(self, numbers: Sequence[int] | np.ndarray) -> np.ndarray:
         """Return the integers ``[k]`` of every worker: int64 ``[W, k]``."""

@@ -13,7 +13,13 @@ Hooks stand where their function stands (`hooks.replaces`), with the reason as i
 import keras
 
 from tf_adasum.seams.keras import custom_loops, files, layers
-from tf_adasum.seams.keras.fit import exchangeable, expect, expect_as_asked, variables_so_far
+from tf_adasum.seams.keras.fit import (
+    exchangeable,
+    expect,
+    expect_as_asked,
+    variables_so_far,
+    when_fit_ends,
+)
 from tf_adasum.seams.keras.generation import IS_KERAS_2, hooks
 from tf_adasum.seams.keras.optimizers import (
     accumulation_steps,
@@ -77,6 +83,7 @@ else:
         BACKS_UP_ONE_WORKER,
         CALLBACKS_OF_WORKER_0,
         call_in_order,
+        finish_calls,
         initial_epoch,
         set_initial_epoch,
     )

@@ -18,7 +18,7 @@ class _Calls:
     """The names of the calls under way that all workers make, one within another."""
 
     def __init__(self):
-        self.names = []
+        self.names, self.ends = [], []
 
     @contextlib.contextmanager
     def one_more(self, name):
@@ -28,6 +28,18 @@ class _Calls:
         finally:
             self.names.pop()
 
+    @contextlib.contextmanager
+    def ending(self, name):
+        if name != "fit":
+            yield
+            return
+        with contextlib.ExitStack() as stack:
+            self.ends.append(stack)
+            try:
+                yield
+            finally:
+                self.ends.pop()
+
 
 _calls = _Calls()
 
@@ -35,6 +47,12 @@ _calls = _Calls()
 def are_calls_under_way():
     """Whether this is within `fit` or another call that all workers make."""
     return bool(_calls.names)
+
+
+def when_fit_ends(function):
+    """Call a function when the `fit` under way ends, however it does; not in a custom loop."""
+    if _calls.ends:
+        _calls.ends[-1].callback(function)
 
 
 def call_under_way():
@@ -61,10 +79,11 @@ def call_together(original, self, *args, **kwargs):
     if not is_ours(strategy):
         if original.__name__ == "fit":
             _warn_of_no_strategy(self)
-        return original(self, *args, **kwargs)
+        with _calls.ending(original.__name__):
+            return original(self, *args, **kwargs)
     name = original.__name__
     together = strategy.watching if name.endswith("on_batch") else strategy.working_together
-    with together(), _calls.one_more(name):
+    with together(), _calls.one_more(name), _calls.ending(name):
         return original(self, *args, **kwargs)
 
 

@@ -7,7 +7,11 @@ from tensorflow.data import UNKNOWN_CARDINALITY
 from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.seams.keras.generation import hooks
 from tf_adasum.seams.keras.keras3 import py_datasets
-from tf_adasum.seams.keras.keras3.private_names import TFDatasetAdapter, TFEpochIterator
+from tf_adasum.seams.keras.keras3.private_names import (
+    BaseTrainer,
+    TFDatasetAdapter,
+    TFEpochIterator,
+)
 from tf_adasum.seams.keras.optimizers import is_ours
 
 
@@ -35,8 +39,13 @@ def begin_epoch(original, self):
 
     Keras has one dataset for all epochs, and begins every epoch with its first batch. Workers that
     take batches from Python agree on their order. Where the dataset of a worker ends by itself an
-    epoch goes on until all have ended; Keras takes the number of batches before sharding.
+    epoch goes on until all have ended; Keras takes the number of batches before sharding. An epoch
+    that was broken off in its validation has no steps left.
     """
+    order = getattr(self, "data_order", None)
+    if order and order.take_validation():
+        self._epoch_iterator = iter(())
+        return self
     if is_ours(self._distribute_strategy):
         py_datasets.begin_pass(
             self._distribute_strategy, self.data_adapter, self.steps_per_epoch is not None
@@ -51,7 +60,6 @@ def begin_epoch(original, self):
         cardinality = int(following.cardinality())
         self._num_batches = cardinality if cardinality >= 0 else None
         self._current_iterator = None
-    order = getattr(self, "data_order", None)
     batch, position = order.take_start() if order else (0, 0)
     if position > batch:
         self._current_iterator = iter(self._get_iterator())
@@ -107,15 +115,26 @@ def set_data_order(model, order):
         _iterator_of_training.pop(model, None)
 
 
-def position_in_data(model, batch):
+@hooks.replaces(BaseTrainer, "_get_metrics_result_or_logs")
+def get_metrics_result_or_logs(original, self, logs):
+    """Return the metrics of an epoch that goes on after its last batch: no step gives logs."""
+    order = getattr(_iterator_of_training.get(self, lambda: None)(), "data_order", None)
+    if not logs and order and order.has_metrics:
+        return self.get_metrics_result()
+    return original(self, logs)
+
+
+def position_in_data(model, batch, has_begun=False):
     """Return how many batches of the current pass through the data are done.
 
     Args:
         model: the model.
         batch: how many batches of the epoch are done. It is also returned for data without a known
             end, where `steps_per_epoch` makes the epochs, and in a custom loop.
+        has_begun: whether the next step has begun, which Keras counts then. Defaults to `False`.
     """
     iterator = _iterator_of_training.get(model, lambda: None)()
     if iterator is None or not iterator.steps_per_epoch or not iterator._num_batches:
         return batch
-    return max(batch, iterator._steps_seen)
+    begun = iterator.steps_per_execution if has_begun else 0
+    return max(batch, iterator._steps_seen - begun)

@@ -97,6 +97,11 @@ def call_in_order(callback_list):
     callback_list._async_train = False
 
 
+def finish_calls(callback_list):
+    """Let a `CallbackList` end the calls that it makes from another thread."""
+    callback_list._flush_futures()
+
+
 def initial_epoch(model):
     """Return the epoch in which `fit` starts: `Model._initial_epoch`, set by BackupAndRestore."""
     return model._initial_epoch or 0

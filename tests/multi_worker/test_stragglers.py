@@ -1,0 +1,22 @@
+"""One worker is slower than the others: StragglerReport names it, on all of them."""
+
+import numpy as np
+import pytest
+from scenarios import stragglers as scenarios
+
+
+@pytest.mark.parametrize("group", ["2x1"], indirect=True, scope="module")
+@pytest.mark.parametrize("slow", [1, pytest.param(0, marks=pytest.mark.slow)])
+@pytest.mark.feature("`callbacks.StragglerReport`: names the slow worker")
+def test_a_slow_dataset(group, slow):
+    own, other = group.run(scenarios.train, slow=slow, seconds=0.05)
+    assert own.keys() == other.keys()
+    for name, values in own.items():
+        np.testing.assert_array_equal(other[name], values, err_msg=name)
+    assert own["slowest_worker"].tolist()[1:] == [slow, slow]
+    for epoch in (1, 2):
+        steps = [own[f"step_ms/worker_{rank}"][epoch] for rank in (0, 1)]
+        waiting = [own[f"waiting_ms/worker_{rank}"][epoch] for rank in (0, 1)]
+        assert min(steps) >= 49 and steps[0] == pytest.approx(steps[1], rel=0.2)
+        assert waiting[1 - slow] > 25, "of the 50 ms for which the other one sleeps"
+        assert waiting[slow] < 0.5 * waiting[1 - slow]

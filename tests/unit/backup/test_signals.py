@@ -1,0 +1,138 @@
+"""Signals that ask: which ones, what handled them before, a second one."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from tf_adasum.backup import signals
+from tf_adasum.backup.signals import Signals, numbers_of
+
+pytestmark = pytest.mark.one_stack
+
+USR1, USR2, TERM = signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM
+
+
+@pytest.fixture(autouse=True)
+def as_before():
+    before = {number: signal.getsignal(number) for number in (USR1, USR2, TERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(
+    "given, expected",
+    [
+        (None, ()),
+        ("auto", (TERM, USR1)),
+        ("SIGTERM", (TERM,)),
+        (USR2, (USR2,)),
+        (int(USR2), (USR2,)),
+        (["SIGUSR2", "SIGTERM"], (USR2, TERM)),
+        (("SIGTERM", TERM), (TERM,)),
+    ],
+)
+def test_names_and_numbers(given, expected):
+    assert numbers_of(given) == expected
+
+
+@pytest.mark.parametrize(
+    "given", ["TERM", "sigterm", 0, 999, True, [], [None], 1.5, "SIGKILL", ["SIGTERM", "SIGSTOP"]]
+)
+def test_refuses_what_is_no_signal(given):
+    with pytest.raises(ValueError, match=r"`on_signal` must be .* Received: on_signal="):
+        numbers_of(given)
+
+
+def test_the_first_asks_and_what_was_before_comes_back(capfd):
+    asked, called = [], []
+    signal.signal(USR2, lambda number, frame: called.append(number))
+    taken = Signals([USR1, USR2], lambda: asked.append(1))
+    taken.take()
+    os.kill(os.getpid(), USR2)
+    os.kill(os.getpid(), USR2)  # the same one, come twice
+    assert (asked, called, taken.received) == ([1], [], USR2)
+    assert capfd.readouterr().err.startswith("tf_adasum: SIGUSR2: stopping with a backup")
+    taken.call_earlier()
+    assert called == [USR2]
+    assert signal.getsignal(USR1) == signal.SIG_DFL
+    os.kill(os.getpid(), USR2)
+    assert called == [USR2, USR2]
+
+
+def test_the_second_does_what_it_did_before(monkeypatch):
+    monkeypatch.setattr(signals, "SECONDS_OF_ONE", 0.0)
+    called = []
+    signal.signal(USR1, lambda number, frame: called.append(number))
+    taken = Signals([USR1], lambda: None)
+    taken.take()
+    os.kill(os.getpid(), USR1)
+    assert called == []
+    os.kill(os.getpid(), USR1)
+    assert called == [USR1]
+
+
+def test_handlers_of_the_program_are_left_alone():
+    def own(number, frame):
+        raise AssertionError
+
+    signal.signal(USR1, own)
+    signal.signal(USR2, signal.SIG_IGN)
+    taken = Signals([USR1, USR2, TERM], lambda: None, leaves_handlers=True)
+    taken.take()
+    assert signal.getsignal(USR1) is own and signal.getsignal(USR2) == signal.SIG_IGN
+    assert signal.getsignal(TERM) not in (own, signal.SIG_DFL)
+    taken.give_back()
+    assert signal.getsignal(TERM) == signal.SIG_DFL
+
+
+def test_a_handler_that_came_later_stays():
+    taken = Signals([USR1], lambda: None)
+    taken.take()
+    signal.signal(USR1, signal.SIG_IGN)
+    taken.give_back()
+    assert signal.getsignal(USR1) == signal.SIG_IGN
+
+
+def test_a_child_that_was_forked_meanwhile_ends_as_ever():
+    asked = []
+    taken = Signals([TERM], lambda: asked.append(1))
+    taken.take()
+    child = os.fork()
+    if child == 0:
+        time.sleep(30)
+        os._exit(0)
+    os.kill(child, TERM)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -TERM
+    assert not asked
+    taken.give_back()
+
+
+def test_outside_of_the_main_thread_nothing_is_handled():
+    taken = Signals([USR1], lambda: None)
+    thread = threading.Thread(target=taken.take)
+    thread.start()
+    thread.join()
+    assert signal.getsignal(USR1) == signal.SIG_DFL
+
+
+def test_a_second_sigterm_ends_the_process_at_once():
+    program = (
+        "import os, signal\n"
+        "from tf_adasum.backup import signals\n"
+        "signals.SECONDS_OF_ONE = 0.0\n"
+        "signals.Signals([signal.SIGTERM], lambda: None).take()\n"
+        "os.kill(os.getpid(), signal.SIGTERM)\n"
+        "print('goes on', flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGTERM)\n"
+        "print('not here', flush=True)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
+    assert (ended.returncode, ended.stdout) == (-TERM, "goes on\n"), ended.stderr

@@ -1,0 +1,129 @@
+"""StragglerReport: who is named, what it looks at, and what one process gets."""
+
+import sys
+import time
+import types
+
+import keras
+import numpy as np
+import pytest
+
+import tf_adasum
+from tf_adasum.callbacks import straggler_report
+from tf_adasum.callbacks.straggler_report import StragglerReport
+
+
+@pytest.mark.parametrize(
+    "waiting, slowest",
+    [
+        ([50.0, 2.0], 1),
+        ([2.0, 50.0], 0),
+        ([40.0, 45.0, 3.0, 41.0], 2),
+        ([8.0, 2.0], -1),  # less than a tenth of the step
+        ([3.0, 3.0, 3.0], -1),
+        ([50.0, 2.0, 2.0, 2.0], -1),  # three that are slow alike
+        ([0.0], -1),
+    ],
+)
+def test_who_is_named(waiting, slowest):
+    waiting = np.array(waiting)
+    assert straggler_report._slowest(np.full(len(waiting), 60.0), waiting) == slowest
+
+
+def test_the_looks_say_how_much_of_the_time_is_spent_in_collectives(monkeypatch):
+    monkeypatch.setattr(straggler_report, "SECONDS_BETWEEN_LOOKS", 0.001)
+    counts = [7, 5, 0]  # two were left in the middle by an earlier training
+    looks = straggler_report._Looks(lambda: tuple(counts))
+    assert looks.part() == 0.0
+    looks.is_on = True
+    time.sleep(0.3)
+    assert looks.part() == 0.0
+    counts[0] += 1
+    time.sleep(0.3)
+    looks.is_on = False
+    part = looks.part()
+    assert 0.2 < part < 0.8
+    time.sleep(0.1)
+    assert looks.part() == part, "it does not look"
+    counts[1] += 1
+    looks.begin_epoch()
+    assert looks.part() == 0.0
+    looks.end()
+
+
+class Workers:
+    """Those of whom this one is the first, and the other never waits."""
+
+    rank = 0
+
+    def gather(self, numbers):
+        return np.array([numbers, [numbers[0], 0]])
+
+
+def called_as_in_fit(report, monkeypatch, seconds):
+    """Two epochs of six steps; the first step, which is traced, takes longer."""
+    clock = [0.0]
+    monkeypatch.setattr(straggler_report.time, "perf_counter", lambda: clock[0])
+    report._looks = types.SimpleNamespace(
+        is_on=False, begin_epoch=lambda: None, part=lambda: 0.75, end=lambda: None
+    )
+    report._workers, report._is_first = Workers(), True
+    logs = []
+    for epoch in range(2):
+        report.on_epoch_begin(epoch)
+        for batch in range(0, 12, 2):
+            report.on_train_batch_begin(batch)
+            assert report._looks.is_on == (batch >= (4 if epoch == 0 else 2))
+            clock[0] += 100.0 if (epoch, batch) == (0, 0) else seconds
+        logs.append({"loss": 1.0})
+        report.on_epoch_end(epoch, logs[-1])
+        assert not report._looks.is_on
+    report.on_train_end()
+    return logs
+
+
+def test_what_is_in_the_logs(monkeypatch, capsys):
+    report = StragglerReport()
+    logs = called_as_in_fit(report, monkeypatch, seconds=0.12)  # of two steps in one execution
+    expected = {"step_ms/worker_0": 60.0, "step_ms/worker_1": 60.0}
+    expected |= {"waiting_ms/worker_0": 45.0, "waiting_ms/worker_1": 0.0, "slowest_worker": 1}
+    assert logs == [{"loss": 1.0, **expected}] * 2
+    assert report.epochs == [0, 1]
+    assert capsys.readouterr().out == (
+        "tf_adasum: worker 1 is slow: of a step of 60 ms it waits 0 ms for others, and they wait "
+        "45 ms.\n"
+    )
+
+
+def test_the_picture(monkeypatch):
+    pytest.importorskip("matplotlib")
+    report = StragglerReport()
+    with pytest.raises(RuntimeError, match="Nothing was measured"):
+        report.plot()
+    called_as_in_fit(report, monkeypatch, seconds=0.12)
+    (axes,) = report.plot().axes
+    widths = sorted(bar.get_width() for bar in axes.patches)
+    np.testing.assert_allclose(widths, [0, 15, 45, 60])
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "matplotlib", None)
+        with pytest.raises(ImportError, match=r"StragglerReport\.plot needs matplotlib: pip"):
+            report.plot()
+
+
+def test_another_strategy_is_refused():
+    model = keras.Sequential([keras.layers.Input([3]), keras.layers.Dense(2)])
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="StragglerReport needs a model that was made under an A"):
+        model.fit(np.ones([4, 3]), np.ones([4, 2]), verbose=0, callbacks=[StragglerReport()])
+
+
+def test_one_process_waits_for_nobody():
+    with tf_adasum.AdasumMirroredStrategy(["CPU:0"]).scope():
+        model = keras.Sequential([keras.layers.Input([3]), keras.layers.Dense(2)])
+        model.compile("sgd", "mse")
+    report = StragglerReport.from_config(StragglerReport().get_config())
+    given = {"batch_size": 2, "epochs": 2, "verbose": 0, "callbacks": [report]}
+    history = model.fit(np.ones([8, 3]), np.ones([8, 2]), **given).history
+    assert history["waiting_ms/worker_0"] == [0.0, 0.0]
+    assert history["slowest_worker"] == [-1, -1]
+    assert all(value > 0 for value in history["step_ms/worker_0"])

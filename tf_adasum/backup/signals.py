@@ -1,0 +1,113 @@
+"""Signals that ask a training to stop: their handlers while it runs. Standard library only."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+# Seconds within which a second signal is the first one come twice, as where a scheduler signals a
+# launcher and its workers.
+SECONDS_OF_ONE = 1.0
+
+# What schedulers send: Slurm, Kubernetes and spot instances.
+USUAL = (signal.SIGTERM, signal.SIGUSR1)
+
+
+def numbers_of(on_signal: object) -> tuple[int, ...]:
+    """Return the numbers of what `BackupAndRestore` was given as `on_signal`.
+
+    Raises:
+        ValueError: for what is no signal, or one that no program can handle.
+    """
+    if on_signal is None:
+        return ()
+    if on_signal == "auto":
+        return USUAL
+    is_one = isinstance(on_signal, str | int)
+    given = [on_signal] if is_one else on_signal if isinstance(on_signal, list | tuple) else [None]
+    try:
+        numbers = tuple(sorted({_number_of(each) for each in given}))
+    except (KeyError, TypeError, ValueError):
+        numbers = ()
+    if not numbers or {signal.SIGKILL, signal.SIGSTOP} & set(numbers):
+        raise ValueError(
+            "`on_signal` must be 'auto', a signal such as 'SIGTERM', a list of them, or None; no "
+            f"program can handle SIGKILL and SIGSTOP. Received: on_signal={on_signal!r}"
+        )
+    return numbers
+
+
+def _number_of(one):
+    if isinstance(one, bool):
+        raise TypeError
+    return signal.Signals[one].value if isinstance(one, str) else signal.Signals(one).value
+
+
+class Signals:
+    """Handlers of some signals, from `take` to `give_back`.
+
+    The first signal asks. What handled it before comes back with a second one, and with the end of
+    the training.
+
+    Args:
+        numbers: the signals'.
+        ask: function that is called when the first one comes, between any two lines of Python.
+        leaves_handlers: whether signals that the program handles or ignores itself are left alone.
+
+    Attributes:
+        received: the number of the signal that came; 0 before.
+    """
+
+    def __init__(
+        self, numbers: Iterable[int], ask: Callable[[], None], leaves_handlers: bool = False
+    ):
+        self._numbers, self._ask, self._leaves_handlers = tuple(numbers), ask, leaves_handlers
+        self._earlier: dict[int, object] = {}
+        self.received, self._since, self._process = 0, 0.0, 0
+
+    def take(self) -> None:
+        """Handle the signals, where Python can: in the main thread."""
+        self.received, self._process = 0, os.getpid()
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in self._numbers:
+            earlier = signal.getsignal(number)
+            is_known = earlier is not None  # else it was not installed from Python
+            if is_known and (earlier == signal.SIG_DFL or not self._leaves_handlers):
+                self._earlier[number] = signal.signal(number, self._handle)
+
+    def give_back(self) -> None:
+        """Let what handled the signals before handle them again."""
+        for number, earlier in self._earlier.items():
+            if signal.getsignal(number) == self._handle:  # and no other since
+                signal.signal(number, earlier)
+        self._earlier = {}
+
+    def call_earlier(self) -> None:
+        """Give the signals back, and call what handled the one that came, if that is a function."""
+        earlier = self._earlier.get(self.received)
+        self.give_back()
+        if callable(earlier):
+            earlier(self.received, None)
+
+    def _handle(self, number, frame):
+        now = time.monotonic()
+        if os.getpid() != self._process:  # a child, such as one that loads data, ends as it would
+            signal.signal(number, self._earlier[number])
+            os.kill(os.getpid(), number)
+        elif not self.received:
+            self.received, self._since = number, now
+            name = signal.Signals(number).name
+            _say(f"{name}: stopping with a backup at the next batch; another one ends at once")
+            self._ask()
+        elif now - self._since > SECONDS_OF_ONE:
+            self.give_back()
+            os.kill(os.getpid(), number)
+
+
+def _say(text):
+    """Write a line to stderr; `print` may be interrupted in the middle of another one."""
+    os.write(2, f"tf_adasum: {text}\n".encode())

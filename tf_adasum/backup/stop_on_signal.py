@@ -1,0 +1,106 @@
+"""StopOnSignal: a signal to any worker ends the training on all of them, with a backup.
+
+The places at which a training stops (`watch.stopping` counts them, and agrees on one):
+
+* before each batch but the first of an epoch, which comes right after the end of another one; and
+  before the very first, where nothing was trained that is not backed up;
+* before each batch of a validation, with the state that the training's last batch left behind;
+* after each epoch that another one follows;
+* at the end, before the backups are removed: the next start finds nothing left to train.
+
+A training that a callback has told to stop comes to none of them before its end.
+"""
+
+import signal
+
+from tf_adasum.backup import training_state
+from tf_adasum.backup.signals import Signals
+from tf_adasum.seams import keras as keras_seam
+
+
+class StopOnSignal:
+    """What one worker does for it; on several workers all call its methods.
+
+    Args:
+        backup: the `TrainingBackup`.
+        workers: the `Workers`.
+        calling: the `keras.callbacks.CallbackList` that calls the training's callbacks.
+    """
+
+    def __init__(self, backup, workers, calling):
+        self._backup, self._workers, self._calling = backup, workers, calling
+        self._stopping = workers.watch.stopping
+        asked_for = backup.on_signal
+        self._code = asked_for.exit_code
+        self._signals = Signals(asked_for.numbers, self._ask, asked_for.leaves_handlers)
+        self._is_first = True  # the batch that comes next, of this training
+        self._metrics = []
+
+    def _ask(self):
+        self._stopping.asked = True
+
+    def begin(self):
+        """Take the signals; they are given back when `fit` ends, however it does."""
+        self._stopping.begin()
+        self._signals.take()
+        keras_seam.when_fit_ends(self.end)
+
+    def end(self):
+        """Give the signals back."""
+        self._signals.give_back()
+        self._stopping.end()
+
+    def before_batch(self, model, batch):
+        """Stop before a batch of the training, where the workers have agreed on that."""
+        is_first, self._is_first = self._is_first, False
+        if is_first or batch > 0:
+            if self._stopping.stops_here():
+                self._stop(model, None if is_first else (batch, {"has_begun": True}))
+
+    def before_validation(self, model):
+        """Keep the metrics of the training: the validation uses the same ones."""
+        self._metrics = training_state.local_values(model, training_state.METRICS)
+
+    def before_batch_of_validation(self, model):
+        """Stop before a batch of a validation."""
+        if self._metrics and self._stopping.stops_here():
+            for copy, value in self._metrics:
+                copy.assign(value)
+            self._stop(model, (None, {"is_validating": True}))
+
+    def after_epoch(self, model):
+        """Stop after an epoch, unless it was the last one."""
+        self._metrics = []
+        if not model.stop_training and self._stopping.stops_here():
+            self._stop(model, (0, {}))
+
+    def at_end(self, model, epochs):
+        """Stop before the backups are removed.
+
+        Args:
+            model: the model.
+            epochs: int, after how many the training would have ended by itself.
+        """
+        if self._workers.any(self._stopping.is_asked):
+            self._stop(model, (0, {"epoch": epochs}))
+
+    def _stop(self, model, place):
+        keras_seam.finish_calls(self._calling)
+        if place is not None:
+            batch, options = place
+            self._backup.save_now(model, batch, **options)
+        received = self._workers.gather([self._signals.received])[:, 0]  # and all wait for worker 0
+        if self._workers.rank == 0:
+            names = [
+                f"{signal.Signals(number).name} on worker {rank}"
+                for rank, number in enumerate(received.tolist())
+                if number
+            ]
+            print(
+                f"tf_adasum: stopped by {', '.join(names) or 'a signal'}, with a backup in "
+                f"{self._backup.folder}: exit code {self._code}. The next start goes on from it.",
+                flush=True,
+            )
+        self._stopping.end()
+        self._signals.call_earlier()
+        raise SystemExit(self._code)

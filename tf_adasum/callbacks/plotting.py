@@ -1,0 +1,55 @@
+"""Plotting: the picture that a callback makes of what it has measured."""
+
+from __future__ import annotations
+
+import typing
+
+if typing.TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure, SubFigure
+
+
+class Plotting:
+    """What a callback inherits that draws its `values`.
+
+    Attributes:
+        values: list of what was measured.
+    """
+
+    values: list[typing.Any]
+
+    def draw(self, axes: Axes) -> None:
+        """Draw what was measured on `matplotlib.axes.Axes`."""
+        raise NotImplementedError
+
+    @property
+    def figure_inches(self) -> tuple[float, float]:
+        """The size of the figure that `plot` makes."""
+        return 8, 4
+
+    def plot(self, axes: Axes | None = None) -> Figure | SubFigure:
+        """Draw what was measured.
+
+        Args:
+            axes: `matplotlib.axes.Axes` to draw on. Defaults to `None`, which makes a figure.
+
+        Returns:
+            The `matplotlib.figure.Figure`.
+
+        Raises:
+            ImportError: without matplotlib (``pip install tf_adasum[plot]``).
+            RuntimeError: before anything was measured.
+        """
+        if not self.values:
+            raise RuntimeError("Nothing was measured yet: call plot() after fit().")
+        try:
+            from matplotlib import figure
+        except ImportError as error:
+            raise ImportError(
+                f"{type(self).__name__}.plot needs matplotlib: pip install 'tf_adasum[plot]'"
+            ) from error
+        if axes is None:
+            drawing = figure.Figure(figsize=self.figure_inches, layout="constrained")
+            axes = drawing.subplots()
+        self.draw(axes)
+        return axes.figure

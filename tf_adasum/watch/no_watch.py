@@ -1,0 +1,26 @@
+"""The watch of a process that trains alone. Standard library only."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+from tf_adasum.watch.diagnosis import Breakage
+from tf_adasum.watch.stopping import Stopping
+
+
+class NoWatch:
+    """The watch of a process that trains alone, see `watch.Watch`."""
+
+    cause = seed = None
+    is_on = False
+
+    def __init__(self):
+        self.stopping = Stopping(0, 1)
+
+    @staticmethod
+    @contextlib.contextmanager
+    def call(breakage_of: Callable[[BaseException], Breakage | None]) -> Iterator[None]:
+        """Do nothing: there is nobody to tell."""
+        del breakage_of
+        yield

@@ -1,0 +1,137 @@
+"""The agreement of all workers on the place at which a training stops that is asked to.
+
+    one is asked ──▶ all hold at their next place ──▶ worker 0 hears how many places each has passed
+                                                  ──▶ all stop at the first one that none has passed
+
+A place is where a training can stop, such as before a batch. All workers come to the same places in
+the same order, and count them. Who holds does not pass another place until it hears of the one to
+stop at; so what it has told of itself stays true, also while it is in a step that waits for others.
+As long as nobody is asked, a place costs a comparison: statuses carry all of it, see `Status`.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tf_adasum.errors import WorkerLostError
+from tf_adasum.watch.diagnosis import Status
+
+_SECONDS_BETWEEN_LOOKS = 0.1  # at whether a worker was lost
+
+
+class Stopping:
+    """This worker's part of the agreement, for one training after the other.
+
+    Args:
+        rank: this worker's.
+        workers: how many there are.
+        cause: function that returns why this worker cannot go on; None as long as it can.
+
+    Attributes:
+        asked: whether this worker was asked to stop the training; set from a signal handler.
+        has_news: whether the others have to be told something.
+    """
+
+    def __init__(self, rank: int, workers: int, cause: Callable[[], str | None] = lambda: None):
+        self._rank, self._workers, self._cause = rank, workers, cause
+        self._change = threading.Condition()
+        self._trainings, self._training = 0, 0
+        self._waits_since: float | None = None
+        self._reset()
+
+    def _reset(self):
+        self.asked = False
+        self._holds, self._passed, self._stop_at = False, 0, 0
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether this worker knows of any that was asked."""
+        return self.asked or self._holds
+
+    @property
+    def has_news(self) -> bool:
+        """Whether the others have to be told that this worker was asked."""
+        return self.asked and not self._holds
+
+    def begin(self) -> None:
+        """Begin a training; all workers do."""
+        with self._change:
+            self._reset()
+            self._trainings += 1
+            self._training = self._trainings
+
+    def end(self) -> None:
+        """End the training: there are no more places."""
+        with self._change:
+            self._training = 0
+            self._reset()
+
+    def stops_here(self) -> bool:
+        """Whether the training stops at this place; called at each, by all workers.
+
+        Raises:
+            WorkerLostError: if this worker cannot go on, while it waits for the others' answer.
+        """
+        if not self._training:
+            return False
+        with self._change:
+            if self.asked and self._workers == 1:
+                return True
+            if self.is_asked and not self._stop_at:
+                self._holds = True
+                self._wait()
+            if self._stop_at == self._passed + 1:
+                return True
+            self._passed += 1
+            return False
+
+    def _wait(self):
+        self._waits_since = time.monotonic()
+        try:
+            while not self._stop_at:
+                if cause := self._cause():
+                    raise WorkerLostError(cause)
+                self._change.wait(_SECONDS_BETWEEN_LOOKS)
+        finally:
+            self._waits_since = None
+
+    # ---- called by the watch -------------------------------------------------------------------
+
+    def waits(self) -> float:
+        """Return for how many seconds this worker has waited for the others' answer."""
+        since = self._waits_since
+        return time.monotonic() - since if since is not None else 0.0
+
+    def exchange(self, statuses: Mapping[int, Status]) -> dict[str, Any]:
+        """Take in what the others say, and return what to tell them: fields of a `Status`.
+
+        Args:
+            statuses: from the other workers' ranks to their last `Status`.
+        """
+        with self._change:
+            if not self._training:
+                return {"training": 0, "asked": 0, "passed": 0, "stop_at": 0}
+            here = {r: each for r, each in statuses.items() if each.training == self._training}
+            if self.asked or any(each.asked for each in here.values()):
+                self._holds = True
+            if self._holds and not self._stop_at:
+                self._stop_at = self._agreed(here)
+                self._change.notify_all()
+            return {
+                "training": self._training,
+                "asked": int(self._holds),
+                "passed": self._passed + 1 if self._holds else 0,
+                "stop_at": self._stop_at,
+            }
+
+    def _agreed(self, here):
+        """Return the number of the place to stop at, from 1 on; 0 while it is not known."""
+        if self._rank > 0:
+            return here[0].stop_at if 0 in here else 0
+        passed = [self._passed + 1, *(each.passed for each in here.values())]
+        return max(passed) if len(passed) == self._workers and all(passed) else 0
