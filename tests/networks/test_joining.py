@@ -41,7 +41,7 @@ def joined(network, tmp_path, coordinators, places, names, environments=None):
     processes = []
     for rank, place in enumerate(places):
         hosts = tmp_path / f"hosts{place}"
-        hosts.write_text("".join(f"{line}\\n" for line in names[place]))
+        hosts.write_text("".join(f"{line}\n" for line in names[place]))
         command = [sys.executable, "-S", "-c", WORKER, coordinators[place], rank, len(places)]
         wrapped = ["unshare", "--mount", "sh", "-c", WITH_HOSTS, "sh", hosts, *command]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -78,7 +78,6 @@ def test_workers_on_two_hosts(make_network, tmp_path):
     assert told("first:12345", "first:12345") == ["first", "first", second, second]
     assert told(f"{first}:12345", f"{first}:12345") == [first, first, second, second]
     assert told("0.0.0.0:12345", "first:12345") == ["first", "first", second, second]
-    assert told("127.0.1.1:12345", f"{first}:12345")[2:] == [second, second]
     interface = [{}, {}, {"TF_ADASUM_INTERFACE": "net0"}, {}]
     assert told("first:1", "first:1", environments=interface)[2] == second
     if all(host.address6 for host in network.hosts):

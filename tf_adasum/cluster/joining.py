@@ -387,7 +387,8 @@ class _Joining:
         tried = ", ".join(
             why if where == host else f"{where}: {why}" for where, why in call.tried.items()
         )
-        return f"{self._name} cannot reach {self._first}: {tried}." if tried else ""
+        name = "worker 0 itself" if self._invitation.rank == 0 else self._name
+        return f"{name} cannot reach {self._first}: {tried}." if tried else ""
 
 
 def _last_of(calls):
