@@ -98,7 +98,9 @@ class StragglerReport(Plotting, keras.callbacks.Callback):
                 f"Received: one of {type(strategy).__name__}"
             )
         self._workers = strategy.workers
-        counters = tensorflow_seam.cross_device_ops(strategy.extended).counters
+        counters = tensorflow_seam.cross_device_ops(
+            self.model.distribute_strategy.extended
+        ).counters
         self._looks, self._is_first = None, True
         if counters is not None:
             self._looks = _Looks(counters.read)

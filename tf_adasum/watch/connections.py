@@ -30,8 +30,9 @@ from tf_adasum.cluster.json_lines import LONGEST_LINE, Connection
 _SECONDS_TO_CONNECT = 5.0
 _SECONDS_TO_CLOSE = 1.0
 
-# How many strangers have a file descriptor at a time; while new ones are accepted, twice as many.
+# How many strangers keep a file descriptor, and how many are accepted at a time, to be heard once.
 MOST_STRANGERS = 16
+_MOST_CALLERS = 64
 
 # Callers that wait for a place: in the kernel, without a file descriptor. Many, because Python does
 # not run on worker 0 while TensorFlow starts.
@@ -100,10 +101,15 @@ class Server:
         self.refusals = Refusals()
 
     def sockets(self) -> list[socket.socket]:
-        """Return what to wait for."""
-        connections = [*self.connections.values(), *(each for each, _ in self._strangers)]
-        listener = [self._listener] if time.monotonic() >= self._accepts_from else []
-        return [*listener, *(each.socket for each in connections if each.is_open)]
+        """Return what to wait for.
+
+        When all workers are here nobody waits for a caller: each turn of the watch looks for them,
+        and no number of strangers makes more turns.
+        """
+        is_open = [each.socket for each in self.connections.values() if each.is_open]
+        if len(is_open) == self._workers - 1 or time.monotonic() < self._accepts_from:
+            return is_open
+        return [self._listener, *(each.socket for each, _ in self._strangers), *is_open]
 
     def receive(self) -> list[tuple[int, dict[str, Any]]]:
         """Return pairs of a rank and a message that has arrived from it."""
@@ -147,7 +153,7 @@ class Server:
         if time.monotonic() < self._accepts_from:
             return
         try:
-            for _ in range(MOST_STRANGERS):
+            for _ in range(_MOST_CALLERS):
                 caller, (host, *_) = self._listener.accept()
                 self._strangers.append((Connection(caller, _LONGEST_INTRODUCTION), host))
         except BlockingIOError:

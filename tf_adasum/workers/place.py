@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import typing
 
 if typing.TYPE_CHECKING:
@@ -11,7 +12,10 @@ if typing.TYPE_CHECKING:
 class Place:
     """What a strategy says of this worker's place among the others."""
 
-    workers: Workers
+    @property
+    @abc.abstractmethod
+    def workers(self) -> Workers:
+        """The workers: this one's rank, and what they tell each other."""
 
     @property
     def rank(self) -> int:
