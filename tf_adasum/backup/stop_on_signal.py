@@ -63,7 +63,7 @@ class StopOnSignal:
 
     def before_batch_of_validation(self, model):
         """Stop before a batch of a validation."""
-        if self._metrics and self._stopping.stops_here():
+        if self._metrics and not model.stop_training and self._stopping.stops_here():
             for copy, value in self._metrics:
                 copy.assign(value)
             self._stop(model, (None, {"is_validating": True}))
