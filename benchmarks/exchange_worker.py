@@ -49,7 +49,7 @@ def times(strategy, cases, steps, gathers=True):
     at_the_start = reduction(strategy, "sum", [tf.constant(0.0)])
     measured = []
     for shapes, kinds in cases:
-        random = np.random.default_rng(strategy.cluster_resolver.task_id)
+        random = np.random.default_rng(strategy.rank)
         gradients = [tf.constant(random.standard_normal(s, dtype=np.float32)) for s in shapes]
         with contextlib.nullcontext() if gathers else nothing_is_gathered():
             reductions = {kind: reduction(strategy, kind, gradients) for kind in kinds}
@@ -89,7 +89,7 @@ def rounding(strategy, kinds, scales):
     for scale in scales:
         rows = [np.float32(scale) * gradient(i) for i in range(strategy.num_replicas_in_sync)]
         exact = tf_adasum.adasum([tf.constant(row, tf.float64) for row in rows]).numpy()
-        own = [tf.constant(rows[strategy.cluster_resolver.task_id])]
+        own = [tf.constant(rows[strategy.rank])]
         for kind in kinds:
             with nothing_is_gathered():
                 (result,) = reduction(strategy, kind, own)()

@@ -34,7 +34,7 @@ def train(folder, save_freq, seconds_per_step=SECONDS_PER_STEP):
     import tf_adasum
 
     strategy = tf_adasum.AdasumMirroredStrategy()
-    rank = strategy.cluster_resolver.task_id or 0
+    rank = strategy.rank
     restart = os.environ["TF_ADASUM_RESTART_COUNT"]
     (folder / f"pid-{restart}-{rank}").write_text(str(os.getpid()))
     keras.utils.set_random_seed(0)

@@ -1,6 +1,6 @@
 """Time the steps of `fit` while strangers call at the port of the watch.
 
-    python benchmarks/strangers.py [--strangers 2000] [--rounds 10]
+    python benchmarks/strangers.py [--strangers 2000] [--rounds 20]
 
 Two workers, which may open 1,024 files each, train a small MLP in rounds: with and without
 strangers in turn. The strangers have no token. Half of them say nothing, half send a line of 1 MiB
@@ -112,7 +112,7 @@ def train(options):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--strangers", type=int, default=2000)
-    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--call", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--out", help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -136,7 +136,7 @@ def train(arguments):
         "seconds": round(time.perf_counter() - start, 1),
         "val_accuracy": history.history["val_accuracy"],
         "loss": history.history["loss"],
-        "is_first_worker": strategy.cluster_resolver.task_id in (None, 0),
+        "is_first_worker": strategy.is_first_worker,
     }
 
 

@@ -21,6 +21,7 @@ if typing.TYPE_CHECKING:
     from tf_adasum.aggregation import adasum, rules
     from tf_adasum.cross_device_ops import AdasumCrossDeviceOps
     from tf_adasum.errors import ReplicasDiffer, WorkerLostError
+    from tf_adasum.launch.run import run
     from tf_adasum.strategy import AdasumMirroredStrategy
 
 _MODULE_OF = {
@@ -30,6 +31,7 @@ _MODULE_OF = {
     "ReplicasDiffer": "tf_adasum.errors",
     "adasum": "tf_adasum.aggregation",
     "rules": "tf_adasum.aggregation",
+    "run": "tf_adasum.launch.run",
 }
 
 __all__ = [
@@ -43,6 +45,7 @@ __all__ = [
     "ops",
     "optimizers",
     "rules",
+    "run",
     "schedules",
 ]
 

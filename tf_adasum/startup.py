@@ -10,13 +10,22 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 
 import keras
 import tensorflow as tf
 
-from tf_adasum.cluster import meeting, ports, rendezvous, start_timeout
+from tf_adasum.aggregation import Scheme
+from tf_adasum.cluster import (
+    administration,
+    joining,
+    ports,
+    reception,
+    rendezvous,
+    start_timeout,
+)
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.watch import watch
@@ -75,6 +84,29 @@ def averaged(local_reduction: str | None, tasks: Cluster | None, devices: int) -
     return devices * (tasks.workers_per_host() if tasks else 1)
 
 
+@functools.cache  # a program that makes many strategies says each line once
+def say(line: str) -> None:
+    """Print a line to stderr, beside what the program itself prints."""
+    print(f"tf_adasum: {line}", file=sys.stderr, flush=True)
+
+
+def found(source: str, workers: int, devices: int, scheme: Scheme) -> str:
+    """Return the one line at the start: what was found, and how gradients are combined.
+
+    Args:
+        source: where the cluster comes from; "" without one.
+        workers: how many there are.
+        devices: how many each of them has.
+        scheme: rule and plan.
+
+    Example:
+        >>> found("TF_CONFIG", 4, 1, Scheme(tf_adasum.rules.Sum(), 4))
+        'TF_CONFIG: 4 workers x 1 device, rule Sum(), radix plan [4]'
+    """
+    topology = f"{workers} worker{'s' * (workers > 1)} x {devices} device{'s' * (devices > 1)}"
+    return f"{source or 'no cluster found'}: {topology}, {scheme.summary()}"
+
+
 def start(
     strategy: tf.distribute.Strategy,
     resolver: tf.distribute.cluster_resolver.ClusterResolver,
@@ -105,7 +137,7 @@ def start(
         RuntimeError: on several workers, if TensorFlow has run an operation already.
         OSError, TimeoutError, ValueError, WorkerLostError: as `AdasumMirroredStrategy`.
     """
-    seconds = timeout or rendezvous.DEFAULT_TIMEOUT
+    seconds = administration.start_timeout(timeout)
     deadline = time.monotonic() + seconds
 
     def make():
@@ -122,7 +154,7 @@ def start(
     if tasks is None:
         return make(), NoWatch()
     breakage = tensorflow_seam.breakage
-    with _held_port(tasks):
+    with _held_port(tasks), _forgotten_if_it_fails(tasks):
         watching = watch.begin(tasks, terms, timeout)
         is_first = watching.is_starting
         if is_first:
@@ -188,6 +220,16 @@ def _held_port(tasks) -> contextlib.AbstractContextManager:
 
 
 @contextlib.contextmanager
+def _forgotten_if_it_fails(tasks) -> Iterator[None]:
+    """Let the program try again: workers that joined join anew, as those that start again do."""
+    try:
+        yield
+    except BaseException:
+        joining.forget(tasks)
+        raise
+
+
+@contextlib.contextmanager
 def _naming_the_others(tasks, seconds) -> Iterator[None]:
     """Say who is waited for; TensorFlow says only that its collective has timed out."""
     try:
@@ -211,7 +253,7 @@ def _saying_what_to_do(tasks) -> Iterator[None]:
         user = port and ports.user_of(port)
         if not user or "Could not start gRPC server" not in str(error):
             raise
-        raise meeting.port_in_use(tasks, user) from error
+        raise reception.port_in_use(tasks, user) from error
     except RuntimeError as error:
         if "at program startup" not in str(error):
             raise

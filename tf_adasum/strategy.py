@@ -22,13 +22,14 @@ from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.seams.base_strategy import GradientAggregatingStrategy, made
 from tf_adasum.workers import agreement
 from tf_adasum.workers import callbacks as worker_callbacks
+from tf_adasum.workers.place import Place
 from tf_adasum.workers.seeds import Seeds
 from tf_adasum.workers.sharding import Sharding
 from tf_adasum.workers.workers import Workers
 
 
 class AdasumMirroredStrategy(
-    GradientAggregatingStrategy, tf.distribute.MultiWorkerMirroredStrategy
+    GradientAggregatingStrategy, Place, tf.distribute.MultiWorkerMirroredStrategy
 ):
     """Synchronous data-parallel training with adaptive gradient aggregation.
 
@@ -36,8 +37,9 @@ class AdasumMirroredStrategy(
     combined by an aggregation rule, ``g = Σ_i c_i g_i``, instead of being averaged.
 
     Without a cluster it trains on all GPUs of this machine, or on all logical CPU devices. With one
-    (``TF_CONFIG``, Slurm, Kubernetes, …) every worker runs the same program, and each device of
-    each worker holds a replica. Create the strategy before TensorFlow runs its first operation.
+    (``TF_CONFIG``, Slurm, MPI, …: docs/clusters.md) every worker runs the same program, and each
+    device of each worker holds a replica. Create the strategy before TensorFlow runs its first
+    operation. Worker 0 prints one line, what was found.
 
     The *batch size* given to Keras is the global one: each of the N replicas gets 1/N of it. Keep
     the learning rate of a single replica with a per-replica batch of the size you tuned it for.
@@ -48,8 +50,8 @@ class AdasumMirroredStrategy(
     Args:
         devices: list of str, this worker's devices, such as ``["GPU:0", "GPU:1"]``; all workers
             need the same number of them. Defaults to all GPUs, or without any to all logical CPUs.
-        cluster_resolver: a `tf.distribute.cluster_resolver.ClusterResolver`. Defaults to the one
-            that reads ``TF_CONFIG``.
+        cluster_resolver: a `tf.distribute.cluster_resolver.ClusterResolver`. Defaults to what
+            ``TF_CONFIG`` says, or who has started this process together with others.
         communication_options: `tf.distribute.experimental.CommunicationOptions`.
             ``timeout_seconds`` is how long this worker waits for others: for those that do not
             start (by default 60 s), half of it for those that are silent (30 s), and for those that
@@ -83,9 +85,10 @@ class AdasumMirroredStrategy(
     Raises:
         ValueError: before any communication, for an unknown rule or one that returns the wrong
             shape, devices that do not exist or repeat, a TF_CONFIG that is no JSON or lacks this
-            task, a plan that is no factorization of N or not for this rule, or hosts of different
-            size; when the workers meet, if they differ in their settings or in their versions of
-            tf_adasum, TensorFlow or Keras.
+            task, processes that were started together and have nothing to join, a plan that is no
+            factorization of N or not for this rule, or hosts of different size; when the workers
+            meet, if they differ in their settings or in their versions of tf_adasum, TensorFlow or
+            Keras.
         RuntimeError: on several workers, if TensorFlow has run an operation already; if Keras runs
             on another backend than TensorFlow.
         OSError: if another process uses this worker's port.
@@ -122,7 +125,9 @@ class AdasumMirroredStrategy(
         tensorflow_seam.hooks.install()
         options = startup.checked_options(communication_options)
         self._options = startup.options_of_collectives(options)
-        resolver, tasks = cluster_resolvers.resolve(cluster_resolver)
+        resolver, tasks, source = cluster_resolvers.resolve(
+            cluster_resolver, options.timeout_seconds
+        )
         names = local_devices(devices)
         count = len(tasks.addresses) if tasks else 1
         self._scheme = Scheme.checked(
@@ -145,6 +150,8 @@ class AdasumMirroredStrategy(
         tf.distribute.Strategy.__init__(self, extended)
         self._scheme.probe_values()
         rank = tasks.rank if tasks else 0
+        if rank == 0:
+            startup.say(startup.found(source, count, len(names), self._scheme))
         self._workers = Workers.of(self, rank, count, self._options, self._watch)
         self._seeds = Seeds(self._workers)
         self._sharding = Sharding(self._workers)

@@ -1,11 +1,12 @@
 """`tf-adasum-launch` with workers that use TensorFlow: what a user sees, and their ports."""
 
+import contextlib
 import subprocess
 import sys
 
 import pytest
 from support.port_opener import others_opening_ports
-from support.worker_group import worker_environment
+from support.worker_group import free_ports, worker_environment
 
 
 def launched(tmp_path, program, level=None, workers=2):
@@ -83,3 +84,62 @@ def test_tensorflow_s_server_gets_its_port_beside_others_that_open_ports(tmp_pat
     with others_opening_ports():
         for _ in range(10):
             assert launched(tmp_path, SERVER.format(taken=False), workers=3) == (0, [])
+
+
+# In the first start one worker fails in its second epoch, others wait for it.
+ONE_FAILS = """
+import os, signal, sys
+import keras, numpy as np, tf_adasum
+
+restart, rank = (os.environ["TF_ADASUM_" + name] for name in ("RESTART_COUNT", "RANK"))
+
+class Failure(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == 1 and restart == "0" and rank == sys.argv[1]:
+            if sys.argv[2] == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise ArithmeticError("bad luck")
+
+strategy = tf_adasum.AdasumMirroredStrategy()
+x = np.random.default_rng(0).normal(size=[16, 4]).astype("float32")
+with strategy.scope():
+    layer = keras.layers.Dense(1, kernel_initializer="ones")
+    model = keras.Sequential([keras.layers.Input([4]), layer])
+    model.compile("sgd", "mse")
+model.fit(x, x[:, :1], batch_size=8, epochs=3, verbose=0, shuffle=False, callbacks=[Failure()])
+print("trained", strategy.rank, strategy.num_workers, model.get_weights()[0].tobytes().hex())
+"""
+
+
+@pytest.mark.feature("several machines by `tf-adasum-launch`, and again after a failure")
+@pytest.mark.parametrize(("failing", "how"), [(1, "killed"), (0, "raises")])
+def test_launchers_of_two_machines_start_again_together(tmp_path, failing, how):
+    path = tmp_path / "program.py"
+    path.write_text(ONE_FAILS)
+    (port,) = free_ports(1)
+    options = f"-n 1 --nnodes 2 --coordinator 127.0.0.1:{port} --max-restarts 2".split()
+    command = [sys.executable, "-m", "tf_adasum.launch", *options]
+    with contextlib.ExitStack() as stack:
+        launchers = [
+            subprocess.Popen(
+                [*command, "--node-rank", str(node), path, str(failing), how],
+                env=worker_environment([], 0, devices=1),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for node in (0, 1)
+        ]
+        for launcher in launchers:
+            stack.callback(launcher.kill)
+        said = [launcher.communicate(timeout=250) for launcher in launchers]
+    assert [launcher.returncode for launcher in launchers] == [0, 0], said
+    trained = [output.partition("trained ")[2].split() for output, _ in said]
+    assert [each[:2] for each in trained] == [["0", "2"], ["1", "2"]]
+    assert trained[0][2] == trained[1][2]
+    cause = "SIGKILL (killed" if how == "killed" else "exit code 1: ArithmeticError: bad luck"
+    assert f"worker {failing} failed first, with {cause}" in said[failing][1]
+    other = said[1 - failing][1]
+    assert f"worker {1 - failing} ended because of another one, with exit code 1" in other
+    assert f"WorkerLostError: worker {failing} (" in other
+    assert all("tf-adasum-launch: restart 1 of 2" in errors for _, errors in said)

@@ -18,7 +18,7 @@ import time
 
 import numpy as np
 
-from tf_adasum.launch.ports import held as held_ports
+from tf_adasum.cluster.free_ports import held as held_ports
 
 HERE = pathlib.Path(__file__).parent
 TESTS = HERE.parent

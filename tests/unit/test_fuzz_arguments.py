@@ -18,6 +18,7 @@ import tf_adasum
 from tf_adasum import callbacks, launch, ops, optimizers, rules, schedules
 from tf_adasum.aggregation import Scheme
 from tf_adasum.cluster import resolver, tf_config
+from tf_adasum.launch import jobs, processes
 from tf_adasum.replicas import equal_variables
 
 NUMBERS = st.one_of(
@@ -331,7 +332,10 @@ def test_tf_config(text):
 
 WORDS = st.one_of(
     st.sampled_from(
-        ["-n", "--workers", "--devices-per-worker", "--timeout", "-m", "--", "-h", "--help", "-n2"]
+        [
+            *("-n", "--workers", "--devices-per-worker", "--timeout", "-m", "--", "-h", "--help"),
+            *("-n2", "--nnodes", "--node-rank", "--coordinator", "--verbose", "a:1"),
+        ]
     ),
     st.sampled_from(["1", "0", "-1", "2", "1e400", "nan", "inf", "99999999999999999999", __file__]),
     st.text(max_size=4),
@@ -345,15 +349,16 @@ def test_command_line_of_the_launcher(words):
     hypothesis.assume(all(word.isprintable() for word in words))
     started = []
 
-    def run_group(command, environments_of, timeout, grace, max_restarts):
+    def run_group(command, crew, environments_of, timeout, grace, max_restarts):
         assert len(command) > 2 and all(isinstance(word, str) for word in command)
         assert timeout is None or timeout > 0
         assert max_restarts >= 0
         with environments_of(0) as environments:
+            assert len(environments) == len(crew.ranks) <= crew.num_workers
             started.append(environments)
-        return 0
+        return processes.Ending(0)
 
-    original, launch.run_group = launch.run_group, run_group
+    original, jobs.run_group = jobs.run_group, run_group
     errors, output = io.StringIO(), io.StringIO()
     try:
         with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(output):
@@ -362,7 +367,7 @@ def test_command_line_of_the_launcher(words):
         assert not started
         assert (ended.code == 0 and output.getvalue()) or (ended.code == 2 and errors.getvalue())
     finally:
-        launch.run_group = original
+        jobs.run_group = original
 
 
 @cases(40)

@@ -6,7 +6,8 @@ import pytest
 import tensorflow as tf
 from support.worker_group import free_ports
 
-from tf_adasum import startup
+from tf_adasum import rules, startup
+from tf_adasum.aggregation import Scheme
 from tf_adasum.cluster.tasks import Cluster
 
 pytestmark = pytest.mark.one_stack
@@ -43,3 +44,39 @@ def test_the_port_is_held_until_tensorflow_has_it(tasks):
         pass  # by the first strategy of this process
     with startup._held_port(None):
         pass
+
+
+@pytest.mark.parametrize(
+    ("arguments", "scheme", "line"),
+    [
+        (
+            ("Slurm (SLURM_PROCID)", 4, 1),
+            Scheme(rules.Sum(), 4),
+            "Slurm (SLURM_PROCID): 4 workers x 1 device, rule Sum(), radix plan [4]",
+        ),
+        (
+            ("", 1, 2),
+            Scheme(rules.Sum(), 2),
+            "no cluster found: 1 worker x 2 devices, rule Sum(), radix plan [2]",
+        ),
+        (
+            ("TF_CONFIG", 4, 2),
+            Scheme(rules.Sum(), 8, averaged=4, radix_plan=(2,), wire_dtype=tf.bfloat16),
+            "TF_CONFIG: 4 workers x 2 devices, rule Sum(), radix plan [2], "
+            "after the mean of 4 on each host, sent as bfloat16",
+        ),
+        (
+            ("TF_CONFIG", 32, 1),
+            Scheme(rules.Sum(), 32),
+            "TF_CONFIG: 32 workers x 1 device, rule Sum(), radix plan by the cost model",
+        ),
+    ],
+)
+def test_the_line_at_the_start(arguments, scheme, line):
+    assert startup.found(*arguments, scheme) == line
+
+
+def test_a_line_is_said_once(capfd):
+    startup.say("one line, said by this test")
+    startup.say("one line, said by this test")
+    assert capfd.readouterr() == ("", "tf_adasum: one line, said by this test\n")

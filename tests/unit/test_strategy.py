@@ -1,6 +1,9 @@
 """Wrong arguments of AdasumMirroredStrategy are refused before the workers talk to each other."""
 
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -9,7 +12,7 @@ from support import stacks
 
 import tf_adasum
 from tf_adasum import ops, rules, startup
-from tf_adasum.cluster import rendezvous, start_timeout
+from tf_adasum.cluster import administration, rendezvous, start_timeout
 from tf_adasum.cluster import tasks as cluster_tasks
 from tf_adasum.seams import tensorflow as tensorflow_seam
 
@@ -159,7 +162,7 @@ def test_the_workers_are_asked_for_what_they_have_to_share(two_workers, monkeypa
     }
     with pytest.raises(Talked):
         make()  # once more, as nothing has started
-    assert met[1][2] == rendezvous.DEFAULT_TIMEOUT
+    assert met[1][2] == administration.DEFAULT_START_TIMEOUT
 
 
 def tasks_at(*addresses, rank=0):
@@ -249,3 +252,29 @@ def test_progress_bars_stay_without_the_launcher(monkeypatch):
     assert not called
     startup._leave_progress_bars_to_the_first_worker(second)
     assert called
+
+
+def test_one_process_is_the_first_worker_of_one():
+    made = make()
+    assert (made.rank, made.num_workers, made.is_first_worker) == (0, 1, True)
+    for name in ("rank", "num_workers", "is_first_worker"):
+        with pytest.raises(AttributeError):
+            setattr(made, name, 1)
+
+
+def test_one_line_is_printed(tmp_path):
+    # A process of its own: everything that it prints, TensorFlow's words included.
+    script = "import tf_adasum as a; [a.AdasumMirroredStrategy(devices=['CPU:0']) for _ in '12']"
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
+    command = [sys.executable, "-W", "ignore", "-c", script]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert (ran.returncode, ran.stdout) == (0, "")
+    said = [line for line in ran.stderr.splitlines() if line.startswith("tf_adasum")]
+    assert len(said) == 1 and said[0].startswith("tf_adasum: no cluster found: 1 worker x 1 device")
+
+
+def test_processes_that_were_started_together_do_not_train_alone(monkeypatch):
+    monkeypatch.setenv("PMI_RANK", "1")
+    monkeypatch.setenv("PMI_SIZE", "2")
+    with pytest.raises(ValueError, match="PMI_SIZE='2'"):
+        make()

@@ -85,6 +85,19 @@ class Scheme:
         levels = [(radix, self.rule) for radix in radix_plan]
         return [(self.averaged, rules.Mean()), *levels] if self.averaged > 1 else levels
 
+    def summary(self) -> str:
+        """Return rule and plan in one line, for the word at the start."""
+        across = self.replicas // self.averaged
+        is_fixed = self.costs is None and across <= cost_model.MOST_ON_ONE_LEVEL
+        plan = self.radix_plan or ((across,) if is_fixed else None)
+        words = [
+            f"rule {' '.join(_short(repr(self.rule)).split())}",
+            f"radix plan {list(plan) if plan else 'by the cost model'}",
+            f"after the mean of {self.averaged} on each host" if self.averaged > 1 else "",
+            f"sent as {_name(self.wire_dtype)}" if self.wire_dtype else "",
+        ]
+        return ", ".join(filter(None, words))
+
     def probe_values(self) -> None:
         """Apply the rule to orthogonal gradients of length 1.
 

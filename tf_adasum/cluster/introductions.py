@@ -32,7 +32,7 @@ from tf_adasum.cluster.secret import Secret
 _SECONDS_FOR_AN_ANSWER = 10.0
 
 _LONGEST_GREETING = 1 << 10  # bytes; it takes 150
-_LONGEST_TROUBLE = 200  # characters
+_LONGEST_TROUBLE, _LONGEST_DIFFERENCE = 200, 4000  # characters
 _NONCE = re.compile(r"[0-9a-f]{32}")
 
 
@@ -65,6 +65,7 @@ class Introduction:
         has_met_all: whether it has met all others.
         all_have: whether it knows that of everybody.
         troubles: from ranks to why these cannot reach whom: its own, and what it has heard.
+        difference: what task 0 says of tasks that were started differently.
     """
 
     rank: int
@@ -74,6 +75,7 @@ class Introduction:
     has_met_all: bool = False
     all_have: bool = False
     troubles: dict[int, dict[int, str]] = dataclasses.field(default_factory=dict)
+    difference: str = ""
 
     @classmethod
     def parsed(cls, text: str, rank: int) -> Introduction:
@@ -94,12 +96,13 @@ class Introduction:
             message.get("all_have") is True,
             {
                 who: {
-                    whom: _printable(why)
+                    whom: printable(why, _LONGEST_TROUBLE)
                     for whom, why in _by_rank(troubles)
                     if isinstance(why, str)
                 }
                 for who, troubles in _by_rank(message.get("troubles"))
             },
+            printable(message.get("difference"), _LONGEST_DIFFERENCE),
         )
 
 
@@ -109,8 +112,10 @@ def _by_rank(message):
     return [(int(rank), value) for rank, value in pairs if re.fullmatch("[0-9]{1,9}", rank)]
 
 
-def _printable(text):
-    return "".join(each if each.isprintable() else "?" for each in text[:_LONGEST_TROUBLE])
+def printable(text: Any, longest: int) -> str:
+    """Return what another task says as text to be shown, "" if it is none."""
+    shown = text[:longest] if isinstance(text, str) else ""
+    return "".join(each if each.isprintable() else "?" for each in shown)
 
 
 def call(connection: socket.socket, ours: Introduction, secret: Secret) -> Introduction:
@@ -143,14 +148,17 @@ def call(connection: socket.socket, ours: Introduction, secret: Secret) -> Intro
 
 
 def answer(
-    connection: socket.socket, rank: int, introduce: Callable[[], Introduction], secret: Secret
+    connection: socket.socket,
+    rank: int,
+    introduce: Callable[[Introduction], Introduction],
+    secret: Secret,
 ) -> tuple[Introduction, Introduction]:
     """Hear how a caller introduces itself, and introduce this task to it.
 
     Args:
         connection: a connected socket.
         rank: this task's.
-        introduce: function that returns its introduction.
+        introduce: function of the caller's introduction that returns this task's, within seconds.
         secret: the `Secret`.
 
     Returns:
@@ -169,7 +177,7 @@ def answer(
         theirs = _introduced(connection, other, secret, ["caller", *meeting])
     except EOFError:  # the proof was not good enough for it
         raise Distrusted(other, greeting.get("secret") is True) from None
-    ours = introduce()
+    ours = introduce(theirs)
     _introduce(connection, ours, secret, ["answerer", *meeting])
     last = json_lines.receive(connection, _SECONDS_FOR_AN_ANSWER, _LONGEST_GREETING) or {}
     if last.get("heard") is not True:

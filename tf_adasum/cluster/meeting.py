@@ -1,15 +1,15 @@
 """One task's part of the rendezvous: its open port, its calls on the others, and what they said.
 
 A pair of tasks has met when each has called on the other: a task that can call but not be called
-would fail later, in TensorFlow. Who has met all others says so to task 0, and nobody leaves before
-task 0 has said that all have. Threads call and answer, so that no task waits for one that is itself
-waiting, and strangers keep nobody waiting. Standard library only.
+would fail later, in TensorFlow. Where task 0 has brought the others together, only it meets all.
+Who has met all others says so to task 0, and nobody leaves before task 0 has said that all have.
+Threads call and answer, so that no task waits for one that is itself waiting, and strangers keep
+nobody waiting. Standard library only.
 """
 
 from __future__ import annotations
 
 import collections
-import contextlib
 import errno
 import os
 import secrets
@@ -17,8 +17,9 @@ import socket
 import threading
 import time
 
-from tf_adasum.cluster import addresses, introductions, json_lines, ports
+from tf_adasum.cluster import introductions
 from tf_adasum.cluster.introductions import Distrusted, Introduction, Stranger
+from tf_adasum.cluster.reception import Reception, listening
 from tf_adasum.cluster.secret import Secret
 from tf_adasum.cluster.tasks import Cluster
 
@@ -35,10 +36,6 @@ _SECONDS_BETWEEN_TRIES = 1.0
 _SECONDS_BETWEEN_NEWS = (0.5, 0.02)
 _MOST_NEWS = 100  # tasks whose troubles task 0 tells
 _MOST_CALLS = 32  # at a time
-# At a time, besides one of each task. With one more the oldest has to go: a task needs
-# milliseconds, and whoever stays longer is likely to be none.
-_MOST_STRANGERS = 32
-_BACKLOG = 1024  # callers that wait for that, in the kernel
 
 
 class Meeting:
@@ -65,7 +62,9 @@ class Meeting:
         self.troubles: dict[int, str] = {}
         self._cluster, self._secret = cluster, secret
         self._own = Introduction(cluster.rank, secrets.token_hex(8), terms, offer)
-        self._others = [rank for rank in range(len(cluster.addresses)) if rank != cluster.rank]
+        is_guest = cluster.first_knows_all and cluster.rank > 0
+        everybody = range(1 if is_guest else len(cluster.addresses))
+        self._others = [rank for rank in everybody if rank != cluster.rank]
         # Of the runs that these ranks had, see `Introduction`.
         self._reached: dict[int, str] = {}
         self._came: dict[int, str] = {}
@@ -77,22 +76,17 @@ class Meeting:
         self._different_terms: dict[int, str] = {}
         self._change = threading.Condition()
         least, each = _SECONDS_BETWEEN_NEWS
-        self._seconds_between_news = max(least, each * len(self._others))
-        self._listener = _listening(cluster)
-        self._callers: collections.deque[socket.socket] = collections.deque()
-        self._closing = threading.Event()
-        self._answering = threading.Thread(target=self._accept_callers, daemon=True)
+        self._seconds_between_news = max(least, each * (len(cluster.addresses) - 1))
+        self._reception = Reception(listening(cluster), self._answer, len(self._others))
 
     def __enter__(self) -> Meeting:
         """Begin to answer callers."""
-        self._answering.start()
+        self._reception.open()
         return self
 
     def __exit__(self, *exception) -> None:
         """Close the port."""
-        self._closing.set()
-        self._answering.join()
-        self._listener.close()
+        self._reception.close()
 
     # ---- who has met whom ----------------------------------------------------------------------
 
@@ -117,11 +111,21 @@ class Meeting:
         told = self.heard[0].troubles if 0 in self.heard else {}
         of_others = {rank: each.troubles.get(rank, {}) for rank, each in self.heard.items()}
         # Those that have met each other call no more: task 0 hears of later troubles.
-        return of_others | {rank: told[rank] for rank in self._others if told.get(rank)}
+        ranks = (rank for rank in range(len(self._cluster.names)) if rank != self._own.rank)
+        return of_others | {rank: told[rank] for rank in ranks if told.get(rank)}
 
-    def different_term(self, rank: int) -> str | None:
-        """Return the first term in which a task that was heard differs from this one."""
-        return self._different_terms.get(rank)
+    def difference(self) -> str:
+        """Return in what a task that was heard differs from this one, or what task 0 says of it."""
+        with self._change:
+            for rank, term in sorted(self._different_terms.items()):
+                names = self._cluster.names
+                return (
+                    f"All workers must be started with the same {term}. Received: "
+                    f"{self._own.terms.get(term)} on {names[self._own.rank]}, "
+                    f"{self.heard[rank].terms.get(term)} on {names[rank]}"
+                )
+            is_guest = self._cluster.first_knows_all and self._own.rank > 0
+            return self.heard[0].difference if is_guest and 0 in self.heard else ""
 
     def _has_met(self, rank):
         if rank in self.distrusted:  # and has seen for itself
@@ -162,6 +166,7 @@ class Meeting:
                 self._cluster.rank: troubles,
                 **{rank: self.heard[rank].troubles.get(rank, {}) for rank in heard[:_MOST_NEWS]},
             },
+            difference=self.difference() if is_first and self._cluster.first_knows_all else "",
         )
 
     # ---- calls ---------------------------------------------------------------------------------
@@ -280,82 +285,28 @@ class Meeting:
 
     # ---- callers -------------------------------------------------------------------------------
 
-    def _accept_callers(self):
-        """Give each caller a thread: one that says nothing keeps nobody waiting."""
-        most = _MOST_STRANGERS + len(self._others)
-        while not self._closing.is_set():
-            json_lines.wait([self._listener], SECONDS_BETWEEN_ROUNDS)
-            try:
-                connection, _ = self._listener.accept()
-            except BlockingIOError:
-                continue
-            except OSError:  # the caller is gone again, or there is no file descriptor for it
-                time.sleep(SECONDS_BETWEEN_ROUNDS)
-                continue
-            with self._change:
-                self._callers.append(connection)
-                if len(self._callers) > most:
-                    with contextlib.suppress(OSError):
-                        self._callers.popleft().shutdown(socket.SHUT_RDWR)  # its thread ends
-            threading.Thread(target=self._answer, args=[connection], daemon=True).start()
-
     def _answer(self, connection):
         said, vain = None, None
-        with connection:
-            try:
-                said = introductions.answer(
-                    connection, self._own.rank, self._introduction_now, self._secret
-                )
-            except Distrusted as error:
-                vain = error.rank
-            except (Stranger, EOFError, OSError):
-                pass  # a stranger; or the caller went away, and will call again
+        try:
+            said = introductions.answer(
+                connection, self._own.rank, self._introduction_now, self._secret
+            )
+        except Distrusted as error:
+            vain = error.rank
+        except (Stranger, EOFError, OSError):
+            pass  # a stranger; or the caller went away, and will call again
         with self._change:
-            with contextlib.suppress(ValueError):  # it had to go
-                self._callers.remove(connection)
             if said is not None:
                 self._remember(*said, self._came)
             if vain in self._others:
                 self._came_in_vain.add(vain)
             self._change.notify_all()
 
-    def _introduction_now(self):
+    def _introduction_now(self, theirs):
+        del theirs
         with self._change:
             return self._introduction()
 
 
 def _progress(introduction):
     return introduction.has_met_all, introduction.all_have
-
-
-def _listening(cluster):
-    """Return a socket that listens on this task's port."""
-    host, port = cluster.host_and_port(cluster.rank)
-    listener = None
-    try:
-        listener = addresses.bound(host, port, reuse=True)
-        listener.listen(_BACKLOG)
-        listener.setblocking(False)  # a caller may be gone before it is accepted
-    except OSError as error:
-        if listener:
-            listener.close()
-        if error.errno == errno.EADDRINUSE:
-            raise port_in_use(cluster, ports.user_of(port)) from error
-        raise OSError(
-            error.errno, f"{cluster.named([cluster.rank])} cannot listen on its port: {error}"
-        ) from error
-    return listener
-
-
-def port_in_use(cluster: Cluster, user: str | None) -> OSError:
-    """Return the error that this task's port is in use.
-
-    Args:
-        cluster: the `Cluster`.
-        user: who uses it, as `ports.user_of` names it; None where it is not known.
-    """
-    return OSError(
-        errno.EADDRINUSE,
-        f"the port of {cluster.named([cluster.rank])} is in use by {user or 'another process'}. "
-        "End that process or give the task another port",
-    )

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tf_adasum.cluster import addresses, secret
+from tf_adasum.cluster.administration import START_TIMEOUT
 from tf_adasum.cluster.meeting import (
     ANOTHER_PROGRAM,
     NO_ANSWER,
@@ -24,10 +25,7 @@ from tf_adasum.cluster.meeting import (
 )
 from tf_adasum.cluster.tasks import Cluster
 
-# Seconds to wait for the others where CommunicationOptions(timeout_seconds=...) says nothing.
-DEFAULT_TIMEOUT = 60.0
-
-_SECONDS_BETWEEN_MESSAGES = 10.0
+SECONDS_BETWEEN_MESSAGES = 10.0
 _SECONDS_FOR_A_SERVER = 10.0
 _SECONDS_FOR_THE_LAST_CALLS = 2.0  # after the timeout
 _MOST_SENTENCES = 8
@@ -86,12 +84,12 @@ def meet(
     own_secret = secret.read(environment)
     terms = {"cluster": list(cluster.addresses), **terms}
     deadline = time.monotonic() + timeout
-    next_message = time.monotonic() + _SECONDS_BETWEEN_MESSAGES
+    next_message = time.monotonic() + SECONDS_BETWEEN_MESSAGES
     with Meeting(cluster, terms, offer or {}, own_secret) as meeting:
         while not (is_over := meeting.is_over()) and time.monotonic() < deadline:
             meeting.call_round(deadline)
             if time.monotonic() > next_message:
-                next_message += _SECONDS_BETWEEN_MESSAGES
+                next_message += SECONDS_BETWEEN_MESSAGES
                 others = cluster.named(meeting.missing()) or "workers that have not met all others"
                 reasons = " ".join(_troubles(cluster, meeting))
                 print(f"tf_adasum: waiting for {others}. {reasons}".rstrip(), flush=True)
@@ -100,7 +98,8 @@ def meet(
             meeting.wait_for_calls(_SECONDS_FOR_THE_LAST_CALLS)
         # Not before all others have heard this task's terms: they would miss it instead.
         _check_secrets(cluster, meeting, bool(own_secret.key))
-        _check_terms(cluster, meeting, terms)
+        if difference := meeting.difference():
+            raise ValueError(difference)
         if not is_over:
             raise TimeoutError(_who_is_missing(cluster, meeting, timeout))
         return {rank: other.offer for rank, other in meeting.heard.items()}
@@ -110,27 +109,27 @@ def _check_secrets(cluster, meeting, has_secret):
     """Raise a ValueError if a task has not proved in either direction that it knows the secret."""
     ranks = [rank for rank in sorted(meeting.distrusted) if rank not in meeting.heard]
     if ranks:
-        others = {(False, True): "one", (True, True): "another one"}
-        received = [f"{'one' if has_secret else 'none'} on {cluster.named([cluster.rank])}"]
-        for rank in ranks:
-            its = others.get((has_secret, meeting.distrusted[rank]), "none")
-            received.append(f"{its} on {cluster.named([rank])}")
-        raise ValueError(
-            f"All workers must be started with the same secret, in the variable {secret.NAME} or "
-            f"in a file that {secret.FILE_NAME} names. Received: {', '.join(received)}"
-        )
+        others = {cluster.named([rank]): meeting.distrusted[rank] for rank in ranks}
+        raise ValueError(different_secrets(cluster.named([cluster.rank]), has_secret, others))
 
 
-def _check_terms(cluster, meeting, terms):
-    """Raise a ValueError if a task that was met has other terms."""
-    for rank in sorted(meeting.heard):
-        term = meeting.different_term(rank)
-        if term is not None:
-            raise ValueError(
-                f"All workers must be started with the same {term}. Received: "
-                f"{terms.get(term)} on {cluster.names[cluster.rank]}, "
-                f"{meeting.heard[rank].terms.get(term)} on {cluster.names[rank]}"
-            )
+def different_secrets(name: str, has_secret: bool, others: Mapping[str, bool]) -> str:
+    """Return the message that others did not prove that they know this task's secret.
+
+    Args:
+        name: this task's.
+        has_secret: whether it has one.
+        others: from names to whether they have one.
+    """
+    words = {(False, True): "one", (True, True): "another one"}
+    received = [f"{'one' if has_secret else 'none'} on {name}"]
+    received += [
+        f"{words.get((has_secret, its), 'none')} on {other}" for other, its in others.items()
+    ]
+    return (
+        f"All workers must be started with the same secret, in the variable {secret.NAME} or "
+        f"in a file that {secret.FILE_NAME} names. Received: {', '.join(received)}"
+    )
 
 
 def _who_is_missing(cluster, meeting, timeout):
@@ -144,7 +143,7 @@ def _who_is_missing(cluster, meeting, timeout):
         f"{cluster.named([cluster.rank])} waited {timeout:g} s, but {what}.",
         *_troubles(cluster, meeting),
         "Start every task of the cluster, check that each address can be reached from the other "
-        "tasks' machines, or wait longer with "
+        f"tasks' machines, or wait longer with {START_TIMEOUT}=SECONDS or "
         "tf.distribute.experimental.CommunicationOptions(timeout_seconds=...).",
     ]
     return " ".join(sentences)

@@ -1,44 +1,77 @@
-"""The cluster that TF_CONFIG or a `tf.distribute.cluster_resolver.ClusterResolver` gives."""
+"""The cluster that a resolver, TF_CONFIG, or who has started this process gives."""
 
 from __future__ import annotations
 
 import os
+import typing
 
 import tensorflow as tf
 
-from tf_adasum.cluster import tasks, tf_config
+from tf_adasum.cluster import administration, detection, joining, tasks, tf_config
+
+
+class Found(typing.NamedTuple):
+    """What `resolve` has found.
+
+    Attributes:
+        resolver: a `tf.distribute.cluster_resolver.ClusterResolver` for TensorFlow.
+        tasks: the `Cluster`; None where this process trains alone.
+        source: where that comes from, for messages.
+    """
+
+    resolver: tf.distribute.cluster_resolver.ClusterResolver
+    tasks: tasks.Cluster | None
+    source: str
 
 
 def resolve(
     cluster_resolver: tf.distribute.cluster_resolver.ClusterResolver | None = None,
-) -> tuple[tf.distribute.cluster_resolver.ClusterResolver, tasks.Cluster | None]:
-    """Read and check the cluster.
+    timeout: float | None = None,
+) -> Found:
+    """Read and check the cluster; join it where only the address of worker 0 is known.
 
     Args:
-        cluster_resolver: a `tf.distribute.cluster_resolver.ClusterResolver`. Defaults to the one
-            that reads ``TF_CONFIG``.
-
-    Returns:
-        The resolver, and a `Cluster`, or None where this process trains alone.
+        cluster_resolver: a `tf.distribute.cluster_resolver.ClusterResolver`. Defaults to what
+            ``TF_CONFIG`` says, or `detection.find` finds.
+        timeout: seconds to wait for the others when joining; None for the default.
 
     Raises:
         ValueError: if `cluster_resolver` is no ClusterResolver, or the cluster or this task's place
             in it is missing or wrong.
+        OSError, TimeoutError: as `joining.join`.
     """
     resolvers = tf.distribute.cluster_resolver
     if cluster_resolver is None:
-        text = os.environ.get(tf_config.NAME, "{}")
-        if not text:  # set but empty: no cluster, which TensorFlow's resolver cannot read
-            return resolvers.SimpleClusterResolver(tf.train.ClusterSpec({})), None
-        return resolvers.TFConfigClusterResolver(), tf_config.parse(text)
+        return _resolve_environment(timeout)
     if not isinstance(cluster_resolver, resolvers.ClusterResolver):
         raise ValueError(
             "`cluster_resolver` must be a tf.distribute.cluster_resolver.ClusterResolver. "
             f"Received: cluster_resolver={cluster_resolver!r}"
         )
+    source = type(cluster_resolver).__name__
     jobs = tf.train.ClusterSpec(cluster_resolver.cluster_spec()).as_dict()
     if not jobs:
-        return cluster_resolver, None
-    return cluster_resolver, tasks.place(
-        jobs, cluster_resolver.task_type, cluster_resolver.task_id, "cluster_resolver"
+        return Found(cluster_resolver, None, source)
+    task = cluster_resolver.task_type, cluster_resolver.task_id
+    return Found(cluster_resolver, tasks.place(jobs, *task, "cluster_resolver"), source)
+
+
+def _resolve_environment(timeout):
+    resolvers = tf.distribute.cluster_resolver
+    text = os.environ.get(tf_config.NAME)
+    if text:
+        return Found(resolvers.TFConfigClusterResolver(), tf_config.parse(text), tf_config.NAME)
+    invitation = detection.find(os.environ)
+    if invitation is None:
+        # TensorFlow's cannot read a TF_CONFIG that is set but empty.
+        empty = resolvers.SimpleClusterResolver(tf.train.ClusterSpec({}))
+        return Found(resolvers.TFConfigClusterResolver() if text is None else empty, None, "")
+    seconds = administration.start_timeout(timeout)
+    cluster = joining.join(invitation, seconds, os.environ)
+    resolver = resolvers.SimpleClusterResolver(
+        tf.train.ClusterSpec({"worker": list(cluster.addresses)}),
+        task_type="worker",
+        task_id=cluster.rank,
+        rpc_layer="grpc",
     )
+    return Found(resolver, cluster, invitation.source)

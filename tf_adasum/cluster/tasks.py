@@ -22,11 +22,14 @@ class Cluster:
             workers.
         names: name of each, such as "worker 2".
         rank: index of this task.
+        first_knows_all: whether task 0 has brought them together: then it is enough that each of
+            them meets task 0.
     """
 
     addresses: tuple[str, ...]
     names: tuple[str, ...]
     rank: int
+    first_knows_all: bool = dataclasses.field(default=False, repr=False)
 
     def named(self, ranks: Iterable[int]) -> str:
         """Return the names and addresses of some tasks, for messages."""

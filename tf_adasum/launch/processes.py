@@ -1,7 +1,7 @@
 """Run a group of worker processes: start them, supervise them, and stop what is left.
 
-Reading order: `run_group` (all of it) -> `_Job` (start, supervise, stop) -> `_Worker` (one process)
--> `_Console` and `_relay` (output).
+Reading order: `run_group` (all of it) -> `_Job` (start, supervise, stop) -> `_Worker` (one
+process). What they write goes through `output`; `failures` says who failed first.
 
 Who does what: the main thread starts, signals and reaps the workers. Every other thread only
 reads a pipe or waits for one process, and reports to the main thread through one queue.
@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
+import functools
 import os
 import queue
-import select
 import signal
 import subprocess
 import sys
@@ -23,35 +24,72 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from tf_adasum.launch import noise
+from tf_adasum.launch import failures, noise
+from tf_adasum.launch.output import Console, Log, Relay
 
-PROGRAM = "tf-adasum-launch"  # who speaks in a message that no worker wrote
 EXIT_TIMEOUT = 124  # as coreutils' `timeout`
 EXIT_USAGE = 2  # as argparse and the shells: the same arguments will fail again
+EXIT_ASKED = 75  # EX_TEMPFAIL: the workers were asked to end, and the next start goes on
+POLITE_SECONDS = 30.0  # after SIGTERM: for a backup. Slurm and Kubernetes wait as long
 _LAST_WORDS_SECONDS = 0.5  # how long to wait for the output of a worker that ended
 _PAUSE_SECONDS = 1.0  # before a restart, so that what fails at once does not fail in a storm
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_PASSED_ON = (signal.SIGUSR1,)  # Slurm's warning before the time limit, to all processes of a step
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None  # loaded here, not after a fork
+
+
+@dataclasses.dataclass(frozen=True)
+class Crew:
+    """Which workers are started here, and who hears them.
+
+    Attributes:
+        ranks: those of the workers of this machine.
+        num_workers: how many there are on all machines.
+        logs: a file for the output of each of `ranks`; empty for none.
+        is_heard: whether output goes through this process. Defaults to True; False lets a single
+            worker inherit stdin, stdout and stderr.
+    """
+
+    ranks: range
+    num_workers: int
+    logs: Sequence[Log] = ()
+    is_heard: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Ending:
+    """How a job ended.
+
+    Attributes:
+        code: the exit code, as `tf_adasum.launch.launch` describes it.
+        first: the worker that failed first in the last start; None where none has.
+    """
+
+    code: int
+    first: failures.End | None = None
+
 
 EnvironmentsOf = Callable[[int], contextlib.AbstractContextManager[list[dict[str, str]]]]
 
 
 def run_group(
     command: Sequence[str],
+    crew: Crew,
     environments_of: EnvironmentsOf,
     timeout: float | None,
     grace: float,
     max_restarts: int = 0,
-) -> int:
+) -> Ending:
     """Run one worker per environment until all have ended or one reason stops them all.
 
-    A worker that fails may start the whole group again; signals to this process, the timeout and
-    `EXIT_USAGE` end it for good.
+    A worker that fails may start the whole group again; signals to this process, the timeout,
+    `EXIT_USAGE` and `EXIT_ASKED` end it for good.
 
     Args:
         command: the complete argument vector of a worker.
+        crew: the workers.
         environments_of: function from the number of the restart, 0 for the first start, to a
             context manager that gives the complete environment of every worker. It is left when
             all of them have ended.
@@ -59,18 +97,15 @@ def run_group(
         grace: seconds between SIGTERM and SIGKILL.
         max_restarts: how often the group is started again at most.
 
-    Returns:
-        The exit code, as `tf_adasum.launch.launch` describes it.
-
     Raises:
         OSError: a worker could not be started. The workers already started have been stopped.
     """
-    job = _Job(command, environments_of, grace)
+    job = _Job(command, crew, environments_of, grace)
     with _signals_sent_to(job.events):
         code = job.run(timeout, max_restarts)
     # Handlers are restored, so an interrupt ends this wait for a reader of our output.
     job.drain()
-    return code
+    return Ending(code, job.first)
 
 
 @contextlib.contextmanager
@@ -83,9 +118,9 @@ def _signals_sent_to(events: queue.SimpleQueue) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    previous = {number: signal.getsignal(number) for number in _STOP_SIGNALS}
+    previous = {number: signal.getsignal(number) for number in (*_STOP_SIGNALS, *_PASSED_ON)}
     left_alone = (signal.SIG_IGN, None)  # None: not installed from Python, cannot be restored
-    handled = [number for number in _STOP_SIGNALS if previous[number] not in left_alone]
+    handled = [number for number in previous if previous[number] not in left_alone]
     for number in handled:  # SimpleQueue.put is reentrant, so a handler may call it
         signal.signal(number, lambda received, _: events.put(signal.Signals(received)))
     try:
@@ -96,20 +131,29 @@ def _signals_sent_to(events: queue.SimpleQueue) -> Iterator[None]:
 
 
 class _Job:
-    """The workers of one launch, from their start to the end of the last one."""
+    """The workers of one launch, from their start to the end of the last one.
+
+    Attributes:
+        events: ends of workers, and signals to this process.
+        first: the worker that failed first in the last start; None where none has.
+    """
 
     def __init__(
         self,
         command: Sequence[str],
+        crew: Crew,
         environments_of: EnvironmentsOf,
         grace: float,
     ):
         self.events: queue.SimpleQueue[_Worker | signal.Signals] = queue.SimpleQueue()
+        self.first: failures.End | None = None
         self._command = list(command)
+        self._crew = crew
         self._environments_of = environments_of
         self._grace = grace
-        self._console = _Console(self.events)
+        self._console = Console(self.events)
         self._running: list[_Worker] = []
+        self._ends: list[failures.End] = []  # in their order, of this start
         self._threads: list[threading.Thread] = []
         self._is_stopped = False  # by a signal or the timeout, which want no restart
 
@@ -119,9 +163,11 @@ class _Job:
         for restart in range(max_restarts + 1):
             if restart:
                 self._console.say(f"restart {restart} of {max_restarts}")
+            self._ends, self.first = [], None
             with self._environments_of(restart) as environments:
-                code = self._run_once(environments, deadline)
-            if code in (0, EXIT_USAGE) or restart == max_restarts or self._is_stopped:
+                code = self._run_once(environments, restart, deadline)
+            is_final = code in (0, EXIT_USAGE, EXIT_ASKED)
+            if is_final or restart == max_restarts or self._is_stopped:
                 break
             code = self._pause(deadline) or code
             if self._is_stopped:
@@ -129,17 +175,30 @@ class _Job:
         return code
 
     def drain(self) -> None:
-        """Wait until all output of the ended workers has been written."""
+        """Wait until all output of the ended workers has been written, and close their files."""
         for thread in self._threads:
             thread.join()
+        for log in self._crew.logs:
+            log.close()
+            if log.failure():
+                self._console.say(log.failure())
 
-    def _run_once(self, environments: list[dict[str, str]], deadline: float | None) -> int:
+    def _run_once(
+        self, environments: list[dict[str, str]], restart: int, deadline: float | None
+    ) -> int:
         """Start the workers, supervise them, stop what is left, and return the exit code."""
         try:
-            self._start(environments)
-            return self._supervise(deadline)
+            self._start(environments, restart)
+            code = self._supervise(deadline)
         finally:
             self._stop()
+        if self._is_stopped and any(end.code == EXIT_ASKED for end in self._ends):
+            code = EXIT_ASKED  # they heard it, too, and have made their backup
+        if self.first is not None:
+            self.first = failures.first_of(self._ends)
+            for line in failures.summary(self._ends) if self._crew.num_workers > 1 else ():
+                self._console.say(line)
+        return code
 
     def _pause(self, deadline: float | None) -> int | None:
         """Wait a little, and for the last output, before a restart; return a reason to have none.
@@ -150,7 +209,7 @@ class _Job:
         until = time.monotonic() + _PAUSE_SECONDS
         while time.monotonic() < until or any(each.is_alive() for each in self._threads):
             event = self._next_event(time.monotonic() + 0.05)
-            if isinstance(event, signal.Signals):
+            if isinstance(event, signal.Signals):  # one to pass on, too: there is nobody to hear it
                 return self._stopped_by(event)
             if deadline is not None and time.monotonic() > deadline:
                 return self._timed_out()
@@ -159,6 +218,8 @@ class _Job:
 
     def _stopped_by(self, number: signal.Signals) -> int:
         self._is_stopped = True
+        if number == signal.SIGTERM:
+            self._grace = max(self._grace, POLITE_SECONDS)
         self._console.say(f"{number.name}, stopping all workers")
         return 128 + number
 
@@ -167,25 +228,28 @@ class _Job:
         self._console.say("the time given by --timeout is over, stopping all workers")
         return EXIT_TIMEOUT
 
-    def _start(self, environments: list[dict[str, str]]) -> None:
+    def _start(self, environments: list[dict[str, str]], restart: int) -> None:
         # All processes before the first thread: `preexec_fn` runs Python between fork and exec,
         # where a lock held by another thread would never be released.
-        streams = {}  # one worker inherits ours
-        if len(environments) > 1:
+        crew, streams = self._crew, {}  # it inherits ours
+        if crew.is_heard:
             pipe = subprocess.PIPE
             streams = {"stdin": subprocess.DEVNULL, "stdout": pipe, "stderr": pipe}
+        logs = crew.logs or [None] * len(crew.ranks)
         try:
-            for index, environment in enumerate(environments):
+            for rank, environment, log in zip(crew.ranks, environments, logs, strict=True):
+                if log is not None:
+                    log.begin(rank, crew.num_workers, restart)
                 process = subprocess.Popen(
                     self._command,
                     env=environment,
                     bufsize=0,
                     start_new_session=True,
-                    preexec_fn=_death_with_parent(),
+                    preexec_fn=functools.partial(end_with_parent, os.getpid()),
                     **streams,
                 )
                 is_quiet = noise.hides_information(environment)
-                self._running.append(_Worker(index, process, is_quiet))
+                self._running.append(_Worker(rank, process, is_quiet, log))
         finally:  # also when a later one could not start: `_stop` waits for their end
             for worker in self._running:
                 self._watch(worker)
@@ -194,33 +258,61 @@ class _Job:
         """Start the threads that report the worker's end and copy its output."""
         for stream, descriptor in ((worker.process.stdout, 1), (worker.process.stderr, 2)):
             if stream is not None:
-                worker.readers.append(_thread(_relay, worker, stream, descriptor, self._console))
+                relay = Relay(
+                    descriptor,
+                    self._console,
+                    prefix=b"[worker %d] " % worker.rank if self._crew.num_workers > 1 else b"",
+                    redraws=worker.rank == 0,
+                    hides_noise=worker.is_quiet,
+                    words=worker.words,
+                    log=worker.log,
+                )
+                worker.readers.append(_thread(relay.copy, stream, worker.ended))
         self._threads += [*worker.readers, _thread(_report_end, worker, self.events)]
 
     def _supervise(self, deadline: float | None) -> int:
-        """Wait until all workers ended with 0, or for the first reason to stop the job."""
+        """Wait until all workers have ended well, or for the first reason to stop the job."""
+        code = 0
         while self._running:
             event = self._next_event(deadline)
             if event is None:
                 return self._timed_out()
+            if event in _PASSED_ON:
+                self._pass_on(event)
+                continue
             if isinstance(event, signal.Signals):
                 return self._stopped_by(event)
-            code = self._reap(event)
-            if code != 0:
-                cause = f"exit code {code}" if code > 0 else _signal_name(-code)
-                self._console.say(f"worker {event.index} ended with {cause}, stopping the others")
-                return code if code > 0 else 128 - code
-        return 0
+            end = self._reap(event)
+            if end.code == EXIT_ASKED:  # the others end by themselves: one may write the backup
+                code = EXIT_ASKED
+            elif end.code != 0:
+                self.first = end
+                stopping = ", stopping the others" if self._running else ""
+                self._console.say(f"worker {end.rank} ended with {end.cause}{stopping}")
+                return end.code if end.code > 0 else 128 - end.code
+        if code == EXIT_ASKED:
+            self._console.say(f"the workers were asked to end (exit code {EXIT_ASKED})")
+        return code
+
+    def _pass_on(self, number: signal.Signals) -> None:
+        """Send a signal to the workers, which may act on it; not to what they have started."""
+        self._console.say(f"{number.name}, passed on to all workers")
+        for worker in self._running:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker.process.pid, number)
 
     def _stop(self) -> None:
         """End the workers still running: SIGTERM, and SIGKILL after the grace or on SIGINT."""
         for worker in self._running:
+            worker.is_stopped = True
             worker.signal_group(signal.SIGTERM)
         deadline = time.monotonic() + self._grace
         while self._running:
             event = self._next_event(deadline)
             if isinstance(event, _Worker):
                 self._reap(event)
+                continue
+            if event in _PASSED_ON:
                 continue
             self._is_stopped |= event is not None
             if event is None or event is signal.SIGINT:
@@ -236,19 +328,25 @@ class _Job:
         except queue.Empty:
             return None
 
-    def _reap(self, worker: _Worker) -> int:
+    def _reap(self, worker: _Worker) -> failures.End:
         self._running.remove(worker)
-        return worker.reap()
+        self._ends.append(worker.reap())
+        return self._ends[-1]
 
 
 class _Worker:
     """One running worker: its process, and the threads that read its output."""
 
-    def __init__(self, index: int, process: subprocess.Popen, is_quiet: bool = False):
-        self.index = index
+    def __init__(
+        self, rank: int, process: subprocess.Popen, is_quiet: bool = False, log: Log | None = None
+    ):
+        self.rank = rank
         self.process = process
         self.is_quiet = is_quiet
+        self.log = log
+        self.words = failures.LastWords()
         self.ended = threading.Event()
+        self.is_stopped = False
         self.readers: list[threading.Thread] = []
 
     def signal_group(self, number: int) -> None:
@@ -256,8 +354,8 @@ class _Worker:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
 
-    def reap(self) -> int:
-        """Kill what the ended worker left in its group, collect it, and return its exit code."""
+    def reap(self) -> failures.End:
+        """Kill what the ended worker left in its group, collect it, and return how it ended."""
         # Until `wait` the worker is a zombie, so the group id cannot belong to anyone else yet.
         self.signal_group(signal.SIGKILL)
         code = self.process.wait()
@@ -267,78 +365,9 @@ class _Worker:
         limit = time.monotonic() + _LAST_WORDS_SECONDS
         for reader in self.readers:
             reader.join(max(0.0, limit - time.monotonic()))
-        return code
-
-
-class _Console:
-    """What writes whole lines to our stdout and stderr, one at a time."""
-
-    def __init__(self, events: queue.SimpleQueue):
-        self._events = events
-        self._lock = threading.Lock()
-        self._redrawn: tuple[int, bytes] | None = None  # whose last piece ended in "\r"
-        self._lost = False
-
-    def write(self, descriptor: int, prefix: bytes, piece: bytes) -> None:
-        """Write one piece of output; if that is no longer possible, ask the job to stop."""
-        with self._lock:
-            if self._lost:
-                return
-            try:
-                # Only worker 0's stdout redraws; any other line starts below its bar.
-                if self._redrawn is not None and (descriptor, prefix) != self._redrawn:
-                    _write_all(self._redrawn[0], b"\n")
-                _write_all(descriptor, prefix + piece)
-            except OSError:  # e.g. `tf-adasum-launch ... | head`
-                self._lost = True
-                self._events.put(signal.SIGPIPE)
-            self._redrawn = (descriptor, prefix) if piece.endswith(b"\r") else None
-
-    def say(self, text: str) -> None:
-        """Write a message of the launcher itself to stderr."""
-        self.write(2, f"{PROGRAM}: ".encode(), f"{text}\n".encode())
-
-
-def _relay(worker: _Worker, stream, descriptor: int, console: _Console) -> None:
-    """Copy one stream of one worker, line by line.
-
-    A progress bar rewrites its line after each "\r". Worker 0's is passed on as it changes; of
-    the other workers only the last state is shown, when the line is complete. Of a quiet worker's
-    stderr what `noise` hides is left out.
-    """
-    is_quiet = worker.is_quiet and descriptor == 2
-    prefix = b"[worker %d] " % worker.index
-    pending = b""
-    for chunk in _chunks(stream, worker.ended):
-        pieces = (pending + chunk).splitlines(keepends=True)
-        # Only the next byte tells a final "\r" from the first half of "\r\n".
-        pending = b"" if pieces[-1].endswith(b"\n") else pieces.pop()
-        for piece in pieces:
-            if is_quiet and noise.is_hidden(piece):
-                continue
-            if worker.index == 0 or piece.endswith(b"\n"):
-                console.write(descriptor, prefix, piece)
-    if pending:
-        console.write(descriptor, prefix, pending.rstrip(b"\r") + b"\n")
-    stream.close()
-
-
-def _chunks(stream, ended: threading.Event) -> Iterator[bytes]:
-    """Yield what a worker writes, until it closes the stream or has ended with nothing left.
-
-    The second condition is for a daemon that left the worker's group and keeps the pipe open.
-    """
-    poll = select.poll()
-    poll.register(stream, select.POLLIN)
-    while True:
-        last = ended.is_set()  # asked before the poll: what was written before the end is seen
-        if poll.poll(200):
-            chunk = os.read(stream.fileno(), 1 << 16)
-            if not chunk:
-                return
-            yield chunk
-        elif last:
-            return
+        path = self.log.path if self.log else ""
+        words = self.words if self.readers else None
+        return failures.End(self.rank, code, words, path, self.is_stopped)
 
 
 def _report_end(worker: _Worker, events: queue.SimpleQueue) -> None:
@@ -347,18 +376,18 @@ def _report_end(worker: _Worker, events: queue.SimpleQueue) -> None:
     events.put(worker)
 
 
-def _death_with_parent() -> Callable[[], None] | None:
-    """Return what a child runs before exec so that it dies with this thread, or None."""
+def end_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
+    """Ask Linux to send this process a signal when its parent, or the thread of it, ends.
+
+    Args:
+        parent: the pid that the parent has, or had.
+        number: the signal.
+    """
     if _LIBC is None:
-        return None
-    parent = os.getpid()
-
-    def request() -> None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before the request was made
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return request
+        return
+    _LIBC.prctl(_PR_SET_PDEATHSIG, number)
+    if os.getppid() != parent:  # it died before the request was made
+        os.kill(os.getpid(), number)
 
 
 def _thread(target: Callable, *arguments) -> threading.Thread:
@@ -366,16 +395,3 @@ def _thread(target: Callable, *arguments) -> threading.Thread:
     thread = threading.Thread(target=target, args=arguments, daemon=True)
     thread.start()
     return thread
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # most real-time signals have no name
-        return f"signal {number}"

@@ -14,6 +14,7 @@ Standard library only.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hmac
 import secrets
 import socket
@@ -22,14 +23,16 @@ import threading
 import time
 from typing import Any
 
-from tf_adasum.cluster import addresses
+from tf_adasum.cluster import addresses, ports
+from tf_adasum.cluster.administration import WATCH_PORT
 from tf_adasum.cluster.json_lines import LONGEST_LINE, Connection
 
 _SECONDS_TO_CONNECT = 5.0
 _SECONDS_TO_CLOSE = 1.0
 
-# How many strangers have a file descriptor at a time; while new ones are accepted, twice as many.
+# How many strangers keep a file descriptor, and how many are accepted at a time, to be heard once.
 MOST_STRANGERS = 16
+_MOST_CALLERS = 64
 
 # Callers that wait for a place: in the kernel, without a file descriptor. Many, because Python does
 # not run on worker 0 while TensorFlow starts.
@@ -77,6 +80,10 @@ class Server:
         host: the host in worker 0's address; where that is this machine alone nobody else can
             connect.
         workers: how many there are, with worker 0.
+        port: where to listen. Defaults to 0: the system chooses one.
+
+    Raises:
+        OSError: if it cannot listen there.
 
     Attributes:
         offer: what clients need to connect, for the rendezvous.
@@ -84,11 +91,8 @@ class Server:
         refusals: the `Refusals`.
     """
 
-    def __init__(self, host: str, workers: int):
-        self._listener = addresses.bound(host, 0, reuse=True)
-        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BYTES_WITHOUT_READING)
-        self._listener.listen(_BACKLOG)
-        self._listener.setblocking(False)
+    def __init__(self, host: str, workers: int, port: int = 0):
+        self._listener = _listening(host, port)
         self._accepts_from = 0.0  # by `time.monotonic`
         self._token, self._workers = secrets.token_hex(16), workers
         self._strangers: list[tuple[Connection, str]] = []  # and their hosts, the oldest first
@@ -97,10 +101,15 @@ class Server:
         self.refusals = Refusals()
 
     def sockets(self) -> list[socket.socket]:
-        """Return what to wait for."""
-        connections = [*self.connections.values(), *(each for each, _ in self._strangers)]
-        listener = [self._listener] if time.monotonic() >= self._accepts_from else []
-        return [*listener, *(each.socket for each in connections if each.is_open)]
+        """Return what to wait for.
+
+        When all workers are here nobody waits for a caller: each turn of the watch looks for them,
+        and no number of strangers makes more turns.
+        """
+        is_open = [each.socket for each in self.connections.values() if each.is_open]
+        if len(is_open) == self._workers - 1 or time.monotonic() < self._accepts_from:
+            return is_open
+        return [self._listener, *(each.socket for each, _ in self._strangers), *is_open]
 
     def receive(self) -> list[tuple[int, dict[str, Any]]]:
         """Return pairs of a rank and a message that has arrived from it."""
@@ -144,7 +153,7 @@ class Server:
         if time.monotonic() < self._accepts_from:
             return
         try:
-            for _ in range(MOST_STRANGERS):
+            for _ in range(_MOST_CALLERS):
                 caller, (host, *_) = self._listener.accept()
                 self._strangers.append((Connection(caller, _LONGEST_INTRODUCTION), host))
         except BlockingIOError:
@@ -184,6 +193,25 @@ class Server:
             connection.close()
         for connection in self.connections.values():
             connection.close(deadline)
+
+
+def _listening(host, port):
+    listener = None
+    try:
+        listener = addresses.bound(host, port, reuse=True)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BYTES_WITHOUT_READING)
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
+    except OSError as error:
+        if listener:
+            listener.close()
+        user = ports.user_of(port) if error.errno == errno.EADDRINUSE else None
+        given = f", {WATCH_PORT}={port}" if port else ""
+        used_by = f". It is in use by {user}" if user else ""
+        raise OSError(
+            error.errno, f"worker 0 cannot listen on the watch's port{given}: {error}{used_by}"
+        ) from error
+    return listener
 
 
 class Client:

@@ -23,7 +23,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tf_adasum.cluster import json_lines, rendezvous
+from tf_adasum.cluster import administration, json_lines, rendezvous
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import WorkerLostError
 from tf_adasum.watch import call_site, connections
@@ -402,11 +402,12 @@ def begin(cluster: Cluster, terms: dict[str, Any], timeout: float | None) -> Wat
     if cluster in _watches:
         return _watches[cluster]
     host, _ = cluster.host_and_port(0)
-    server = connections.Server(host, len(cluster.names)) if cluster.rank == 0 else None
+    port, seconds = administration.watch_port(), administration.start_timeout(timeout)
+    server = connections.Server(host, len(cluster.names), port) if cluster.rank == 0 else None
     seed = int.from_bytes(os.urandom(7))
     offer = {**server.offer, "seed": seed} if server else {}
     try:
-        offers = rendezvous.meet(cluster, terms, timeout or rendezvous.DEFAULT_TIMEOUT, offer)
+        offers = rendezvous.meet(cluster, terms, seconds, offer)
     except BaseException:
         if server:
             server.close()

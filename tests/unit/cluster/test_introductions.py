@@ -39,7 +39,7 @@ class Exchange:
         outcomes = [queue.Queue(), queue.Queue()]
         bodies = [
             lambda: introductions.call(ends[0][0], FIRST, secrets[0]),
-            lambda: introductions.answer(ends[1][0], 1, lambda: SECOND, secrets[1])[0],
+            lambda: introductions.answer(ends[1][0], 1, lambda _: SECOND, secrets[1])[0],
         ]
         relays = [
             threading.Thread(target=self._relay, args=["caller", ends[0][1], ends[1][1]]),
@@ -144,7 +144,7 @@ def test_a_replayed_introduction_is_refused():
     assert exchange.answerer == FIRST
     outcome, heard = spoken_to(
         exchange.said_by("caller"),
-        lambda connection: introductions.answer(connection, 1, lambda: SECOND, KNOWN),
+        lambda connection: introductions.answer(connection, 1, lambda _: SECOND, KNOWN),
     )
     assert isinstance(outcome, Stranger) and TOKEN.encode() not in heard
 
@@ -172,7 +172,7 @@ def test_a_proof_is_for_one_direction_and_one_task():
 def test_a_greeting_without_end_is_not_read_to_its_end():
     outcome, heard = spoken_to(
         [b"7" * 2000, b"7" * 2000],
-        lambda connection: introductions.answer(connection, 1, lambda: SECOND, NONE),
+        lambda connection: introductions.answer(connection, 1, lambda _: SECOND, NONE),
     )
     assert isinstance(outcome, Stranger) and heard == b""
 
@@ -209,7 +209,7 @@ def test_garbage_is_no_task(lines, greets):
     lines = [json_lines.encode(greeting), *lines] if greets else lines
     for act in (
         lambda connection: introductions.call(connection, FIRST, NONE),
-        lambda connection: introductions.answer(connection, 1, lambda: SECOND, NONE),
+        lambda connection: introductions.answer(connection, 1, lambda _: SECOND, NONE),
     ):
         outcome, _ = spoken_to(lines, act)
         assert isinstance(outcome, NO_TASK), outcome

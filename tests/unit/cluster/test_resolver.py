@@ -17,7 +17,7 @@ def simple(spec, **task):
 
 def test_without_tf_config_the_process_trains_alone(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    resolver, cluster = resolve()
+    resolver, cluster, _ = resolve()
     assert cluster is None
     assert isinstance(resolver, tf.distribute.cluster_resolver.TFConfigClusterResolver)
     assert not resolver.cluster_spec().jobs
@@ -26,8 +26,8 @@ def test_without_tf_config_the_process_trains_alone(monkeypatch):
 def test_a_resolver_comes_before_tf_config(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", "{")
     given = SimpleClusterResolver(tf.train.ClusterSpec(TWO), task_type="worker", task_id=1)
-    resolver, cluster = resolve(given)
-    assert resolver is given
+    resolver, cluster, source = resolve(given)
+    assert resolver is given and source == "SimpleClusterResolver"
     assert cluster == Cluster(("a:1", "b:2"), ("worker 0", "worker 1"), 1)
 
 
@@ -64,3 +64,24 @@ def test_something_that_is_no_resolver(wrong):
         ValueError, match=r"`cluster_resolver` must be .*Received: cluster_resolver="
     ):
         resolve(wrong)
+
+
+def test_an_invitation_is_followed(monkeypatch):
+    followed = []
+
+    def join(invitation, timeout, environment):
+        followed.append((invitation.coordinator, invitation.rank, timeout))
+        return Cluster(("a:5", "b:6"), ("worker 0", "worker 1"), invitation.rank)
+
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    monkeypatch.setattr("tf_adasum.cluster.joining.join", join)
+    for name, value in (("COORDINATOR", "a:1"), ("RANK", "1"), ("WORLD_SIZE", "2")):
+        monkeypatch.setenv(f"TF_ADASUM_{name}", value)
+    resolver, cluster, source = resolve(timeout=7.0)
+    assert followed == [("a:1", 1, 7.0)]
+    assert cluster == Cluster(("a:5", "b:6"), ("worker 0", "worker 1"), 1)
+    assert "TF_ADASUM_COORDINATOR" in source
+    assert resolver.cluster_spec().as_dict() == {"worker": ["a:5", "b:6"]}
+    assert (resolver.task_type, resolver.task_id, resolver.rpc_layer) == ("worker", 1, "grpc")
+    monkeypatch.setenv("TF_CONFIG", "{}")
+    assert resolve()[1] is None and len(followed) == 1

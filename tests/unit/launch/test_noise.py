@@ -50,9 +50,17 @@ def test_the_level_decides(level, hides):
 
 
 @pytest.mark.parametrize(
-    ("level", "seen"), [(None, SHOWN), ("1", SHOWN), ("0", HIDDEN + SHOWN)], ids=str
+    ("level", "options", "seen"),
+    [
+        (None, [], SHOWN),
+        ("1", [], SHOWN),
+        ("0", [], HIDDEN + SHOWN),
+        (None, ["--verbose"], HIDDEN + SHOWN),
+        ("2", ["--verbose"], HIDDEN + SHOWN),
+    ],
+    ids=str,
 )
-def test_the_launcher_leaves_them_out_of_stderr(tmp_path, level, seen):
+def test_the_launcher_leaves_them_out_of_stderr(tmp_path, level, options, seen):
     lines = HIDDEN + SHOWN
     path = tmp_path / "worker.py"
     path.write_text(
@@ -63,7 +71,7 @@ def test_the_launcher_leaves_them_out_of_stderr(tmp_path, level, seen):
     if level is not None:
         environment["TF_CPP_MIN_LOG_LEVEL"] = level
     ended = subprocess.run(
-        [sys.executable, "-m", "tf_adasum.launch", "-n", "2", path],
+        [sys.executable, "-m", "tf_adasum.launch", "-n", "2", *options, path],
         env=environment,
         capture_output=True,
         text=True,

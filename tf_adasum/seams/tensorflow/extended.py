@@ -136,7 +136,7 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
 
     @hooks.overrides(CollectiveAllReduceExtended)
     def _create_variable(self, next_creator, **kwargs):
-        """Remember every variable of the strategy; count the broadcast of its value, a wait."""
+        """Remember every variable of the strategy; watch the broadcast of its value, a wait."""
         if _makes_own_variables:
             return next_creator(**kwargs)
         create = super()._create_variable
@@ -144,7 +144,8 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
         if counters is None or not tf.executing_eagerly():
             variable = create(next_creator, **kwargs)
         else:
-            variable = counters.during(lambda: create(next_creator, **kwargs))
+            with self._container_strategy().watching():
+                variable = counters.during(lambda: create(next_creator, **kwargs))
         # All workers make variables in step: on several workers TensorFlow sends the initial value.
         self._created[self._created_count] = variable
         self._created_count += 1

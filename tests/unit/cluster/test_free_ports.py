@@ -12,8 +12,7 @@ import pytest
 from support.port_opener import others_opening_ports
 
 import tf_adasum
-from tf_adasum.cluster import ports as cluster_ports
-from tf_adasum.launch import ports
+from tf_adasum.cluster import free_ports, ports
 
 ROOT = os.path.dirname(os.path.dirname(tf_adasum.__file__))
 
@@ -32,7 +31,7 @@ def settings(tmp_path):
 
 def until_any(settings):
     """The candidates before the system is asked."""
-    return list(itertools.takewhile(bool, ports.candidates(settings)))
+    return list(itertools.takewhile(bool, free_ports.candidates(settings)))
 
 
 def test_ports_lie_above_and_then_below_those_that_the_system_gives(settings):
@@ -60,11 +59,11 @@ def test_where_the_system_does_not_say_the_usual_range_is_left_out(settings, tex
 
 def test_two_launchers_seldom_begin_at_the_same_port(settings):
     folder = settings("32768 60999")
-    assert len({next(ports.candidates(folder)) for _ in range(50)}) > 40
+    assert len({next(free_ports.candidates(folder)) for _ in range(50)}) > 40
 
 
 def test_ports_are_distinct_held_and_free_afterwards():
-    with ports.held(50) as found, ports.held(50) as others:
+    with free_ports.held(50) as found, free_ports.held(50) as others:
         assert len({*found, *others}) == 100
         for port in found:
             with pytest.raises(OSError), socket.socket() as probe:
@@ -75,24 +74,24 @@ def test_ports_are_distinct_held_and_free_afterwards():
 
 
 def test_a_port_in_use_is_passed_over():
-    with socket.create_server(("127.0.0.1", 0)) as other, ports.held(1) as (free,):
+    with socket.create_server(("127.0.0.1", 0)) as other, free_ports.held(1) as (free,):
         used = other.getsockname()[1]
-        with ports.held(2, iter([used, free, 0, 0])) as found:
+        with free_ports.held(2, iter([used, free, 0, 0])) as found:
             assert not {used, free} & {*found}
 
 
 def test_further_ports_are_others():
-    candidates = ports.candidates()
+    candidates = free_ports.candidates()
     seen = []
     for _ in range(20):
-        with ports.held(3, candidates) as found:
+        with free_ports.held(3, candidates) as found:
             seen += found
     assert len(set(seen)) == 60
 
 
 def test_what_cannot_be_held_is_free(monkeypatch):
-    monkeypatch.setattr(cluster_ports, "can_be_held", lambda: False)
-    with ports.held(2) as found:
+    monkeypatch.setattr(ports, "can_be_held", lambda: False)
+    with free_ports.held(2) as found:
         for port in found:
             with socket.socket() as probe:
                 probe.bind(("127.0.0.1", port))

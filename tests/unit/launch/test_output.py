@@ -1,0 +1,164 @@
+"""What workers of a launcher write, on the console and in files."""
+
+import os
+import pty
+import queue
+import signal
+import subprocess
+import sys
+import time
+
+from support.launching import LIMIT, run, running
+
+from tf_adasum.launch import output
+
+
+def test_lines_are_prefixed_and_never_mixed(script):
+    path = script(
+        "letter = 'ab'[json.loads(os.environ['TF_CONFIG'])['task']['index']]\n"
+        "for number in range(1000):\n"
+        "    print(letter * 3000, number)\n"
+        "    print(letter.upper() * 100, number, file=sys.stderr)\n"
+    )
+    result = run("-n", 2, path)
+    assert result.returncode == 0
+    for text, length, letters in ((result.stdout, 3000, "ab"), (result.stderr, 100, "AB")):
+        lines = text.splitlines()
+        assert len(lines) == 2000
+        for index, letter in enumerate(letters):
+            prefix = f"[worker {index}] "
+            assert [line for line in lines if line.startswith(prefix)] == [
+                f"{prefix}{letter * length} {number}" for number in range(1000)
+            ]
+
+
+def test_only_worker_0_redraws_its_line(script):
+    path = script(
+        "index = json.loads(os.environ['TF_CONFIG'])['task']['index']\n"
+        "time.sleep(index * 0.5)\n"
+        "for text in ('\\r1/2 bar', '\\b\\b\\r2/2 bar', '\\n', 'dos\\r\\n', 'no newline'):\n"
+        "    sys.stdout.write(text); sys.stdout.flush(); time.sleep(0.02)\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-m", "tf_adasum.launch", "-n", "2", path],
+        stdout=subprocess.PIPE,
+        timeout=LIMIT,
+    )
+    assert result.returncode == 0
+    zero, one = b"[worker 0] ", b"[worker 1] "
+    # In any order of the two workers: every piece is intact and in its worker's order.
+    pieces = result.stdout.splitlines(keepends=True)
+    assert [piece for piece in pieces if piece.startswith(zero)] == [
+        zero + piece
+        for piece in (b"\r", b"1/2 bar\b\b\r", b"2/2 bar\n", b"dos\r\n", b"no newline\n")
+    ]
+    assert [piece for piece in pieces if piece.startswith(one)] == [
+        one + piece for piece in (b"2/2 bar\n", b"dos\r\n", b"no newline\n")
+    ]
+
+
+def test_a_line_of_another_worker_starts_below_the_bar(capfdbinary):
+    console = output.Console(queue.SimpleQueue())
+    console.write(1, b"[worker 0] ", b"1/2\r")
+    console.write(1, b"[worker 0] ", b"2/2\r")
+    console.write(1, b"[worker 1] ", b"hello\n")
+    console.write(1, b"[worker 1] ", b"again\n")
+    expected = b"[worker 0] 1/2\r[worker 0] 2/2\r\n[worker 1] hello\n[worker 1] again\n"
+    assert capfdbinary.readouterr().out == expected
+
+
+def test_a_long_line_is_not_slow(script):
+    path = script("print('x' * 1_000_000)")
+    result = run("-n", 2, path)
+    lines = [f"[worker {index}] {'x' * 1_000_000}" for index in range(2)]
+    assert sorted(result.stdout.splitlines()) == lines
+
+
+def test_one_worker_keeps_the_terminal(script):
+    terminal, end = pty.openpty()
+    try:
+        with running("-n", 1, script("sys.exit(sys.stdout.isatty() + 40)"), stdout=end) as process:
+            assert process.wait(LIMIT) == 41
+    finally:
+        os.close(terminal)
+        os.close(end)
+
+
+def test_a_slow_reader_still_gets_everything(script):
+    # Fits into the pipe of each worker, but not both into the pipe of the launcher.
+    path = script("for number in range(20): print('x' * 3000)")
+    with running("-n", 2, path, stdout=subprocess.PIPE) as process:
+        time.sleep(2.5)  # the workers have ended, the launcher waits for its reader
+        output, _ = process.communicate(timeout=LIMIT)
+    assert process.returncode == 0
+    assert output.count(b"x" * 3000 + b"\n") == 40
+
+
+def test_a_closed_output_stops_the_job(script):
+    path = script("while True: print('x' * 1000)")
+    with running("-n", 2, path, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(LIMIT) == 128 + signal.SIGPIPE
+
+
+# Files of their own
+
+
+IN_TWO_STARTS = (
+    "index = json.loads(os.environ['TF_CONFIG'])['task']['index']\n"
+    "restart = int(os.environ['TF_ADASUM_RESTART_COUNT'])\n"
+    "print('\\r1/2\\r2/2', restart); print('error of', index, file=sys.stderr)\n"
+    "if index == 1 - restart: time.sleep(300)\n"
+    "sys.exit(5 if restart == 0 else 0)\n"
+)
+
+
+def test_each_worker_has_a_file_and_restarts_are_appended(script, tmp_path):
+    path, folder = script(IN_TWO_STARTS.replace("time.sleep(300)", "pass")), tmp_path / "a" / "logs"
+    result = run("-n", 2, "--max-restarts", 1, "--log-dir", folder, path)
+    assert result.returncode == 0, result.stderr
+    assert "[worker 1] 2/2 1\n" in result.stdout, "the console shows all"
+    assert f"the output of worker 0 is in {folder}/worker-0.log" in result.stderr or (
+        f"the output of worker 1 is in {folder}/worker-1.log" in result.stderr
+    )
+    assert sorted(each.name for each in folder.iterdir()) == ["worker-0.log", "worker-1.log"]
+    for index in (0, 1):
+        lines = (folder / f"worker-{index}.log").read_text().splitlines()
+        starts = [number for number, line in enumerate(lines) if line.startswith("tf-adasum")]
+        assert f"worker {index} of 2, started 20" in lines[starts[0]]
+        assert f"worker {index} of 2, restart 1 20" in lines[starts[1]]
+        assert len(starts) == 2
+        assert sorted(lines[starts[1] + 1 :]) == ["2/2 1", f"error of {index}"]
+    run("-n", 1, "--log-dir", folder, script("print('later')"))
+    assert (folder / "worker-0.log").read_text().endswith("later\n")
+
+
+def test_a_full_disk_of_files_is_told_and_stops_nothing(script, tmp_path):
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    (folder / "worker-1.log").symlink_to("/dev/full")
+    result = run("-n", 2, "--log-dir", folder, script("print('line')"))
+    assert result.returncode == 0
+    assert sorted(result.stdout.splitlines()) == ["[worker 0] line", "[worker 1] line"]
+    (complaint,) = result.stderr.splitlines()
+    assert f"{folder}/worker-1.log is not complete: [Errno 28]" in complaint
+
+
+def test_files_that_cannot_be_written_start_nothing(script, tmp_path):
+    (tmp_path / "worker-1.log").mkdir()
+    result = run("-n", 2, "--log-dir", tmp_path, script("print('started')"))
+    assert (result.returncode, result.stdout) == (2, "")
+    assert f"--log-dir {tmp_path}" in result.stderr
+
+
+def test_workers_of_several_machines_are_named_by_their_ranks(script, tmp_path):
+    options = ["--nnodes", 3, "--node-rank", 2, "--coordinator", "a:1", "--log-dir", tmp_path]
+    result = run("-n", 2, *options, script("print(os.environ['TF_ADASUM_RANK'])"))
+    assert sorted(result.stdout.splitlines()) == ["[worker 4] 4", "[worker 5] 5"]
+    assert sorted(path.name for path in tmp_path.glob("*.log")) == ["worker-4.log", "worker-5.log"]
+    result = run("-n", 1, *options[:6], script("print(input()); print('no')"), input="typed\n")
+    assert "[worker 2] EOFError" in result.stderr
+    assert result.stderr.endswith(
+        "worker 2 failed first, with exit code 1: EOFError: EOF when reading a line\n"
+    )

@@ -1,0 +1,259 @@
+"""How the workers of a launcher end, and how it ends them."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from support.launching import (
+    LEAVE_PID,
+    LIMIT,
+    SLEEP_WITH_CHILD,
+    eventually,
+    is_running,
+    pids_in,
+    run,
+    running,
+)
+
+from tf_adasum.launch import GRACE_SECONDS, launch, processes
+
+
+def test_waits_for_all_workers(script):
+    path = script(
+        "index = json.loads(os.environ['TF_CONFIG'])['task']['index']\n"
+        "time.sleep(index * 0.5)\nprint('end')\n"
+    )
+    result = run("-n", 2, path)
+    assert result.returncode == 0
+    assert sorted(result.stdout.splitlines()) == ["[worker 0] end", "[worker 1] end"]
+
+
+def test_the_first_failure_stops_the_others_and_gives_the_code(script, tmp_path):
+    path = script(
+        "if json.loads(os.environ['TF_CONFIG'])['task']['index'] == 1:\n"
+        "    while len(os.listdir(sys.argv[1])) < 5: time.sleep(0.01)\n"  # script and 4 pids
+        "    print('last words', file=sys.stderr); sys.exit(7)\n" + SLEEP_WITH_CHILD
+    )
+    result = run("-n", 3, path, tmp_path)
+    assert result.returncode == 7
+    assert result.stderr.splitlines() == [
+        "[worker 1] last words",
+        "tf-adasum-launch: worker 1 ended with exit code 7, stopping the others",
+        "tf-adasum-launch: worker 1 failed first, with exit code 7: last words",
+        "tf-adasum-launch: ended because of it: workers 0, 2",
+    ]
+    pids = pids_in(tmp_path)
+    assert len(pids) == 4
+    eventually(lambda: not any(map(is_running, pids)))
+
+
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV"])
+def test_a_signal_gives_128_plus_its_number(script, name):
+    path = script(
+        f"if json.loads(os.environ['TF_CONFIG'])['task']['index'] == 0:\n"
+        f"    os.kill(os.getpid(), signal.{name})\ntime.sleep(300)\n"
+    )
+    result = run("-n", 2, path)
+    assert result.returncode == 128 + getattr(signal, name)
+    assert f"worker 0 ended with {name}" in result.stderr
+
+
+def test_workers_and_children_that_ignore_sigterm_are_killed_after_the_grace(script, tmp_path):
+    ignore = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"  # inherited by the child
+    path = script(
+        "folder = sys.argv[1]\n"
+        "if json.loads(os.environ['TF_CONFIG'])['task']['index'] == 0:\n"
+        "    while len(os.listdir(folder)) < 3: time.sleep(0.01)\n"  # script, worker, child
+        "    sys.exit(5)\n" + ignore + SLEEP_WITH_CHILD
+    )
+    started = time.monotonic()
+    assert launch([sys.executable, path, str(tmp_path)], 2, grace=0.5) == 5
+    assert 0.5 <= time.monotonic() - started < 10
+    pids = pids_in(tmp_path)
+    assert len(pids) == 2
+    eventually(lambda: not any(map(is_running, pids)))
+
+
+def test_sigterm_gives_workers_time_to_end(script, tmp_path):
+    path = script(
+        "if json.loads(os.environ['TF_CONFIG'])['task']['index'] == 0:\n"
+        "    while not os.path.exists(sys.argv[1] + '/ready'): time.sleep(0.01)\n"
+        "    sys.exit(5)\n"
+        "def end(*_):\n"
+        "    time.sleep(0.2); open(sys.argv[1] + '/saved', 'w').close(); sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, end)\n"
+        "open(sys.argv[1] + '/ready', 'w').close()\n"
+        "time.sleep(300)\n"
+    )
+    assert launch([sys.executable, path, str(tmp_path)], 2) == 5
+    assert (tmp_path / "saved").exists()
+
+
+def test_children_left_by_a_worker_that_succeeds_are_ended(script, tmp_path):
+    path = script(SLEEP_WITH_CHILD.replace("time.sleep(300)\n", ""))
+    assert launch([sys.executable, path, str(tmp_path)], 2) == 0
+    pids = pids_in(tmp_path)
+    assert len(pids) == 4
+    eventually(lambda: not any(map(is_running, pids)))
+
+
+def test_who_was_told_of_the_failure_is_not_blamed(script, tmp_path):
+    path = script(
+        "index = json.loads(os.environ['TF_CONFIG'])['task']['index']\n"
+        "class WorkerLostError(RuntimeError): pass\n"
+        "ready = sys.argv[1] + '/ready'\n"
+        "if index == 1:\n"
+        "    try: raise ValueError('bad shape')\n"
+        "    finally:\n"
+        "        import traceback; traceback.print_exc()\n"
+        "        open(ready, 'w').close(); time.sleep(300)\n"  # it takes long to end
+        "while not os.path.exists(ready): time.sleep(0.01)\n"
+        "raise WorkerLostError('worker 1 (127.0.0.1:2222) failed: ValueError: bad shape.')\n"
+    )
+    result = run("-n", 2, path, tmp_path)
+    assert result.returncode == 1
+    lines = [line for line in result.stderr.splitlines() if line.startswith("tf-adasum-launch")]
+    assert lines == [
+        "tf-adasum-launch: worker 0 ended with exit code 1, stopping the others",
+        "tf-adasum-launch: worker 1 failed first: ValueError: bad shape",
+        "tf-adasum-launch: ended because of it: worker 0",
+    ]
+
+
+WAIT_FOR_A_SIGNAL = (
+    "index = json.loads(os.environ['TF_CONFIG'])['task']['index']\n"
+    "def end(number, _):\n"
+    "    time.sleep(index * 0.7)\n"  # worker 1 still writes its backup
+    "    open(sys.argv[1] + f'/saved{index}', 'w').close(); sys.exit(75)\n"
+    "signal.signal(signal.SIGTERM, end); signal.signal(signal.SIGUSR1, end)\n"
+    + LEAVE_PID
+    + "time.sleep(300)\n"
+)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_workers_that_are_asked_to_end_may_write_a_backup(script, tmp_path, number):
+    path = script(WAIT_FOR_A_SIGNAL)
+    arguments = ["-n", 2, "--max-restarts", 3, path, tmp_path]
+    with running(*arguments, stderr=subprocess.PIPE, text=True) as process:
+        eventually(lambda: len(pids_in(tmp_path)) == 2)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=LIMIT)
+    assert process.returncode == 75
+    assert (tmp_path / "saved0").exists() and (tmp_path / "saved1").exists()
+    assert not any(word in errors for word in ("failed", "restart", "stopping the others"))
+
+
+def test_a_daemon_that_keeps_the_pipe_open_does_not_hold_the_launcher(script, tmp_path):
+    path = script(
+        "child = subprocess.Popen(['sleep', '300'], start_new_session=True)\n"
+        "print('started')\nopen(os.path.join(sys.argv[1], str(child.pid)), 'w').close()\n"
+    )
+    try:
+        result = run("-n", 2, path, tmp_path)
+        assert result.stdout.count("started") == 2
+    finally:
+        for pid in pids_in(tmp_path):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_signal_to_the_launcher_leaves_nothing_behind(script, tmp_path, number, workers):
+    path = script(SLEEP_WITH_CHILD)
+    with running("-n", workers, path, tmp_path, stderr=subprocess.PIPE) as process:
+        eventually(lambda: len(pids_in(tmp_path)) == 2 * workers)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=LIMIT)
+    assert process.returncode == 128 + number
+    assert number.name.encode() in errors and b"Traceback" not in errors
+    pids = pids_in(tmp_path)
+    eventually(lambda: not any(map(is_running, pids)))
+
+
+def test_a_second_ctrl_c_kills_at_once(script, tmp_path):
+    path = script("signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLEEP_WITH_CHILD)
+    with running("-n", 2, path, tmp_path, stderr=subprocess.PIPE) as process:
+        eventually(lambda: len(pids_in(tmp_path)) == 4)
+        process.send_signal(signal.SIGINT)
+        assert b"SIGINT" in process.stderr.readline()  # the grace of 5 s has begun
+        started = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(LIMIT) == 130
+        assert time.monotonic() - started < GRACE_SECONDS / 2
+    pids = pids_in(tmp_path)
+    eventually(lambda: not any(map(is_running, pids)))
+
+
+def test_an_ignored_hangup_stays_ignored(script, tmp_path):
+    path = script(LEAVE_PID + "time.sleep(0.5)\n")
+    command = [sys.executable, "-m", "tf_adasum.launch", "-n", "2", path, str(tmp_path)]
+    with subprocess.Popen(["nohup", *command], stdout=subprocess.DEVNULL) as process:
+        try:
+            eventually(lambda: len(pids_in(tmp_path)) == 2)
+            process.send_signal(signal.SIGHUP)
+            assert process.wait(LIMIT) == 0
+        finally:
+            process.kill()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG is Linux's")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_die_with_a_killed_launcher(script, tmp_path, workers):
+    with running("-n", workers, script(LEAVE_PID + "time.sleep(300)\n"), tmp_path) as process:
+        eventually(lambda: len(pids_in(tmp_path)) == workers)
+        pids = pids_in(tmp_path)
+        assert all(map(is_running, pids))
+        process.kill()
+        process.wait(LIMIT)
+        eventually(lambda: not any(map(is_running, pids)))
+
+
+def test_timeout_stops_all_with_124(script, tmp_path):
+    path = script(SLEEP_WITH_CHILD)
+    result = run("-n", 2, "--timeout", 1, path, tmp_path)
+    assert result.returncode == 124
+    assert "--timeout" in result.stderr
+    pids = pids_in(tmp_path)
+    eventually(lambda: not any(map(is_running, pids)))
+
+
+def test_a_worker_that_cannot_start_is_an_error():
+    with pytest.raises(FileNotFoundError):
+        launch(["/nonexistent/program"], 2)
+
+
+def test_started_workers_are_stopped_when_a_later_one_cannot_start(monkeypatch):
+    started = []
+    original = subprocess.Popen
+
+    def second_fails(*arguments, **options):
+        if started:
+            raise BlockingIOError("no more processes")
+        started.append(original(*arguments, **options))
+        return started[0]
+
+    monkeypatch.setattr(processes.subprocess, "Popen", second_fails)
+    with pytest.raises(BlockingIOError):
+        launch([sys.executable, "-c", "import time; time.sleep(300)"], 2)
+    assert started[0].returncode == -signal.SIGTERM
+
+
+def test_signal_handlers_are_restored():
+    before = [signal.getsignal(number) for number in processes._STOP_SIGNALS]
+    assert launch(["true"], 2) == 0
+    assert [signal.getsignal(number) for number in processes._STOP_SIGNALS] == before
+
+
+def test_launch_works_outside_the_main_thread():
+    codes = []
+    thread = threading.Thread(
+        target=lambda: codes.append(launch(["sh", "-c", "exit 3"], 2, timeout=LIMIT))
+    )
+    thread.start()
+    thread.join(LIMIT)
+    assert codes == [3]

@@ -1,0 +1,319 @@
+"""Worker 0's part of the joining: it hears who has come, and gives all of them the list.
+
+A worker calls with its address, and its call is answered when all have come, when something is
+wrong, or after some seconds with who is missing; then it calls again. So worker 0 knows who is
+alive: a worker that has started again replaces itself, and two workers with one rank are told from
+it, because both call again. Standard library only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+import re
+import select
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from tf_adasum.cluster import addresses, introductions, own_address
+from tf_adasum.cluster.introductions import Distrusted, Introduction, Stranger, printable
+from tf_adasum.cluster.invitation import Invitation
+from tf_adasum.cluster.reception import Reception, listening
+from tf_adasum.cluster.secret import Secret
+from tf_adasum.cluster.tasks import Cluster
+
+# For which a call is held; the caller waits for 10 s.
+_SECONDS_TO_HOLD = 3.0
+# In which a worker that has been replaced calls again if it is still alive.
+_SECONDS_OF_DOUBT = _SECONDS_TO_HOLD + 2.0
+_MOST_REPLACED = 100  # of one rank
+_RUN = re.compile(r"[0-9a-f]{16}")
+
+WORKERS = "number of workers"
+
+
+@dataclasses.dataclass(frozen=True)
+class Arrival:
+    """A worker that has come.
+
+    Attributes:
+        run: see `Introduction`.
+        host: the address that it announces.
+        port: its own.
+        is_given: whether the address was given to it.
+        coordinator: the host at which it has called.
+        is_local: whether it is on worker 0's machine.
+        end: worker 0's end of the connection.
+        connection: the connection of its last call.
+        doubted_until: when it is settled that it has replaced another one, by `time.monotonic`.
+    """
+
+    run: str
+    host: str
+    port: int
+    is_given: bool
+    coordinator: str
+    is_local: bool
+    end: str
+    connection: socket.socket
+    doubted_until: float = 0.0
+
+    @property
+    def address(self) -> str:
+        """The address that it announces, with its port."""
+        return joined(self.host, self.port)
+
+
+def joined(host: str, port: int) -> str:
+    """Return the address "host:port", with brackets around the host where it is one of IPv6."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class Coordinator:
+    """Answers callers while the context is; raises as `reception.listening`.
+
+    Args:
+        invitation: this worker's.
+        own: this worker's `Introduction`, with its terms, and in its offer its port and the address
+            that it was given, if any.
+        secret: the `Secret`.
+
+    Attributes:
+        wrong: why the start ends on all workers, "" as long as it does not.
+        distrusted: from ranks to whether they have a secret, of those that did not prove theirs.
+    """
+
+    def __init__(self, invitation: Invitation, own: Introduction, secret: Secret):
+        self.wrong = ""
+        self.distrusted: dict[int, bool] = {}
+        self._invitation, self._own, self._secret = invitation, own, secret
+        self._came: dict[int, Arrival] = {}
+        self._replaced: dict[int, dict[str, str]] = {}  # of each rank: runs and their addresses
+        self._told: dict[int, str] = {}
+        self._list: list[str] = []
+        self._is_late = False
+        self._lock = threading.Lock()
+        self._settled = threading.Event()
+        place = Cluster((invitation.coordinator,), ("worker 0",), 0)
+        self._reception = Reception(listening(place), self._answer, invitation.num_workers)
+
+    def __enter__(self) -> Coordinator:
+        """Begin to answer."""
+        self._reception.open()
+        return self
+
+    def __exit__(self, *exception) -> None:
+        """Close the port."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the port."""
+        self._settled.set()
+        self._reception.close()
+
+    # ---- what worker 0 asks --------------------------------------------------------------------
+
+    def missing(self) -> list[int]:
+        """Return the ranks of the workers that have not come."""
+        return [rank for rank in range(1, self._invitation.num_workers) if rank not in self._came]
+
+    def addresses(self) -> list[str]:
+        """Return the addresses of all workers; an empty list until all have come."""
+        with self._lock:
+            now = time.monotonic()
+            in_doubt = any(each.doubted_until > now for each in self._came.values())
+            if not self._list and not self.wrong and not self.missing() and not in_doubt:
+                self._list = self._all_addresses()
+                twice = {address for address in self._list if self._list.count(address) > 1}
+                if twice:
+                    ranks = [rank for rank, each in enumerate(self._list) if each in twice]
+                    self.wrong = (
+                        f"Workers {', '.join(map(str, ranks))} say that they are at one address, "
+                        f"{', '.join(sorted(twice))}. Give each of them the address at which the "
+                        f"others reach it, in {own_address.INTERFACE}."
+                    )
+                    self._list = []
+                self._settled.set()
+            return self._list
+
+    def end(self, why: str, *, is_late: bool = False) -> None:
+        """End the start on all workers.
+
+        Args:
+            why: what they are told, unless something was wrong before.
+            is_late: whether that is a timeout. Defaults to `False`.
+        """
+        with self._lock:
+            self._go_wrong(why, is_late=is_late)
+
+    def error(self) -> Exception:
+        """Return the exception that ends the start."""
+        return (TimeoutError if self._is_late else ValueError)(self.wrong)
+
+    def has_told_all(self) -> bool:
+        """Whether all workers know how the joining has ended; if it is late, those that came."""
+        with self._lock:
+            ranks = self._came if self._is_late else range(1, self._invitation.num_workers)
+            if self._list:
+                return all(self._told.get(rank) == self._came[rank].run for rank in ranks)
+            return all(rank in self._told for rank in ranks)
+
+    # ---- callers -------------------------------------------------------------------------------
+
+    def _answer(self, connection):
+        callers: list[Introduction] = []
+
+        def introduce(theirs):
+            callers.append(theirs)
+            news = self._come(theirs, connection)
+            self._reception.knows(connection)
+            if news is None:
+                patience = theirs.offer.get("patience")
+                is_number = type(patience) is float and 0 <= patience
+                self._settled.wait(min(_SECONDS_TO_HOLD, patience if is_number else 0.0))
+                news = self._news(theirs)
+            return dataclasses.replace(self._own, offer={"news": news})
+
+        try:
+            introductions.answer(connection, 0, introduce, self._secret)
+        except Distrusted as error:
+            if 0 < error.rank < self._invitation.num_workers:
+                self.distrusted[error.rank] = error.has_secret
+        except (Stranger, EOFError, OSError):
+            pass  # a stranger; or the caller went away, and will call again
+        else:
+            if self.wrong or self._list:
+                self._told[callers[0].rank] = callers[0].run
+
+    def _come(self, theirs, connection) -> dict[str, Any] | None:
+        """Note who has come; return what it is told at once, or None."""
+        arrival = _arrival(theirs, connection)
+        rank, count = theirs.rank, self._invitation.num_workers
+        with self._lock:
+            if theirs.run == self._own.run:
+                return {}
+            term = self._different_term(theirs)
+            who = f"worker {rank} ({arrival.address})"
+            if term is not None:
+                self._go_wrong(
+                    f"All workers must be started with the same {term}. Received: "
+                    f"{self._own.terms.get(term)} on worker 0 ({self._invitation.coordinator}), "
+                    f"{printable(str(theirs.terms.get(term)), 100)} on {who}"
+                )
+            elif not 0 <= rank < count:
+                self._go_wrong(
+                    f"A worker's rank must be from 0 to {count - 1}, as there are {count} workers. "
+                    f"Received: {who}"
+                )
+            elif rank == 0:
+                own = f"worker 0 ({self._invitation.coordinator})"
+                self._go_wrong(_two_of(0, own, arrival.address, count))
+            elif self._list:
+                known = self._came[rank]
+                if known.run != theirs.run:
+                    return {"wrong": _two_of(rank, known.address, arrival.address, count)}
+            else:
+                self._take_in(rank, arrival, count)
+        return None
+
+    def _take_in(self, rank, arrival, count):
+        self.distrusted.pop(rank, None)
+        replaced, known = self._replaced.setdefault(rank, {}), self._came.get(rank)
+        if known is not None and known.run != arrival.run:
+            if arrival.run in replaced or len(replaced) >= _MOST_REPLACED:
+                self._go_wrong(_two_of(rank, known.address, arrival.address, count))
+                return
+            replaced[known.run] = known.address
+            if not _is_closed(known.connection):
+                until = time.monotonic() + _SECONDS_OF_DOUBT
+                arrival = dataclasses.replace(arrival, doubted_until=until)
+        elif known is not None:
+            arrival = dataclasses.replace(arrival, doubted_until=known.doubted_until)
+        self._came[rank] = arrival
+
+    def _go_wrong(self, why, *, is_late=False):
+        if not self.wrong and not self._list:
+            self.wrong, self._is_late = why, is_late
+            self._settled.set()
+
+    def _different_term(self, theirs):
+        own = self._own.terms
+        return next((term for term in own if own[term] != theirs.terms.get(term)), None)
+
+    def _news(self, theirs):
+        with self._lock:
+            if self.wrong:
+                return {"wrong": self.wrong, "is_late": self._is_late}
+            if self._list:
+                return {"addresses": self._list}
+            return {"missing": self.missing()}
+
+    def _all_addresses(self):
+        """Return what each worker is called by all of them: workers of one machine by one host."""
+        arrivals = self._came
+        remote = [each for _, each in sorted(arrivals.items()) if not each.is_local]
+        own = self._own.offer["host"]
+        if not own:
+            called = {each.coordinator for each in remote or arrivals.values()}
+            own = called.pop() if len(called) == 1 else ""
+            is_elsewhere = not own or own in ("0.0.0.0", "::") or own_address.is_loopback(own)
+            if is_elsewhere and remote:
+                own = remote[0].end
+            elif not own or own in ("0.0.0.0", "::"):
+                own = next(iter(arrivals.values())).end
+        hosts = {0: joined(own, self._own.offer["port"])}
+        for rank, each in arrivals.items():
+            is_at_own = each.is_local and not each.is_given
+            hosts[rank] = joined(own if is_at_own else each.host, each.port)
+        return [hosts[rank] for rank in range(self._invitation.num_workers)]
+
+
+def _arrival(theirs, connection):
+    """Return the arrival of a caller; raise `Stranger` where what it says makes no sense."""
+    offer = theirs.offer
+    host, port, coordinator = (offer.get(name) for name in ("host", "port", "coordinator"))
+    if not isinstance(host, str) or not isinstance(coordinator, str) or len(coordinator) > 255:
+        raise Stranger
+    if type(port) is not int or not _RUN.fullmatch(theirs.run):
+        raise Stranger
+    try:
+        ipaddress.ip_address(host)
+        addresses.split(joined(host, port))
+        addresses.split(joined(coordinator, port))
+    except ValueError:
+        raise Stranger from None
+    end = own_address.of_end(connection.getsockname())
+    peer = own_address.of_end(connection.getpeername())
+    is_given = offer.get("is_given") is True
+    is_local = own_address.is_loopback(peer) or peer == end
+    is_as_seen = is_given or host == peer
+    return Arrival(
+        theirs.run, host, port, is_given, coordinator, is_local and is_as_seen, end, connection
+    )
+
+
+def _two_of(rank, one, other, count):
+    return (
+        f"Two workers have the rank {rank}: one at {one} and one at {other}. Give each worker a "
+        f"rank of its own, from 0 to {count - 1}."
+    )
+
+
+def _is_closed(connection) -> bool:
+    """Whether the other side has closed a connection; it sends nothing while it waits."""
+    number = connection.fileno()
+    if number < 0:
+        return False  # by this side: the call was answered
+    poll = select.poll()
+    poll.register(number, select.POLLRDHUP)
+    return bool(poll.poll(0))
+
+
+def listed(ranks: list[int], most: int = 8) -> Iterator[str]:
+    """Yield the names of some workers, and how many more there are."""
+    yield from (f"worker {rank}" for rank in ranks[:most])
+    if len(ranks) > most:
+        yield f"{len(ranks) - most} more"

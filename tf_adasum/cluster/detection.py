@@ -1,0 +1,324 @@
+"""Who has started this process together with others, read from the environment.
+
+Reading order: `find` (in which order one looks) -> `_Word` (what a source says) -> a function for
+each source. Standard library only: nothing is asked of a network, and nothing is started.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import zlib
+from collections.abc import Mapping
+
+from tf_adasum.cluster import addresses, node_lists, tf_config
+from tf_adasum.cluster.invitation import Invitation
+
+COORDINATOR = "TF_ADASUM_COORDINATOR"
+RANK = "TF_ADASUM_RANK"
+WORLD_SIZE = "TF_ADASUM_WORLD_SIZE"
+
+# Above the ports that Linux gives to programs that ask for any, as in jax's cluster detection.
+_FIRST_PORT, _PORTS = 61_440, 4_096
+_LOCAL = "127.0.0.1"
+
+Environment = Mapping[str, str]
+
+
+def find(environment: Environment) -> Invitation | None:
+    """Return how to join the processes that were started together with this one.
+
+    The first of these counts: ``TF_CONFIG``; ``TF_ADASUM_COORDINATOR``, ``_RANK`` and
+    ``_WORLD_SIZE``; ``KERAS_DISTRIBUTION_*``; torchrun's ``MASTER_ADDR``, ``MASTER_PORT``, ``RANK``
+    and ``WORLD_SIZE``; Open MPI; PMI; a step of Slurm; an Indexed Job of Kubernetes. Where one of
+    the first three leaves out a part, who has started the processes fills it in.
+
+    Args:
+        environment: of this process, such as `os.environ`.
+
+    Returns:
+        The invitation; None where this process trains alone, or ``TF_CONFIG`` says who takes part.
+
+    Raises:
+        ValueError: naming variables and values: a part that is missing or no number, a rank
+            outside, sources that contradict each other, several processes that were started
+            together and have nothing to join.
+
+    Example:
+        >>> find({"MASTER_ADDR": "a", "MASTER_PORT": "29500", "RANK": "1", "WORLD_SIZE": "2"})
+        Invitation(coordinator='a:29500', rank=1, num_workers=2, source='torchrun (MASTER_ADDR)')
+    """
+    if environment.get(tf_config.NAME):
+        return None
+    own = _own(environment)
+    if own and own.size.value == 1:  # whoever has started this process
+        return own.invitation()
+    started = next(filter(None, (each(environment) for each in _WHO_STARTS)), None)
+    told = own or _keras(environment) or _torchrun(environment, started)
+    if told:
+        return told.completed_by(started).invitation()
+    if started is None or (started.rank.value == 0 and started.size.value is None):
+        return None  # the first of an Indexed Job may have no other
+    return started.invitation()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """A part of an invitation: the variable that says it, or has to, and what it says, or None."""
+
+    name: str
+    value: int | str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Word:
+    """What one source says.
+
+    Attributes:
+        source: who says it, for messages.
+        coordinator: "host:port".
+        rank: this worker's.
+        size: the number of workers.
+        shown: what the variables are set to, for messages.
+    """
+
+    source: str
+    coordinator: _Part
+    rank: _Part
+    size: _Part
+    shown: str
+
+    @property
+    def parts(self) -> tuple[_Part, _Part, _Part]:
+        return self.coordinator, self.rank, self.size
+
+    def completed_by(self, started: _Word | None) -> _Word:
+        """Return this word with its missing parts from who has started the processes.
+
+        One that is complete is taken as it is: torchrun starts workers of its own within each
+        process of ``srun``.
+        """
+        is_complete = all(part.value is not None for part in self.parts)
+        if started is None or (is_complete and self.size.value != 1):
+            return self
+        for own, other in ((self.rank, started.rank), (self.size, started.size)):
+            if None not in (own.value, other.value) and own.value != other.value:
+                raise ValueError(
+                    f"{own.name} and {other.name} contradict each other. "
+                    f"Received: {self.shown}, {started.shown}. Unset the one that is not meant, or "
+                    f"set {WORLD_SIZE}=1 where each process is to train alone"
+                )
+        parts = [
+            other if own.value is None and other.value is not None else own
+            for own, other in zip(self.parts, started.parts, strict=True)
+        ]
+        shown = f"{self.shown}, {started.shown}"
+        return _Word(f"{self.source} with {started.source}", *parts, shown)
+
+    def invitation(self) -> Invitation | None:
+        """Return the invitation; None for one worker.
+
+        Raises:
+            ValueError: if a part is missing, or the rank is outside.
+        """
+        coordinator, rank, size = (part.value for part in self.parts)
+        if size is not None and size < 1:
+            raise ValueError(f"{self.size.name} must be at least 1. Received: {self.shown}")
+        if None not in (rank, size) and rank >= size:
+            raise ValueError(
+                f"{self.rank.name} must be less than {self.size.name}: ranks count from 0. "
+                f"Received: {self.shown}"
+            )
+        if size == 1:
+            return None
+        missing = [part.name for part in self.parts if part.value is None]
+        if missing:
+            raise ValueError(
+                f"{self.source} says that this process was started together with others, but not "
+                f"all that it needs to join them: set {' and '.join(missing)}, or {WORLD_SIZE}=1 "
+                f"where each process is to train alone. Received: {self.shown}"
+            )
+        return Invitation(coordinator, rank, size, self.source)
+
+
+def _own(environment):
+    """What is said to this package alone."""
+    names = (COORDINATOR, RANK, WORLD_SIZE)
+    if not any(environment.get(name) for name in names):
+        return None
+    coordinator = environment.get(COORDINATOR) or None
+    if coordinator:
+        _check_address(coordinator, environment, COORDINATOR)
+    return _word(f"the environment ({COORDINATOR})", environment, names, coordinator, names[:1])
+
+
+def _keras(environment):
+    """What `keras.distribution.initialize` reads: all addresses, or that of process 0."""
+    prefix = "KERAS_DISTRIBUTION_"
+    names = (f"{prefix}JOB_ADDRESSES", f"{prefix}PROCESS_ID", f"{prefix}NUM_PROCESSES")
+    if not any(environment.get(name) for name in names):
+        return None
+    listed = [each.strip() for each in environment.get(names[0], "").split(",")]
+    for address in filter(None, listed):
+        _check_address(address, environment, names[0])
+    word = _word(f"Keras ({names[0]})", environment, names, listed[0] or None, names[:1])
+    if len(listed) == 1:
+        return word
+    if word.size.value not in (None, len(listed)):
+        raise ValueError(
+            f"{names[0]} must give the address of process 0, or as many as {names[2]} says. "
+            f"Received: {word.shown}"
+        )
+    return dataclasses.replace(word, size=_Part(names[0], len(listed)))
+
+
+def _torchrun(environment, started):
+    """What torchrun sets, or a script for PyTorch that others start.
+
+    These names belong to nobody, so less than an address and a number says nothing, nor does an
+    address alone unless several processes were started.
+    """
+    host, port = environment.get("MASTER_ADDR"), environment.get("MASTER_PORT")
+    ranks = [bool(environment.get(name)) for name in ("RANK", "WORLD_SIZE")]
+    if not (all(ranks) or (host and any(ranks)) or (host and port and started)):
+        return None
+    coordinator = None
+    if host and port:
+        coordinator = _at(host, port)
+        _check_address(coordinator, environment, "MASTER_ADDR", "MASTER_PORT")
+        if environment.get("TORCHELASTIC_USE_AGENT_STORE", "").lower() == "true":
+            # There torchrun itself listens.
+            told = ("MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
+            coordinator = _at(host, _port_of(" ".join(environment.get(each, "") for each in told)))
+    missing = "MASTER_PORT" if host else "MASTER_ADDR"
+    names = (missing, "RANK", "WORLD_SIZE")
+    shown = ("MASTER_ADDR", "MASTER_PORT")
+    return _word("torchrun (MASTER_ADDR)", environment, names, coordinator, shown)
+
+
+def _open_mpi(environment):
+    """What ``mpirun`` of Open MPI tells its processes: not plainly where rank 0 is."""
+    names = (COORDINATOR, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
+    if not environment.get(names[1]):
+        return None
+    is_one_host = environment.get("OMPI_COMM_WORLD_LOCAL_SIZE") == environment.get(names[2])
+    host = _LOCAL if is_one_host else _host_of_mpirun(environment)
+    job = environment.get("PMIX_NAMESPACE") or environment.get("OMPI_MCA_ess_base_jobid", "")
+    coordinator = host and _at(host, _port_of(job))
+    return _word(f"Open MPI ({names[1]})", environment, names, coordinator)
+
+
+def _host_of_mpirun(environment):
+    """Where rank 0 is by default: the first node of a Slurm job, else that of ``mpirun``."""
+    of_job = environment.get("SLURM_JOB_NODELIST")
+    if of_job:
+        return _first_node(of_job, "SLURM_JOB_NODELIST")
+    # Open MPI 5 names its jobs so; the addresses that it tells are those of local daemons.
+    named = re.fullmatch(r"prterun-(.+)-\d+@\d+", environment.get("PMIX_NAMESPACE", ""))
+    # Open MPI 4: "1531576320.0;tcp://10.96.0.1,10.148.0.1:34911".
+    uri = environment.get("OMPI_MCA_orte_hnp_uri", "")
+    listed = re.search(r"tcp://([^,:;]+)|tcp6://\[?([^],]+)", uri)
+    return (named and named[1]) or (listed and (listed[1] or listed[2])) or None
+
+
+def _pmi(environment):
+    """What ``mpirun`` of MPICH or Intel MPI, and others with PMI, tell their processes."""
+    names = (COORDINATOR, "PMI_RANK", "PMI_SIZE")
+    if not environment.get(names[1]):
+        return None
+    of_host = [environment.get(name) for name in ("MPI_LOCALNRANKS", "PMI_LOCAL_SIZE")]
+    host = _LOCAL if environment.get(names[2]) in of_host else None
+    if not host and environment.get("SLURM_JOB_NODELIST"):
+        host = _first_node(environment["SLURM_JOB_NODELIST"], "SLURM_JOB_NODELIST")
+    told = (environment.get(name) for name in ("I_MPI_HYDRA_UUID", "PMI_JOBID", "SLURM_JOB_ID"))
+    job = next(filter(None, told), "")  # MPICH gives its jobs no name
+    word = _word(f"PMI ({names[1]})", environment, names, host and _at(host, _port_of(job)))
+    slurm = _slurm(environment)  # srun --mpi=pmi2 tells both
+    is_same = slurm and (slurm.rank.value, slurm.size.value) == (word.rank.value, word.size.value)
+    return slurm if is_same else word
+
+
+def _slurm(environment):
+    """What ``srun`` tells its tasks; a batch script and the shell of ``salloc`` are none."""
+    names = (COORDINATOR, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
+    rank = environment.get(names[1])
+    if not rank or (rank == "0" and not environment.get(names[2])):
+        return None
+    listed, job = environment.get("SLURM_STEP_NODELIST"), environment.get("SLURM_JOB_ID")
+    coordinator = None
+    if listed and job:
+        host = _first_node(listed, "SLURM_STEP_NODELIST")
+        if environment.get("SLURM_STEP_NUM_NODES") == "1":
+            host = _LOCAL
+        # Jobs that follow each other on a node, and their steps, get ports of their own.
+        step = _number(environment, "SLURM_STEP_ID") or 0
+        number = (_number(environment, "SLURM_JOB_ID") or 0) + 1009 * step
+        coordinator = _at(host, _FIRST_PORT + number % _PORTS)
+    shown = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST")
+    return _word(f"Slurm ({names[1]})", environment, names, coordinator, shown)
+
+
+def _kubernetes(environment):
+    """What the pods of an Indexed Job are told: their index, and no more."""
+    names = (COORDINATOR, "JOB_COMPLETION_INDEX", WORLD_SIZE)
+    if not environment.get(names[1]):
+        return None
+    return _word(f"a Kubernetes Indexed Job ({names[1]})", environment, names)
+
+
+_WHO_STARTS = (_open_mpi, _pmi, _slurm, _kubernetes)
+
+
+def _word(source, environment, names, coordinator=None, also_shown=()):
+    """Return a word with rank and number of workers as two variables give them.
+
+    Args:
+        source: who says it.
+        environment: of this process.
+        names: of the variables for the coordinator, the rank and the number of workers.
+        coordinator: "host:port", if that is said.
+        also_shown: further variables that messages show.
+    """
+    rank, size = (_Part(name, _number(environment, name)) for name in names[1:])
+    shown = [name for name in (*also_shown, *names[1:]) if environment.get(name)]
+    return _Word(
+        source,
+        _Part(names[0], coordinator),
+        rank,
+        size,
+        ", ".join(f"{name}={environment[name]!r}" for name in shown),
+    )
+
+
+def _number(environment, name):
+    """Return a variable's number; None if it is not set, or empty."""
+    value = environment.get(name)
+    if not value:
+        return None
+    if not re.fullmatch(r"\d{1,10}", value, re.ASCII):
+        raise ValueError(f"{name} must be a whole number from 0. Received: {name}={value!r}")
+    return int(value)
+
+
+def _first_node(listed, name):
+    try:
+        return next(node_lists.nodes(listed))
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
+def _check_address(address, environment, *names):
+    try:
+        addresses.split(address)
+    except ValueError as error:
+        received = ", ".join(f"{name}={environment.get(name)!r}" for name in names)
+        raise ValueError(f"{received}: {error}") from error
+
+
+def _at(host, port):
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
+
+
+def _port_of(job):
+    """Return the port of a job: the same for all its processes, another one for most other jobs."""
+    return _FIRST_PORT + zlib.crc32(job.encode()) % _PORTS

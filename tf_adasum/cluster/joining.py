@@ -1,0 +1,402 @@
+"""Joining: workers that know only worker 0's address, their rank and their number find each other.
+
+Worker 0 listens there (`coordinator`). Each worker takes a free port, calls worker 0, says which
+rank it has and where it is, and gets the addresses of all. What a pair says to each other, and how
+it proves that it knows the secret, is that of the rendezvous: `introductions`. After the joining
+all meet at their own ports, as with any other cluster: `rendezvous`. Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import os
+import queue
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tf_adasum._version import __version__
+from tf_adasum.cluster import addresses, free_ports, introductions, own_address, secret
+from tf_adasum.cluster.administration import START_TIMEOUT
+from tf_adasum.cluster.coordinator import WORKERS, Coordinator, joined, listed
+from tf_adasum.cluster.introductions import Distrusted, Introduction, Stranger, printable
+from tf_adasum.cluster.invitation import Invitation
+from tf_adasum.cluster.meeting import ANOTHER_PROGRAM, NO_ANSWER
+from tf_adasum.cluster.rendezvous import SECONDS_BETWEEN_MESSAGES, different_secrets
+from tf_adasum.cluster.secret import Secret
+from tf_adasum.cluster.tasks import Cluster
+
+_SECONDS_TO_CONNECT = 2.0
+# Between calls on worker 0: at first, and at last while it does not answer.
+_SECONDS_BETWEEN_CALLS = (0.1, 1.0)
+_SECONDS_BETWEEN_LOOKS = 0.05
+# For which a call on worker 0 may go on after the timeout: it waits for others, too.
+_SECONDS_FOR_THE_LAST_CALL = 2.0
+# For which worker 0's port may be in use: by an earlier start that is about to end.
+_SECONDS_FOR_THE_PORT = 3.0
+# For which what answers may not know the secret, for the same reason.
+_SECONDS_OF_DISTRUST = 5.0
+# For which worker 0 tells the others how it has ended: at least if something is wrong, so that all
+# who are there call again; at most if one does not come; and at most if all is well, or it is late.
+_SECONDS_TO_TELL = (1.0, 10.0, 2.0)
+# For which worker 0 answers afterwards: one who has not heard the end, or comes a second time.
+_SECONDS_TO_STAY = 10.0
+_LONGEST_WORD = 4000  # characters
+
+
+@dataclasses.dataclass
+class _Joined:
+    cluster: Cluster
+    open: contextlib.ExitStack  # what holds this worker's port, and worker 0's coordinator
+
+
+_joined: dict[Invitation, _Joined] = {}
+
+
+def join(
+    invitation: Invitation, timeout: float, environment: Mapping[str, str] = os.environ
+) -> Cluster:
+    """Return the cluster of all workers that were invited.
+
+    The same invitation gives the same cluster again, until `forget`. This worker's port is held for
+    its servers, see `ports.hold`.
+
+    Args:
+        invitation: the `Invitation`.
+        timeout: seconds to wait for the others.
+        environment: where the secret and the interface are. Defaults to ``os.environ``.
+
+    Raises:
+        ValueError: for an invitation, a secret or an interface that makes no sense; on all workers
+            if they differ in their number, secret or release, or two have one rank.
+        TimeoutError: naming the workers that did not come, or what was tried to reach worker 0.
+        OSError: on worker 0, if another process uses the coordinator's port.
+    """
+    if invitation not in _joined:
+        with contextlib.ExitStack() as stack:
+            cluster = enter(invitation, timeout, environment, stack)
+            _joined[invitation] = _Joined(cluster, stack.pop_all())
+    return _joined[invitation].cluster
+
+
+def enter(
+    invitation: Invitation,
+    timeout: float,
+    environment: Mapping[str, str],
+    stack: contextlib.ExitStack,
+) -> Cluster:
+    """Join, as `join`; until the stack is closed this worker's port is held."""
+    _check(invitation)
+    given = own_address.given(environment)
+    own_secret = secret.read(environment)
+    (port,) = stack.enter_context(free_ports.held(1))
+    own = Introduction(
+        invitation.rank,
+        secrets.token_hex(8),
+        {WORKERS: invitation.num_workers, "tf_adasum": __version__},
+        {"host": given, "port": port},
+    )
+    joining = _Joining(invitation, own, own_secret, timeout, environment)
+    if invitation.num_workers == 1:
+        host, _ = addresses.split(invitation.coordinator)
+        found = [joined(given or host, port)]
+    elif invitation.rank == 0:
+        found = joining.as_first(stack)
+    else:
+        found = joining.as_other()
+    names = tuple(f"worker {rank}" for rank in range(invitation.num_workers))
+    return Cluster(tuple(found), names, invitation.rank, first_knows_all=True)
+
+
+def forget(cluster: Cluster) -> None:
+    """Let the next `join` of this process be a new one, and leave this worker's port.
+
+    Args:
+        cluster: what `join` has returned; another one does nothing.
+    """
+    for invitation, each in list(_joined.items()):
+        if each.cluster == cluster:
+            del _joined[invitation]
+            each.open.close()
+
+
+def _check(invitation):
+    received = (
+        f"Received from {invitation.source}: coordinator {invitation.coordinator!r}, rank "
+        f"{invitation.rank}, {invitation.num_workers} workers"
+    )
+    try:
+        addresses.split(invitation.coordinator)
+    except ValueError as error:
+        raise ValueError(f"The coordinator's address is wrong: {error}. {received}") from error
+    if invitation.num_workers < 1:
+        raise ValueError(f"There must be at least one worker. {received}")
+    if not 0 <= invitation.rank < invitation.num_workers:
+        most = invitation.num_workers - 1
+        raise ValueError(f"This worker's rank must be from 0 to {most}. {received}")
+
+
+# ---- one call on the coordinator -----------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class _Call:
+    """What came of a call.
+
+    Attributes:
+        news: what worker 0 has said; None if it has not been reached.
+        tried: from addresses to why they did not do.
+        distrusted: None; or, of what did not prove the secret, whether it says that it has one.
+    """
+
+    news: dict[str, Any] | None = None
+    tried: dict[str, str] = dataclasses.field(default_factory=dict)
+    distrusted: bool | None = None
+
+
+def _call(coordinator: str, own: Introduction, own_secret: Secret, environment, deadline) -> _Call:
+    """Call on the coordinator, at each of its addresses until one answers."""
+    call = _Call()
+    host, port = addresses.split(coordinator)
+    try:
+        places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        call.tried[host] = error.strerror or str(error)
+        return call
+    except UnicodeError:
+        call.tried[host] = "no name of a host"
+        return call
+    for family, kind, protocol, _, where in places:
+        try:
+            with socket.socket(family, kind, protocol) as connection:
+                connection.settimeout(_SECONDS_TO_CONNECT)
+                connection.connect(where)
+                call.tried[where[0]] = NO_ANSWER
+                call.news = _talk(connection, host, own, own_secret, environment, deadline)
+                return call
+        except Stranger:
+            call.tried[where[0]] = ANOTHER_PROGRAM
+        except Distrusted as error:
+            call.distrusted = error.has_secret
+            call.tried[where[0]] = "what answers there does not know the secret"
+        except EOFError:
+            call.tried[where[0]] = "the connection was closed at once"
+        except TimeoutError:
+            call.tried.setdefault(where[0], os.strerror(errno.ETIMEDOUT))
+        except OSError as error:
+            call.tried[where[0]] = error.strerror or str(error)
+    return call
+
+
+def _talk(connection, host, own, own_secret, environment, deadline):
+    """Return the news of the coordinator at the other end."""
+    end = connection.getsockname()
+    ipv6_first = ":" in own_address.of_end(end)
+    given = own_address.given(environment, ipv6_first=ipv6_first)
+    offer = {
+        **own.offer,
+        "host": given or own_address.of_end(end),
+        "is_given": bool(given),
+        "coordinator": host,
+        "patience": max(0.0, deadline - time.monotonic()) + _SECONDS_FOR_THE_LAST_CALL / 2,
+    }
+    theirs = introductions.call(connection, dataclasses.replace(own, offer=offer), own_secret)
+    news = theirs.offer.get("news")
+    if theirs.rank != 0 or not isinstance(news, dict):
+        raise Stranger
+    return news
+
+
+# ---- this worker's part --------------------------------------------------------------------------
+
+
+class _Joining:
+    def __init__(self, invitation, own, own_secret, timeout, environment):
+        self._invitation, self._own, self._secret = invitation, own, own_secret
+        self._timeout, self._environment = timeout, environment
+        self._deadline = time.monotonic() + timeout
+        self._next_message = time.monotonic() + SECONDS_BETWEEN_MESSAGES
+        self._first = f"worker 0 ({invitation.coordinator})"
+        self._name = self._first if invitation.rank == 0 else f"worker {invitation.rank}"
+
+    def as_first(self, stack) -> list[str]:
+        """Return the addresses of all when all have come; the coordinator stays on the stack."""
+        coordinator = stack.enter_context(self._listening())
+        with self._calling() as calls:
+            itself, at_least, at_most = _Call(), *_SECONDS_TO_TELL[:2]
+            while not (found := coordinator.addresses()) and not coordinator.wrong:
+                itself = _last_of(calls) or itself
+                if itself.news and itself.news.get("wrong"):  # said by another worker 0
+                    coordinator.end(_text_of(itself.news["wrong"]))
+                    at_most = 0.0  # the others are there
+                if time.monotonic() > self._deadline:
+                    self._give_up(coordinator, itself)
+                    at_most = _SECONDS_TO_TELL[2]
+                if self._has_to_speak():
+                    missing = ", ".join(listed(coordinator.missing()))
+                    print(f"tf_adasum: waiting for {missing}.", flush=True)
+                time.sleep(_SECONDS_BETWEEN_LOOKS)
+        if coordinator.wrong:
+            time.sleep(at_least)
+        until = time.monotonic() + (at_most if coordinator.wrong else _SECONDS_TO_TELL[2])
+        while not coordinator.has_told_all() and time.monotonic() < until:
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+        if coordinator.wrong:
+            raise coordinator.error()
+        timer = threading.Timer(_SECONDS_TO_STAY, coordinator.close)
+        timer.daemon = True
+        timer.start()
+        return found
+
+    def as_other(self) -> list[str]:
+        """Return the addresses of all, as worker 0 gives them."""
+        last, distrusted_since = _Call(), None
+        with self._calling() as calls:
+            while time.monotonic() < self._deadline:
+                call = _last_of(calls)
+                if (found := self._end(call)) is not None:
+                    return found
+                last = call or last
+                if call is not None:
+                    is_trusted = call.distrusted is None
+                    distrusted_since = None if is_trusted else distrusted_since or time.monotonic()
+                if distrusted_since and time.monotonic() > distrusted_since + _SECONDS_OF_DISTRUST:
+                    break
+                if self._has_to_speak() and last.news is None:
+                    tried = self._tried(last)
+                    print(f"tf_adasum: waiting for {self._first}. {tried}".rstrip(), flush=True)
+                time.sleep(_SECONDS_BETWEEN_LOOKS)
+            else:  # worker 0's word, if it comes at the same time
+                with contextlib.suppress(queue.Empty):
+                    last = calls.get(timeout=_SECONDS_FOR_THE_LAST_CALL)
+                    if (found := self._end(last)) is not None:
+                        return found
+        if last.distrusted is not None:
+            others = {self._first: last.distrusted}
+            raise ValueError(different_secrets(self._name, bool(self._secret.key), others))
+        if last.news is not None:
+            missing = last.news.get("missing")
+            ranks = [rank for rank in missing if type(rank) is int] if missing else []
+            raise TimeoutError(self._late(", ".join(listed(ranks)) or "others"))
+        raise TimeoutError(self._late(self._first, self._tried(last)))
+
+    def _end(self, call) -> list[str] | None:
+        """Return the addresses if worker 0 has told them; raise if it has told what is wrong."""
+        news = (call and call.news) or {}
+        if news.get("wrong"):
+            kind = TimeoutError if news.get("is_late") is True else ValueError
+            raise kind(_text_of(news["wrong"]))
+        found = news.get("addresses")
+        if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+            return None
+        try:
+            ports = [addresses.split(each)[1] for each in found]
+        except ValueError:
+            return None
+        is_all = len(set(found)) == self._invitation.num_workers == len(found)
+        return found if is_all and ports[self._own.rank] == self._own.offer["port"] else None
+
+    def _listening(self):
+        until = time.monotonic() + min(_SECONDS_FOR_THE_PORT, self._timeout)
+        while True:
+            try:
+                return Coordinator(self._invitation, self._own, self._secret)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or time.monotonic() > until:
+                    raise
+            time.sleep(_SECONDS_BETWEEN_CALLS[0])
+
+    @contextlib.contextmanager
+    def _calling(self) -> Iterator[queue.SimpleQueue[_Call]]:
+        """Call on the coordinator until the block ends: a look-up of a name may take very long."""
+        calls: queue.SimpleQueue[_Call] = queue.SimpleQueue()
+        ended = threading.Event()
+
+        def keep_calling():
+            pause, longest = _SECONDS_BETWEEN_CALLS
+            while not ended.is_set():
+                call = _call(
+                    self._invitation.coordinator,
+                    self._own,
+                    self._secret,
+                    self._environment,
+                    self._deadline,
+                )
+                calls.put(call)
+                pause = _SECONDS_BETWEEN_CALLS[0] if call.news else min(longest, pause * 1.5)
+                if self._invitation.rank == 0:  # to itself: once is enough
+                    pause = longest if call.news is None else self._timeout
+                ended.wait(pause)
+
+        threading.Thread(target=keep_calling, daemon=True).start()
+        try:
+            yield calls
+        finally:
+            ended.set()
+
+    def _has_to_speak(self):
+        if time.monotonic() < self._next_message:
+            return False
+        self._next_message += SECONDS_BETWEEN_MESSAGES
+        return True
+
+    # ---- what is said ----------------------------------------------------------------------------
+
+    def _give_up(self, coordinator, itself):
+        missing = coordinator.missing()
+        distrusted = {
+            f"worker {rank}": coordinator.distrusted[rank]
+            for rank in missing
+            if rank in coordinator.distrusted
+        }
+        if distrusted:
+            text = different_secrets(self._first, bool(self._secret.key), distrusted)
+            coordinator.end(text)
+            return
+        troubles = self._tried(itself) if itself.news is None else ""
+        coordinator.end(self._late(", ".join(listed(missing)), troubles), is_late=True)
+
+    def _late(self, absent, troubles=""):
+        sentences = [
+            f"{self._name} waited {self._timeout:g} s, but {absent} did not start, or cannot be "
+            "reached.",
+            troubles,
+            f"Start all {self._invitation.num_workers} workers, check that {self._first} can be "
+            "reached from the other workers' machines, or wait longer with "
+            f"{START_TIMEOUT}=SECONDS or tf.distribute.experimental.CommunicationOptions("
+            f"timeout_seconds=...). The address comes from {self._invitation.source}.",
+        ]
+        return " ".join(filter(None, sentences))
+
+    def _tried(self, call):
+        host, _ = addresses.split(self._invitation.coordinator)
+        whys = set(call.tried.values())
+        if whys == {ANOTHER_PROGRAM}:
+            return f"Another program answers at the address of {self._first}."
+        if whys == {NO_ANSWER}:
+            return (
+                f"What listens at the address of {self._first} does not answer: it is another "
+                "program, or a worker that is stopped."
+            )
+        tried = ", ".join(
+            why if where == host else f"{where}: {why}" for where, why in call.tried.items()
+        )
+        return f"{self._name} cannot reach {self._first}: {tried}." if tried else ""
+
+
+def _last_of(calls):
+    """Return the last call that has ended since the last look, None if there is none."""
+    last = None
+    with contextlib.suppress(queue.Empty):
+        while True:
+            last = calls.get_nowait()
+    return last
+
+
+def _text_of(wrong):
+    return printable(wrong, _LONGEST_WORD)

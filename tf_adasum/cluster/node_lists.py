@@ -1,0 +1,41 @@
+"""Slurm's lists of nodes, such as ``n[2,10]``, in Slurm's order. Standard library only."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+
+_RANGES = r"\[\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*\]"
+_NODE = rf"(?:[^][,\s]|{_RANGES})+"
+_LIST = re.compile(rf"{_NODE}(?:,{_NODE})*", re.ASCII)
+_NEXT_NODE = re.compile(_NODE, re.ASCII)
+
+
+def nodes(text: str) -> Iterator[str]:
+    """Yield the nodes of a list, one by one.
+
+    Raises:
+        ValueError: at once, if it is no such list.
+
+    Example:
+        >>> list(nodes("gpu[009-010,7]-ib,login1"))
+        ['gpu009-ib', 'gpu010-ib', 'gpu7-ib', 'login1']
+    """
+    if not _LIST.fullmatch(text):
+        raise ValueError(f"a list of nodes must look like 'n[1-3,7],login1'. Received: {text!r}")
+    return itertools.chain.from_iterable(map(_expanded, _NEXT_NODE.findall(text)))
+
+
+def _expanded(node: str) -> Iterator[str]:
+    """Yield the names that a name with brackets stands for; the last bracket runs fastest."""
+    before, bracket, rest = node.partition("[")
+    if not bracket:
+        yield node
+        return
+    ranges, _, after = rest.partition("]")
+    for each in ranges.split(","):
+        first, _, last = each.partition("-")
+        for number in range(int(first), int(last or first) + 1):
+            for end in _expanded(after):
+                yield f"{before}{number:0{len(first)}}{end}"

@@ -1,0 +1,95 @@
+"""The address at which the others reach this machine. Standard library only."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import ipaddress
+import os
+import socket
+import struct
+from collections.abc import Mapping
+
+INTERFACE = "TF_ADASUM_INTERFACE"
+
+_SIOCGIFADDR = 0x8915  # <linux/sockios.h>: the IPv4 address of an interface
+_IPV6_ADDRESSES = "/proc/net/if_inet6"
+
+
+def given(environment: Mapping[str, str] = os.environ, *, ipv6_first: bool = False) -> str:
+    """Return the address that ``TF_ADASUM_INTERFACE`` gives, "" where it is not set.
+
+    Args:
+        environment: where the variable is. Defaults to ``os.environ``.
+        ipv6_first: which one to take of an interface with addresses of both families. Defaults to
+            `False`: that of IPv4.
+
+    Raises:
+        ValueError: if the variable is neither an interface of this machine nor an address of one.
+    """
+    text = environment.get(INTERFACE, "")
+    if not text:
+        return ""
+    with contextlib.suppress(ValueError):
+        address = ipaddress.ip_address(text)
+        if not address.is_unspecified and _is_own(text, address.version):
+            return text
+    found = [*_ipv4_of(text), *_ipv6_of(text)]
+    if found:
+        return found[-1 if ipv6_first else 0]
+    names = ", ".join(name for _, name in socket.if_nameindex())
+    raise ValueError(
+        f"The environment variable {INTERFACE} must be an interface of this machine that has an "
+        f"address ({names}), or such an address. Received: {INTERFACE}={text!r}"
+    )
+
+
+def of_end(name: tuple) -> str:
+    """Return the host in the name of a socket's end; of IPv4, also where the socket is of IPv6.
+
+    Args:
+        name: what `getsockname` or `getpeername` returns.
+    """
+    address = ipaddress.ip_address(name[0])
+    return str(getattr(address, "ipv4_mapped", None) or address)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host, a name or an address, is this machine alone."""
+    if host == "localhost":
+        return True
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return False
+
+
+def _is_own(text, version):
+    family = socket.AF_INET if version == 4 else socket.AF_INET6
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((text, 0))
+    except OSError:
+        return False
+    return True
+
+
+def _ipv4_of(interface):
+    """Return the IPv4 address of an interface in a list, an empty one if it has none."""
+    name = interface.encode(errors="surrogateescape")
+    if len(name) > 15:  # IFNAMSIZ, with the NUL
+        return []
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        answer = fcntl.ioctl(asked, _SIOCGIFADDR, struct.pack("256s", name))
+        return [socket.inet_ntoa(answer[20:24])]
+    return []
+
+
+def _ipv6_of(interface):
+    """Return the IPv6 addresses of an interface that are reached from other links."""
+    found = []
+    with contextlib.suppress(OSError), open(_IPV6_ADDRESSES) as lines:
+        for digits, *_, name in map(str.split, lines):
+            address = ipaddress.IPv6Address(bytes.fromhex(digits))
+            if name == interface and not address.is_link_local:
+                found.append(str(address))
+    return found

@@ -1,0 +1,132 @@
+"""What each worker is told: its place among the workers, and its GPUs. Standard library only."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+
+from tf_adasum.cluster import detection, tf_config
+from tf_adasum.launch import noise
+from tf_adasum.launch.nodes import Nodes
+
+# What gives a process its place among others; that of this process is not that of its workers.
+_PLACE = (tf_config.NAME, detection.COORDINATOR, detection.RANK, detection.WORLD_SIZE)
+
+
+def worker_environments(
+    addresses: Sequence[str],
+    devices_per_worker: int | None = None,
+    environment: Mapping[str, str] | None = None,
+    *,
+    nodes: Nodes | None = None,
+    verbose: bool = False,
+) -> list[dict[str, str]]:
+    """Return the environment of every worker of this machine.
+
+    Args:
+        addresses: ``host:port`` of every worker. A single worker gets no ``TF_CONFIG``, not even
+            an inherited one, and joins nobody, whoever has started the launcher.
+        devices_per_worker: told to the workers as ``TF_ADASUM_DEVICES_PER_WORKER``. Defaults to
+            None: they are told nothing.
+        environment: what the workers inherit. Defaults to ``os.environ``.
+        nodes: the machines. On several a worker is told its rank, their number and the address of
+            the coordinator; of `addresses` the number alone counts. Defaults to None: this one.
+        verbose: whether TensorFlow is to say all. Defaults to False: errors only, unless the
+            environment says something else.
+
+    Returns:
+        One complete environment per worker, in the order of `addresses`.
+
+    Raises:
+        ValueError: `devices_per_worker` is below 1, or there are too few GPUs.
+
+    Example:
+        >>> first, _ = worker_environments(["a:1", "b:1"], environment={"CUDA_VISIBLE_DEVICES": ""})
+        >>> first["TF_CONFIG"]
+        '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}'
+    """
+    if devices_per_worker is not None and devices_per_worker < 1:
+        raise ValueError(
+            "--devices-per-worker: expected at least 1. "
+            f"Received: devices_per_worker={devices_per_worker}"
+        )
+    nodes = nodes or Nodes()
+    base = dict(os.environ if environment is None else environment)
+    for name in _PLACE:
+        base.pop(name, None)
+    if verbose:
+        base[noise.LEVEL] = "0"
+    base.setdefault(noise.LEVEL, noise.DEFAULT_LEVEL)
+    base.update(TF_ADASUM_LAUNCHER="1", PYTHONUNBUFFERED="1")
+    if devices_per_worker is not None:
+        base["TF_ADASUM_DEVICES_PER_WORKER"] = str(devices_per_worker)
+
+    environments = [dict(base) for _ in addresses]
+    ranks = nodes.ranks(len(addresses))
+    if nodes.coordinator is not None:
+        for rank, worker in zip(ranks, environments, strict=True):
+            worker[detection.COORDINATOR] = nodes.coordinator
+            worker[detection.RANK] = str(rank)
+            worker[detection.WORLD_SIZE] = str(nodes.count * len(addresses))
+    elif len(addresses) > 1:
+        for index, worker in enumerate(environments):
+            task = {"type": "worker", "index": index}
+            text = json.dumps({"cluster": {"worker": [*addresses]}, "task": task})
+            worker[tf_config.NAME] = text
+    else:
+        environments[0].update({detection.WORLD_SIZE: "1", detection.RANK: "0"})
+    if len(addresses) > 1 or devices_per_worker is not None:
+        gpus = visible_gpus(base)
+        if gpus:
+            shares = _gpu_shares(gpus, len(addresses), devices_per_worker)
+            for worker, share in zip(environments, shares, strict=True):
+                worker["CUDA_VISIBLE_DEVICES"] = ",".join(share)
+    return environments
+
+
+def visible_gpus(environment: Mapping[str, str]) -> list[str]:
+    """Return the GPUs CUDA would show, as entries for ``CUDA_VISIBLE_DEVICES``.
+
+    Args:
+        environment: a process's environment.
+
+    Example:
+        >>> visible_gpus({"CUDA_VISIBLE_DEVICES": "0,2"})
+        ['0', '2']
+    """
+    chosen = environment.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        return [str(index) for index in range(_count_gpus())]
+    gpus = []
+    for entry in (part.strip() for part in chosen.split(",")):
+        if not entry or entry.startswith("-") or entry == "NoDevFiles":
+            break  # CUDA ignores everything from the first invalid entry on
+        gpus.append(entry)
+    return gpus
+
+
+def _count_gpus() -> int:
+    """Count the GPUs `nvidia-smi` lists; 0 without a working driver."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return 0
+    try:
+        listing = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    return sum(line.startswith("GPU ") for line in listing.stdout.splitlines())
+
+
+def _gpu_shares(gpus: list[str], num_workers: int, per_worker: int | None) -> list[list[str]]:
+    """Give worker i the i-th slice of the GPUs: `per_worker` each, or as many as divide evenly."""
+    size = per_worker or max(1, len(gpus) // num_workers)
+    if len(gpus) < num_workers * size:
+        raise ValueError(
+            f"-n / --devices-per-worker: expected {num_workers * size} GPUs for {num_workers} "
+            f"workers with {size} each. Received: {len(gpus)} visible GPUs ({','.join(gpus)}). "
+            "Lower -n or --devices-per-worker, or set CUDA_VISIBLE_DEVICES= to use CPUs"
+        )
+    return [gpus[index * size : (index + 1) * size] for index in range(num_workers)]

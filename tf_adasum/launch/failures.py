@@ -1,0 +1,173 @@
+"""Who failed first, and why, from how workers ended and what they said last.
+
+Pure functions and a reader of lines. Standard library only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import signal
+from collections.abc import Sequence
+
+MEANINGS = {
+    signal.SIGKILL: "killed: possibly out of memory",
+    signal.SIGSEGV: "a crash: memory that is not the program's",
+    signal.SIGBUS: "a crash: memory that cannot be had, such as of a full /dev/shm",
+    signal.SIGABRT: "a crash: the program ended itself, by a check that failed",
+    signal.SIGILL: "a crash: an instruction that this CPU does not have",
+    signal.SIGFPE: "a crash: arithmetic",
+    signal.SIGTERM: "asked to end by another program",
+    signal.SIGINT: "interrupted",
+    signal.SIGXCPU: "out of CPU time",
+}
+_CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
+_TRACEBACK = "Traceback (most recent call last):"
+_GOES_ON = ("During handling of the above exception", "The above exception was the direct cause")
+_BECAUSE_OF_ANOTHER = "WorkerLostError"
+_COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_NAMED = re.compile(r"worker (\d+) \(")
+_LONGEST_LINE = 400
+_MOST_LINES = 400  # of a traceback
+_MOST_NAMES = 8
+
+
+class LastWords:
+    """What a worker has said last on stderr.
+
+    Attributes:
+        error: the line of the last traceback that names the exception; "" without one.
+        line: the last line that is not empty.
+    """
+
+    def __init__(self) -> None:
+        self.error = self.line = ""
+        self._traceback: list[str] = []
+        self._is_inside = False  # of a traceback's frames
+        self._is_ignored = False  # it is of an exception that Python ignores
+
+    def read(self, line: str) -> None:
+        """Take the next line, without its end."""
+        text = "".join(each for each in _COLOURS.sub("", line.rstrip()) if each.isprintable())
+        is_begin = text == _TRACEBACK
+        if is_begin:
+            self._is_inside = True
+            self._is_ignored = self.line.startswith("Exception ignored")
+            if not self._is_ignored and not self.line.startswith(_GOES_ON):
+                self._traceback = []
+        elif self._is_inside and text and not text[0].isspace():
+            self._is_inside = False
+            if not self._is_ignored:
+                self.error = text[:_LONGEST_LINE]
+        if (is_begin or self._traceback) and not self._is_ignored:
+            self._traceback = [*self._traceback, text][:_MOST_LINES]
+        if text:
+            self.line = text[:_LONGEST_LINE]
+
+    @property
+    def traceback(self) -> str:
+        """The last traceback, with what it was raised from, and what followed; "" without one."""
+        return "\n".join(self._traceback).strip()
+
+
+@dataclasses.dataclass(frozen=True)
+class End:
+    """How a worker ended.
+
+    Attributes:
+        rank: the worker's.
+        code: its exit code, or minus the number of the signal that ended it.
+        words: what it said last; None where nobody has listened.
+        log: the file with its output; "" without one.
+        is_stopped: whether the launcher had begun to stop it.
+    """
+
+    rank: int
+    code: int
+    words: LastWords | None = None
+    log: str = ""
+    is_stopped: bool = False
+
+    @property
+    def cause(self) -> str:
+        """Exit code or signal, and what that means."""
+        if self.code >= 0:
+            return f"exit code {self.code}"
+        meaning = MEANINGS.get(-self.code)
+        return name_of(-self.code) + (f" ({meaning})" if meaning else "")
+
+    @property
+    def error(self) -> str:
+        """The exception that ended it, or its last line; "" where that would mislead."""
+        if self.words is None:
+            return ""
+        if self.is_stopped:
+            return self.words.error
+        if self.code > 0:
+            return self.words.error or self.words.line
+        return self.words.line if -self.code in _CRASHES else ""
+
+    @property
+    def is_because_of_another(self) -> bool:
+        """Whether it says itself that another worker's end was the reason."""
+        return _BECAUSE_OF_ANOTHER in self.error.partition(":")[0]
+
+
+def name_of(number: int) -> str:
+    """Return the name of a signal.
+
+    Example:
+        >>> name_of(9), name_of(40)
+        ('SIGKILL', 'signal 40')
+    """
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most real-time signals have no name
+        return f"signal {number}"
+
+
+def first_of(ends: Sequence[End]) -> End:
+    """Return the worker whose failure was the reason of the others' ends.
+
+    That is the first to end, unless this one says that it ended because of another: a process that
+    has failed may take longer to end than those to which it has told so.
+
+    Args:
+        ends: of all workers of this machine, in their order; at least one has failed.
+    """
+    first = next(end for end in ends if end.code)
+    if not first.is_because_of_another:
+        return first
+    named = {int(rank) for rank in _NAMED.findall(first.error)}
+    others = [end for end in ends if end.code and not end.is_because_of_another]
+    of_named = [end for end in others if end.rank in named and (end.error or not end.is_stopped)]
+    by_themselves = [end for end in others if not end.is_stopped]
+    return (of_named or by_themselves or [first])[0]
+
+
+def summary(ends: Sequence[End]) -> list[str]:
+    """Return a few lines for the user: who failed first, how, why, and what became of the others.
+
+    Args:
+        ends: of all workers of this machine, in their order; at least one has failed.
+    """
+    first = first_of(ends)
+    error = f": {first.error}" if first.error else ""
+    cause = "" if first.is_stopped else f", with {first.cause}"
+    if first.is_because_of_another:
+        lines = [f"worker {first.rank} ended because of another one{cause}{error}"]
+    else:
+        lines = [f"worker {first.rank} failed first{cause}{error}"]
+    others = [end.rank for end in ends if end is not first and (end.code or end.is_stopped)]
+    if others:
+        lines.append(f"ended because of it: {_named(sorted(others))}")
+    if first.log:
+        lines.append(f"the output of worker {first.rank} is in {first.log}")
+    return lines
+
+
+def _named(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:_MOST_NAMES]))
+    more = len(ranks) - _MOST_NAMES
+    rest = f" and {more} more" if more > 0 else ""
+    return f"{'worker' if len(ranks) == 1 else 'workers'} {shown}{rest}"

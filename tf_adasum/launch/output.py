@@ -1,0 +1,198 @@
+"""What workers write: line by line to the console, and to a file for each.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import select
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from tf_adasum.launch import noise
+from tf_adasum.launch.failures import LastWords
+
+PROGRAM = "tf-adasum-launch"  # who speaks in a message that no worker wrote
+
+
+class Console:
+    """What writes whole lines to our stdout and stderr, one at a time."""
+
+    def __init__(self, events: queue.SimpleQueue):
+        self._events = events
+        self._lock = threading.Lock()
+        self._redrawn: tuple[int, bytes] | None = None  # whose last piece ended in "\r"
+        self._lost = False
+
+    def write(self, descriptor: int, prefix: bytes, piece: bytes) -> None:
+        """Write one piece of output; if that is no longer possible, ask the job to stop."""
+        with self._lock:
+            if self._lost:
+                return
+            try:
+                # Only worker 0's stdout redraws; any other line starts below its bar.
+                if self._redrawn is not None and (descriptor, prefix) != self._redrawn:
+                    _write_all(self._redrawn[0], b"\n")
+                _write_all(descriptor, prefix + piece)
+            except OSError:  # e.g. `tf-adasum-launch ... | head`
+                self._lost = True
+                self._events.put(signal.SIGPIPE)
+            self._redrawn = (descriptor, prefix) if piece.endswith(b"\r") else None
+
+    def say(self, text: str) -> None:
+        """Write a message of the launcher itself to stderr."""
+        self.write(2, f"{PROGRAM}: ".encode(), f"{text}\n".encode())
+
+
+class Log:
+    """The file with all output of one worker, of all its starts.
+
+    Args:
+        folder: where it is; made if it is missing.
+        rank: the worker's.
+
+    Attributes:
+        path: of the file.
+
+    Raises:
+        ValueError: if it cannot be written.
+    """
+
+    def __init__(self, folder: str, rank: int):
+        self.path = os.path.join(folder, f"worker-{rank}.log")
+        self._failure: OSError | None = None
+        try:
+            os.makedirs(folder, exist_ok=True)
+            self._descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise ValueError(
+                f"--log-dir: expected a directory that can be written. Received: --log-dir "
+                f"{folder} ({error})"
+            ) from error
+
+    def begin(self, rank: int, num_workers: int, restart: int) -> None:
+        """Write the line with which each start begins."""
+        now = time.strftime("%Y-%m-%d %H:%M:%S %z")
+        start = f"restart {restart}" if restart else "started"
+        self.write(f"{PROGRAM}: worker {rank} of {num_workers}, {start} {now}\n".encode())
+
+    def write(self, line: bytes) -> None:
+        """Write a line. Training goes on where that fails: see `failure`."""
+        if self._failure is not None:
+            return
+        try:
+            _write_all(self._descriptor, line)
+        except OSError as error:
+            self._failure = error
+
+    def failure(self) -> str:
+        """Return why not all is in the file; "" where all is."""
+        return "" if self._failure is None else f"{self.path} is not complete: {self._failure}"
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)
+
+
+class Relay:
+    """What copies one stream of one worker, line by line.
+
+    A progress bar rewrites its line after each "\\r". Worker 0's is passed on as it changes; of the
+    other workers, and in a file, only the last state is shown, when the line is complete.
+
+    Args:
+        descriptor: where it goes, 1 or 2.
+        console: shared by all.
+        prefix: what each line begins with on the console.
+        redraws: whether it is worker 0's.
+        hides_noise: whether of stderr what `noise` hides is left out.
+        words: hears what is said on stderr.
+        log: a file for it; None without one.
+    """
+
+    def __init__(
+        self,
+        descriptor: int,
+        console: Console,
+        *,
+        prefix: bytes,
+        redraws: bool,
+        hides_noise: bool,
+        words: LastWords,
+        log: Log | None,
+    ):
+        self._descriptor, self._console, self._log = descriptor, console, log
+        self._prefix, self._redraws = prefix, redraws
+        self._hides_noise = hides_noise and descriptor == 2
+        self._words = words if descriptor == 2 else None
+
+    def copy(self, stream: Any, ended: threading.Event) -> None:
+        """Copy until the worker closes the stream, or has ended with nothing left, and close it."""
+        pending = b""
+        for chunk in _chunks(stream, ended):
+            pieces = (pending + chunk).splitlines(keepends=True)
+            # Only the next byte tells a final "\r" from the first half of "\r\n".
+            pending = b"" if pieces[-1].endswith(b"\n") else pieces.pop()
+            for piece in pieces:
+                self._take(piece)
+        if pending:
+            self._take(pending.rstrip(b"\r") + b"\n")
+        stream.close()
+
+    def _take(self, piece: bytes) -> None:
+        if self._hides_noise and noise.is_hidden(piece):
+            return
+        is_line = piece.endswith(b"\n")
+        if is_line and self._words is not None:
+            self._words.read(piece.decode(errors="replace"))
+        if is_line and self._log is not None:
+            self._log.write(piece)
+        if is_line or self._redraws:
+            self._console.write(self._descriptor, self._prefix, piece)
+
+
+def _chunks(stream: Any, ended: threading.Event) -> Iterator[bytes]:
+    """Yield what a worker writes, until it closes the stream or has ended with nothing left.
+
+    The second condition is for a daemon that left the worker's group and keeps the pipe open.
+    """
+    poll = select.poll()
+    poll.register(stream, select.POLLIN)
+    while True:
+        last = ended.is_set()  # asked before the poll: what was written before the end is seen
+        if poll.poll(200):
+            chunk = os.read(stream.fileno(), 1 << 16)
+            if not chunk:
+                return
+            yield chunk
+        elif last:
+            return
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def logs_in(folder: str | None, ranks: range) -> list[Log]:
+    """Open the files of some workers; none without a folder.
+
+    Raises:
+        ValueError: if one cannot be written.
+    """
+    if folder is None:
+        return []
+    with contextlib.ExitStack() as opened:
+        logs = []
+        for rank in ranks:
+            logs.append(Log(folder, rank))
+            opened.callback(logs[-1].close)
+        opened.pop_all()
+    return logs

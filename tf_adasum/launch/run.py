@@ -1,0 +1,224 @@
+"""Train on several workers of this machine from a notebook: ``tf_adasum.run``.
+
+    notebook: `run`  ->  a launcher: `main`  ->  each worker: the script, or `function_worker.main`
+
+The launcher is a process of its own, so that the notebook's stays as it is: no signal handlers, no
+threads, nothing of TensorFlow. Standard library only.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tf_adasum.launch import function_worker
+from tf_adasum.launch.jobs import run_job
+from tf_adasum.launch.processes import end_with_parent
+
+_JOB, _ENDING = "job.json", "ending.json"
+
+
+def run(
+    function_or_script: Callable | str | os.PathLike,
+    workers: int = 4,
+    *,
+    args: Sequence = (),
+    devices_per_worker: int | None = None,
+) -> Any:
+    """Run a function or a script on several worker processes of this machine.
+
+    For notebooks; in a terminal use ``tf-adasum-launch``, whose workers these are. Output appears
+    in the cell as it is written, with the worker's number. Interrupting the cell ends the workers.
+
+    Workers are new processes: a function makes its strategy, model and data itself, and gets
+    whatever it needs of the notebook as `args` or global names, copied. A function that is defined
+    in a notebook needs the package cloudpickle.
+
+    Args:
+        function_or_script: a function, which each worker calls; or the path of a script.
+        workers: how many processes. Defaults to 4.
+        args: of the function, or of the script's command line. Defaults to none.
+        devices_per_worker: GPUs of each worker when GPUs are visible, else logical CPU devices.
+            Defaults to None: the visible GPUs divided evenly, else one CPU device.
+
+    Returns:
+        What the function returns on worker 0: numbers, arrays and structures of them, or a Keras
+        `History`, which comes without its model. None for a script.
+
+    Raises:
+        ValueError: an argument cannot be used, or the function cannot be sent to processes.
+        ImportError: the function is defined in a notebook, and there is no cloudpickle.
+        RuntimeError: a worker failed; the message names it and has its traceback.
+
+    Example:
+        >>> def train(epochs):
+        ...     strategy = tf_adasum.AdasumMirroredStrategy()
+        ...     with strategy.scope():
+        ...         model = keras.Sequential([keras.layers.Dense(1)])
+        ...         model.compile("sgd", "mse")
+        ...     return model.fit(x, y, epochs=epochs)
+        >>> history = run(train, workers=2, args=[3])  # starts processes  # doctest: +SKIP
+    """
+    with tempfile.TemporaryDirectory(prefix="tf_adasum_") as folder:
+        if callable(function_or_script):
+            function_worker.write_call(folder, function_or_script, args)
+            command = _entering("function_worker", folder)
+        else:
+            command = _of_script(function_or_script, args)
+        job = {
+            "command": command,
+            "workers": _checked("workers", workers),
+            "devices_per_worker": devices_per_worker
+            and _checked("devices_per_worker", devices_per_worker),
+            "parent": os.getpid(),
+        }
+        with open(os.path.join(folder, _JOB), "w") as file:
+            json.dump(job, file)
+        code = _follow(_entering("run", folder))
+        _raise_if_failed(folder, code, workers)
+        return function_worker.read_result(folder) if callable(function_or_script) else None
+
+
+def _checked(name: str, number: Any) -> int:
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise ValueError(f"`{name}` must be a whole number from 1 on. Received: {name}={number!r}")
+    return number
+
+
+def _of_script(script: Any, args: Sequence) -> list[str]:
+    if not isinstance(script, (str, os.PathLike)):
+        raise ValueError(
+            "`function_or_script` must be a function or the path of a script. "
+            f"Received: function_or_script={script!r}"
+        )
+    if not os.path.isfile(script):
+        raise ValueError(f"script not found: {os.fspath(script)!r} (looked in {os.getcwd()})")
+    return [sys.executable, "-u", os.fspath(script), *map(str, args)]
+
+
+def _entering(module: str, folder: str) -> list[str]:
+    """Return the command that enters a module of this room with the same import path as here."""
+    program = (
+        "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+        f"from tf_adasum.launch.{module} import main; sys.exit(main(sys.argv[2]))"
+    )
+    return [sys.executable, "-u", "-c", program, json.dumps(sys.path), folder]
+
+
+def _environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return a notebook's environment without what holds for notebooks alone."""
+    environment = dict(environment)
+    if environment.get("MPLBACKEND", "").startswith("module://"):  # draws into cells
+        environment["MPLBACKEND"] = "agg"
+    return environment
+
+
+def _follow(command: Sequence[str]) -> int:
+    """Run the launcher, show what it writes where this process writes, and return its code."""
+    pipe, is_interrupted = subprocess.PIPE, False
+    process = subprocess.Popen(
+        command,
+        env=_environment(os.environ),
+        stdin=subprocess.DEVNULL,
+        stdout=pipe,
+        stderr=pipe,
+        start_new_session=True,  # an interrupt is for this process, which passes it on
+    )
+    screen = _Screen(process)
+    try:
+        while True:
+            try:
+                screen.show()
+                process.wait()
+                break
+            except KeyboardInterrupt:  # the launcher ends the workers; a second one kills them
+                is_interrupted = True
+                process.send_signal(signal.SIGINT)
+    finally:
+        screen.close()
+        if process.poll() is None:
+            process.terminate()
+            process.wait()
+    if is_interrupted:
+        raise KeyboardInterrupt
+    return process.returncode
+
+
+class _Screen:
+    """What shows a process's output in sys.stdout and sys.stderr, whatever these are."""
+
+    def __init__(self, process: subprocess.Popen):
+        self._open = selectors.DefaultSelector()
+        for pipe, name in ((process.stdout, "stdout"), (process.stderr, "stderr")):
+            decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+            self._open.register(pipe, selectors.EVENT_READ, (name, decoder))
+
+    def show(self) -> None:
+        """Show all until both pipes are closed."""
+        while self._open.get_map():
+            for key, _ in self._open.select():
+                chunk = os.read(key.fd, 1 << 16)
+                if not chunk:
+                    self._open.unregister(key.fileobj)
+                    key.fileobj.close()
+                    continue
+                name, decoder = key.data
+                stream = getattr(sys, name)
+                stream.write(decoder.decode(chunk))
+                stream.flush()
+
+    def close(self) -> None:
+        """Close what is open."""
+        for key in list(self._open.get_map().values()):
+            key.fileobj.close()
+        self._open.close()
+
+
+def _raise_if_failed(folder: str, code: int, workers: int) -> None:
+    ending = {}
+    with contextlib.suppress(OSError), open(os.path.join(folder, _ENDING)) as file:
+        ending = json.load(file)
+    if ending.get("wrong"):
+        raise ValueError(ending["wrong"])
+    first = ending.get("first")
+    if first:
+        error = f": {first['error']}" if first["error"] else ""
+        traceback = f"\n\n{first['traceback']}" if first["traceback"] else ""
+        raise RuntimeError(
+            f"worker {first['rank']} of {workers} failed{first['cause']}{error}{traceback}"
+        )
+    if code:
+        raise RuntimeError(f"the workers were ended, with exit code {code}")
+
+
+def main(folder: str) -> int:
+    """Be the launcher of a notebook: run the job that a folder describes; return its exit code."""
+    with open(os.path.join(folder, _JOB)) as file:
+        job = json.load(file)
+    end_with_parent(job["parent"], signal.SIGTERM)
+    try:
+        ending = run_job(job["command"], job["workers"], job["devices_per_worker"], is_heard=True)
+        told, code = {}, ending.code
+        if ending.first is not None:
+            first, words = ending.first, ending.first.words
+            told["first"] = {
+                "rank": first.rank,
+                "cause": "" if first.is_stopped else f", with {first.cause}",
+                "error": first.error,
+                "traceback": words.traceback if words and words.error == first.error else "",
+            }
+    except ValueError as error:
+        told, code = {"wrong": str(error)}, 2
+    # The notebook reads it when this process has ended.
+    with contextlib.suppress(FileNotFoundError), open(os.path.join(folder, _ENDING), "w") as file:
+        json.dump(told, file)
+    return code
