@@ -107,6 +107,7 @@ def test_a_child_that_was_forked_meanwhile_ends_as_ever():
     if child == 0:
         time.sleep(30)
         os._exit(0)
+    time.sleep(0.5)  # Python forgets the signals that come while it forks
     os.kill(child, TERM)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -TERM
     assert not asked
