@@ -95,9 +95,13 @@ class StopOnSignal:
                 for rank, number in enumerate(received.tolist())
                 if number
             ]
+            by, folder = ", ".join(names) or "a signal", self._backup.folder
+            where = (
+                f"with a backup in {folder}" if self._backup.exists else "before the first batch"
+            )
             print(
-                f"tf_adasum: stopped by {', '.join(names) or 'a signal'}, with a backup in "
-                f"{self._backup.folder}: exit code {self._code}. The next start goes on from it.",
+                f"tf_adasum: stopped by {by}, {where}: exit code {self._code}. The next start goes "
+                "on from there.",
                 flush=True,
             )
         self._stopping.end()

@@ -159,6 +159,11 @@ class TrainingBackup:
             self._save(model, self._epoch, self._batch)
 
     @property
+    def exists(self):
+        """Whether there is a backup, of this training or of the one that it goes on from."""
+        return self._saved is not None
+
+    @property
     def saves_within_epochs(self):
         """Whether `save_freq` counts batches."""
         return self.save_freq not in ("epoch", False)

@@ -161,10 +161,11 @@ def test_it_goes_on_as_unbroken(tmp_path, chain, capfd):
     assert not any(tmp_path.iterdir()), "the trainings have ended"
 
 
-def test_before_the_first_batch_nothing_has_to_be_written(tmp_path):
+def test_before_the_first_batch_nothing_has_to_be_written(tmp_path, capfd):
     seen = stopped(compiled(1), tmp_path / "broken", Stop("epoch begins", 0))
     assert seen[-1] == ("epoch begins", 0, 1)
     assert not list((tmp_path / "broken").glob("*.backup"))
+    assert "SIGUSR1 on worker 0, before the first batch: exit code 75" in capfd.readouterr().out
 
 
 def test_saves_after_it_are_where_they_are_without(tmp_path):

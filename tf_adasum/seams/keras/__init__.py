@@ -42,6 +42,7 @@ if IS_KERAS_2:
         BACKS_UP_ONE_WORKER,
         CALLBACKS_OF_WORKER_0,
         call_in_order,
+        finish_calls,
         initial_epoch,
         is_model_built,
         position_in_data,

@@ -149,7 +149,7 @@ def set_data_order(model, order):
     """Do nothing: backups are of whole epochs."""
 
 
-def position_in_data(model, batch):
+def position_in_data(model, batch, has_begun=False):
     """Return `batch`."""
     return batch
 
@@ -160,4 +160,8 @@ def is_model_built(model):
 
 
 def call_in_order(callback_list):
+    """Do nothing: Keras 2 calls callbacks in order."""
+
+
+def finish_calls(callback_list):
     """Do nothing: Keras 2 calls callbacks in order."""
