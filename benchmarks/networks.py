@@ -71,10 +71,10 @@ def play(number):
         on_start()
 
 
-def cell(case, outcomes, expected):
+def cell(case, outcomes, expected, complaints=network_cases.complaints):
     """Return what the workers do, and in bold what they should not."""
     texts = {rank: text_of(outcome, expected) for rank, outcome in outcomes.items()}
-    wrong = network_cases.complaints(case, outcomes, expected)
+    wrong = complaints(case, outcomes, expected)
     if len({re.sub(r"\d", "", text) for text in texts.values()}) == 1:
         text = texts[max(texts)] if len(texts) == 1 else f"all: {texts[min(texts)]}"
     else:

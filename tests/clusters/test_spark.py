@@ -24,7 +24,7 @@ for name, value in {
 }.items():
     builder = builder.config(name, value)
 session = builder.getOrCreate()
-runpy.run_path(sys.argv[1], run_name="__main__")
+runpy.run_path(sys.argv.pop(1), run_name="__main__")
 session.stop()
 """
 MODULES = ("pyspark", "spark_tensorflow_distributor")
@@ -35,9 +35,10 @@ def missing():
     return names + ([] if shutil.which("java") else ["java"])
 
 
+@pytest.mark.slow
 @pytest.mark.keras3_only("the example is written for Keras 3")
 @pytest.mark.skipif(bool(missing()), reason=f"not installed: {', '.join(missing())}")
-@pytest.mark.feature("Spark, `MirroredStrategyRunner`")
+@pytest.mark.feature("Spark, `MirroredStrategyRunner`", topology="2x1")
 def test_two_executors_of_spark(tmp_path):
     environment = {
         **os.environ,

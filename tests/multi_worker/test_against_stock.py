@@ -18,3 +18,9 @@ def test_other_reductions_are_the_stock_strategy_s(group, stock_group, rule):
         assert own.keys() == expected.keys()
         for name in expected:
             np.testing.assert_array_equal(own[name], expected[name], err_msg=name)
+
+
+@pytest.mark.parametrize("group", ["2x1", "2x2"], indirect=True, scope="module")
+def test_other_reductions_open_no_files(group):
+    for own in group.run(basics.reduce_without_descriptors):
+        assert own["sum"] == own["expected"]

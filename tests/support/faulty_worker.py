@@ -5,6 +5,7 @@
 Its last line of output is JSON: what has become of it.
 """
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -79,6 +80,19 @@ def at_start():
     context.Context.enable_collective_ops = enable_collective_ops
 
 
+def show_what_it_says():
+    """Leave the token of the watch, and what worker 1 says, for strangers who know it."""
+    from tf_adasum.watch import watch
+
+    (watching,) = watch._watches.values()
+    channel = watching._channel
+    if RANK == 0:
+        FOLDER.joinpath("offer").write_text(json.dumps(channel.offer))
+    else:
+        said = [channel._introduction, {"status": dataclasses.asdict(watching._own)}]
+        FOLDER.joinpath("said").write_text("".join(json.dumps(each) + "\n" for each in said))
+
+
 def main():
     import keras
     import numpy as np
@@ -88,6 +102,8 @@ def main():
 
     FOLDER.joinpath(f"here-{RANK}").touch()
     wait_for(FOLDER / "start")
+    if RANK == ASKED.get("late"):
+        wait_for(FOLDER / "late")
     keras.utils.set_random_seed(0)
     options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=ASKED["timeout"])
     if IS_VICTIM and ASKED["moment"] == "start":
@@ -96,6 +112,8 @@ def main():
         strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     else:
         strategy = tf_adasum.AdasumMirroredStrategy(communication_options=options)
+        if ASKED.get("says"):
+            show_what_it_says()
     if IS_VICTIM and ASKED["moment"] == "build":
         happen()
 

@@ -1,5 +1,6 @@
 """Cross-device operations: reductions of gradients are ours, all others TensorFlow's."""
 
+import concurrent.futures
 import contextlib
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -273,7 +274,8 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
 
         Among logical CPUs of one process: as `MirroredStrategy`, on one device. A collective among
         them takes threads by the hundred for 32 devices, and gains nothing. And while one worker
-        reads alone, see `reading_alone`.
+        reads alone, see `reading_alone`. Among workers it opens no files: strangers who call at
+        TensorFlow's port may have taken all that this process may open.
         """
         if (self.all_local and "CPU" in self._devices[0]) or _reads_alone:
             reduction = tf.distribute.ReductionToOneDevice(reduce_to_device=self._devices[0])
@@ -281,7 +283,20 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
                 reduction.reduce(reduce_op, value, destinations=value)
                 for value in per_replica_values
             ]
-        return super()._all_reduce_per_replica_values(reduce_op, per_replica_values, options)
+        if not tf.executing_eagerly():
+            return super()._all_reduce_per_replica_values(reduce_op, per_replica_values, options)
+        own = [
+            [value.values[number] for value in per_replica_values]
+            for number in range(len(self._devices))
+        ]
+
+        def reduce_on(number):
+            return self._all_reduce(reduce_op, own[number], number, options)
+
+        # Threads that need no file descriptors, which a pool of `multiprocessing` does.
+        with self._lock, concurrent.futures.ThreadPoolExecutor(len(own)) as threads:
+            reduced = list(threads.map(reduce_on, range(len(own))))
+        return [regroup(each, wrap_class=Mirrored) for each in zip(*reduced, strict=True)]
 
     @hooks.overrides(CollectiveAllReduce)
     def _all_reduce(self, reduce_op, value, replica_id, options):

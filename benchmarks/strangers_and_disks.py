@@ -1,0 +1,199 @@
+"""Report what workers do whom strangers call, or whose disk fails, and write two tables of it.
+
+    python benchmarks/strangers_and_disks.py [--only PATTERN] [--strategy adasum] [--at-once 2]
+
+Plays the cases of tests/support/stranger_cases.py and tests/support/disk_cases.py (two of whose
+disks are mounted: they need root). Under strangers, stock TensorFlow trains with a loop of its own,
+because its `fit` fails on several workers in any case; beside a disk, stock Keras trains in one
+process, for the same reason. All timeouts are the defaults.
+
+Writes the tables in docs/reliability.md. What was not asked for stays as it was: all results are
+kept in benchmarks/results/strangers.json and disks.json.
+"""
+
+import argparse
+import concurrent.futures
+import dataclasses
+import functools
+import json
+import re
+import sys
+import tempfile
+import threading
+import types
+from collections.abc import Callable
+
+import exchange_extend
+import networks
+import reliability
+import report
+
+sys.path[:0] = [str(report.ROOT / "tests" / "multi_worker"), str(report.ROOT / "tests")]
+
+from support import disk_cases, stranger_cases  # noqa: E402 - found on the path above
+
+PAGE = report.ROOT / "docs" / "reliability.md"
+LENGTH = 130  # of what a cell tells of an error
+# Parts of paths that a message need not show: of the folder of a case.
+FOLDER = re.compile(r"/[\w./-]*/disk\b")
+ADDRESS = re.compile(r" \((?:\[?[\w.:-]+\]?):\d+\)")
+_digests = threading.Lock()
+
+
+def cell_of_strangers(case, outcomes, expected):
+    return networks.cell(case, outcomes, expected, stranger_cases.complaints)
+
+
+def cell_of_disk(case, told, expected):
+    """Return what the workers do in each start, and in bold what they should not."""
+    parts = []
+    for start, outcomes in zip(case.starts, told, strict=True):
+        texts = {rank: text_of(start, each, expected) for rank, each in outcomes.items()}
+        if len(set(texts.values())) == 1:
+            text = texts[0] if len(texts) == 1 else f"all: {texts[0]}"
+        else:
+            text = "; ".join(f"worker {rank}: {text}" for rank, text in texts.items())
+        parts.append(text)
+    text = "<br>".join(f"{number}. {each}" for number, each in enumerate(parts, 1))
+    text = text.removeprefix("1. ") if len(parts) == 1 else text
+    wrong = disk_cases.complaints(case, told, expected)
+    return f"**Not held.** {text}" if wrong else text
+
+
+def text_of(start, outcome, expected):
+    """Return what one worker does in one start."""
+    if outcome.error:
+        message = ADDRESS.sub("", FOLDER.sub("…", outcome.message))
+        return f"`{outcome.error}`: {reliability.short(message, LENGTH)}"
+    if not outcome.digest:
+        return "killed" if start.killed or start.fault else "**nothing is said**"
+    weights = "the same weights" if outcome.digest == expected else "**other weights**"
+    if outcome.first is None:
+        return f"**trains no epoch**: {weights}"
+    return (
+        f"from {'the beginning' if not outcome.first else f'epoch {outcome.first + 1}'}: {weights}"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A table of cases.
+
+    Attributes:
+        name: of its markers in the document, and of the file of its results.
+        cases: the module.
+        stock: what the cases call the stock strategy.
+        header: its columns.
+        cell: function of a case, of what `cases.play` returns, and of the expected digest.
+    """
+
+    name: str
+    cases: types.ModuleType
+    stock: str
+    header: tuple
+    cell: Callable
+
+    @property
+    def kept(self):
+        return report.RESULTS / f"{self.name}.json"
+
+    def text(self, kept):
+        rows = []
+        for case in self.cases.CASES:
+            told = [kept.get(case.name, {}).get(each, {}) for each in (self.stock, "adasum")]
+            rows.append([case.name, *(each.get("cell", "–") for each in told)])
+        return report.table(self.header, rows)
+
+    def strategies(self, case):
+        return [each for each in (self.stock, "adasum") if self.can_happen(case, each)]
+
+    @staticmethod
+    def can_happen(case, strategy):
+        return strategy in getattr(case, "strategies", (strategy,))
+
+    def write(self, kept):
+        names = {case.name for case in self.cases.CASES}
+        kept = {name: kept[name] for name in sorted(kept) if name in names}
+        self.kept.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
+        generated = {self.name: self.text(kept)}
+        PAGE.write_text(exchange_extend.rewritten(PAGE.read_text(), generated))
+
+
+TABLES = [
+    Table(
+        "strangers",
+        stranger_cases,
+        "stock",
+        ("what strangers do", "stock TensorFlow", "tf_adasum"),
+        cell_of_strangers,
+    ),
+    Table(
+        "disks",
+        disk_cases,
+        "keras",
+        ("what happens to the disk", "`keras.callbacks.BackupAndRestore`", "tf_adasum"),
+        cell_of_disk,
+    ),
+]
+
+
+def play(cases, case, strategy):
+    with tempfile.TemporaryDirectory() as folder:
+        return cases.play(case, folder, strategy=strategy)
+
+
+@functools.cache
+def _unbroken(cases, strategy):
+    told = play(cases, cases.UNBROKEN, strategy)
+    (outcomes,) = told if isinstance(told, list) else [told]
+    digests = {outcome.digest for outcome in outcomes.values()}
+    if len(digests) != 1 or None in digests:
+        raise RuntimeError(f"the unbroken run fails: {outcomes}")
+    return digests.pop()
+
+
+def unbroken(cases, strategy):
+    """Return the digest of the weights to which a strategy trains where nothing happens."""
+    with _digests:
+        return _unbroken(cases, strategy)
+
+
+def result(table, case, strategy, commit):
+    expected = unbroken(table.cases, strategy)
+    told = play(table.cases, case, strategy)
+    return {
+        "cell": table.cell(case, told, expected),
+        "not held": table.cases.complaints(case, told, expected),
+        "commit": commit,
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--table", choices=[table.name for table in TABLES], help="only this one")
+    parser.add_argument("--only", default="", help="pattern in the names of the cases")
+    parser.add_argument("--strategy", choices=("adasum", "stock", "keras"), help="only this one")
+    parser.add_argument("--at-once", type=int, default=2, help="how many cases at a time")
+    arguments = parser.parse_args()
+    commit = report.commit()  # before the page is written
+    with concurrent.futures.ThreadPoolExecutor(arguments.at_once) as pool:
+        for table in TABLES:
+            kept = json.loads(table.kept.read_text()) if table.kept.exists() else {}
+            is_wanted = arguments.table in (None, table.name)
+            wanted = {
+                pool.submit(result, table, case, strategy, commit): (case, strategy)
+                for case in (table.cases.CASES if is_wanted else [])
+                for strategy in table.strategies(case)
+                if re.search(arguments.only, case.name) and arguments.strategy in (None, strategy)
+            }
+            for played in concurrent.futures.as_completed(wanted):
+                case, strategy = wanted[played]
+                told = played.result()
+                kept.setdefault(case.name, {})[strategy] = told
+                print(strategy, case.name, told["cell"], *told["not held"], sep="\n  ", flush=True)
+                table.write(kept)
+            table.write(kept)  # what was there, where nothing has been played
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""A directory, or a small file system of its own, for backups in tests.
+
+A file system is a tmpfs in a mount namespace: nobody else sees it, and it goes with the process
+that holds it, which ends with this one, however that ends. It needs root.
+"""
+
+import pathlib
+import shutil
+import subprocess
+
+SECONDS_FOR_A_COMMAND = 20
+SECONDS_TO_STOP = 5
+
+# $1: options, $2: where.
+MOUNT = 'mount -t tmpfs -o "$1" none "$2" && echo && exec cat'
+
+
+def why_not():
+    """Return why no file system can be mounted here; None if it can."""
+    if missing := [name for name in ("nsenter", "unshare", "mount") if not shutil.which(name)]:
+        return f"{', '.join(missing)}: not installed"
+    tried = subprocess.run(
+        ["unshare", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_FOR_A_COMMAND,
+    )
+    return f"no mount namespace: {tried.stderr.strip()}" if tried.returncode else None
+
+
+class Disk:
+    """A place for backups.
+
+    Args:
+        folder: an empty directory.
+        options: of mount(8), such as "size=3m". Defaults to "": it is just the directory.
+
+    Attributes:
+        folder: as the processes see it that `popen` starts.
+        seen: the same directory, as this process sees it.
+    """
+
+    def __init__(self, folder, options=""):
+        self.folder = self.seen = pathlib.Path(folder)
+        self._holder = None
+        if options:
+            self._holder = subprocess.Popen(
+                ["unshare", "--mount", "sh", "-c", MOUNT, "sh", options, str(folder)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+            if self._holder.stdout.readline() != b"\n":
+                self.close()
+                raise OSError(f"nothing can be mounted at {folder}: {why_not()}")
+            self.seen = pathlib.Path(f"/proc/{self._holder.pid}/root{self.folder}")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.close()
+
+    def popen(self, command, **options):
+        """Start a process that sees it."""
+        return subprocess.Popen([*self._enter(), *command], **options)
+
+    def remount(self, options):
+        """Mount it with other options."""
+        command = [*self._enter(), "mount", "-o", f"remount,{options}", str(self.folder)]
+        subprocess.run(command, check=True, capture_output=True, timeout=SECONDS_FOR_A_COMMAND)
+
+    def close(self):
+        """Forget it, with all that it holds, where it was mounted."""
+        if self._holder:
+            self._holder.stdin.close()
+            self._holder.stdout.close()
+            self._holder.wait(SECONDS_TO_STOP)
+
+    def _enter(self):
+        return ["nsenter", f"--mount=/proc/{self._holder.pid}/ns/mnt", "--"] if self._holder else []

@@ -1,0 +1,171 @@
+"""What strangers may do to workers: the rows of a table, and tests.
+
+A stranger is a process without the workers' secret, or without the token of their watch, that
+connects to every port on which worker 0 listens. Every case has to end in one of two ways, on every
+worker: it trains to the weights of an unbroken run, or an error that names another worker comes
+within a bound. The timeouts are the defaults.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import json
+import pathlib
+import subprocess
+import sys
+
+from support import faults, network_cases
+from support.network_cases import LATE, WHOLE_START
+
+HERE = pathlib.Path(__file__).parent
+SECONDS_PER_STEP = 0.3  # at least: strangers have 7 s of training
+SECONDS_ALONE = 6.0  # of worker 0 in a meeting, from the start
+SOON = 60.0  # seconds within which training ends, on a busy machine
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """What strangers do, and what workers have to.
+
+    Attributes:
+        name: a row of the table.
+        kind: of the strangers, see `strangers`; None: there are none.
+        meets: whether they come while worker 0 waits for worker 1, not in a step.
+        comes: whether worker 1 comes at all.
+        files: how many files worker 0 may open. Defaults to None: as many as this process.
+        secrets: of each worker. Defaults to None: without one.
+        within: seconds within which every worker has to say something.
+        trains: whether all have to train to the end, or must not.
+        names: pattern in each error. Defaults to None: the name of another worker.
+    """
+
+    name: str
+    kind: str | None = None
+    meets: bool = False
+    comes: bool = True
+    files: int | None = None
+    secrets: tuple | None = None
+    within: float = SOON
+    trains: bool = True
+    names: str | None = None
+    workers: int = 2
+
+
+def meeting(name, kind=None, **options):
+    return Case(f"while the workers meet: {name}", kind, meets=True, **options)
+
+
+UNBROKEN = Case("nothing")
+ONE_SECRET = ("of the cluster", "of the cluster")
+
+CASES = [
+    Case("1,000 silent connections, `ulimit -n 1024`", "silent", files=1024),
+    Case("50 unfinished lines of 1 MiB", "unfinished"),
+    Case("random bytes", "random"),
+    Case("HTTP requests", "http"),
+    Case("deeply nested JSON", "nested"),
+    Case('"I am worker 1, it has failed", without the token', "without token"),
+    Case("connections that are reset at once, by the hundred", "reset"),
+    Case("with the token: a rank outside the cluster", "rank outside"),
+    Case('with the token: "I am worker 1, it has failed"', "worker 1"),
+    Case("with the token: numbers that are Infinity or NaN", "not finite"),
+    Case("with the token: what worker 1 said before", "replay"),
+    meeting("1,000 silent connections, `ulimit -n 1024`", "silent", files=1024),
+    meeting("random bytes", "random"),
+    meeting("unfinished lines of 1 MiB", "unfinished"),
+    meeting("deeply nested JSON", "nested"),
+    meeting(
+        "HTTP is answered at worker 1's address, worker 1 does not come",
+        "answers http",
+        comes=False,
+        trains=False,
+        within=WHOLE_START,
+    ),
+    meeting(
+        "a stranger introduces itself as worker 1, with the cluster's terms, without its secret",
+        "introduces itself",
+        secrets=ONE_SECRET,
+    ),
+    meeting("worker 1 has another secret", secrets=("one", "another"), trains=False),
+]
+
+
+def play(case, folder, *, strategy="adasum"):
+    """Play a case; return a dict from ranks to `faults.Outcome`.
+
+    Args:
+        case: the `Case`.
+        folder: an empty one.
+        strategy: "adasum" or "stock".
+    """
+    folder = pathlib.Path(folder)
+    with contextlib.ExitStack() as stack:
+
+        def come(processes):
+            if case.kind:
+                stack.enter_context(_strangers(case.kind, processes, folder))
+
+        steps = [(0.0, come)]
+        if case.meets and case.kind != "answers http":
+            steps = [(0.0, lambda processes: None), (0.1, come)]
+        if case.meets and case.comes:
+            steps.append((SECONDS_ALONE, lambda processes: (folder / "late").touch()))
+        return faults.play(
+            folder,
+            limit=case.within + LATE,
+            awaited=range(case.workers) if case.comes else [0],
+            popens=[functools.partial(_popen, case, rank, folder) for rank in range(case.workers)],
+            steps=steps,
+            moment="before" if case.meets else "step",
+            strategy=strategy,
+            seconds_per_step=SECONDS_PER_STEP,
+            late=1 if case.meets else None,
+            says=True,
+        )
+
+
+def _popen(case, rank, folder, command, env, **options):
+    """Start a worker; and leave the cluster for strangers who know it."""
+    cluster = json.loads(env["TF_CONFIG"])["cluster"]["worker"]
+    folder.joinpath("cluster").write_text(json.dumps(cluster))
+    if case.secrets:
+        env = {**env, "TF_ADASUM_SECRET": case.secrets[rank]}
+    if case.files and rank == 0:
+        command = ["sh", "-c", f'ulimit -n {case.files}; exec "$@"', "sh", *command]
+    return subprocess.Popen(command, env=env, **options)
+
+
+@contextlib.contextmanager
+def _strangers(kind, processes, folder):
+    """Strangers, from when all of them have called."""
+    cluster = json.loads(folder.joinpath("cluster").read_text())
+    port = int(cluster[1].rpartition(":")[2])
+    asked = {"kind": kind, "pid": processes[0].pid, "folder": str(folder), "port": port}
+    command = [sys.executable, str(HERE / "strangers.py"), json.dumps(asked)]
+    pipe = subprocess.PIPE
+    environment = {"PYTHONPATH": str(HERE.parents[1]), "PATH": "/usr/bin:/bin"}
+    with (
+        open(folder / "strangers.log", "wb") as log,
+        subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, env=environment) as process,
+    ):
+        try:
+            if process.stdout.readline() != b"all have called\n":
+                said = folder.joinpath("strangers.log").read_text()
+                raise OSError(f"the strangers have not called: {said}")
+            yield
+        finally:
+            process.kill()
+
+
+def complaints(case, outcomes, expected):
+    """Return what is not as it has to be, as texts.
+
+    Args:
+        case: the `Case`.
+        outcomes: of `play`.
+        expected: digest of the weights of an unbroken run.
+    """
+    found = network_cases.complaints(case, outcomes, expected)
+    if not case.trains and any(outcome.digest for outcome in outcomes.values()):
+        found.append("they train, with whom they should not trust")
+    return found

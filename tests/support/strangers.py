@@ -1,0 +1,244 @@
+"""Strangers: a program that calls at every port on which a worker listens, again and again.
+
+    python strangers.py '{"kind": "silent", "pid": 42, "folder": "/tmp/of-the-workers"}'
+
+Says "all have called" once they have, goes on until its standard input ends, and leaves the time of
+the processor to others. What needs the token of the watch finds it in the folder, see
+`faulty_worker.show_what_it_says`; where there is none, as under stock TensorFlow, it makes one up.
+Standard library only.
+"""
+
+import collections
+import contextlib
+import http.server
+import json
+import os
+import pathlib
+import random
+import resource
+import select
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+
+SECONDS_TO_COME = 100  # of the worker to its first port
+CALLS_PER_SECOND = 50  # at each port, after the first ones
+SECONDS_BETWEEN_LOOKS = 0.5  # for ports
+MEGABYTE = 1 << 20
+RESET = struct.pack("ii", 1, 0)  # SO_LINGER: a connection that is closed is reset
+
+
+def ports_of(pid):
+    """Return the TCP ports on which a process listens."""
+    sockets = set()
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            sockets.add(os.readlink(f"/proc/{pid}/fd/{name}"))
+    found = set()
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/net/{table}") as lines:
+            for fields in map(str.split, list(lines)[1:]):
+                if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets:
+                    found.add(int(fields[1].rpartition(":")[2], 16))
+    return sorted(found)
+
+
+def line(**message):
+    return json.dumps(message).encode() + b"\n"
+
+
+class Known:
+    """What the strangers know of the workers."""
+
+    def __init__(self, folder):
+        offer, said = folder / "offer", folder / "said"
+        self.token = json.loads(offer.read_text())["token"] if offer.exists() else 32 * "0"
+        self.said = said.read_bytes() if said.exists() else line(rank=1, token=self.token)
+
+
+# What the stranger of a number says.
+
+
+def nothing(known, number):
+    return b""
+
+
+def unfinished_line(known, number):
+    return b" " * MEGABYTE
+
+
+def random_bytes(known, number):
+    return random.Random(number).randbytes(10_000) + b"\n" * (number % 2)
+
+
+def http_request(known, number):
+    return b"GET / HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n"
+
+
+def nested_json(known, number):
+    opening = [b"[", b'{"rank":'][number % 2]
+    return opening * (900 // len(opening) if number % 4 < 2 else 100_000) + b"\n"
+
+
+def worker_1_without_token(known, number):
+    introduction = [{"rank": 1}, {"rank": 1, "token": 32 * "0"}, {"rank": 1, "token": None}]
+    return line(**introduction[number % 3]) + line(status={"state": "failed", "why": "forged"})
+
+
+def rank_outside(known, number):
+    rank = [2, -1, 0, 10**30, "1", [1], True][number % 7]
+    return line(rank=rank, token=known.token) + line(statuses={"1": {"state": "lost"}})
+
+
+def worker_1_with_token(known, number):
+    status = [{"state": "failed", "why": "forged"}, {"state": "lost"}, {"state": "ended"}]
+    return line(rank=1, token=known.token) + line(status=status[number % 3])
+
+
+def not_finite(known, number):
+    value = [float("inf"), float("nan"), -float("inf"), 10**400][number % 4]
+    status = {"waits": value, "entered": value, "call": value}
+    return line(rank=value, token=known.token) + line(rank=1, token=known.token, status=status)
+
+
+def replay(known, number):
+    return known.said
+
+
+# From kinds to what they say, and how many of them call at a time.
+KINDS = {
+    "silent": (nothing, 1000),
+    "unfinished": (unfinished_line, 50),
+    "random": (random_bytes, 100),
+    "http": (http_request, 100),
+    "nested": (nested_json, 50),
+    "without token": (worker_1_without_token, 100),
+    "reset": (nothing, 300),
+    "rank outside": (rank_outside, 50),
+    "worker 1": (worker_1_with_token, 50),
+    "not finite": (not_finite, 50),
+    "replay": (replay, 50),
+}
+
+
+def has_ended(seconds):
+    """Wait; return whether the standard input has ended."""
+    return bool(select.select([sys.stdin], [], [], seconds)[0])
+
+
+class Strangers:
+    """Those who call at one port.
+
+    Args:
+        port: the port.
+        kind: see `KINDS`.
+        known: what they know.
+    """
+
+    def __init__(self, port, kind, known):
+        self._port, self._known, self._resets = port, known, kind == "reset"
+        self._says, self._most = KINDS[kind]
+        self._held, self._number = collections.deque(), 0
+
+    def call(self):
+        """Let one more call; the one that has been there longest goes."""
+        with contextlib.suppress(OSError):  # refused, or gone again
+            one = socket.create_connection(("127.0.0.1", self._port), timeout=0.5)
+            one.setblocking(False)
+            if self._resets:
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+                one.close()
+            else:
+                self._held.append([one, self._says(self._known, self._number)])
+        self._number += 1
+        if len(self._held) > self._most:
+            self._held.popleft()[0].close()
+
+    def call_all(self):
+        for _ in range(self._most):
+            self.call()
+
+    def speak(self):
+        """Say more of what has not been said yet, as far as somebody reads it."""
+        for each in self._held:
+            with contextlib.suppress(OSError):
+                while each[1]:
+                    each[1] = each[1][each[0].send(each[1]) :]
+
+
+def call(kind, pid, folder):
+    """Call at all ports of a process until the standard input ends."""
+    callers, look_at, known = {}, 0.0, None
+    deadline = time.monotonic() + SECONDS_TO_COME
+    while not has_ended(1 / CALLS_PER_SECOND):
+        if time.monotonic() >= look_at:
+            look_at = time.monotonic() + SECONDS_BETWEEN_LOOKS
+            with contextlib.suppress(OSError):  # it has ended
+                for port in set(ports_of(pid)) - callers.keys():
+                    known = known or Known(folder)
+                    callers[port] = Strangers(port, kind, known)
+                    callers[port].call_all()
+                    print("all have called", flush=True)
+        if not callers and time.monotonic() > deadline:
+            sys.exit("there is nobody to call")
+        for each in callers.values():
+            each.call()
+            each.speak()
+
+
+def introduce(pid, folder):
+    """Call as worker 1, with the cluster's own terms but another secret, until stdin ends."""
+    from tf_adasum.cluster import introductions
+    from tf_adasum.cluster.secret import Secret
+
+    cluster = json.loads(folder.joinpath("cluster").read_text())
+    told = False
+    while not has_ended(0.1):
+        with contextlib.suppress(OSError):
+            for port in ports_of(pid):
+                connection = socket.create_connection(("127.0.0.1", port), timeout=1)
+                ours = introductions.Introduction(1, "run", {"cluster": cluster}, {}, True, True)
+                with (
+                    connection,
+                    contextlib.suppress(
+                        introductions.Stranger, introductions.Distrusted, EOFError, OSError
+                    ),
+                ):
+                    introductions.call(connection, ours, Secret(b"a guess"))
+                    print("taken for worker 1", flush=True)
+                if not told:
+                    print("all have called", flush=True)
+                    told = True
+
+
+def answer_http(port):
+    """Serve HTTP at a port until the standard input ends."""
+    server = http.server.HTTPServer(
+        ("127.0.0.1", port), http.server.SimpleHTTPRequestHandler, bind_and_activate=True
+    )
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    print("all have called", flush=True)
+    while not has_ended(10):
+        pass
+
+
+def main():
+    asked = json.loads(sys.argv[1])
+    kind, folder = asked["kind"], pathlib.Path(asked["folder"])
+    signal.alarm(4 * SECONDS_TO_COME)  # whatever becomes of those who started it
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    os.nice(19)
+    if kind == "answers http":
+        answer_http(asked["port"])
+    elif kind == "introduces itself":
+        introduce(asked["pid"], folder)
+    else:
+        call(kind, asked["pid"], folder)
+
+
+if __name__ == "__main__":
+    main()
