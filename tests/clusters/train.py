@@ -2,8 +2,8 @@
 
     python train.py FOLDER [BACKUP SECONDS]
 
-Each worker writes its weights to FOLDER/RANK.npz. With a folder for backups training goes on from
-there, and each epoch takes so many seconds more.
+Each worker writes its weights to FOLDER/RANK.npz. Training goes on from a backup, if there is one;
+each epoch takes so many seconds more.
 """
 
 import pathlib
@@ -18,7 +18,8 @@ import tf_adasum
 
 EPOCHS = 6
 
-folder, *slowly = sys.argv[1:]
+folder = pathlib.Path(sys.argv[1])
+backup, seconds = sys.argv[2:] or (folder / "backup", "0")
 strategy = tf_adasum.AdasumMirroredStrategy()
 keras.utils.set_random_seed(0)
 digits = load_digits()
@@ -31,15 +32,11 @@ with strategy.scope():
         ]
     )
     model.compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy"])
-callbacks = []
-if slowly:
-    backup, seconds = slowly
-    callbacks = [
-        tf_adasum.callbacks.BackupAndRestore(backup),
-        keras.callbacks.LambdaCallback(
-            on_epoch_begin=lambda epoch, logs: time.sleep(float(seconds))
-        ),
-    ]
+callbacks = [
+    # With it arrays are shuffled in another order than without: all have it.
+    keras.callbacks.BackupAndRestore(backup),
+    keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: time.sleep(float(seconds))),
+]
 model.fit(
     digits.data / 16.0,
     digits.target,
@@ -48,4 +45,4 @@ model.fit(
     callbacks=callbacks,
     verbose=0,
 )
-np.savez(pathlib.Path(folder) / f"{strategy.rank}.npz", *model.get_weights())
+np.savez(folder / f"{strategy.rank}.npz", *model.get_weights())
