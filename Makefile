@@ -5,6 +5,7 @@
 #   make test    every test, on a sample of its cases (tests/support/sampling.py)
 #   make test-all  every case of every test, slow ones too: hours
 #   make test-networks  training on hosts whose links are slow, lossy or cut; needs root
+#   make test-clusters  training that Slurm, mpirun and others start, those that are installed here
 #   make test-addons  `make test` on the stack of TensorFlow 2.15, Keras 2 and TensorFlow Addons
 #   make lint    ruff and clang-format
 #   make types   mypy, on the public API, aggregation and ops
@@ -27,7 +28,7 @@ SOURCES = $(shell find custom_ops -type f -not -name '*.pyc') setup.py pyproject
 # A compiled op fits one minor version of TensorFlow.
 MINOR = import tensorflow as tf; print("".join(tf.version.VERSION.split(".")[:2]))
 
-.PHONY: demo check test test-all test-networks test-addons lint types sanitize wheel clean
+.PHONY: demo check test test-all test-networks test-clusters test-addons lint types sanitize wheel clean
 
 demo: $(READY)
 	$(BIN)/python examples/train_digits.py $(DEMO) --out demo/one_replica
@@ -65,6 +66,9 @@ test-all: test
 
 test-networks: $(READY)
 	$(PYTEST) --slow tests/networks
+
+test-clusters: $(READY)
+	$(PYTEST) --slow tests/clusters
 
 # A compiled op fits one TensorFlow, so the stack has an environment and a copy of the sources.
 ADDONS = build/addons

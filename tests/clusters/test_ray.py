@@ -6,16 +6,31 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "clusters" / "ray" / "train.py"
-# A Ray that is reached from this machine alone; the example takes the one that is there.
+PROGRAM = ROOT / "tests" / "clusters" / "train.py"
+SECONDS = 500
+# A Ray that is reached from this machine alone; the example takes the one that is there. Then Ray's
+# workers run the program that all services of these tests start.
 ON_A_LOCAL_RAY = """
 import runpy, sys
 import ray
 ray.init(_node_ip_address="127.0.0.1", num_cpus=3, include_dashboard=False)
-runpy.run_path(sys.argv[1], run_name="__main__")
+example, program, folder = sys.argv.pop(1), sys.argv.pop(), sys.argv.pop()
+runpy.run_path(example, run_name="__main__")
+
+from ray.train import ScalingConfig
+from ray.train.tensorflow import TensorflowTrainer
+
+def train():
+    import runpy, sys
+    sys.argv = [program, folder]
+    runpy.run_path(program, run_name="__main__")
+
+TensorflowTrainer(train, scaling_config=ScalingConfig(num_workers=2)).fit()
 """
 
 
@@ -26,30 +41,38 @@ def is_there(name):
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.keras3_only("Ray 2.60 needs a newer NumPy than TensorFlow 2.15")
 @pytest.mark.skipif(
     not is_there("ray.train"), reason='Ray is not installed: pip install "ray[train]"'
 )
-@pytest.mark.feature("Ray Train")
+@pytest.mark.feature("Ray Train", topology="2x1")
 def test_two_workers_of_ray_train(tmp_path):
-    arguments = ["--workers", "2", "--epochs", "2", "--storage", str(tmp_path)]
+    stored, by_ray, by_launcher = (tmp_path / name for name in ("stored", "ray", "launcher"))
+    by_ray.mkdir()
+    by_launcher.mkdir()
     environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
+        **{name: value for name, value in os.environ.items() if name != "TF_CONFIG"},
+        **{"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""},
+        **{"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"},
         "RAY_USAGE_STATS_ENABLED": "0",
-        "TF_CPP_MIN_LOG_LEVEL": "2",
     }
-    environment.pop("TF_CONFIG", None)
-    ran = subprocess.run(
-        [sys.executable, "-c", ON_A_LOCAL_RAY, str(EXAMPLE), *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=500,
-    )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    said = ran.stdout + ran.stderr
+
+    def run(*command):
+        options = {"capture_output": True, "text": True, "timeout": SECONDS}
+        ended = subprocess.run([sys.executable, *map(str, command)], env=environment, **options)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        return ended.stdout, ended.stdout + ended.stderr
+
+    arguments = ["--workers", 2, "--epochs", 2, "--storage", stored, by_ray, PROGRAM]
+    printed, said = run("-c", ON_A_LOCAL_RAY, EXAMPLE, *arguments)
     assert "TF_CONFIG: 2 workers x 1 device" in said
-    assert "'epochs': 2" in ran.stdout, "the metrics of the last epoch"
-    models = sorted(tmp_path.rglob("model.keras"))
+    assert "'epochs': 2" in printed, "the metrics of the last epoch"
+    models = sorted(stored.rglob("model.keras"))
     assert len(models) == 2, "a checkpoint for each epoch, from the first worker"
+
+    run("-m", "tf_adasum.launch", "-n", 2, PROGRAM, by_launcher)
+    for rank in range(2):
+        own, others = (np.load(folder / f"{rank}.npz") for folder in (by_ray, by_launcher))
+        for name in others.files:
+            np.testing.assert_array_equal(own[name], others[name])

@@ -1,6 +1,7 @@
 """`tf-adasum-launch` with workers that use TensorFlow: what a user sees, and their ports."""
 
 import contextlib
+import signal
 import subprocess
 import sys
 
@@ -47,7 +48,9 @@ for units in (1, 2):
 def test_a_user_sees_the_program_s_own_lines(tmp_path):
     code, lines = launched(tmp_path, TWO_MODELS)
     own = [f"[worker {index}] trained {units}" for index in (0, 1) for units in (1, 2)]
-    assert (code, sorted(lines)) == (0, own)
+    (found,) = [line for line in lines if "tf_adasum: " in line]
+    assert found.startswith("[worker 0] tf_adasum: TF_CONFIG: 2 workers x 1 device")
+    assert (code, sorted(line for line in lines if line != found)) == (0, own)
 
 
 def test_all_lines_of_tensorflow_are_shown_on_demand(tmp_path):
@@ -111,7 +114,7 @@ print("trained", strategy.rank, strategy.num_workers, model.get_weights()[0].tob
 """
 
 
-@pytest.mark.feature("several machines by `tf-adasum-launch`, and again after a failure")
+@pytest.mark.feature("launchers on several machines, again after a failure", topology="2x1")
 @pytest.mark.parametrize(("failing", "how"), [(1, "killed"), (0, "raises")])
 def test_launchers_of_two_machines_start_again_together(tmp_path, failing, how):
     path = tmp_path / "program.py"
@@ -143,3 +146,43 @@ def test_launchers_of_two_machines_start_again_together(tmp_path, failing, how):
     assert f"worker {1 - failing} ended because of another one, with exit code 1" in other
     assert f"WorkerLostError: worker {failing} (" in other
     assert all("tf-adasum-launch: restart 1 of 2" in errors for _, errors in said)
+
+
+STOPPED = """
+import os, sys
+import keras, numpy as np, tf_adasum
+
+class Announcement(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 3:
+            print("trains", flush=True)
+
+strategy = tf_adasum.AdasumMirroredStrategy()
+x = np.zeros([16, 4], "float32")
+with strategy.scope():
+    model = keras.Sequential([keras.layers.Input([4]), keras.layers.Dense(4)])
+    model.compile("sgd", "mse")
+backup = tf_adasum.callbacks.BackupAndRestore(sys.argv[1])
+model.fit(x, x, batch_size=2, epochs=10**6, verbose=0, callbacks=[backup, Announcement()])
+"""
+
+
+@pytest.mark.keras3_only("Keras 2 has its own BackupAndRestore")
+def test_a_launcher_that_is_stopped_leaves_a_backup(tmp_path):
+    path, backup = tmp_path / "program.py", tmp_path / "backup"
+    path.write_text(STOPPED)
+    with subprocess.Popen(
+        [sys.executable, "-m", "tf_adasum.launch", "-n", "2", path, backup],
+        env=worker_environment([], 0, devices=1),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as launcher:
+        try:
+            assert "trains" in launcher.stdout.readline()
+            launcher.send_signal(signal.SIGTERM)
+            _, errors = launcher.communicate(timeout=60)
+        finally:
+            launcher.kill()
+    assert launcher.returncode == 75, errors
+    assert list(backup.iterdir()) and "failed" not in errors

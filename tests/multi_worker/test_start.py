@@ -108,7 +108,9 @@ def fit(strategy):
     return model.fit(np.ones([8, 2]), np.ones([8, 1]), batch_size=8, verbose=0)
 
 first, of_first = made(0, "adasum")
-rank, replicas = first.cluster_resolver.task_id, first.num_replicas_in_sync
+rank, replicas = first.rank, first.num_replicas_in_sync
+assert rank == first.cluster_resolver.task_id
+assert (first.num_workers, first.is_first_worker) == (2, rank == 0)
 expected = {"adasum": 3.0, "sum": 3.0 * replicas}  # of equal gradients
 fit(first)
 for number in range(1, 20):
@@ -154,3 +156,6 @@ def test_many_strategies_in_the_same_processes(topology, tmp_path):
     )
     assert ended.returncode == 0, ended.stderr[-3000:]
     assert ended.stdout.count("as expected") == 2
+    said = [line for line in ended.stderr.splitlines() if "tf_adasum: TF_CONFIG: 2 work" in line]
+    assert len(said) == 2, "one line for each rule"
+    assert all(line.startswith("[worker 0]") for line in said)

@@ -19,7 +19,7 @@ import pytest
 from support import stacks
 
 # The folders of tests with workers.
-WITH_WORKERS = ("multi_worker", "networks")
+WITH_WORKERS = ("multi_worker", "networks", "clusters")
 
 # Where a test has the choice it takes one of the first, so that few worker groups have to start
 # and few replicas to be traced; on the second stack one process, if that is enough.

@@ -42,6 +42,7 @@ PUBLIC = [
     "rules.AggregationRule",
     "rules.Mean",
     "rules.Sum",
+    "run",
     "schedules.LinearScalingWarmup",
 ]
 ROOT = Path(__file__).parents[2]

@@ -9,6 +9,8 @@ import tf_adasum
 
 PACKAGE = Path(tf_adasum.__file__).parent
 MODULES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
+# `tf_adasum.run`: a notebook's own function, in a folder that only this user can read.
+ALLOWED = {PACKAGE / "launch" / "function_worker.py": {"pickle", "cloudpickle"}}
 FUNCTIONS = {
     "eval",
     "exec",
@@ -46,7 +48,8 @@ def findings(source):
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: path.name)
 def test_nothing_that_is_read_is_run(path):
-    assert findings(path.read_text()) == []
+    found = [name for _, name in findings(path.read_text())]
+    assert set(found) == ALLOWED.get(path, set())
 
 
 @pytest.mark.parametrize(

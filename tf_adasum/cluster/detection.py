@@ -104,9 +104,9 @@ class _Word:
         for own, other in ((self.rank, started.rank), (self.size, started.size)):
             if None not in (own.value, other.value) and own.value != other.value:
                 raise ValueError(
-                    f"{own.name} and {other.name} contradict each other. "
-                    f"Received: {self.shown}, {started.shown}. Unset the one that is not meant, or "
-                    f"set {WORLD_SIZE}=1 where each process is to train alone"
+                    f"{own.name} and {other.name} contradict each other. Unset the one that is not "
+                    f"meant, or set {WORLD_SIZE}=1 where each process is to train alone. "
+                    f"Received: {self.shown}, {started.shown}"
                 )
         parts = [
             other if own.value is None and other.value is not None else own

@@ -94,7 +94,9 @@ def enter(
     _check(invitation)
     given = own_address.given(environment)
     own_secret = secret.read(environment)
-    (port,) = stack.enter_context(free_ports.held(1))
+    host, taken = addresses.split(invitation.coordinator)
+    own_ports = (each for each in free_ports.candidates() if each != taken)
+    (port,) = stack.enter_context(free_ports.held(1, own_ports))
     own = Introduction(
         invitation.rank,
         secrets.token_hex(8),
@@ -103,7 +105,6 @@ def enter(
     )
     joining = _Joining(invitation, own, own_secret, timeout, environment)
     if invitation.num_workers == 1:
-        host, _ = addresses.split(invitation.coordinator)
         found = [joined(given or host, port)]
     elif invitation.rank == 0:
         found = joining.as_first(stack)

@@ -25,6 +25,7 @@ _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal
 _TRACEBACK = "Traceback (most recent call last):"
 _GOES_ON = ("During handling of the above exception", "The above exception was the direct cause")
 _BECAUSE_OF_ANOTHER = "WorkerLostError"
+_BY_ITS_GUARD = " s in TensorFlow's start-up"  # what `cluster.start_timeout` says, which kills it
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _NAMED = re.compile(r"worker (\d+) \(")
 _LONGEST_LINE = 400
@@ -93,7 +94,7 @@ class End:
         """Exit code or signal, and what that means."""
         if self.code >= 0:
             return f"exit code {self.code}"
-        meaning = MEANINGS.get(-self.code)
+        meaning = None if self._is_by_guard else MEANINGS.get(-self.code)
         return name_of(-self.code) + (f" ({meaning})" if meaning else "")
 
     @property
@@ -105,12 +106,16 @@ class End:
             return self.words.error
         if self.code > 0:
             return self.words.error or self.words.line
-        return self.words.line if -self.code in _CRASHES else ""
+        return self.words.line if -self.code in _CRASHES or self._is_by_guard else ""
 
     @property
     def is_because_of_another(self) -> bool:
         """Whether it says itself that another worker's end was the reason."""
-        return _BECAUSE_OF_ANOTHER in self.error.partition(":")[0]
+        return _BECAUSE_OF_ANOTHER in self.error.partition(":")[0] or self._is_by_guard
+
+    @property
+    def _is_by_guard(self) -> bool:
+        return self.code < 0 and self.words is not None and _BY_ITS_GUARD in self.words.line
 
 
 def name_of(number: int) -> str:

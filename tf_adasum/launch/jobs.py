@@ -90,7 +90,7 @@ def launch(
         OSError: a worker could not be started. The workers already started have been stopped.
 
     Example:
-        >>> launch([sys.executable, "-c", "raise SystemExit(3)"], num_workers=1)
+        >>> launch(["sh", "-c", "exit 3"], num_workers=1)
         3
     """
     return run_job(

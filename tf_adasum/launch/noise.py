@@ -12,10 +12,14 @@ LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 DEFAULT_LEVEL = "2"  # errors and worse
 
 # absl says the first before any message, of whatever level, that precedes its initialization; such
-# a message has no date. Only those of level I are hidden.
+# a message has no date. Of those only level I is hidden.
 _HIDDEN = re.compile(
     rb"WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR\s*$"
     rb"|I0000 00:00:\d+\.\d+ +\d+ [\w./-]+\.(?:cc|h):\d+\] "
+    # An error by name only: TensorFlow for GPUs registers them twice, and the first one counts.
+    rb"|(?:E0000 00:00|\d{4}-\d\d-\d\d )[\d:.]+:? [\w :./]*\bcuda_(?:dnn|fft|blas)\.cc:\d+\] "
+    rb"Unable to register cu\w+ factory: Attempting to register factory for plugin cu\w+ when one "
+    rb"has already been registered"
 )
 
 

@@ -166,6 +166,8 @@ class _Job:
             self._ends, self.first = [], None
             with self._environments_of(restart) as environments:
                 code = self._run_once(environments, restart, deadline)
+            if code == EXIT_USAGE and restart < max_restarts:
+                self._console.say(f"exit code {EXIT_USAGE} means wrong usage: no restart")
             is_final = code in (0, EXIT_USAGE, EXIT_ASKED)
             if is_final or restart == max_restarts or self._is_stopped:
                 break

@@ -20,6 +20,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tf_adasum import arguments
 from tf_adasum.launch import function_worker
 from tf_adasum.launch.jobs import run_job
 from tf_adasum.launch.processes import end_with_parent
@@ -68,6 +69,9 @@ def run(
         ...     return model.fit(x, y, epochs=epochs)
         >>> history = run(train, workers=2, args=[3])  # starts processes  # doctest: +SKIP
     """
+    arguments.check_count("workers", workers)
+    if devices_per_worker is not None:
+        arguments.check_count("devices_per_worker", devices_per_worker)
     with tempfile.TemporaryDirectory(prefix="tf_adasum_") as folder:
         if callable(function_or_script):
             function_worker.write_call(folder, function_or_script, args)
@@ -76,9 +80,8 @@ def run(
             command = _of_script(function_or_script, args)
         job = {
             "command": command,
-            "workers": _checked("workers", workers),
-            "devices_per_worker": devices_per_worker
-            and _checked("devices_per_worker", devices_per_worker),
+            "workers": workers,
+            "devices_per_worker": devices_per_worker,
             "parent": os.getpid(),
         }
         with open(os.path.join(folder, _JOB), "w") as file:
@@ -86,12 +89,6 @@ def run(
         code = _follow(_entering("run", folder))
         _raise_if_failed(folder, code, workers)
         return function_worker.read_result(folder) if callable(function_or_script) else None
-
-
-def _checked(name: str, number: Any) -> int:
-    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        raise ValueError(f"`{name}` must be a whole number from 1 on. Received: {name}={number!r}")
-    return number
 
 
 def _of_script(script: Any, args: Sequence) -> list[str]:
@@ -108,8 +105,8 @@ def _of_script(script: Any, args: Sequence) -> list[str]:
 def _entering(module: str, folder: str) -> list[str]:
     """Return the command that enters a module of this room with the same import path as here."""
     program = (
-        "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-        f"from tf_adasum.launch.{module} import main; sys.exit(main(sys.argv[2]))"
+        "import json, sys; sys.path[:], folder = json.loads(sys.argv[1]), sys.argv[2]; "
+        f"del sys.argv[1:]; from tf_adasum.launch.{module} import main; sys.exit(main(folder))"
     )
     return [sys.executable, "-u", "-c", program, json.dumps(sys.path), folder]
 

@@ -274,7 +274,7 @@ def test_what_trains_alone(environment):
         ({**STEP, "TF_ADASUM_RANK": "1"}, "TF_ADASUM_RANK and SLURM_PROCID contradict"),
         (
             {**STEP, **TORCHRUN, "RANK": "0", "WORLD_SIZE": "1"},
-            "contradict each other.*WORLD_SIZE='1'.*SLURM_STEP_NUM_TASKS='4'.*set TF_ADASUM_WORLD",
+            "contradict each other.*set TF_ADASUM_WORLD_SIZE=1 .*WORLD_SIZE='1'.*NUM_TASKS='4'",
         ),
         ({**KERAS, "KERAS_DISTRIBUTION_NUM_PROCESSES": "3"}, "as many as .*NUM_PROCESSES='3'"),
     ],

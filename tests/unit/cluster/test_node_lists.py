@@ -1,4 +1,7 @@
-"""Slurm's lists of nodes; what is expected is what `scontrol show hostnames` prints."""
+"""Slurm's lists of nodes, as `scontrol show hostnames` of Slurm 22.05 prints them.
+
+It refuses names that go on after one bracket, which newer ones may write.
+"""
 
 import itertools
 

@@ -311,6 +311,47 @@ def test_three_tasks_of_which_one_has_different_terms(odd_one, late):
         assert f"Sum() on worker {odd_one}" in str(outcome)
 
 
+# ---- tasks that task 0 has brought together ------------------------------------------------------
+
+
+def brought_together(count):
+    return [dataclasses.replace(each, first_knows_all=True) for each in tasks(count)]
+
+
+@pytest.mark.parametrize("delays", [[0, 0, 0, 0], [0.4, 0, 0.2, 0]])
+def test_only_task_0_meets_all(monkeypatch, delays):
+    clusters, called = brought_together(4), []
+    call = meeting.Meeting._call
+
+    def noted(self, rank, *rest):
+        called.append((self._own.rank, rank))
+        call(self, rank, *rest)
+
+    monkeypatch.setattr(meeting.Meeting, "_call", noted)
+    assert run(clusters, delays=delays)[0] == [None] * 4
+    assert {0 in pair for pair in called} == {True}
+
+
+@pytest.mark.parametrize("odd_one", [0, 1, 2])
+def test_all_of_them_hear_of_different_terms(odd_one):
+    terms = [{"rule": "Sum()"} if rank == odd_one else {"rule": "Mean()"} for rank in range(3)]
+    delays = [0.3 if rank == odd_one else 0 for rank in range(3)]
+    outcomes, _ = run(brought_together(3), terms=terms, delays=delays)
+    for outcome in outcomes:
+        assert isinstance(outcome, ValueError) and "with the same rule. Received" in str(outcome)
+        assert "Sum() on worker" in str(outcome) and "Mean() on worker" in str(outcome)
+
+
+def test_all_of_them_hear_who_is_missing():
+    clusters = brought_together(4)
+    outcomes, _ = run(clusters[:3], timeout=3)
+    absent = clusters[0].named([3])
+    assert f"{absent} did not start" in str(outcomes[0])
+    for outcome in outcomes:
+        assert isinstance(outcome, TimeoutError)
+        assert re.search(rf"worker 0( \(\S+\))? cannot reach {re.escape(absent)}", str(outcome))
+
+
 # ---- the server that takes a port over ----------------------------------------------------------
 
 # What a gRPC server sends first: the frame of its settings, 24 bytes, for no stream.

@@ -1,11 +1,13 @@
 """Who failed first, and why: from what Python itself writes when it ends."""
 
+import json
 import signal
 import subprocess
 import sys
 
 import pytest
 
+from tf_adasum.cluster import start_timeout
 from tf_adasum.launch import failures
 from tf_adasum.launch.failures import End, LastWords
 
@@ -119,3 +121,26 @@ def test_signals_and_codes(code, line, expected):
 
 def test_without_anybody_who_listened():
     assert failures.summary([End(0, 3)]) == ["worker 0 failed first, with exit code 3"]
+
+
+def test_one_that_its_guard_has_killed_is_not_out_of_memory():
+    task = {
+        "worker": 0,
+        "name": "worker 0",
+        "seconds": 0.0,
+        "others": [["worker 1 (a:1)", ["", 1]]],
+    }
+    program = (
+        "import json, os, subprocess, sys; task = json.loads(sys.argv[1]); "
+        "task['worker'] = os.getpid(); "
+        "subprocess.Popen([sys.executable, '-I', '-S', sys.argv[2], json.dumps(task)], "
+        "stdin=subprocess.PIPE).wait()"
+    )
+    command = [sys.executable, "-S", "-c", program, json.dumps(task), start_timeout.__file__]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        words = read(process.stderr.read())
+    killed = End(0, process.returncode, words)
+    assert process.returncode == -signal.SIGKILL
+    (line,) = failures.summary([killed])
+    assert line.startswith("worker 0 ended because of another one, with SIGKILL: tf_adasum: worker")
+    assert failures.first_of([killed, end(1, 1, "ValueError: x")]).rank == 1

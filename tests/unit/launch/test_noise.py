@@ -13,7 +13,16 @@ HIDDEN = [
     "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
     "I0000 00:00:1795348209.550645   25372 port.cc:153] oneDNN custom operations are on.",
 ]
+# As others have reported it of 2.15 and 2.18 for GPUs.
+HIDDEN += [
+    "2023-12-01 10:00:00.123456: E external/local_xla/xla/stream_executor/cuda/cuda_dnn.cc:9261] "
+    "Unable to register cuDNN factory: Attempting to register factory for plugin cuDNN when one "
+    "has already been registered",
+    "E0000 00:00:1730497080.565334   55183 cuda_blas.cc:1418] Unable to register cuBLAS factory: "
+    "Attempting to register factory for plugin cuBLAS when one has already been registered",
+]
 SHOWN = [
+    "E0000 00:00:1730497080.565334   55183 cuda_blas.cc:1418] failed to create cublas handle",
     "E0000 00:00:1795348199.984059   25055 add_port.cc:83] Failed to add port to server",
     "E0000 00:00:1795348199.984137   25055 grpc_server_lib.cc:618] UNKNOWN: Could not start",
     "F0000 00:00:1795348199.984137   25055 device.h:18] Check failed",

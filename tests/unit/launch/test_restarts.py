@@ -1,5 +1,6 @@
 """All workers start again when one has failed."""
 
+import os
 import signal
 import subprocess
 
@@ -56,6 +57,7 @@ def test_wrong_usage_is_not_tried_again(script, tmp_path):
     path = script(FAIL_UNTIL + WAIT_FOR_WORKER_0 + "sys.exit(2)")
     result = run("-n", 2, "--max-restarts", 3, path, tmp_path)
     assert result.returncode == 2 and len(starts_in(tmp_path)) == 1
+    assert "wrong usage: no restart" in result.stderr
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["while it runs", "before a restart"])
@@ -85,3 +87,18 @@ def test_a_negative_number_of_restarts_is_wrong_usage(script):
     result = run("-n", 1, "--max-restarts", -1, script("print('started')"))
     assert (result.returncode, result.stdout) == (2, "")
     assert "max_restarts=-1" in result.stderr
+
+
+@pytest.mark.parametrize(("given", "seconds"), [(None, [None, "180"]), ("7", ["7", "7"])])
+def test_workers_wait_longer_for_those_of_other_machines_to_start_again(script, given, seconds):
+    name = "TF_ADASUM_START_TIMEOUT"
+    path = script(
+        f"print(os.environ.get({name!r}), os.environ['TF_ADASUM_COORDINATOR'])\n"
+        "sys.exit(os.environ['TF_ADASUM_RESTART_COUNT'] == '0')\n"
+    )
+    environment = {key: value for key, value in os.environ.items() if key != name}
+    environment |= {name: given} if given else {}
+    nodes = ["--nnodes", 2, "--node-rank", 1, "--coordinator", "a:1"]
+    result = run("-n", 1, *nodes, "--max-restarts", 1, path, env=environment)
+    assert result.returncode == 0
+    assert result.stdout.splitlines() == [f"[worker 1] {each} a:1" for each in seconds]

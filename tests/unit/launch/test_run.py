@@ -6,6 +6,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -36,6 +37,18 @@ def test_it_returns_what_worker_0_returns_and_shows_what_all_write(capsys):
     assert output.err == ""
     assert run(place, 1) == [None, None]
     assert capsys.readouterr().out == "here None\n"
+
+
+def who_may_read(temporary):
+    (folder,) = (path for path in pathlib.Path(temporary).iterdir() if path.is_dir())
+    return folder.name, oct(folder.stat().st_mode), sys.argv
+
+
+def test_what_is_sent_is_read_by_this_user_alone_and_does_not_stay(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    name, mode, argv = run(who_may_read, workers=1, args=[str(tmp_path)])
+    assert name.startswith("tf_adasum_") and mode == "0o40700" and argv == ["-c"]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_script(script, capsys):

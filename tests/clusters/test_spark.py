@@ -1,0 +1,65 @@
+"""Spark starts two workers of the example, each in an executor of its own on this machine."""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "clusters" / "spark" / "train.py"
+# The context that the example's runner finds.
+ON_A_LOCAL_CLUSTER = """
+import runpy, sys
+from pyspark.sql import SparkSession
+builder = SparkSession.builder.master("local-cluster[2,1,1024]")
+for name, value in {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.python.worker.reuse": "false",
+}.items():
+    builder = builder.config(name, value)
+session = builder.getOrCreate()
+runpy.run_path(sys.argv.pop(1), run_name="__main__")
+session.stop()
+"""
+MODULES = ("pyspark", "spark_tensorflow_distributor")
+
+
+def missing():
+    names = [name for name in MODULES if importlib.util.find_spec(name) is None]
+    return names + ([] if shutil.which("java") else ["java"])
+
+
+@pytest.mark.slow
+@pytest.mark.keras3_only("the example is written for Keras 3")
+@pytest.mark.skipif(bool(missing()), reason=f"not installed: {', '.join(missing())}")
+@pytest.mark.feature("Spark, `MirroredStrategyRunner`", topology="2x1")
+def test_two_executors_of_spark(tmp_path):
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_DIRS": str(tmp_path),
+        "SPARK_WORKER_DIR": str(tmp_path / "work"),
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+    }
+    environment.pop("TF_CONFIG", None)
+    ran = subprocess.run(
+        [sys.executable, "-c", ON_A_LOCAL_CLUSTER, str(EXAMPLE), "--epochs", "1"],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "{'workers': 2, 'accuracy': [" in ran.stdout
+    said = [path.read_text() for path in (tmp_path / "work").rglob("stderr")]
+    said += [path.read_text() for path in (tmp_path / "work").rglob("stdout")]
+    assert sum("TF_CONFIG: 2 workers x 1 device" in each for each in said) == 1, said

@@ -1,0 +1,160 @@
+"""A Slurm of two nodes, n2 and n10, on this machine: as many processes, none of them a service.
+
+Slurm's own order of these names is not that of text. They are known to the nodes alone, which have
+a file of hosts of their own. Needs root, and Debian's slurmctld, slurmd, slurm-client and munge.
+"""
+
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import time
+
+from tf_adasum.cluster.free_ports import held
+
+NODES = {"n2": "127.0.0.2", "n10": "127.0.0.3"}
+PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel", "sinfo", "unshare")
+SECONDS_TO_START = 60
+
+CONFIGURATION = """
+ClusterName=test
+SlurmctldHost={host}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+MpiDefault=none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+ReturnToService=2
+SlurmctldPort={ports[0]}
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+SchedulerType=sched/backfill
+SchedulerParameters=batch_sched_delay=0,sched_interval=1
+SelectType=select/cons_tres
+SlurmdParameters=config_overrides
+KillWait=30
+MinJobAge=2
+{nodes}
+PartitionName=all Nodes=n2,n10 Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:4
+"""
+
+
+def why_not():
+    """Why there can be no Slurm here; "" if there can."""
+    missing = [name for name in PROGRAMS if not shutil.which(name)]
+    if missing:
+        return f"{', '.join(missing)} are not installed"
+    if os.geteuid():
+        return "it needs root"
+    ended = subprocess.run(["unshare", "--mount", "true"], capture_output=True, text=True)
+    return ended.stderr.strip()
+
+
+class Slurm:
+    """Runs until `close`.
+
+    Args:
+        folder: where its files are.
+
+    Attributes:
+        environment: in which its commands find it.
+    """
+
+    def __init__(self, folder: pathlib.Path):
+        self._folder, self._processes = folder, []
+        folder.chmod(0o755)
+        for name in ("state", "spool-n2", "spool-n10"):
+            (folder / name).mkdir()
+        self.environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
+        try:
+            with held(1 + len(NODES)) as ports:
+                self._configure(ports)
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    def _configure(self, ports):
+        host = socket.gethostname()
+        nodes = [
+            f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=4 "
+            "RealMemory=9000"
+            for name, port in zip(NODES, ports[1:], strict=True)
+        ]
+        text = CONFIGURATION.format(
+            host=host, folder=self._folder, ports=ports, nodes="\n".join(nodes)
+        )
+        (self._folder / "slurm.conf").write_text(text)
+        hosts = pathlib.Path("/etc/hosts").read_text()
+        own = "".join(f"{address} {name}\n" for name, address in NODES.items())
+        (self._folder / "hosts").write_text(f"{own}{hosts}")
+        (self._folder / "key").write_bytes(os.urandom(1024))
+        (self._folder / "key").chmod(0o600)
+
+    def _start(self):
+        folder = self._folder
+        files = [f"--{name}={folder}/munge.{name}" for name in ("socket", "pid-file", "seed-file")]
+        self._process("munged", "--foreground", "--force", f"--key-file={folder}/key", *files)
+        self._wait_for("munge", lambda: (folder / "munge.socket").exists())
+        self._process("slurmctld", "-D", "-f", f"{folder}/slurm.conf")
+        for name in NODES:
+            with_hosts = f'mount --bind {folder}/hosts /etc/hosts && exec "$@"'
+            slurmd = ["slurmd", "-D", "-N", name, "-f", f"{folder}/slurm.conf"]
+            self._process("unshare", "--mount", "sh", "-c", with_hosts, "sh", *slurmd)
+        self._wait_for("two idle nodes", lambda: self._idle() == len(NODES))
+
+    def _process(self, *command):
+        with open(self._folder / f"{len(self._processes)}.log", "w") as log:
+            self._processes.append(
+                subprocess.Popen(command, env=self.environment, stdout=log, stderr=log)
+            )
+
+    def _wait_for(self, what, is_there):
+        deadline = time.monotonic() + SECONDS_TO_START
+        while not is_there():
+            assert time.monotonic() < deadline, f"no {what}:\n{self.logs()}"
+            time.sleep(0.2)
+
+    def _idle(self):
+        ended = self.run("sinfo", "-h", "-N", "-o", "%t", check=False)
+        return ended.stdout.split().count("idle")
+
+    def logs(self):
+        """What the processes have said."""
+        return "\n".join(
+            path.read_text()[-3000:] for path in sorted(self._folder.glob("[0-9].log"))
+        )
+
+    def run(self, *command, timeout=30, check=True, **options):
+        """Run a command of Slurm's; return it when it has ended."""
+        ended = subprocess.run(
+            command,
+            env={**self.environment, **options.pop("environment", {})},
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            **options,
+        )
+        assert not check or ended.returncode == 0, f"{ended.stdout}\n{ended.stderr}\n{self.logs()}"
+        return ended
+
+    def close(self):
+        """End all jobs, then Slurm, by the ids of its processes."""
+        if len(self._processes) > 1:
+            for state in ("PENDING", "RUNNING", "COMPLETING"):
+                self.run("scancel", "--signal=KILL", f"--state={state}", "--full", check=False)
+            deadline = time.monotonic() + 15
+            while time.monotonic() < deadline and self.run("squeue", "-h", check=False).stdout:
+                time.sleep(0.2)
+        for process in reversed(self._processes):
+            process.terminate()
+            try:
+                process.wait(15)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
