@@ -1,7 +1,12 @@
 """Workers that `srun` starts, on two nodes of a real Slurm."""
 
+import os
+import pathlib
+import time
+
 import pytest
 
+ROOT = pathlib.Path(__file__).parents[2]
 SECONDS = 400
 
 
@@ -14,3 +19,57 @@ def test_srun_trains_as_the_launcher(training, slurm_cluster, tmp_path):
     )
     assert "tf_adasum: Slurm (SLURM_PROCID): 4 workers x 1 device" in ended.stderr
     training.assert_as_launched(tmp_path)
+
+
+def wait_for(what, is_there, seconds):
+    deadline = time.monotonic() + seconds
+    while not is_there():
+        assert time.monotonic() < deadline, f"no {what} within {seconds} s"
+        time.sleep(1)
+
+
+# What the example's script starts: it is cut in its fourth epoch or so, wherever that is.
+TRAIN = """
+import runpy, sys
+
+sys.argv = ["train.py", {folder!r}, sys.argv[1], "30"]
+runpy.run_path({script!r}, run_name="__main__")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.keras3_only("Keras 2 backs up by itself, and knows no signals")
+def test_a_job_that_its_time_limit_cuts_goes_on_when_it_is_requeued(
+    training, slurm_cluster, tmp_path
+):
+    made = tmp_path / "made"
+    made.mkdir()
+    script, *_ = training.command[1:]
+    (tmp_path / "train.py").write_text(TRAIN.format(folder=str(made), script=script))
+    # Four minutes, a minute of them for the backup; Slurm may be a minute early.
+    limit = ["--time=4", "--signal=TERM@60", "--nodes=2", "--ntasks-per-node=2", "--output=log"]
+    path = f"{os.path.dirname(training.command[0])}:{os.environ['PATH']}"
+    job = slurm_cluster.run(
+        *["sbatch", "--parsable", *limit, str(ROOT / "examples/clusters/slurm/train.sh")],
+        environment={**training.environment, "PATH": path},
+        cwd=tmp_path,
+    ).stdout.strip()
+    log = tmp_path / "log"
+
+    def said(word):
+        return log.exists() and word in log.read_text()
+
+    def starts_again():
+        """Slurm would let it wait for two minutes."""
+        slurm_cluster.run("scontrol", "update", f"JobId={job}", "StartTime=now", check=False)
+        shown = slurm_cluster.run("scontrol", "show", "job", job, check=False).stdout
+        return "Restarts=1" in shown and "JobState=RUNNING" in shown
+
+    try:
+        wait_for("backup", lambda: said("exit code 75"), SECONDS)
+        wait_for("second start", starts_again, SECONDS)
+        wait_for("end", lambda: len(list(made.glob("*.npz"))) == 4, SECONDS)
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {log.read_text() if log.exists() else ''}") from error
+    assert said("going on at epoch")
+    training.assert_as_launched(made)

@@ -1,12 +1,14 @@
 """Train the digits, the same way however the workers are started; write the final weights.
 
-    python train.py FOLDER
+    python train.py FOLDER [BACKUP SECONDS]
 
-Each worker writes its weights to FOLDER/RANK.npz.
+Each worker writes its weights to FOLDER/RANK.npz. With a folder for backups training goes on from
+there, and each epoch takes so many seconds more.
 """
 
 import pathlib
 import sys
+import time
 
 import keras
 import numpy as np
@@ -14,7 +16,9 @@ from sklearn.datasets import load_digits
 
 import tf_adasum
 
-folder = pathlib.Path(sys.argv[1])
+EPOCHS = 6
+
+folder, *slowly = sys.argv[1:]
 strategy = tf_adasum.AdasumMirroredStrategy()
 keras.utils.set_random_seed(0)
 digits = load_digits()
@@ -27,5 +31,21 @@ with strategy.scope():
         ]
     )
     model.compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy"])
-model.fit(digits.data / 16.0, digits.target, batch_size=64, epochs=1, verbose=0)
-np.savez(folder / f"{strategy.rank}.npz", *model.get_weights())
+callbacks = []
+if slowly:
+    backup, seconds = slowly
+    callbacks = [
+        tf_adasum.callbacks.BackupAndRestore(backup),
+        keras.callbacks.LambdaCallback(
+            on_epoch_begin=lambda epoch, logs: time.sleep(float(seconds))
+        ),
+    ]
+model.fit(
+    digits.data / 16.0,
+    digits.target,
+    batch_size=64,
+    epochs=EPOCHS,
+    callbacks=callbacks,
+    verbose=0,
+)
+np.savez(pathlib.Path(folder) / f"{strategy.rank}.npz", *model.get_weights())

@@ -8,6 +8,8 @@ from support.worker_group import free_ports
 
 from tf_adasum import rules, startup
 from tf_adasum.aggregation import Scheme
+from tf_adasum.cluster import joining
+from tf_adasum.cluster.invitation import Invitation
 from tf_adasum.cluster.tasks import Cluster
 
 pytestmark = pytest.mark.one_stack
@@ -34,6 +36,18 @@ def test_other_errors_stay_as_they_are(tasks):
             with pytest.raises(tf.errors.UnknownError, match=message):
                 with startup._saying_what_to_do(cluster):
                     raise tf.errors.UnknownError(None, None, message)
+
+
+def test_a_start_that_fails_may_be_made_again_by_joining_anew():
+    invitation = Invitation("127.0.0.1:1", 0, 1, "a test")
+    cluster = joining.join(invitation, 5, {})
+    with startup._forgotten_if_it_fails(cluster):
+        assert joining.join(invitation, 5, {}) is cluster
+    with pytest.raises(ArithmeticError), startup._forgotten_if_it_fails(cluster):
+        raise ArithmeticError
+    again = joining.join(invitation, 5, {})
+    joining.forget(again)
+    assert again.addresses != cluster.addresses
 
 
 def test_the_port_is_held_until_tensorflow_has_it(tasks):

@@ -107,7 +107,7 @@ class SaveLast(keras.callbacks.Callback):
     def on_train_end(self, logs=None):
         """End the backups of this training: remove them, where `delete_checkpoint` says so."""
         if self.first.stop:
-            self.first.stop.at_end(self.model, self.params.get("epochs"))
+            self.first.stop.at_end(self.model, (self.params or {}).get("epochs"))
             self.first.stop.end()
         if self.first.backup:
             self.first.backup.end(self.model)

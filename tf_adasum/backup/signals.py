@@ -54,7 +54,8 @@ class Signals:
 
     Args:
         numbers: the signals'.
-        ask: function that is called when the first one comes, between any two lines of Python.
+        ask: function that is called when the first one comes, between two lines of Python. False
+            says that there is no such training any more: the signal does what it did before.
         leaves_handlers: whether signals that the program handles or ignores itself are left alone.
 
     Attributes:
@@ -62,7 +63,7 @@ class Signals:
     """
 
     def __init__(
-        self, numbers: Iterable[int], ask: Callable[[], None], leaves_handlers: bool = False
+        self, numbers: Iterable[int], ask: Callable[[], bool], leaves_handlers: bool = False
     ):
         self._numbers, self._ask, self._leaves_handlers = tuple(numbers), ask, leaves_handlers
         self._earlier: dict[int, object] = {}
@@ -98,12 +99,11 @@ class Signals:
         if os.getpid() != self._process:  # a child, such as one that loads data, ends as it would
             signal.signal(number, self._earlier[number])
             os.kill(os.getpid(), number)
-        elif not self.received:
+        elif not self.received and self._ask():
             self.received, self._since = number, now
             name = signal.Signals(number).name
             _say(f"{name}: stopping with a backup at the next batch; another one ends at once")
-            self._ask()
-        elif now - self._since > SECONDS_OF_ONE:
+        elif not self.received or now - self._since > SECONDS_OF_ONE:
             self.give_back()
             os.kill(os.getpid(), number)
 

@@ -12,6 +12,7 @@ A training that a callback has told to stop comes to none of them before its end
 """
 
 import signal
+import weakref
 
 from tf_adasum.backup import training_state
 from tf_adasum.backup.signals import Signals
@@ -32,12 +33,10 @@ class StopOnSignal:
         self._stopping = workers.watch.stopping
         asked_for = backup.on_signal
         self._code = asked_for.exit_code
-        self._signals = Signals(asked_for.numbers, self._ask, asked_for.leaves_handlers)
+        ask = _asking(weakref.ref(self))  # a custom loop may break off without an end
+        self._signals = Signals(asked_for.numbers, ask, asked_for.leaves_handlers)
         self._is_first = True  # the batch that comes next, of this training
         self._metrics = []
-
-    def _ask(self):
-        self._stopping.asked = True
 
     def begin(self):
         """Take the signals; they are given back when `fit` ends, however it does."""
@@ -63,7 +62,7 @@ class StopOnSignal:
 
     def before_batch_of_validation(self, model):
         """Stop before a batch of a validation."""
-        if self._metrics and self._stopping.stops_here():
+        if self._metrics and not model.stop_training and self._stopping.stops_here():
             for copy, value in self._metrics:
                 copy.assign(value)
             self._stop(model, (None, {"is_validating": True}))
@@ -104,3 +103,16 @@ class StopOnSignal:
         self._stopping.end()
         self._signals.call_earlier()
         raise SystemExit(self._code)
+
+
+def _asking(one):
+    """Return the function that asks, of a weak reference to a `StopOnSignal`: the handler stays."""
+
+    def ask():
+        stop = one()
+        if stop is None:
+            return False
+        stop._stopping.asked = True
+        return True
+
+    return ask

@@ -91,8 +91,9 @@ class StragglerReport(Plotting, keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         """Find the counters; start to look at them."""
-        strategy = self.model.distribute_strategy
-        if not isinstance(strategy, GradientAggregatingStrategy):
+        strategy: typing.Any = self.model.distribute_strategy
+        is_ours = isinstance(strategy, GradientAggregatingStrategy)
+        if not is_ours:
             raise ValueError(
                 "StragglerReport needs a model that was made under an AdasumMirroredStrategy. "
                 f"Received: one of {type(strategy).__name__}"

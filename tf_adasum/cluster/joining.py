@@ -232,14 +232,14 @@ class _Joining:
             itself, at_least, at_most = _Call(), *_SECONDS_TO_TELL[:2]
             while not (found := coordinator.addresses()) and not coordinator.wrong:
                 itself = _last_of(calls) or itself
-                if itself.news and itself.news.get("wrong"):  # said by another worker 0
-                    coordinator.end(_text_of(itself.news["wrong"]))
+                if wrong := _wrong(itself.news or {}):  # said by another worker 0
+                    coordinator.end(wrong)
                     at_most = 0.0  # the others are there
                 if time.monotonic() > self._deadline:
                     self._give_up(coordinator, itself)
                     at_most = _SECONDS_TO_TELL[2]
                 if self._has_to_speak():
-                    missing = ", ".join(listed(coordinator.missing()))
+                    missing = ", ".join(listed(coordinator.missing())) or "one that came twice"
                     print(f"tf_adasum: waiting for {missing}.", flush=True)
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
         if coordinator.wrong:
@@ -282,16 +282,16 @@ class _Joining:
             raise ValueError(different_secrets(self._name, bool(self._secret.key), others))
         if last.news is not None:
             missing = last.news.get("missing")
-            ranks = [rank for rank in missing if type(rank) is int] if missing else []
+            is_list = isinstance(missing, list)
+            ranks = [rank for rank in missing if type(rank) is int] if is_list else []
             raise TimeoutError(self._late(", ".join(listed(ranks)) or "others"))
         raise TimeoutError(self._late(self._first, self._tried(last)))
 
     def _end(self, call) -> list[str] | None:
         """Return the addresses if worker 0 has told them; raise if it has told what is wrong."""
         news = (call and call.news) or {}
-        if news.get("wrong"):
-            kind = TimeoutError if news.get("is_late") is True else ValueError
-            raise kind(_text_of(news["wrong"]))
+        if wrong := _wrong(news):
+            raise (TimeoutError if news.get("is_late") is True else ValueError)(wrong)
         found = news.get("addresses")
         if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
             return None
@@ -387,7 +387,8 @@ class _Joining:
         tried = ", ".join(
             why if where == host else f"{where}: {why}" for where, why in call.tried.items()
         )
-        return f"{self._name} cannot reach {self._first}: {tried}." if tried else ""
+        name = "worker 0 itself" if self._invitation.rank == 0 else self._name
+        return f"{name} cannot reach {self._first}: {tried}." if tried else ""
 
 
 def _last_of(calls):
@@ -399,5 +400,6 @@ def _last_of(calls):
     return last
 
 
-def _text_of(wrong):
-    return printable(wrong, _LONGEST_WORD)
+def _wrong(news):
+    """Return why the start ends on all workers, "" where it does not."""
+    return printable(news.get("wrong"), _LONGEST_WORD)

@@ -16,6 +16,16 @@ BATCH, STEPS, EPOCHS = 4, 4, 3
 USR1 = signal.SIGUSR1
 
 
+@pytest.fixture(autouse=True)
+def as_before():
+    """Other tests may have left a custom loop without an end."""
+    numbers = (USR1, signal.SIGTERM)
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in numbers}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 def compiled(seed, together=1, strategy=None):
     keras.utils.set_random_seed(seed)
     with (strategy or tf.distribute.get_strategy()).scope():

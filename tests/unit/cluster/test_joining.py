@@ -33,6 +33,15 @@ ROOT = os.path.dirname(os.path.dirname(tf_adasum.__file__))
 pytestmark = pytest.mark.one_stack
 
 
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    """What takes seconds elsewhere, so that those who are there hear of each other, takes less."""
+    monkeypatch.setattr(coordinator, "_SECONDS_TO_HOLD", 0.8)
+    monkeypatch.setattr(coordinator, "_SECONDS_OF_DOUBT", 2.0)
+    monkeypatch.setattr(joining, "_SECONDS_TO_TELL", (0.5, 4.0, 1.0))
+    monkeypatch.setattr(joining, "_SECONDS_OF_DISTRUST", 2.0)
+
+
 def assert_together(outcomes, count):
     """All have the same list, in which each has a place and a port of its own."""
     assert all(isinstance(outcome, Cluster) for outcome in outcomes), outcomes
@@ -184,6 +193,19 @@ def test_missing_workers_are_named_on_all():
     outcomes, seconds = run(present, timeout=1)
     all_say(outcomes, TimeoutError, "worker 1, worker 4 did not start", "waited 1 s", "a test")
     assert max(seconds) < 8
+
+
+def test_who_is_waited_for_is_said_now_and_then(monkeypatch, capsys):
+    monkeypatch.setattr(joining, "SECONDS_BETWEEN_MESSAGES", 1.2)
+    invited = invitations(3)
+    run(invited[:2], timeout=3)
+    lines = capsys.readouterr().out.splitlines()
+    assert 1 <= len(lines) <= 3 and set(lines) == {"tf_adasum: waiting for worker 2."}
+    run(invited[1:2], timeout=3)
+    (line,) = set(capsys.readouterr().out.splitlines())
+    refused = os.strerror(errno.ECONNREFUSED)
+    first = f"worker 0 ({invited[0].coordinator})"
+    assert line == f"tf_adasum: waiting for {first}. worker 1 cannot reach {first}: {refused}."
 
 
 def test_worker_0_that_is_not_there_is_named_with_what_was_tried(monkeypatch):
@@ -493,3 +515,40 @@ def test_many_processes_meet(count):
     failed, seconds = ended.stdout.split()
     assert failed == "0", ended.stderr
     assert float(seconds) < 60, "on two cores that do something else, too"
+
+
+# ---- what worker 0 may say -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "news",
+    [
+        {"missing": 7},
+        {"missing": [None, "a", 2]},
+        {"missing": [], "addresses": 3},
+        {"missing": [2], "addresses": ["127.0.0.1:1"]},
+        {"missing": [2], "addresses": ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"]},
+        {"missing": [2], "addresses": ["a", "b", "c"]},
+        {"missing": [2], "wrong": {"a": "b"}},
+        ["news"],
+        None,
+    ],
+)
+def test_news_that_make_no_sense_end_no_worker(news):
+    invited = invitations(3)
+    own = Introduction(0, "0" * 16, {}, {"news": news})
+    done = threading.Event()
+    with socket.create_server(addresses.split(invited[0].coordinator)) as listener:
+
+        def answer():
+            while not done.is_set():
+                with contextlib.suppress(Exception), listener.accept()[0] as connection:
+                    introductions.answer(connection, 0, lambda _: own, Secret())
+
+        answering = threading.Thread(target=answer, daemon=True)
+        answering.start()
+        ((outcome,), _) = run(invited[1:2], timeout=0.5)
+        done.set()
+        listener.shutdown(socket.SHUT_RDWR)
+        answering.join(SOON)
+    assert type(outcome) is TimeoutError, outcome

@@ -71,8 +71,8 @@ def test_help_shows_an_example(capsys):
 
 def test_the_launcher_the_doctor_and_the_watch_need_no_packages():
     # -S: without site-packages there is no TensorFlow, Keras or NumPy to import.
-    modules = "launch launch.run doctor arguments atomic_files errors cluster.rendezvous cluster.start_timeout"
-    modules += " cluster.tf_config watch.watch seams"
+    modules = "launch launch.run doctor arguments atomic_files errors cluster.rendezvous"
+    modules += " cluster.start_timeout cluster.tf_config watch.watch seams"
     code = f"import sys; sys.path.insert(0, {ROOT!r})\n"
     code += "\n".join(f"import tf_adasum.{module}" for module in modules.split())
     subprocess.run([sys.executable, "-I", "-S", "-c", code], timeout=LIMIT, check=True)

@@ -39,6 +39,15 @@ def call(server):
         yield connect
 
 
+def test_a_port_that_is_given():
+    with contextlib.closing(Server("127.0.0.1", 3)) as one:
+        port = one.offer["port"]
+        with pytest.raises(OSError, match=rf"TF_ADASUM_WATCH_PORT={port}: .* by this process"):
+            Server("127.0.0.1", 3, port)
+    with contextlib.closing(Server("127.0.0.1", 3, port)) as one:
+        assert one.offer["port"] == port
+
+
 @contextlib.contextmanager
 def no_descriptors_left():
     """The process cannot open anything."""

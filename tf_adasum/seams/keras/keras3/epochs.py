@@ -117,10 +117,13 @@ def set_data_order(model, order):
 
 @hooks.replaces(BaseTrainer, "_get_metrics_result_or_logs")
 def get_metrics_result_or_logs(original, self, logs):
-    """Return the metrics of an epoch that goes on after its last batch: no step gives logs."""
+    """Return the metrics of an epoch that goes on after its last batch: no step gives logs.
+
+    Where the first step would make the metrics, there are none, and Keras raises.
+    """
     order = getattr(_iterator_of_training.get(self, lambda: None)(), "data_order", None)
-    if not logs and order and order.has_metrics:
-        return self.get_metrics_result()
+    if not logs and order:
+        return self.get_metrics_result() if order.has_metrics else {}
     return original(self, logs)
 
 
