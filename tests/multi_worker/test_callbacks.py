@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 from scenarios import callbacks as scenarios
-from support import stacks
+from support import event_files, stacks
 
 from tf_adasum.workers import callbacks as worker_callbacks
 
@@ -63,6 +63,54 @@ class TestFiles:
         results = group.run(scenarios.train_with_files, folder=str(tmp_path), epochs=2)
         backups = ["latest.weights.h5", "training_metadata.json"]  # Keras's own
         assert_written_once(tmp_path, results, epochs=2, backups=backups)
+
+
+@pytest.mark.feature("`TensorBoard`: what its own reader finds in the event files")
+@on("2x1")
+def test_tensorboard_shows_what_is_logged(group, tmp_path):
+    own, other = group.run(scenarios.train_with_tensorboard, folder=str(tmp_path / "{rank}"))
+    assert_same(other, own)
+    assert files_below(tmp_path / "1") == []
+    for kind, names in [
+        ("train", ["loss", "orthogonality", *(name for name in own if "orthogonality/" in name)]),
+        ("validation", ["val_loss"]),
+    ]:
+        found = event_files.scalars_in(tmp_path / "0" / kind)
+        assert len(names) > 2 or kind == "validation"
+        for name in names:
+            steps, values = zip(*found[f"epoch_{name.removeprefix('val_')}"], strict=True)
+            assert steps == (0, 1)
+            np.testing.assert_array_equal(np.float32(values), np.float32(own[name]), err_msg=name)
+        if kind == "train":
+            # An epoch has two batches; the last one's loss is the mean of its epoch.
+            steps, values = zip(*found["batch_loss"], strict=True)
+            assert len(steps) == 4 and [*np.diff(steps)] == [1, 1, 1]
+            # Another order of the same additions in float32.
+            np.testing.assert_allclose(values[1::2], own["loss"], rtol=1e-6)
+            histograms = [tag for tag in found if tag.endswith("/histogram")]
+            assert len(histograms) == len(own["weights"])
+            assert all([step for step, _ in found[tag]] == [0, 1] for tag in histograms)
+
+
+@pytest.mark.feature("`callbacks.OnFirstWorker`: what needs all workers is refused, by name")
+@on("2x1")
+def test_a_callback_on_worker_0_keeps_nobody_waiting(group, tmp_path):
+    own, other = group.run(scenarios.do_alone, folder=str(tmp_path))
+    assert (own["batches"], other["batches"]) == (4, 0)
+    # It stopped within the second epoch, which all have trained to its end.
+    assert own["epochs"].tolist() == other["epochs"].tolist() == [0, 1]
+    calls = ["model.predict", "model.evaluate", "model.train_on_batch", *["a collective"] * 2]
+    refused = own["refused"].tolist()
+    assert len(refused) == 2 * len(calls) and len(other["refused"]) == 0
+    for text, call in zip(refused, 2 * calls, strict=True):
+        assert text.startswith(call) and "Alone runs on worker 0 only" in text
+    weights = {name: value for name, value in own.items() if name.startswith("weight")}
+    assert_same({name: other[name] for name in weights}, weights)
+    saved = keras.models.load_model(tmp_path / "1.keras").get_weights()
+    with np.load(tmp_path / "1.npz") as read:
+        for index, weight in enumerate(saved):
+            np.testing.assert_array_equal(weight, own[f"weight{index}"])
+            np.testing.assert_array_equal(weight, read[f"arr_{index}"])
 
 
 class TestList:

@@ -4,6 +4,8 @@ import types
 
 import numpy as np
 
+from tf_adasum.seams.base_strategy import GradientAggregatingStrategy
+
 
 class FakeCopy:
     """A variable on one replica."""
@@ -82,3 +84,26 @@ class FakeModel:
         state = self.optimizer.gradient_reductions.rule_state.of_name.values()
         variables = [*self.variables, *self.optimizer.variables, *state]
         return [own.tobytes() for variable in variables for own in variable.numpy()]
+
+
+@GradientAggregatingStrategy.register
+class FakeStrategyOfWorkers(FakeStrategy):
+    """One of this package, that counts how often a model was compared.
+
+    Args:
+        workers: its `Workers`, of one replica each.
+    """
+
+    def __init__(self, workers):
+        super().__init__(workers.count)
+        self.workers, self.checks = workers, 0
+
+    def check_model(self, model):
+        self.checks += 1
+
+
+def model_of(workers):
+    """Return a model of such a strategy, without variables."""
+    model = FakeModel([])
+    model.distribute_strategy = FakeStrategyOfWorkers(workers)
+    return model

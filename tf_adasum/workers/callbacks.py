@@ -6,8 +6,10 @@ This changes the list that `keras.callbacks.CallbackList` calls, if the model be
 
 * `ModelCheckpoint`, `CSVLogger` and `TensorBoard`, and their subclasses, stay on worker 0 and are
   left out on the others: several workers that write to one path destroy or lock each other's files.
-  All replicas hold the same weights and get the same logs, so nothing is lost. (A subclass of these
-  must not run collectives, such as `evaluate`, on its own.)
+  All replicas hold the same weights and get the same logs, so nothing is lost. So it is with the
+  callbacks of trackers (W&B, MLflow, ...), with those that have an attribute
+  `only_on_first_worker`, True, and with what is in `tf_adasum.callbacks.OnFirstWorker`. What takes
+  all workers, such as `evaluate`, they cannot call: an error says so (`first_worker`).
 * `BackupAndRestore`, Keras's and ours, is replaced by the driver of backups. All workers take part,
   whether they have the callback or not; worker 0's says when.
 * Another subclass of Keras's `BackupAndRestore` stays on worker 0. After all callbacks'
@@ -40,7 +42,7 @@ import tensorflow as tf
 
 from tf_adasum.backup import driver, training_state
 from tf_adasum.seams import keras as keras_seam
-from tf_adasum.seams.base_strategy import GradientAggregatingStrategy
+from tf_adasum.workers.first_worker import FirstWorkerOnly, is_for_first_worker
 from tf_adasum.workers.workers import Workers
 
 
@@ -74,26 +76,19 @@ def arranged(
     """
     if any(isinstance(callback, driver.RestoreFirst) for callback in callbacks):
         return list(callbacks)  # arranged already
-    workers = workers_of(model)
+    workers = Workers.of_model(model)
     backups = [one for one in callbacks if _is_driven(one, workers)]
     if workers.count == 1 and not backups:
         return list(callbacks)
     others = [one for one in callbacks if not _is_driven(one, workers)]
     if workers.rank > 0:
-        others = [one for one in others if not isinstance(one, keras_seam.CALLBACKS_OF_WORKER_0)]
+        others = [one for one in others if not is_for_first_worker(one)]
     if workers.count > 1:
         first = FirstCallback(workers, others)
+        others = [FirstWorkerOnly.around(one) for one in others]
         others = [first, *others, LastCallback(workers, first)]
     restore = driver.RestoreFirst(workers, backups, calling)
     return [restore, *others, driver.SaveLast(restore)]
-
-
-def workers_of(model: keras.Model) -> Workers:
-    """Return the workers that train a model: one, without a strategy of this package."""
-    strategy = getattr(model, "distribute_strategy", None)
-    if isinstance(strategy, GradientAggregatingStrategy):
-        return strategy.workers
-    return Workers(0, 1, gather=None, add=None)
 
 
 def _is_driven(callback, workers):

@@ -9,10 +9,12 @@ import hashlib
 import typing
 from collections.abc import Callable, Iterator, Sequence
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from tf_adasum.seams import tensorflow as tensorflow_seam
+from tf_adasum.seams.base_strategy import GradientAggregatingStrategy
 from tf_adasum.watch.no_watch import NoWatch
 
 if typing.TYPE_CHECKING:
@@ -94,6 +96,14 @@ class Workers:
             return strategy.reduce("SUM", values, axis=None).numpy()
 
         return cls(rank, count, gather, add, watch)
+
+    @classmethod
+    def of_model(cls, model: keras.Model) -> Workers:
+        """Return the workers that train a model: one, without a strategy of this package."""
+        strategy = getattr(model, "distribute_strategy", None)
+        if isinstance(strategy, GradientAggregatingStrategy):
+            return strategy.workers
+        return cls(0, 1, gather=None, add=None)
 
     def gather(self, numbers: Sequence[int] | np.ndarray) -> np.ndarray:
         """Return the integers ``[k]`` of every worker: int64 ``[W, k]``."""

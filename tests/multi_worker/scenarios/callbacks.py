@@ -1,6 +1,5 @@
 """What the worker processes do for `test_callbacks.py`: train with callbacks on every worker."""
 
-import importlib.util
 import pathlib
 
 import keras
@@ -10,17 +9,12 @@ from support import stacks
 from support.stacks import Variable, copies_of
 
 from scenarios.basics import random_data
+from tf_adasum import callbacks
 from tf_adasum.backup import training_state
 from tf_adasum.seams import keras as keras_seam
 from tf_adasum.workers import workers
 
 ROWS_PER_EPOCH = 48
-
-if importlib.util.find_spec("tensorboard") is None:
-    # All that keras.callbacks.TensorBoard needs of that package; TensorFlow writes the files.
-    importlib.import_module("tensorflow.summary").scalar = lambda name, data, step: (
-        tf.summary.write(name, tf.constant(data), step)
-    )
 
 
 def rank_of(strategy):
@@ -82,13 +76,64 @@ def train_with_files(strategy, folder, epochs):
     return {f"weight{index}": weight for index, weight in enumerate(model.get_weights())}
 
 
+def train_with_tensorboard(strategy, folder):
+    """Return what `logs` had; "{rank}" in the folder is this worker's."""
+    folder = pathlib.Path(folder.format(rank=rank_of(strategy)))
+    folder.mkdir()
+    model = compiled_model(strategy, seed=1)
+    given = [
+        callbacks.OrthogonalityTracker(),
+        # Weights and moving statistics, too, which only worker 0 reads.
+        keras.callbacks.TensorBoard(str(folder), histogram_freq=1, update_freq=1),
+    ]
+    history = fit(model, given, epochs=2, validate=True).history
+    return {**history, "weights": [weight.name for weight in model.weights]}
+
+
+class Alone(keras.callbacks.Callback):
+    """Does on worker 0 alone what users may want there; it notes which of it was refused."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.folder, self.refused, self.batches = folder, [], 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.batches += 1
+        self.model.stop_training = self.batches == 3  # the first batch of the second epoch
+
+    def on_epoch_end(self, epoch, logs=None):
+        x, y = random_data(8)
+        self.model.save(f"{self.folder}/{epoch}.keras")
+        np.savez(f"{self.folder}/{epoch}", *self.model.get_weights())
+        for call in [
+            lambda: self.model.predict(x, verbose=0),
+            lambda: self.model.evaluate(x, y, verbose=0),
+            lambda: self.model.train_on_batch(x, y),
+            lambda: self.model.metrics[0].result(),
+            lambda: self.model.distribute_strategy.workers.any(True),
+        ]:
+            try:
+                call()
+            except RuntimeError as error:
+                self.refused.append(str(error))
+
+
+def do_alone(strategy, folder):
+    """Train with `Alone`; return the epochs, what was refused, and the weights."""
+    model, alone = compiled_model(strategy, seed=1), Alone(folder)
+    history = fit(model, [callbacks.OnFirstWorker(alone)], epochs=4)
+    weights = {f"weight{index}": weight for index, weight in enumerate(model.get_weights())}
+    return {"epochs": history.epoch, "refused": alone.refused, "batches": alone.batches, **weights}
+
+
 def names_in_list(strategy, folder):
     """The classes that are called where the user passes `callbacks_that_write`."""
     given = callbacks_that_write(folder.format(rank=rank_of(strategy)))
     made = keras.callbacks.CallbackList(given, model=compiled_model(strategy, seed=1))
     # Again changes nothing more.
     made.set_model(made.model)
-    return {"names": [type(callback).__name__ for callback in made.callbacks]}
+    users = [getattr(callback, "callback", callback) for callback in made.callbacks]
+    return {"names": [type(callback).__name__ for callback in users]}
 
 
 class StopOn(keras.callbacks.Callback):

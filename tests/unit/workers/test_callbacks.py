@@ -2,33 +2,14 @@
 
 import keras
 import pytest
-from support.fake_training import FakeModel, FakeStrategy
+from support.fake_training import model_of
 from support.fake_workers import each_of
 
 from tf_adasum.seams import keras as keras_seam
-from tf_adasum.seams.base_strategy import GradientAggregatingStrategy
 from tf_adasum.workers import callbacks as worker_callbacks
 from tf_adasum.workers.workers import Workers
 
 BackupAndRestore = keras.callbacks.BackupAndRestore
-
-
-@GradientAggregatingStrategy.register
-class Strategy(FakeStrategy):
-    """One of this package, that counts how often a model was compared."""
-
-    def __init__(self, workers):
-        super().__init__(workers.count)
-        self.workers, self.checks = workers, 0
-
-    def check_model(self, model):
-        self.checks += 1
-
-
-def model_of(workers):
-    model = FakeModel([])
-    model.distribute_strategy = Strategy(workers)
-    return model
 
 
 class UsersBackup(BackupAndRestore):
@@ -58,7 +39,8 @@ def arranged_on(rank, count, callbacks):
 
 
 def names(callbacks):
-    return [type(callback).__name__ for callback in callbacks]
+    """The classes of the callbacks, of those for worker 0 alone the user's."""
+    return [type(getattr(callback, "callback", callback)).__name__ for callback in callbacks]
 
 
 class TestList:

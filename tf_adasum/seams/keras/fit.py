@@ -7,6 +7,7 @@ import weakref
 import keras
 import tensorflow as tf
 
+from tf_adasum.seams import one_worker
 from tf_adasum.seams.base_strategy import made
 from tf_adasum.seams.keras.generation import hooks, private_names
 from tf_adasum.seams.keras.optimizers import is_ours, optimizers_of, optimizers_within
@@ -82,6 +83,8 @@ def call_together(original, self, *args, **kwargs):
         with _calls.ending(original.__name__):
             return original(self, *args, **kwargs)
     name = original.__name__
+    if strategy.workers.count > 1:
+        one_worker.refuse(f"model.{name}")
     together = strategy.watching if name.endswith("on_batch") else strategy.working_together
     with together(), _calls.one_more(name), _calls.ending(name):
         return original(self, *args, **kwargs)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tf_adasum.seams import one_worker
 from tf_adasum.seams.tensorflow import runtime
 from tf_adasum.seams.tensorflow.collective_counters import CollectiveCounters
 from tf_adasum.seams.tensorflow.collective_keys import (
@@ -30,6 +31,8 @@ from tf_adasum.seams.tensorflow.registry import hooks
 # How many functions are kept that reduce gradients of one `AggregationState` in eager code: one for
 # each subset of its variables.
 MOST_FUNCTIONS = 32
+
+_COLLECTIVE = "a collective, such as reading a metric,"
 
 
 class GradientReduction(CommunicationOptions):
@@ -236,6 +239,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
     def _counted(self, inputs, collectives):
         if self.counters is None or runtime.compiles_with_xla():
             return collectives()
+        one_worker.refuse(_COLLECTIVE)
         return self.counters.around(inputs, collectives)
 
     def _function_for(self, gradients, options):
@@ -274,15 +278,19 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
 
         Among logical CPUs of one process: as `MirroredStrategy`, on one device. A collective among
         them takes threads by the hundred for 32 devices, and gains nothing. And while one worker
-        reads alone, see `reading_alone`. Among workers it opens no files: strangers who call at
-        TensorFlow's port may have taken all that this process may open.
+        reads alone, see `reading_alone`; or a callback on worker 0 alone reads moving statistics.
+        Among workers it opens no files: strangers who call at TensorFlow's port may have taken all
+        that this process may open.
         """
-        if (self.all_local and "CPU" in self._devices[0]) or _reads_alone:
+        is_mean = reduce_op == tf.distribute.ReduceOp.MEAN
+        reads_alone = _reads_alone or (is_mean and one_worker.is_alone())
+        if (self.all_local and "CPU" in self._devices[0]) or reads_alone:
             reduction = tf.distribute.ReductionToOneDevice(reduce_to_device=self._devices[0])
             return [
                 reduction.reduce(reduce_op, value, destinations=value)
                 for value in per_replica_values
             ]
+        one_worker.refuse(_COLLECTIVE)  # the next calls are on other threads
         if not tf.executing_eagerly():
             return super()._all_reduce_per_replica_values(reduce_op, per_replica_values, options)
         own = [

@@ -1,10 +1,9 @@
-"""python -m tf_adasum.doctor: every finding, without having to break an installation."""
+"""What the doctor finds on one worker, without having to break an installation."""
 
 import dataclasses
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import types
@@ -12,7 +11,9 @@ import types
 import pytest
 
 from tf_adasum import doctor
-from tf_adasum.doctor import FAIL, NOTE, OK, WARN
+from tf_adasum.doctor import findings, installation
+from tf_adasum.doctor.findings import FAIL, NOTE, OK, WARN
+from tf_adasum.seams.hooks import Hooks
 
 # What TensorFlow's libraries log whatever TF_CPP_MIN_LOG_LEVEL says; what depends on the processor.
 OF_TENSORFLOW = re.compile(r"[IWE]\d{4} \d|WARNING: All log messages before absl::InitializeLog")
@@ -55,6 +56,7 @@ def stub(monkeypatch):
             list_logical_devices=lambda: devices,
         )
         library = types.SimpleNamespace(status=lambda: status)
+        hooks = Hooks("a library")
         modules = {
             "tensorflow": types.SimpleNamespace(__version__=version, config=config),
             "keras": types.SimpleNamespace(
@@ -65,12 +67,14 @@ def stub(monkeypatch):
             ),
             "tf_adasum.ops.self_test": types.SimpleNamespace(failures=failures),
             "tf_adasum.ops.library": library,
+            "tf_adasum.seams.keras": types.SimpleNamespace(hooks=hooks),
+            "tf_adasum.seams.tensorflow": types.SimpleNamespace(hooks=hooks),
         }
         for name, module in modules.items():
             monkeypatch.setitem(sys.modules, name, module)
         monkeypatch.delenv("TF_CONFIG", raising=False)
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-        monkeypatch.setattr(doctor, "_installed_version", {"tensorflow-cpu": version}.get)
+        monkeypatch.setattr(installation, "_installed_version", {"tensorflow-cpu": version}.get)
 
     return install
 
@@ -100,16 +104,16 @@ def test_a_missing_op_is_a_warning_with_the_build_command(stub, capsys):
 )
 def test_addons_are_looked_for_on_their_stack(stub, version, level):
     stub(version="2.15.1", keras="2.15.0")
-    (finding,) = doctor.check_addons(lambda name: version)
+    (finding,) = installation.check_addons(lambda name: version)
     assert finding.level == level
     stub()
-    assert doctor.check_addons(lambda name: version) == []
+    assert installation.check_addons(lambda name: version) == []
 
 
 @pytest.mark.parametrize(("gpus", "level"), [(0, NOTE), (1, WARN)])
 def test_missing_gpu_kernels_matter_where_there_is_a_gpu(stub, gpus, level):
     stub(gpus=gpus, status=Status(True, "/lib/op.so", None, "2.21.0", "no CUDA compiler found"))
-    op, gpu = doctor.check_custom_op()
+    op, gpu = installation.check_custom_op()
     assert (op.level, gpu.level) == (OK, level)
     assert "no CUDA compiler found" in gpu.text
     assert (gpu.fix is not None) == (level == WARN)
@@ -117,7 +121,7 @@ def test_missing_gpu_kernels_matter_where_there_is_a_gpu(stub, gpus, level):
 
 def test_every_device_is_tested_and_every_failure_reported(stub):
     stub(gpus=1, failures=lambda device: ["this", "and that"] if "GPU" in device else [])
-    findings = doctor.check_arithmetic()
+    findings = installation.check_arithmetic()
     assert levels(findings) == [OK, FAIL, FAIL]
     assert [f.text for f in findings[1:]] == ["/device:GPU: this", "/device:GPU: and that"]
 
@@ -184,7 +188,38 @@ def test_the_real_installation():
     assert "ok    self-test     /device:CPU:0" in result.stdout
 
 
+def test_json_says_the_same_to_programs(stub, capsys):
+    stub(status=Status(False, None, "no library file", None))
+    code = doctor.main(["--json"])
+    report = json.loads(capsys.readouterr().out)
+    assert (code, report["usable"], report["cluster"]) == (0, True, None)
+    assert report["tensorflow"] == "2.21.0" and report["keras"] == "3.15.1"
+    assert report["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert report["physical_devices"] == {"CPU": 1, "GPU": 0}
+    assert report["op"] == "tensorflow" and report["tensorboard"] is None
+    (warning,) = [one for one in report["findings"] if one["level"] == WARN]
+    assert warning["subject"] == "compiled op" and "pip install" in warning["fix"]
+
+
 # Single checks
+
+
+@pytest.mark.parametrize(("version", "level"), [("2.21.0", OK), (None, NOTE)])
+def test_tensorboard(version, level):
+    (finding,) = installation.check_tensorboard({"tensorboard": version}.get)
+    assert (finding.level, finding.facts) == (level, {"tensorboard": version})
+    assert ("'tf-adasum[tensorboard]'" in finding.text) == (version is None)
+
+
+def test_a_hook_whose_function_has_moved(stub):
+    stub()
+    hooks = sys.modules["tf_adasum.seams.keras"].hooks
+    hooks.replaces(json, "dumps")(lambda original: original())
+    (found,) = installation.check_hooks()
+    assert (found.level, found.facts) == (OK, {"hooks": {"a library": 1}})
+    hooks.replaces(json, "dump_all")(lambda original: original())
+    (found,) = findings.run(installation.check_hooks)
+    assert found.level == FAIL and "dump_all" in found.text
 
 
 @pytest.mark.parametrize(
@@ -192,7 +227,7 @@ def test_the_real_installation():
     [((3, 10, 9), FAIL), ((3, 11, 0), OK), ((3, 13, 5), OK), ((3, 14, 0), FAIL)],
 )
 def test_python(version, level):
-    (finding,) = [each for each in doctor.check_python(version) if each.subject == "python"]
+    (finding,) = [each for each in installation.check_python(version) if each.subject == "python"]
     assert finding.level == level
     assert (finding.fix is not None) == (level == FAIL)
 
@@ -208,7 +243,7 @@ def test_python(version, level):
     ],
 )
 def test_distributions(installed, level, text):
-    (finding,) = doctor.check_distributions(installed.get)
+    (finding,) = installation.check_distributions(installed.get)
     assert finding.level == level
     assert text in finding.text
     if len(installed) == 2:
@@ -217,14 +252,14 @@ def test_distributions(installed, level, text):
 
 def test_a_keras_that_cannot_import_its_backend(monkeypatch):
     monkeypatch.setitem(sys.modules, "keras", None)
-    (finding,) = doctor.check_keras()
+    (finding,) = installation.check_keras()
     assert finding.level == FAIL
     assert "KERAS_BACKEND=tensorflow" in finding.fix
 
 
 def test_compiler():
-    (found,) = doctor.check_compiler({"c++": "/usr/bin/c++"}.get)
-    (missing,) = doctor.check_compiler(lambda name: None)
+    (found,) = installation.check_compiler({"c++": "/usr/bin/c++"}.get)
+    (missing,) = installation.check_compiler(lambda name: None)
     assert (found.level, found.text) == (OK, "/usr/bin/c++")
     assert missing.level == NOTE
 
@@ -235,83 +270,6 @@ def test_compiler():
 )
 def test_gpus_that_tensorflow_does_not_see(stub, visible, gpus, expected):
     stub(gpus=gpus)
-    findings = doctor.check_devices({"CUDA_VISIBLE_DEVICES": visible})
+    findings = installation.check_devices({"CUDA_VISIBLE_DEVICES": visible})
     assert levels(findings) == expected
     assert f"1 CPU, {gpus} GPU" in findings[0].text
-
-
-# TF_CONFIG
-
-
-def tf_config(addresses=("127.0.0.1:1",), kind="worker", index=0):
-    jobs = {"worker": list(addresses), "ps": ["p:9"], "evaluator": ["e:9"]}
-    task = {"type": kind, "index": index}
-    return {"TF_CONFIG": json.dumps({"cluster": jobs, "task": task})}
-
-
-@pytest.fixture
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port = probe.getsockname()[1]
-    return port
-
-
-@pytest.mark.parametrize("index", [1, "1"])
-def test_tf_config_in_order(free_port, index):
-    environment = tf_config(["other:99", f"127.0.0.1:{free_port}"], index=index)
-    findings = doctor.check_tf_config(environment)
-    assert levels(findings) == [OK, OK]
-    assert "worker 1 of other:99" in findings[0].text
-    assert str(free_port) in findings[1].text
-
-
-def test_the_chief_is_the_first_task(free_port):
-    jobs = {"worker": ["other:99"], "chief": [f"127.0.0.1:{free_port}"], "ps": ["p:1"]}
-    text = json.dumps({"cluster": jobs, "task": {"type": "chief", "index": 0}})
-    found, port = doctor.check_tf_config({"TF_CONFIG": text})
-    assert (found.level, found.text) == (OK, f"chief 0 of 127.0.0.1:{free_port}, other:99")
-    assert str(free_port) in port.text
-
-
-@pytest.mark.parametrize("text", [None, "", "{}", '{"cluster": {}}', '{"task": {}}'])
-def test_tf_config_is_optional(text):
-    assert levels(doctor.check_tf_config({"TF_CONFIG": text} if text is not None else {})) == [NOTE]
-
-
-def test_a_port_in_use():
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen()
-        port = server.getsockname()[1]
-        findings = doctor.check_tf_config(tf_config([f"127.0.0.1:{port}"]))
-    assert levels(findings) == [OK, FAIL]
-    assert f"port {port}" in findings[1].text and "ss -ltnp" in findings[1].fix
-
-
-@pytest.mark.parametrize(
-    ("environment", "text"),
-    [
-        ({"TF_CONFIG": "{"}, "not valid JSON"),
-        ({"TF_CONFIG": "[" * 100_000}, "not valid JSON"),
-        ({"TF_CONFIG": "[]"}, "must look like"),
-        ({"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}}'}, "does not say which task this is"),
-        ({"TF_CONFIG": '{"cluster": 3, "task": 4}'}, "must look like"),
-        (tf_config(kind="chief"), "does not contain this task"),
-        (tf_config(kind="ps"), "Only 'chief' and 'worker' tasks train"),
-        (tf_config(kind="evaluator"), "Only 'chief' and 'worker' tasks train"),
-        (tf_config(index="one"), "must be a whole number"),
-        (tf_config(index=1), "Received: worker 1"),
-        (tf_config(index=-1), "Received: worker -1"),
-        (tf_config([]), "Received: worker 0"),
-        (tf_config(["localhost"]), "'host:port'"),
-        (tf_config(["localhost:port"]), "'host:port'"),
-        (tf_config(["localhost:70000"]), "'host:port'"),
-        (tf_config(["a:1", "a:1"]), "one address to two tasks"),
-    ],
-)
-def test_tf_config_out_of_order(environment, text):
-    (finding,) = doctor.check_tf_config(environment)
-    assert finding.level == FAIL
-    assert text in finding.text
-    assert "tf-adasum-launch" in finding.fix

@@ -1,0 +1,40 @@
+"""What the worker processes do for `test_trackers.py`: train with the callbacks of trackers."""
+
+import contextlib
+import os
+
+import mlflow.keras
+
+from scenarios.callbacks import compiled_model, fit, rank_of
+
+
+def train_with_mlflow(strategy, store, way):
+    """Train as a user of MLflow does; return what `logs` had.
+
+    Args:
+        strategy: the strategy.
+        store: folder of the store.
+        way: "callback", on every worker, as in one process; "run", the same within a run that
+            worker 0 starts; "autolog", which worker 0 switches on.
+    """
+    os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"  # newer ones ask for a database instead
+    mlflow.set_tracking_uri(f"file:{store}")
+    is_first, run = rank_of(strategy) == 0, contextlib.nullcontext()
+    if is_first:
+        mlflow.set_experiment(way)
+    if way == "run" and is_first:
+        run = mlflow.start_run(run_name="of worker 0")
+    if way == "autolog" and is_first:
+        mlflow.keras.autolog(log_models=False, log_datasets=False)
+    given = [] if way == "autolog" else [mlflow.keras.MlflowCallback()]
+    model = compiled_model(strategy, seed=1)
+    try:
+        with run:
+            history = fit(model, given, epochs=3)
+            mlflow.flush_async_logging()
+    finally:
+        if is_first:
+            mlflow.keras.autolog(disable=True)
+            while mlflow.active_run():
+                mlflow.end_run()
+    return history.history

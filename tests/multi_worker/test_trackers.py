@@ -1,0 +1,28 @@
+"""Trackers on several workers: one run, which has everything once."""
+
+import numpy as np
+import pytest
+
+missing = "MLflow is not installed: pip install mlflow-skinny pandas"
+pytest.importorskip("mlflow.keras", reason=missing, exc_type=ImportError)
+from mlflow import tracking  # noqa: E402
+from scenarios import trackers as scenarios  # noqa: E402  (it imports MLflow)
+
+
+@pytest.mark.parametrize("group", ["2x1"], indirect=True, scope="module")
+@pytest.mark.parametrize("way", ["callback", "run", "autolog"])
+@pytest.mark.keras3_only("MLflow's callback for Keras 2 is another one")
+@pytest.mark.feature("`mlflow.keras.MlflowCallback`, its autologging: one run")
+def test_mlflow_has_one_run_with_each_epoch_once(group, way, tmp_path, monkeypatch):
+    own, other = group.run(scenarios.train_with_mlflow, store=str(tmp_path), way=way)
+    np.testing.assert_array_equal(other["loss"], own["loss"])
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    client = tracking.MlflowClient(f"file:{tmp_path}")
+    experiments = client.search_experiments()
+    runs = client.search_runs([experiment.experiment_id for experiment in experiments])
+    (run,) = runs
+    assert run.info.status == "FINISHED"
+    logged = client.get_metric_history(run.info.run_id, "loss")
+    assert [metric.step for metric in logged] == [0, 1, 2]
+    np.testing.assert_array_equal([metric.value for metric in logged], own["loss"])
+    assert run.data.params

@@ -1,0 +1,75 @@
+"""OnFirstWorker: what it takes. What it does is in tests/unit/workers/test_first_worker.py."""
+
+import keras
+import numpy as np
+import pytest
+from support import stacks
+
+from tf_adasum import callbacks
+from tf_adasum.callbacks import OnFirstWorker
+
+BACKUP = [] if stacks.IS_KERAS_2 else [callbacks.BackupAndRestore("backup")]
+
+
+@pytest.mark.parametrize(
+    "callback",
+    [
+        keras.callbacks.EarlyStopping(),
+        keras.callbacks.LearningRateScheduler(lambda epoch: 0.1),
+        keras.callbacks.ReduceLROnPlateau(),
+        keras.callbacks.TerminateOnNaN(),
+        keras.callbacks.BackupAndRestore("backup"),
+        callbacks.ReplicaCheck(),
+        callbacks.OrthogonalityTracker(),
+        *BACKUP,
+    ],
+    ids=lambda callback: type(callback).__name__,
+)
+def test_refuses_what_all_workers_need(callback):
+    with pytest.raises(ValueError, match=f"^{type(callback).__name__} has to run on all workers"):
+        OnFirstWorker(callback)
+
+
+@pytest.mark.parametrize("wrong", [None, print, keras.callbacks.CSVLogger])
+def test_refuses_what_is_no_callback(wrong):
+    with pytest.raises(ValueError, match=r"must be a keras\.callbacks\.Callback\. Received:"):
+        OnFirstWorker(wrong)
+
+
+def test_without_a_strategy_it_is_as_if_it_were_not_there(tmp_path):
+    """Each of its hooks is called as often, with the same, and its attributes are there."""
+
+    class Recorder(keras.callbacks.Callback):
+        def __init__(self):
+            super().__init__()
+            self.told = []
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.told.append(("batch", batch, logs))
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.told.append(("epoch", epoch, logs))
+            self.model.stop_training = epoch == 1
+
+        def on_test_end(self, logs=None):
+            self.told.append(("test", logs))
+
+    recorders = [Recorder(), OnFirstWorker(Recorder())]
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.layers.Input([2]), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.0), "mse")
+    x = np.ones([4, 2])
+    for recorder in recorders:
+        history = model.fit(
+            x,
+            x[:, :1],
+            batch_size=2,
+            epochs=5,
+            validation_split=0.5,
+            callbacks=[recorder],
+            verbose=0,
+        )
+        assert history.epoch == [0, 1]
+        assert recorder.model is model and recorder.params["epochs"] == 5
+    assert len(recorders[0].told) == 6
+    assert recorders[1].told == recorders[0].told

@@ -1,0 +1,256 @@
+"""Several workers under the doctor, each a process or a thread without TensorFlow."""
+
+import contextlib
+import json
+import socket
+import threading
+import time
+from typing import ClassVar
+
+import pytest
+
+from tf_adasum.cluster.free_ports import held
+from tf_adasum.cluster.invitation import Invitation
+from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.doctor import exchange_process, pairs, station, tables, together
+from tf_adasum.doctor.findings import FAIL, OK, WARN, Finding
+
+pytestmark = pytest.mark.one_stack
+
+SECONDS = 30
+
+
+class Exchanged:
+    """Stands for the process that exchanges gradients; what each worker says is given."""
+
+    results: ClassVar[dict] = {}
+
+    def __init__(self):
+        self.thread = threading.current_thread().name
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        pass
+
+    def poll(self):
+        return self.results.get(self.thread)
+
+
+GOOD = {
+    "devices": ["CPU:0", "CPU:1"],
+    "exchanges": [{"bytes": 2**22, "seconds": [0.001, 0.002, 0.004]}],
+}
+
+
+def examined(
+    monkeypatch, count, *, results=None, absent=(), look=None, timeout=10.0, invited=False
+):
+    """Let so many workers examine each other; return the exit codes and what worker 0 shows."""
+    results = results or {str(rank): GOOD for rank in range(count)}
+    monkeypatch.setattr(Exchanged, "results", results)
+    monkeypatch.setattr(together, "ExchangeProcess", Exchanged)
+    monkeypatch.setattr(together, "_SECONDS_FOR_WORKER_0", 0.1)
+    monkeypatch.setattr(together, "_SECONDS_OF_SENDING", (0.02, 0.02))
+    shown, codes = [], {}
+
+    def show(examination):
+        shown.append(examination)
+        return int(not examination.usable)
+
+    def work(rank, addresses):
+        names = tuple(f"worker {number}" for number in range(count))
+        cluster = Cluster(addresses, names, rank)
+        if invited:
+            cluster = Invitation(addresses[0], rank, count, "a test")
+        found = (look or {}).get(rank) or [Finding(OK, "keras", "3", facts={"keras": "3.15.1"})]
+        find = found if callable(found) else lambda: found
+        with contextlib.suppress(SystemExit):
+            codes[rank] = together.examine(cluster, find, show, {}, timeout)
+
+    with held(count) as ports:
+        addresses = tuple(f"127.0.0.1:{port}" for port in ports)
+        threads = [
+            threading.Thread(target=work, args=[rank, addresses], name=str(rank), daemon=True)
+            for rank in range(count)
+            if rank not in absent
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(SECONDS)
+        assert not any(thread.is_alive() for thread in threads)
+    return codes, shown
+
+
+@pytest.mark.parametrize("invited", [False, True], ids=["cluster", "invited"])
+def test_all_pairs_are_measured_and_shown_by_worker_0(monkeypatch, invited):
+    codes, (shown,) = examined(monkeypatch, 3, invited=invited)
+    assert codes == {0: 0, 1: 0, 2: 0}
+    assert shown.usable and not [each for each in shown.findings if each.level == FAIL]
+    ways = {(each["from"], each["to"]) for each in shown.pairs}
+    assert ways == {(i, j) for i in range(3) for j in range(3) if i != j}
+    for each in shown.pairs:
+        assert 0 < each["latency_seconds"] < 1 and each["bytes_per_second"] > 1e6
+    assert shown.exchanges == GOOD["exchanges"]
+    assert [each["keras"] for each in shown.workers] == ["3.15.1"] * 3
+    json.dumps([shown.workers, shown.pairs])
+    text = tables.lines_of(shown.workers, shown.pairs, shown.exchanges)
+    assert "worker 2" in text and "2 CPU" in text and "4 MiB" in text and "2 ms" in text
+
+
+def test_a_worker_that_does_not_come_is_named(monkeypatch, capsys):
+    codes, (shown,) = examined(monkeypatch, 3, absent=[1], timeout=1.0)
+    assert codes == {0: 1, 2: 1} and not shown.usable
+    (finding,) = shown.findings
+    assert finding.level == FAIL and "worker 1 (127.0.0.1:" in finding.text
+    assert "did not start, or cannot be reached" in finding.text
+    assert "worker 1" in capsys.readouterr().err  # of worker 2
+
+
+def test_what_fails_on_one_worker_fails_on_all(monkeypatch):
+    found = [
+        Finding(OK, "keras", "3", facts={"keras": "3.14.0"}),
+        Finding(FAIL, "self-test", "wrong", "rebuild"),
+    ]
+    results = {"0": GOOD, "1": {"error": "ValueError: no such device"}}
+    codes, (shown,) = examined(monkeypatch, 2, results=results, look={1: found})
+    assert codes == {0: 1, 1: 1} and not shown.usable
+    texts = [str(each) for each in shown.findings if each.level == FAIL]
+    assert "exchange of gradients failed on worker 1 (" in texts[0]
+    assert texts[0].endswith("): ValueError: no such device")
+    assert "keras: 3.15.1 on worker 0; 3.14.0 on worker 1" in texts[1]
+    text = tables.lines_of(shown.workers, shown.pairs, shown.exchanges)
+    assert "FAIL  worker 1: self-test: wrong" in text
+
+
+@pytest.mark.parametrize("failed", [0, 1])
+def test_who_waits_for_one_that_failed_is_stopped(monkeypatch, failed):
+    monkeypatch.setattr(together, "_SECONDS_FOR_OTHER_ERRORS", 0.2)
+    results = {str(failed): {"error": "ValueError: no such device"}}
+    codes, (shown,) = examined(monkeypatch, 3, results=results)
+    assert codes == {0: 1, 1: 1, 2: 1}
+    (finding,) = [each for each in shown.findings if each.level == FAIL]
+    assert f"failed on worker {failed} (" in finding.text
+    assert [each["usable"] for each in shown.workers] == [True] * 3  # their reports came after it
+
+
+def test_a_worker_that_is_lost_is_named(monkeypatch):
+    def vanish():
+        raise SystemExit
+
+    codes, (shown,) = examined(monkeypatch, 3, look={1: vanish})
+    assert codes == {0: 1, 2: 1}
+    (finding,) = [each for each in shown.findings if each.level == FAIL]
+    assert "worker 1 (" in finding.text and "was lost" in finding.text
+    assert [each["usable"] for each in shown.workers] == [True, False, True]
+    assert shown.workers[1]["name"] == "worker 1" and shown.workers[1]["host"] == "?"
+
+
+def test_an_exchange_that_hangs_is_ended(monkeypatch):
+    monkeypatch.setattr(together, "SECONDS_FOR_THE_EXCHANGE", 0.5)
+    codes, (shown,) = examined(monkeypatch, 2, results={"0": GOOD})
+    assert codes == {0: 1, 1: 1}
+    (finding,) = [each for each in shown.findings if each.level == FAIL]
+    assert "failed on worker 1 (" in finding.text and "not done in" in finding.text
+
+
+def test_a_pair_that_cannot_reach_each_other_is_named(monkeypatch):
+    measure = station.measure
+
+    def cut(host, offer, sending, seconds):
+        if threading.current_thread().name == "1":  # worker 1 calls worker 2 alone
+            raise TimeoutError("timed out")
+        return measure(host, offer, sending, seconds)
+
+    monkeypatch.setattr(station, "measure", cut)
+    codes, (shown,) = examined(monkeypatch, 3)
+    assert codes == {0: 0, 1: 0, 2: 0}
+    (finding,) = [each for each in shown.findings if each.subject == "pair"]
+    assert finding.level == WARN
+    assert "worker 1 (" in finding.text and "its connection to worker 2 (" in finding.text
+    assert "timed out" in finding.text
+    assert "NO ANSWER" in tables.lines_of(shown.workers, shown.pairs, shown.exchanges)
+
+
+def pair(sender, receiver, latency=5e-5, rate=1e9):
+    return {
+        "from": sender,
+        "to": receiver,
+        "latency_seconds": latency,
+        "bytes_per_second": rate,
+    }
+
+
+def slow_ones(measured, count=4):
+    lead = object.__new__(together._Lead)
+    names = tuple(f"worker {rank}" for rank in range(count))
+    lead._cluster = Cluster(tuple(f"h{rank}:1" for rank in range(count)), names, 0)
+    return lead._slow(measured)
+
+
+@pytest.mark.parametrize(
+    ("odd", "text"),
+    [
+        ({"rate": 1e7}, "worker 2 (h2:1) to worker 3 (h3:1): 10 MB/s"),
+        ({"latency": 5e-3}, "worker 2 (h2:1) to worker 3 (h3:1): 5e+03 µs of latency"),
+        ({"rate": 5e8, "latency": 1e-4}, None),
+    ],
+)
+def test_a_slow_pair_stands_out(odd, text):
+    ways = [(i, j) for i in range(4) for j in range(4) if i != j]
+    measured = [pair(*way, **(odd if way == (2, 3) else {})) for way in ways]
+    found = slow_ones(measured)
+    assert [each.text.startswith(text) for each in found] == [True] * (text is not None)
+    assert [each for each in measured if each.get("slow")] == [measured[8]] * (text is not None)
+
+
+def test_many_workers_are_measured_at_few_distances():
+    found = together.pairs_of(list(range(64)))
+    assert len(found) == sum(64 - distance for distance in (1, 2, 4, 8, 16, 32))
+    assert len(together.pairs_of(list(range(48)))) == 48 * 47 // 2
+
+
+def test_a_slow_link_is_measured_as_it_is():
+    """What has arrived counts, and not what was handed over: the system takes more at once."""
+    own, near = socket.socketpair()
+    far, other = socket.socketpair()
+    for end in (own, other):
+        end.settimeout(SECONDS)
+
+    def forward():  # 4 MB in a second, there; at once, back
+        piece = b""
+        while piece[:1] != b"l":  # the first byte of a chunk, 1/4 MiB, says whether it is the last
+            piece = near.recv(2**18, socket.MSG_WAITALL)
+            time.sleep(len(piece) / 4e6)
+            far.sendall(piece)
+        near.sendall(far.recv(1))
+
+    taking = threading.Thread(target=pairs._take, args=[other], daemon=True)
+    forwarding = threading.Thread(target=forward, daemon=True)
+    with own, near, far, other:
+        for thread in (taking, forwarding):
+            thread.start()
+        rate = pairs._send(own, 0.5)
+        for thread in (taking, forwarding):
+            thread.join(SECONDS)
+    assert 1e6 < rate < 4.1e6
+
+
+def test_strangers_get_no_answer():
+    with station.Station("127.0.0.1") as own:
+        port, token = own.offer
+        with pytest.raises(ConnectionError, match="not this doctor"):
+            station.measure("127.0.0.1", [port, "wrong"], 0.01, 5.0)
+        assert station.measure("127.0.0.1", [port, token], 0.01, 5.0)["latency_seconds"] > 0
+        assert own.waiting([1], 0.01) == {}
+
+
+def test_an_exchange_that_crashes_says_so(monkeypatch):
+    monkeypatch.setattr(exchange_process, "__package__", "no_such_package")
+    with exchange_process.ExchangeProcess() as process:
+        deadline = time.monotonic() + SECONDS
+        while (result := process.poll()) is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+    assert "exit code 1" in result["error"] and "no_such_package" in result["error"]

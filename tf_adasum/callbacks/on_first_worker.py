@@ -1,0 +1,67 @@
+"""OnFirstWorker: a callback that one worker is to call, such as one that reports to a server."""
+
+from __future__ import annotations
+
+import keras
+
+from tf_adasum.workers import callbacks as worker_callbacks
+from tf_adasum.workers.first_worker import FirstWorkerOnly
+
+# They change weights, the learning rate or when training ends, and need nothing but `logs`, which
+# are the same on all workers.
+_STEERING = (
+    keras.callbacks.BackupAndRestore,
+    keras.callbacks.EarlyStopping,
+    keras.callbacks.LearningRateScheduler,
+    keras.callbacks.ReduceLROnPlateau,
+    keras.callbacks.TerminateOnNaN,
+    *([keras.callbacks.SwapEMAWeights] if hasattr(keras.callbacks, "SwapEMAWeights") else []),
+)
+
+
+class OnFirstWorker(FirstWorkerOnly):
+    """Callback that calls another one on worker 0 only; on one worker, as if it were that one.
+
+    Worker 0's `logs` are those of all workers. Pass it on all workers, or on worker 0 alone. It is
+    not needed for Keras's `ModelCheckpoint`, `CSVLogger` and `TensorBoard`, nor for the callbacks
+    of Aim, ClearML, Comet, DVCLive, MLflow, Neptune and Weights & Biases: these run on worker 0 by
+    themselves. A class of your own may have the attribute ``only_on_first_worker = True`` instead.
+
+    The other callback may save the model. What takes all workers, such as `model.predict`, raises
+    an error there that names it. If it sets `model.stop_training` within an epoch, all workers stop
+    at the end of that epoch.
+
+    Args:
+        callback: the `keras.callbacks.Callback`. Its attributes can be read from this one.
+
+    Raises:
+        ValueError: if `callback` is no callback, or one that has to run on all workers, such as
+            `EarlyStopping`, `LearningRateScheduler` or `ReplicaCheck`.
+        RuntimeError: in training, if `callback` calls what takes all workers.
+
+    Example:
+        >>> epochs = []
+        >>> notify = keras.callbacks.LambdaCallback(
+        ...     on_epoch_end=lambda epoch, logs: epochs.append(epoch))
+        >>> history = model.fit(
+        ...     x, y, epochs=2, callbacks=[tf_adasum.callbacks.OnFirstWorker(notify)], verbose=0)
+        >>> epochs
+        [0, 1]
+    """
+
+    def __init__(self, callback: keras.callbacks.Callback):
+        if not isinstance(callback, keras.callbacks.Callback):
+            raise ValueError(
+                f"`callback` must be a keras.callbacks.Callback. Received: callback={callback!r}"
+            )
+        # Of this package, so far, all run on all workers, too: they measure what all have.
+        is_own = type(callback).__module__.startswith("tf_adasum.callbacks.")
+        waits = getattr(callback, "same_on_all_workers", None) is not None
+        is_nested = isinstance(callback, FirstWorkerOnly)
+        if (is_own and not is_nested) or waits or isinstance(callback, _STEERING):
+            raise ValueError(
+                f"{type(callback).__name__} has to run on all workers, and may: pass it without "
+                f"OnFirstWorker. Received: callback={callback!r}"
+            )
+        worker_callbacks.install()
+        super().__init__(callback)

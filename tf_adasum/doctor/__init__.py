@@ -1,0 +1,139 @@
+"""The doctor: what is installed, built and visible, what is missing, and how fast workers talk.
+
+    tf-adasum-doctor                        this machine
+    tf-adasum-launch -n 2 -m tf_adasum.doctor     several workers; so with any other launcher
+
+Reading order: `main` (command line) -> `installation` (checks of one worker, as `findings`) ->
+`together` (several workers: who does what when) -> `station` (their open ports), `pairs` (latency
+and bandwidth), `exchange` (Adasum, in a process of its own) -> `tables` (what is printed of it).
+
+Standard library only: TensorFlow is imported inside checks, and may be broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.doctor import installation, surroundings, tables, together
+from tf_adasum.doctor.findings import Finding, run
+
+# After which a worker ends whatever happens, so that nobody hangs.
+_SECONDS_IN_ALL = 600.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the report; of several workers the first prints that of all.
+
+    Args:
+        arguments: the command line after the program's name. Defaults to ``sys.argv[1:]``.
+
+    Returns:
+        The exit code: 0 when tf_adasum can be used, 1 when something must be done first; on several
+        workers the same on all.
+
+    Raises:
+        SystemExit: with code 2 and a message on stderr for other arguments; with 0 for ``--help``.
+
+    Example:
+        >>> main([])  # takes half a minute, and depends on the machine  # doctest: +SKIP
+        0
+    """
+    parser = argparse.ArgumentParser(
+        prog="tf-adasum-doctor",
+        description="Report what is installed, built and visible. Started as several workers, as "
+        "by `tf-adasum-launch -n 2 -m tf_adasum.doctor`, also how fast they reach each other. "
+        "Exit code 0: usable, 1: not.",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+    options = parser.parse_args(arguments)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's own notes are not findings
+    surrounding, others = surroundings.find(os.environ)
+    is_alone = isinstance(others, Cluster) and len(others.addresses) == 1
+    if others is None or is_alone:
+        findings = diagnose(surrounding)
+        return _print_one(findings, options.json)
+    faulthandler.dump_traceback_later(_SECONDS_IN_ALL, exit=True)
+    own: list[Finding] = []
+
+    def look() -> list[Finding]:
+        own[:] = diagnose(surrounding)
+        return own
+
+    def show(examination: together.Examination) -> int:
+        return _print_all(examination, own, options.json)
+
+    try:
+        return together.examine(others, look, show)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def diagnose(surrounding: Sequence[Finding] = ()) -> list[Finding]:
+    """Run every check of this worker; those that need TensorFlow only if it can be imported.
+
+    Args:
+        surrounding: what was found of a cluster. Defaults to nothing.
+    """
+    checks = (
+        installation.check_python,
+        installation.check_distributions,
+        installation.check_compiler,
+        installation.check_tensorboard,
+    )
+    findings = [finding for check in checks for finding in run(check)]
+    imported = run(installation.check_tensorflow_import)
+    findings += [*surrounding, *imported]
+    if not together.has_failed(imported):
+        for check in (
+            installation.check_keras,
+            installation.check_addons,
+            installation.check_hooks,
+            installation.check_devices,
+            installation.check_custom_op,
+            installation.check_arithmetic,
+        ):
+            findings += run(check)
+    return findings
+
+
+def _print_one(findings: list[Finding], as_json: bool) -> int:
+    report = together.report_of(findings)
+    if as_json:
+        _print_json({**report, "cluster": None})
+    else:
+        for finding in findings:
+            print(finding)
+    return int(not report["usable"])
+
+
+def _print_all(examination: together.Examination, own: list[Finding], as_json: bool) -> int:
+    """Print this worker's findings, the tables, and what concerns several workers."""
+    if as_json:
+        first, *_ = examination.workers
+        cluster = {
+            "workers": examination.workers,
+            "pairs": examination.pairs,
+            "exchanges": examination.exchanges,
+            "findings": together.report_of(examination.findings)["findings"],
+        }
+        _print_json({**first, "usable": examination.usable, "cluster": cluster})
+    else:
+        parts = [
+            "\n".join(map(str, own)),
+            tables.lines_of(examination.workers, examination.pairs, examination.exchanges),
+            "\n".join(map(str, examination.findings)),
+        ]
+        print("\n\n".join(part for part in parts if part))
+    sys.stdout.flush()
+    return int(not examination.usable)
+
+
+def _print_json(report: dict[str, Any]) -> None:
+    print(json.dumps(report, indent=2))

@@ -1,0 +1,126 @@
+"""Latency and bandwidth between two workers, over one TCP connection. Standard library only.
+
+This is what Python's sockets get: a bound for what to expect, and a way to find the slow link. The
+gradients travel by gRPC, or NCCL between GPUs.
+
+    caller                         answerer
+       ── 64 bytes ──────────────────▶          PINGS times: latency, half of the round trip
+       ◀────────────────── 64 bytes ──
+       ── chunks, for so many seconds ▶         bandwidth there: until the last one is confirmed
+       ◀────────────── confirmation ──
+       ◀──────────────────── chunks ──          bandwidth back, in the same way
+       ── confirmation ──────────────▶
+       ◀── what the answerer has measured
+"""
+
+from __future__ import annotations
+
+import socket
+import statistics
+import time
+from typing import Any
+
+from tf_adasum.cluster import json_lines
+
+PINGS = 50
+LONGEST_SECONDS = 5.0  # of sending in one direction
+
+_PING = b"p" * 64
+# The first byte of a chunk says whether another one follows.
+_CHUNK_BYTES = 1 << 18
+_MORE, _LAST = b"m", b"l"
+_CONFIRMATION = b"c"
+
+
+def call(connection: socket.socket, seconds: float) -> dict[str, float]:
+    """Measure a connection whose other end calls `answer`.
+
+    Args:
+        connection: a connected socket with a timeout.
+        seconds: how long to send in each direction.
+
+    Returns:
+        "latency_seconds" of one way, and "bytes_per_second" there and "bytes_per_second_back".
+
+    Raises:
+        OSError: if the connection breaks, or the other end is silent for its timeout.
+    """
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    times = []
+    for _ in range(PINGS):
+        begun = time.perf_counter()
+        connection.sendall(_PING)
+        _receive(connection, len(_PING))
+        times.append(time.perf_counter() - begun)
+    there = _send(connection, seconds)
+    _take(connection)
+    told = json_lines.receive(connection, connection.gettimeout() or LONGEST_SECONDS) or {}
+    return {
+        "latency_seconds": statistics.median(times) / 2,
+        "bytes_per_second": there,
+        "bytes_per_second_back": _number(told.get("bytes_per_second")),
+    }
+
+
+def answer(connection: socket.socket, seconds: float) -> None:
+    """Be the other end of `call`.
+
+    Args:
+        connection: a connected socket with a timeout.
+        seconds: how long to send.
+
+    Raises:
+        OSError: as `call`.
+    """
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for _ in range(PINGS):
+        _receive(connection, len(_PING))
+        connection.sendall(_PING)
+    _take(connection)
+    back = _send(connection, seconds)
+    connection.sendall(json_lines.encode({"bytes_per_second": back}))
+
+
+def _send(connection, seconds):
+    """Send for so long; return the bytes per second that have arrived at the other end."""
+    chunk = bytes(_CHUNK_BYTES - 1)
+    begun = time.perf_counter()
+    sent = 0
+    while True:
+        is_last = time.perf_counter() - begun > seconds
+        connection.sendall((_LAST if is_last else _MORE) + chunk)
+        sent += _CHUNK_BYTES
+        if is_last:
+            break
+    _receive(connection, len(_CONFIRMATION))
+    return sent / (time.perf_counter() - begun)
+
+
+def _take(connection):
+    """Take what `_send` sends, and confirm it."""
+    buffer = bytearray(_CHUNK_BYTES)
+    while True:
+        _receive_into(connection, memoryview(buffer))
+        if buffer[:1] == _LAST:
+            break
+    connection.sendall(_CONFIRMATION)
+
+
+def _receive(connection, size):
+    buffer = bytearray(size)
+    _receive_into(connection, memoryview(buffer))
+    return bytes(buffer)
+
+
+def _receive_into(connection, view):
+    while view:
+        size = connection.recv_into(view)
+        if not size:
+            raise ConnectionResetError("the other end has closed the connection")
+        view = view[size:]
+
+
+def _number(value: Any) -> float:
+    if not isinstance(value, (int, float)) or not value > 0:
+        raise ConnectionError(f"the other end has not said what it measured, but {value!r}")
+    return float(value)

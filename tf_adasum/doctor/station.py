@@ -1,0 +1,186 @@
+"""The open port of a worker while the doctor looks at several. Standard library only.
+
+Other workers measure their connection to it there, and at worker 0's they also wait for what they
+are told to do. Whoever calls has to know the token, which workers give each other when they meet.
+"""
+
+from __future__ import annotations
+
+import errno
+import hmac
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from tf_adasum.cluster import addresses, json_lines
+from tf_adasum.doctor import pairs
+
+_SECONDS_FOR_A_WORD = 10.0
+_SECONDS_BETWEEN_LOOKS = 0.1
+_BACKLOG = 1024
+_LONGEST_HELLO = 1000
+
+
+class Station:
+    """The port is open while the context is.
+
+    Args:
+        host: of this worker's address.
+
+    Attributes:
+        offer: what the others have to know to call: the port and the token.
+    """
+
+    def __init__(self, host: str):
+        self._listener = addresses.bound(host, 0, reuse=False)
+        self._listener.listen(_BACKLOG)
+        self._listener.settimeout(_SECONDS_BETWEEN_LOOKS)
+        self._token = secrets.token_hex(16)
+        self.offer = [self._listener.getsockname()[1], self._token]
+        self._waiting: dict[int, Line] = {}
+        self._change = threading.Condition()
+        self._closing = threading.Event()
+        self._answering = threading.Thread(target=self._accept, daemon=True)
+
+    def __enter__(self) -> Station:
+        """Begin to answer callers."""
+        self._answering.start()
+        return self
+
+    def __exit__(self, *exception) -> None:
+        """Close the port, and the connections of those that wait."""
+        self._closing.set()
+        self._answering.join()
+        self._listener.close()
+        for line in self._waiting.values():
+            line.close()
+
+    def waiting(self, ranks: Iterable[int], seconds: float) -> dict[int, Line]:
+        """Return the lines to workers that wait for instructions.
+
+        Args:
+            ranks: of those that are expected.
+            seconds: after which those that have not come are not waited for any more.
+        """
+        with self._change:
+            self._change.wait_for(lambda: self._waiting.keys() >= {*ranks}, seconds)
+            return {rank: self._waiting[rank] for rank in ranks if rank in self._waiting}
+
+    def _accept(self):
+        while not self._closing.is_set():
+            try:
+                connection, _ = self._listener.accept()
+            except TimeoutError:
+                continue
+            except OSError:  # the caller is gone again, or there is no file descriptor for it
+                time.sleep(_SECONDS_BETWEEN_LOOKS)
+                continue
+            threading.Thread(target=self._answer, args=[connection], daemon=True).start()
+
+    def _answer(self, connection):
+        stays = False
+        try:
+            hello = json_lines.receive(connection, _SECONDS_FOR_A_WORD, _LONGEST_HELLO) or {}
+            if not hmac.compare_digest(str(hello.get("token")).encode(), self._token.encode()):
+                return
+            connection.settimeout(_SECONDS_FOR_A_WORD)
+            if isinstance(hello.get("rank"), int):
+                stays = True
+                with self._change:
+                    self._waiting[hello["rank"]] = Line(connection)
+                    self._change.notify_all()
+            elif isinstance(hello.get("seconds"), (int, float)):
+                connection.sendall(json_lines.encode({"ready": True}))
+                pairs.answer(connection, min(hello["seconds"], pairs.LONGEST_SECONDS))
+        except (OSError, EOFError):
+            pass  # the caller notices it, too
+        finally:
+            if not stays:
+                connection.close()
+
+
+def wait_for_instructions(host: str, offer: Any, rank: int, seconds: float) -> Line:
+    """Call at worker 0's station, and stay.
+
+    Args:
+        host: of worker 0's address.
+        offer: what its station offers.
+        rank: of this worker.
+        seconds: how long to try.
+
+    Raises:
+        OSError: if nothing answers.
+    """
+    port, token = offer
+    line = Line(socket.create_connection((host, port), seconds))
+    line.send({"token": token, "rank": rank})
+    return line
+
+
+def measure(host: str, offer: Any, sending: float, seconds: float) -> dict[str, float]:
+    """Measure the connection to another worker's station: `pairs.call`.
+
+    Args:
+        host: of its address.
+        offer: what its station offers.
+        sending: seconds of sending in each direction.
+        seconds: how long to wait for an answer.
+
+    Raises:
+        OSError: if nothing answers, or something else than a station.
+    """
+    port, token = offer
+    with socket.create_connection((host, port), seconds) as connection:
+        connection.sendall(json_lines.encode({"token": token, "seconds": sending}))
+        try:
+            said = json_lines.receive(connection, seconds)
+        except EOFError:
+            said = None
+        if not said or not said.get("ready"):
+            raise ConnectionError("what answers there is not this doctor")
+        connection.settimeout(seconds)
+        return pairs.call(connection, sending)
+
+
+class Line:
+    """A connection over which worker 0 and another one exchange messages.
+
+    Args:
+        connection: a connected socket, which becomes this object's.
+    """
+
+    def __init__(self, connection: socket.socket):
+        self._connection, self._arrived = connection, b""
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Send a message.
+
+        Raises:
+            OSError: if the other side is gone, or does not read.
+        """
+        self._connection.settimeout(_SECONDS_FOR_A_WORD)
+        self._connection.sendall(json_lines.encode(message))
+
+    def receive(self, seconds: float) -> dict[str, Any]:
+        """Wait for a message; what is none is empty.
+
+        Raises:
+            TimeoutError: if none comes in time.
+            OSError: if the other side is gone.
+        """
+        deadline = time.monotonic() + seconds
+        while b"\n" not in self._arrived:
+            self._connection.settimeout(max(0.001, deadline - time.monotonic()))
+            piece = self._connection.recv(1 << 16)
+            if not piece or len(self._arrived) > json_lines.LONGEST_LINE:
+                raise ConnectionResetError(errno.ECONNRESET, "the connection was closed")
+            self._arrived += piece
+        line, _, self._arrived = self._arrived.partition(b"\n")
+        return json_lines.decode(line) or {}
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()

@@ -1,0 +1,66 @@
+"""Whether this process is one of several workers, and which: from its environment."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+
+from tf_adasum.cluster import detection, tf_config
+from tf_adasum.cluster.invitation import Invitation
+from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.doctor.findings import FAIL, NOTE, OK, Finding
+
+
+def find(environment: Mapping[str, str]) -> tuple[list[Finding], Cluster | Invitation | None]:
+    """Return what is found of other workers, and how they are met; None without any, or if wrong.
+
+    The strategy looks in the same order.
+    """
+    findings = check_tf_config(environment)
+    if any(finding.level == FAIL for finding in findings):
+        return findings, None
+    cluster = tf_config.parse(environment.get(tf_config.NAME, ""))
+    if cluster is not None:
+        return findings, cluster
+    try:
+        invitation = detection.find(environment)
+    except ValueError as error:
+        return [*findings, Finding(FAIL, "cluster", str(error))], None
+    if invitation is None:
+        return findings, None
+    text = (
+        f"worker {invitation.rank} of {invitation.num_workers}, who meet at "
+        f"{invitation.coordinator}, says {invitation.source}"
+    )
+    return [Finding(OK, "cluster", text, facts={"found_by": invitation.source})], invitation
+
+
+def check_tf_config(environment: Mapping[str, str]) -> list[Finding]:
+    """Check the cluster described by ``TF_CONFIG``, if there is one."""
+    text = environment.get(tf_config.NAME)
+    if not text:
+        return [Finding(NOTE, tf_config.NAME, "not set: one process, no cluster")]
+    try:
+        cluster = tf_config.parse(text)
+    except ValueError as error:
+        fix = f"{tf_config.EXAMPLE}, or start with tf-adasum-launch"
+        return [Finding(FAIL, tf_config.NAME, str(error), fix)]
+    if cluster is None:
+        return [Finding(NOTE, tf_config.NAME, "no cluster in it: one process")]
+    text = f"{cluster.names[cluster.rank]} of {', '.join(cluster.addresses)}"
+    _, port = cluster.host_and_port(cluster.rank)
+    facts = {"found_by": tf_config.NAME}
+    return [Finding(OK, tf_config.NAME, text, facts=facts), _port_finding(port)]
+
+
+def _port_finding(port: int) -> Finding:
+    """Try this task's port on every interface, as TensorFlow's server will."""
+    with socket.socket() as probe:
+        # A connection that was closed a minute ago does not hold the port; a server does.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            fix = f"end the process that holds it (ss -ltnp 'sport = :{port}') or change the port"
+            return Finding(FAIL, tf_config.NAME, f"port {port}: {error.strerror}", fix)
+    return Finding(OK, tf_config.NAME, f"port {port} is free")

@@ -1,0 +1,391 @@
+"""Several workers look at themselves, and at how fast they talk; worker 0 says who does what when.
+
+    meet        as in training, by TF_CONFIG or by joining; each says where its station is
+    pairs       worker 0 asks one worker after the other to measure its connections: nothing else
+                is sent meanwhile
+    exchange    all start a process that exchanges gradients, as in training
+    look        each checks what is installed, and reports
+    end         worker 0 has shown it all, and tells the exit code: until then nobody ends, because
+                a launcher would end the others
+
+Every wait has an end. Who is lost meanwhile is named, and the rest goes on. Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tf_adasum._version import series
+from tf_adasum.cluster import administration, joining, rendezvous
+from tf_adasum.cluster.invitation import Invitation
+from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.doctor import station as stations
+from tf_adasum.doctor.exchange_process import SECONDS_FOR_THE_EXCHANGE, ExchangeProcess
+from tf_adasum.doctor.findings import FAIL, NOTE, WARN, Finding, describe
+from tf_adasum.doctor.station import Line, Station
+
+_TERMS = {"program": "tf-adasum-doctor"}
+# Up to so many workers all pairs are measured; of more, those at distances 1, 2, 4, ...
+MOST_FOR_ALL_PAIRS = 48
+_SECONDS_TO_CALL = 20.0
+_SECONDS_FOR_A_PAIR = 10.0
+_SECONDS_OF_SENDING = (0.02, 0.25)  # in one direction, at least and at most
+_SECONDS_FOR_ALL_PAIRS = 20.0
+_SECONDS_FOR_OTHER_ERRORS = 5.0  # the first error may be what another one has caused
+_SECONDS_TO_LOOK = 180.0
+_SECONDS_TO_WAIT = 500.0  # for an instruction
+_SECONDS_FOR_WORKER_0 = 3.0
+_SECONDS_BETWEEN_LOOKS = 0.1
+# A pair is slow by this factor, against the median of all.
+SLOW = 3.0
+
+
+@dataclasses.dataclass
+class Examination:
+    """What was found of several workers.
+
+    Attributes:
+        workers: of each its report: name, address, host, facts, findings.
+        pairs: of each pair and direction "from", "to" (ranks), and "latency_seconds" and
+            "bytes_per_second" or an "error"; those that stand out have "slow".
+        exchanges: of each size "bytes" and "seconds" of each time, as worker 0 has measured them.
+        findings: of what concerns several.
+    """
+
+    workers: list[dict[str, Any]]
+    pairs: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    exchanges: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    findings: list[Finding] = dataclasses.field(default_factory=list)
+
+    @property
+    def usable(self) -> bool:
+        """Whether nothing failed, on any worker."""
+        return all(each["usable"] for each in self.workers) and not has_failed(self.findings)
+
+
+def has_failed(findings: list[Finding]) -> bool:
+    """Whether something has to be done first."""
+    return any(finding.level == FAIL for finding in findings)
+
+
+def report_of(findings: list[Finding]) -> dict[str, Any]:
+    """Return what is told of one worker, JSON types: its facts and findings."""
+    facts = {name: value for finding in findings for name, value in finding.facts.items()}
+    listed = [
+        {"level": each.level, "subject": each.subject, "text": each.text, "fix": each.fix}
+        for each in findings
+    ]
+    usable = not has_failed(findings)
+    return {"usable": usable, "host": socket.gethostname(), **facts, "findings": listed}
+
+
+def examine(
+    found: Cluster | Invitation,
+    look: Callable[[], list[Finding]],
+    show: Callable[[Examination], int],
+    environment: Mapping[str, str] = os.environ,
+    timeout: float | None = None,
+) -> int:
+    """Examine the workers of a cluster, of which this process is one.
+
+    Args:
+        found: the `Cluster`, of several tasks, or how to join one.
+        look: function that returns the findings of this worker.
+        show: function that prints an `Examination`, on worker 0, and returns the exit code.
+        environment: where the secret is. Defaults to ``os.environ``.
+        timeout: seconds to wait for the others. Defaults to those of a training.
+
+    Returns:
+        The exit code, the same on all workers that have met.
+    """
+    seconds = administration.start_timeout(timeout, environment)
+    name = {"name": f"worker {found.rank}", "address": "?"}
+    try:
+        with contextlib.ExitStack() as stack:
+            with contextlib.ExitStack() as joining_alone:
+                cluster = found
+                if isinstance(found, Invitation):
+                    cluster = joining.enter(found, seconds, environment, joining_alone)
+                name = {"name": cluster.names[found.rank], "address": cluster.addresses[found.rank]}
+                host, _ = cluster.host_and_port(cluster.rank)
+                station = stack.enter_context(Station(host))
+                offer = {"station": station.offer}
+                offers = rendezvous.meet(cluster, _TERMS, seconds, offer, environment)
+            of_stations = {rank: each.get("station") for rank, each in offers.items()}
+            if cluster.rank > 0:
+                return _follow(cluster, of_stations[0], look)
+            return _Lead(cluster, station, of_stations).examine(look, show)
+    except (OSError, ValueError) as error:
+        fix = "start the doctor on all workers, in the same way; on one it looks at that one alone"
+        finding = Finding(FAIL, "cluster", describe(error), fix)
+        if found.rank > 0:
+            print(finding, file=sys.stderr, flush=True)
+            time.sleep(_SECONDS_FOR_WORKER_0)  # it says the same, and more
+            return 1
+        # At once: a launcher ends worker 0 soon after the others.
+        return show(Examination([{**name, **report_of([])}], findings=[finding]))
+
+
+def _named(cluster, rank, report):
+    return {"name": cluster.names[rank], "address": cluster.addresses[rank], **report}
+
+
+# ---- worker 0 ----------------------------------------------------------------------------------
+
+
+class _Lead:
+    """Worker 0.
+
+    Args:
+        cluster: the `Cluster`.
+        station: the `Station` where the others wait for instructions.
+        offers: of the others' stations.
+    """
+
+    def __init__(self, cluster: Cluster, station: Station, offers: dict[int, Any]):
+        self._cluster, self._offers = cluster, {**offers, 0: station.offer}
+        self._findings: list[Finding] = []
+        others = range(1, len(cluster.addresses))
+        self._lines: dict[int, Line] = station.waiting(others, _SECONDS_TO_CALL)
+        for rank in others:
+            if rank not in self._lines:
+                self._fail(
+                    f"{cluster.named([rank])} does not call at port {station.offer[0]} of "
+                    f"{cluster.named([0])}",
+                    "let workers reach each other at any port: the watch over a training needs it",
+                )
+
+    def examine(self, look, show):
+        """Give the instructions; return the exit code."""
+        pairs = self._measured_pairs()
+        exchange = self._exchanged()
+        for rank in [*self._lines]:
+            self._tell(rank, {"look": True})
+        reports = {0: report_of(look())}
+        for rank in [*self._lines]:
+            reports[rank] = self._heard(rank, _SECONDS_TO_LOOK).get("report")
+        workers = []
+        for rank in range(len(self._cluster.addresses)):
+            report = _named(self._cluster, rank, reports.get(rank) or _NO_REPORT)
+            workers.append({**report, "devices": exchange.get(rank, {}).get("devices")})
+        self._findings += differences(workers)
+        code = show(
+            Examination(workers, pairs, exchange.get(0, {}).get("exchanges", []), self._findings)
+        )
+        for rank in [*self._lines]:
+            self._tell(rank, {"end": code})
+        return code
+
+    def _fail(self, text, fix=None):
+        self._findings.append(Finding(FAIL, "cluster", text, fix))
+
+    def _tell(self, rank, message):
+        try:
+            self._lines[rank].send(message)
+        except OSError as error:
+            self._lose(rank, error)
+
+    def _heard(self, rank, seconds):
+        try:
+            return self._lines[rank].receive(seconds) if rank in self._lines else {}
+        except OSError as error:
+            self._lose(rank, error)
+            return {}
+
+    def _lose(self, rank, error):
+        what = "does not answer" if isinstance(error, TimeoutError) else "was lost"
+        self._fail(f"{self._cluster.named([rank])} {what}: {describe(error)}")
+        self._lines.pop(rank).close()
+
+    def _measured_pairs(self):
+        ranks = [0, *self._lines]
+        chosen = pairs_of(ranks)
+        _say(f"measuring {len(chosen)} pairs of {len(ranks)} workers, one after the other")
+        least, most = _SECONDS_OF_SENDING
+        share = _SECONDS_FOR_ALL_PAIRS / max(1, 2 * len(chosen))
+        sending = min(max(least, share), most)
+        found = []
+        for caller, answerer in chosen:
+            host, _ = self._cluster.host_and_port(answerer)
+            asked = {"host": host, "offer": self._offers[answerer], "sending": sending}
+            if caller == 0:
+                measured = _measure(asked)
+            elif caller not in self._lines:
+                continue
+            else:
+                self._tell(caller, {"measure": asked})
+                measured = self._heard(caller, 3 * _SECONDS_FOR_A_PAIR).get("measured", {})
+            found += self._both_ways(caller, answerer, measured)
+        self._findings += self._slow(found)
+        return found
+
+    def _both_ways(self, caller, answerer, measured):
+        there, back = {"from": caller, "to": answerer}, {"from": answerer, "to": caller}
+        if "latency_seconds" not in measured:
+            error = measured.get("error", "no answer")
+            names = [self._cluster.named([rank]) for rank in (caller, answerer)]
+            text = f"{names[0]} could not measure its connection to {names[1]}: {error}"
+            fix = "if only the ports of the cluster are open between them, training may work"
+            self._findings.append(Finding(WARN, "pair", text, fix))
+            return [{**there, "error": error}]
+        latency = measured["latency_seconds"]
+        rates = measured["bytes_per_second"], measured["bytes_per_second_back"]
+        return [
+            {**way, "latency_seconds": latency, "bytes_per_second": rate}
+            for way, rate in zip([there, back], rates, strict=True)
+        ]
+
+    def _slow(self, pairs):
+        """Mark the pairs that stand out; return findings of them."""
+        measured = [each for each in pairs if "error" not in each]
+        rates = sorted(each["bytes_per_second"] for each in measured)
+        latencies = sorted(each["latency_seconds"] for each in measured)
+        findings = []
+        for each in measured:
+            names = " to ".join(self._cluster.named([each[end]]) for end in ("from", "to"))
+            usual = rates[len(rates) // 2], latencies[(len(latencies) - 1) // 2]
+            if each["bytes_per_second"] * SLOW < usual[0]:
+                text = f"{each['bytes_per_second'] / 1e6:.3g} MB/s; the median of all pairs is "
+                text += f"{usual[0] / 1e6:.3g} MB/s"
+            elif each["latency_seconds"] > SLOW * usual[1]:
+                text = f"{each['latency_seconds'] * 1e6:.3g} µs of latency; the median of all "
+                text += f"pairs is {usual[1] * 1e6:.3g} µs"
+            else:
+                continue
+            each["slow"] = True
+            findings.append(Finding(WARN, "slow pair", f"{names}: {text}"))
+        return findings
+
+    def _exchanged(self):
+        """Let all exchange gradients; return from ranks what they have to say of it."""
+        if len(self._lines) + 1 < len(self._cluster.addresses):
+            self._fail("no gradients were exchanged, because not all workers are there")
+            return {}
+        _say("exchanging gradients")
+        for rank in [*self._lines]:
+            self._tell(rank, {"exchange": True})
+        results: dict[int, dict] = {}
+        expected = 1 + len(self._lines)
+        deadline = time.monotonic() + SECONDS_FOR_THE_EXCHANGE
+        with ExchangeProcess() as own:
+            while time.monotonic() < deadline and len(results) < expected:
+                if 0 not in results and (result := own.poll()) is not None:
+                    results[0] = result
+                for rank in [each for each in self._lines if each not in results]:
+                    try:
+                        results[rank] = self._lines[rank].receive(0.001).get("exchanged", {})
+                    except TimeoutError:
+                        pass
+                    except OSError as error:
+                        self._lose(rank, error)
+                        results[rank] = {"error": describe(error)}
+                if any("error" in result for result in results.values()):
+                    deadline = min(deadline, time.monotonic() + _SECONDS_FOR_OTHER_ERRORS)
+                time.sleep(_SECONDS_BETWEEN_LOOKS)
+        for rank in [each for each in self._lines if each not in results]:
+            self._tell(rank, {"stop": True})
+            self._heard(rank, _SECONDS_TO_CALL)
+        errors = {rank: each["error"] for rank, each in results.items() if "error" in each}
+        if not errors:
+            text = f"not done in {SECONDS_FOR_THE_EXCHANGE:.0f} s"
+            everybody = range(len(self._cluster.addresses))
+            errors = {rank: text for rank in everybody if rank not in results}
+        for rank, error in sorted(errors.items()):
+            self._fail(
+                f"the exchange of gradients failed on {self._cluster.named([rank])}: {error}"
+            )
+        return results
+
+
+_NO_REPORT = {**report_of([Finding(FAIL, "report", "there is none")]), "host": "?"}
+
+
+def pairs_of(ranks: list[int]) -> list[tuple[int, int]]:
+    """Return the pairs to be measured: all, or for many workers those at distances 1, 2, 4, ...
+
+    Example:
+        >>> pairs_of([0, 1, 2])
+        [(0, 1), (0, 2), (1, 2)]
+    """
+    count = len(ranks)
+    distances = range(1, count)
+    if count > MOST_FOR_ALL_PAIRS:
+        distances = [2**power for power in range((count - 1).bit_length())]
+    return [
+        (ranks[first], ranks[first + distance])
+        for first in range(count)
+        for distance in distances
+        if first + distance < count
+    ]
+
+
+def differences(workers: list[dict[str, Any]]) -> list[Finding]:
+    """Return findings of what all workers need to have in common, or should."""
+    findings = []
+    needed = {"tf_adasum": str, "tensorflow": series, "keras": series}
+    for name, compared in {**needed, "python": series, "op": str}.items():
+        names_of: dict[str, list[str]] = {}
+        for worker in workers:
+            if worker.get(name) is not None:
+                names_of.setdefault(worker[name], []).append(worker["name"])
+        if len({compared(value) for value in names_of}) > 1:
+            text = "; ".join(f"{value} on {', '.join(own)}" for value, own in names_of.items())
+            level = FAIL if name in needed else NOTE
+            fix = "install the same on all workers" if name in needed else None
+            findings.append(Finding(level, "differ", f"{name}: {text}", fix))
+    return findings
+
+
+# ---- the others --------------------------------------------------------------------------------
+
+
+def _follow(cluster, offer, look):
+    """Do what worker 0 says; return the exit code that it tells."""
+    host, _ = cluster.host_and_port(0)
+    line = stations.wait_for_instructions(host, offer, cluster.rank, _SECONDS_TO_CALL)
+    answers = {
+        "measure": lambda asked: {"measured": _measure(asked)},
+        "exchange": lambda asked: {"exchanged": _exchange(line)},
+        "look": lambda asked: {"report": report_of(look())},
+    }
+    try:
+        while "end" not in (message := line.receive(_SECONDS_TO_WAIT)):
+            for name in message.keys() & answers.keys():
+                line.send(answers[name](message[name]))
+        return int(message["end"])
+    finally:
+        line.close()
+
+
+def _measure(asked):
+    try:
+        measure = functools.partial(stations.measure, seconds=_SECONDS_FOR_A_PAIR)
+        return measure(asked["host"], asked["offer"], asked["sending"])
+    except (OSError, ValueError) as error:
+        return {"error": describe(error)}
+
+
+def _exchange(line):
+    deadline = time.monotonic() + SECONDS_FOR_THE_EXCHANGE
+    with ExchangeProcess() as process:
+        while time.monotonic() < deadline:
+            if (result := process.poll()) is not None:
+                return result
+            try:
+                line.receive(_SECONDS_BETWEEN_LOOKS)
+                return {"error": "worker 0 has stopped it"}
+            except TimeoutError:
+                pass
+    return {"error": f"not done in {SECONDS_FOR_THE_EXCHANGE:.0f} s"}
+
+
+def _say(text):
+    print(f"tf-adasum-doctor: {text}", file=sys.stderr, flush=True)

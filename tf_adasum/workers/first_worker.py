@@ -1,0 +1,129 @@
+"""Callbacks that run on worker 0 alone: which they are, and how they are kept from harm there.
+
+They are known by their class; those of other packages by the package that defines it or a base
+class of it, without importing that package.
+"""
+
+from __future__ import annotations
+
+import functools
+import typing
+import warnings
+
+import keras
+
+from tf_adasum.seams import keras as keras_seam
+from tf_adasum.seams import one_worker
+from tf_adasum.workers.workers import Workers
+
+# Packages whose callbacks report a training to a server or a store: once is enough.
+TRACKERS = frozenset(
+    {
+        "aim",
+        "clearml",
+        "comet_ml",
+        "dvclive",
+        "mlflow",
+        "neptune",
+        "neptune_tensorflow_keras",
+        "wandb",
+    }
+)
+
+# The attribute by which a callback of a user's own says that it is for worker 0 alone.
+ATTRIBUTE = "only_on_first_worker"
+
+_HOOKS = tuple(name for name in dir(keras.callbacks.Callback) if name.startswith("on_"))
+
+
+def is_for_first_worker(callback: keras.callbacks.Callback) -> bool:
+    """Return whether a callback runs on worker 0 alone.
+
+    Example:
+        >>> class Notice(keras.callbacks.Callback):
+        ...     only_on_first_worker = True
+        >>> is_for_first_worker(Notice()), is_for_first_worker(keras.callbacks.CSVLogger("a.csv"))
+        (True, True)
+    """
+    return (
+        isinstance(callback, keras_seam.CALLBACKS_OF_WORKER_0)
+        or getattr(callback, ATTRIBUTE, False) is True
+        or any(cls.__module__.partition(".")[0] in TRACKERS for cls in type(callback).__mro__)
+    )
+
+
+class FirstWorkerOnly(keras.callbacks.Callback):
+    """A callback around another one, which it calls on worker 0 alone.
+
+    There the other one may save the model, but not call what takes all workers: an error names it.
+    If it stops the training within an epoch, this is put off to the end of it, when all stop.
+
+    Args:
+        callback: the other one. Its attributes can be read from this one.
+    """
+
+    only_on_first_worker = True
+
+    def __init__(self, callback: keras.callbacks.Callback):
+        self.callback = callback
+        super().__init__()
+        self._workers: Workers | None = None
+        self._stops = False
+        # Only what the other one has: Keras does not wait for callbacks without hooks for batches.
+        for name in _HOOKS:
+            own = getattr(type(callback), name) is not getattr(keras.callbacks.Callback, name)
+            if (own or name in vars(callback)) and name != "on_epoch_end":
+                setattr(self, name, functools.partial(self._call, name))
+
+    @classmethod
+    def around(cls, callback: keras.callbacks.Callback) -> keras.callbacks.Callback:
+        """Return a callback as worker 0 calls it."""
+        is_one = isinstance(callback, FirstWorkerOnly)
+        return cls(callback) if is_for_first_worker(callback) and not is_one else callback
+
+    def __getattr__(self, name: str) -> typing.Any:
+        """Return an attribute of the other callback."""
+        if name == "callback":  # of a copy that is not made yet
+            raise AttributeError(name)
+        return getattr(self.callback, name)
+
+    def set_params(self, params):
+        """Hand the parameters on."""
+        super().set_params(params)
+        self._call("set_params", params)
+
+    def set_model(self, model):
+        """Hand the model on."""
+        super().set_model(model)
+        self._workers, self._stops = Workers.of_model(model), False
+        self._call("set_model", model)
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Call the other one; stop, if it wanted to within the epoch."""
+        self._call("on_epoch_end", epoch, logs)
+        if self._stops:
+            self.model.stop_training = True
+
+    def _call(self, method, *args, **kwargs):
+        call = getattr(self.callback, method)
+        if self._workers is None or self._workers.count == 1:
+            call(*args, **kwargs)
+        elif self._workers.rank == 0:
+            was_stopped = getattr(self.model, "stop_training", False)
+            name = type(self.callback).__name__
+            with one_worker.alone(name, method):
+                call(*args, **kwargs)
+            is_stopped = getattr(self.model, "stop_training", False)
+            if is_stopped and not was_stopped and method != "on_epoch_end":
+                self._put_off_the_end(name)
+
+    def _put_off_the_end(self, name):
+        self.model.stop_training = False
+        if not self._stops:
+            self._stops = True
+            warnings.warn(
+                f"{name} has set model.stop_training within an epoch, and runs on worker 0 only: "
+                "all workers stop at the end of the epoch. A callback that stops a training within "
+                "an epoch has to run on all workers.",
+                stacklevel=2,
+            )
