@@ -88,7 +88,7 @@ def show_what_it_says():
     channel = watching._channel
     if RANK == 0:
         FOLDER.joinpath("offer").write_text(json.dumps(channel.offer))
-    else:
+    elif channel is not None:  # it may not have reached the watch
         said = [channel._introduction, {"status": dataclasses.asdict(watching._own)}]
         FOLDER.joinpath("said").write_text("".join(json.dumps(each) + "\n" for each in said))
 
