@@ -21,14 +21,17 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from tf_adasum.cluster import addresses, ports
 from tf_adasum.cluster.administration import WATCH_PORT
 from tf_adasum.cluster.json_lines import LONGEST_LINE, Connection
+from tf_adasum.cluster.tasks import Cluster
 
 _SECONDS_TO_CONNECT = 5.0
 _SECONDS_TO_CLOSE = 1.0
+_SECONDS_BETWEEN_TRIES = 2.0
 
 # How many strangers keep a file descriptor, and how many are accepted at a time, to be heard once.
 MOST_STRANGERS = 16
@@ -212,6 +215,38 @@ def _listening(host, port):
             error.errno, f"worker 0 cannot listen on the watch's port{given}: {error}{used_by}"
         ) from error
     return listener
+
+
+def connect(cluster: Cluster, offer: dict[str, Any], use: Callable[[Client], None]) -> None:
+    """Connect to worker 0; if that is not possible yet, in a thread of its own as soon as it is.
+
+    Args:
+        cluster: the `Cluster`.
+        offer: of the `Server`.
+        use: function that is called with the `Client`.
+    """
+    host, _ = cluster.host_and_port(0)
+
+    def keep_trying():
+        while True:
+            time.sleep(_SECONDS_BETWEEN_TRIES)
+            with contextlib.suppress(OSError):
+                return use(Client(host, offer, cluster.rank))
+
+    try:
+        client = Client(host, offer, cluster.rank)
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        print(
+            f"tf_adasum: {cluster.names[cluster.rank]} cannot reach port {offer.get('port')} of "
+            f"{cluster.named([0])} ({error}): until it can, lost workers are noticed by TensorFlow "
+            "alone.",
+            file=sys.stderr,
+            flush=True,
+        )
+        if isinstance(error, OSError):
+            threading.Thread(target=keep_trying, daemon=True, name="tf_adasum connect").start()
+        return
+    use(client)
 
 
 class Client:

@@ -115,6 +115,14 @@ class Watch:
             atexit.register(self.stop)
             self._thread.start()
 
+    def use(self, channel: connections.Client) -> None:
+        """Take a connection to worker 0, and start."""
+        self._channel = channel
+        if self._ending:
+            channel.close()
+        else:
+            self.start()
+
     def started(
         self, counters: Callable[[], tuple[int, int, int]], abort: Callable[[str], None]
     ) -> None:
@@ -193,7 +201,8 @@ class Watch:
         if not self.cause:
             self._say(state="ended", why=why)
         self._ending = True
-        self._thread.join(5 * SECONDS_BETWEEN_MESSAGES)
+        if self._thread.ident:
+            self._thread.join(5 * SECONDS_BETWEEN_MESSAGES)
 
     def _cause_if_known_soon(self, breakage):
         """Wait for the cause of what TensorFlow has raised, which may have been faster."""
@@ -412,20 +421,10 @@ def begin(cluster: Cluster, terms: dict[str, Any], timeout: float | None) -> Wat
         if server:
             server.close()
         raise
-    watch = Watch(cluster, server or _client(host, offers[0], cluster), timeout)
+    watch = Watch(cluster, server, timeout)
     watch.seed = seed if server else offers[0].get("seed")
-    watch.start()
+    if server:
+        watch.start()
+    else:
+        connections.connect(cluster, offers[0], watch.use)
     return watch
-
-
-def _client(host, offer, cluster):
-    try:
-        return connections.Client(host, offer, cluster.rank)
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        print(
-            f"tf_adasum: {cluster.names[cluster.rank]} cannot reach port {offer.get('port')} of "
-            f"{cluster.named([0])} ({error}): lost workers are noticed by TensorFlow alone.",
-            file=sys.stderr,
-            flush=True,
-        )
-        return None

@@ -13,6 +13,7 @@ import time
 import pytest
 
 from tf_adasum.cluster import json_lines
+from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.watch import connections
 from tf_adasum.watch.connections import MOST_STRANGERS, Client, Server
 
@@ -267,3 +268,20 @@ def test_random_bytes_with_the_token(server, call):
         for connection in server.connections.values():
             connection.close()
         server.connections.clear()
+
+
+def test_a_port_that_cannot_be_reached_at_first(monkeypatch, capfd):
+    monkeypatch.setattr(connections, "_SECONDS_BETWEEN_TRIES", 0.05)
+    with contextlib.closing(Server("127.0.0.1", 2)) as gone:
+        offer = gone.offer
+    found = []
+    cluster = Cluster(("127.0.0.1:1", "127.0.0.1:2"), ("worker 0", "worker 1"), 1)
+    connections.connect(cluster, offer, found.append)
+    assert "worker 1 cannot reach port" in capfd.readouterr().err
+    assert not found
+    with contextlib.closing(Server("127.0.0.1", 2, offer["port"])):
+        deadline = time.monotonic() + SOON
+        while not found:
+            assert time.monotonic() < deadline, "it does not call again"
+            time.sleep(0.02)
+        found[0].close()
