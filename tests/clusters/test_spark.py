@@ -60,6 +60,3 @@ def test_two_executors_of_spark(tmp_path):
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "{'workers': 2, 'accuracy': [" in ran.stdout
-    said = [path.read_text() for path in (tmp_path / "work").rglob("stderr")]
-    said += [path.read_text() for path in (tmp_path / "work").rglob("stdout")]
-    assert sum("TF_CONFIG: 2 workers x 1 device" in each for each in said) == 1, said

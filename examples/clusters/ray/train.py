@@ -32,6 +32,7 @@ def train(config):
                 if strategy.is_first_worker:
                     self.model.save(os.path.join(folder, "model.keras"))
                     checkpoint = ray.train.Checkpoint.from_directory(folder)
+                    checkpoint.set_metadata({"epochs": epoch + 1})
                 ray.train.report({**logs, "epochs": epoch + 1}, checkpoint=checkpoint)
 
     strategy = tf_adasum.AdasumMirroredStrategy()
@@ -54,12 +55,11 @@ def train(config):
                 ]
             )
             model.compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy"])
-    steps_per_epoch = -(-len(x) // config["batch_size"])
     model.fit(
         x,
         y,
         batch_size=config["batch_size"],  # the global one
-        initial_epoch=int(model.optimizer.iterations) // steps_per_epoch,
+        initial_epoch=checkpoint.get_metadata()["epochs"] if checkpoint else 0,
         epochs=config["epochs"],
         callbacks=[Report()],
         verbose=2 if strategy.is_first_worker else 0,
