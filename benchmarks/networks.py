@@ -4,7 +4,8 @@
 
 Plays the cases of tests/support/network_cases.py, each on hosts of its own (network namespaces of
 this machine: needs root), under stock TensorFlow with a custom training loop, because its `fit`
-fails on several workers in any case, and under this package. All timeouts are the defaults.
+fails on several workers in any case, and under this package: with TF_CONFIG, and joined through
+worker 0's address alone. All timeouts are the defaults.
 
 Writes the table in docs/reliability.md. What was not asked for stays as it was: all results are
 kept in benchmarks/results/networks.json.
@@ -26,7 +27,12 @@ sys.path[:0] = [str(report.ROOT / "tests" / "multi_worker"), str(report.ROOT / "
 
 from support import network, network_cases  # noqa: E402 - found on the path above
 
-STRATEGIES = ("adasum", "stock")
+STRATEGIES = ("adasum", "joined", "stock")
+COLUMNS = {
+    "stock": "stock TensorFlow",
+    "adasum": "tf_adasum",
+    "joined": "tf_adasum, joined through worker 0",
+}
 KEPT = report.RESULTS / "networks.json"
 PAGE = report.ROOT / "docs" / "reliability.md"
 # Addresses of workers, and names of TensorFlow's functions.
@@ -99,9 +105,9 @@ def table(kept):
     """The table of all cases that have been played."""
     rows = []
     for case in network_cases.CASES:
-        cells = [kept.get(case.name, {}).get(strategy, {}) for strategy in ("stock", "adasum")]
+        cells = [kept.get(case.name, {}).get(strategy, {}) for strategy in COLUMNS]
         rows.append([case.name, *(each.get("cell", "–") for each in cells)])
-    return report.table(["what happens", "stock TensorFlow", "tf_adasum"], rows)
+    return report.table(["what happens", *COLUMNS.values()], rows)
 
 
 def write(kept):
@@ -122,7 +128,13 @@ def main():
         sys.exit(f"no network can be made here: {reason}")
     strategies = [arguments.strategy] if arguments.strategy else STRATEGIES
     cases = [case for case in network_cases.CASES if re.search(arguments.only, case.name)]
-    pairs = [(case, strategy) for strategy in strategies for case in with_unbroken(cases)]
+    cases_of = {
+        each: [case for case in cases if not (case.port and each == "joined")]
+        for each in strategies
+    }
+    pairs = [
+        (case, strategy) for strategy in strategies for case in with_unbroken(cases_of[strategy])
+    ]
     wanted = list(dict.fromkeys(pairs))
     kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     signal.signal(signal.SIGTERM, end)
@@ -132,7 +144,7 @@ def main():
     with fork.Pool(arguments.at_once, share, [starting, wanted]) as pool:
         played = {pair: pool.apply_async(play, [n]) for n, pair in enumerate(wanted)}
         for strategy in strategies:
-            for case in cases:
+            for case in cases_of[strategy]:
                 whole = played[network_cases.unbroken(case), strategy].get()
                 digests = {outcome.digest for outcome in whole.values()}
                 expected = digests.pop() if len(digests) == 1 else None

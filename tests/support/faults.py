@@ -49,6 +49,7 @@ def play(
     awaited=None,
     popens=None,
     hosts=None,
+    joining=None,
     steps=(),
     coming=SECONDS_TO_COME,
     on_start=lambda: None,
@@ -64,6 +65,8 @@ def play(
         awaited: ranks of the workers to wait for. Defaults to None: all but the victim.
         popens: for each worker what starts a process. Defaults to None: `subprocess.Popen`.
         hosts: for each worker the host in its address. Defaults to None: this machine.
+        joining: for each worker its ``TF_ADASUM_INTERFACE`` or None, where workers are told worker
+            0's address alone. Defaults to None: all are told all addresses.
         steps: pairs of seconds after the moment and a function of all processes: the fault, if it
             happens from outside. At the moment "before" the first one comes before they start.
         coming: seconds that the victim may take to the moment, and all before they start.
@@ -86,6 +89,8 @@ def play(
     try:
         for rank in range(workers):
             environment = worker_environment(ports, rank, 1, hosts)
+            if joining:
+                environment = _told_of_worker_0(environment, joining[rank])
             command = [sys.executable, "-u", str(HERE / "faulty_worker.py"), json.dumps(asked)]
             with open(folder / f"{rank}.log", "wb") as log:
                 process = popens[rank](
@@ -121,6 +126,21 @@ def play(
         rank: _outcome(folder, rank, begin, ends.get(rank), processes[rank].returncode)
         for rank in awaited
     }
+
+
+def _told_of_worker_0(environment, interface):
+    """Return a worker's environment that says where worker 0 is instead of where all are."""
+    told = json.loads(environment["TF_CONFIG"])
+    addresses, rank = told["cluster"]["worker"], told["task"]["index"]
+    variables = {
+        "TF_CONFIG": "",
+        "TF_ADASUM_COORDINATOR": addresses[0],
+        "TF_ADASUM_RANK": str(rank),
+        "TF_ADASUM_WORLD_SIZE": str(len(addresses)),
+    }
+    if interface:
+        variables["TF_ADASUM_INTERFACE"] = interface
+    return environment | variables
 
 
 def _act(steps, begin, processes):

@@ -18,7 +18,7 @@ import time
 from tf_adasum.seams import keras as keras_seam
 
 ASKED = json.loads(sys.argv[1])
-RANK = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+RANK = int(os.environ.get("TF_ADASUM_RANK") or json.loads(os.environ["TF_CONFIG"])["task"]["index"])
 FOLDER = pathlib.Path(ASKED["folder"])
 IS_VICTIM = RANK == ASKED["victim"]
 BATCHES, EPOCHS = 10, ASKED.get("epochs", 3)

@@ -39,6 +39,7 @@ class Case:
         fits: how many times the workers train.
         width: of the model's layers: the messages of a wide one take many packets.
         seconds_per_step: at least, so that training lasts until something is noticed.
+        port: whether it happens to a port, which workers that join choose by themselves.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Case:
     fits: int = 1
     width: int = 4
     seconds_per_step: float = 0.0
+    port: bool = False
 
 
 # What happens, as functions of the network and the workers' processes.
@@ -159,17 +161,20 @@ CASES = [
     Case(
         "TensorFlow's port blocked in a step",
         ((0, between(without_port=faults.PORT)),),
+        port=True,
         within=WHOLE_START,
     ),
     Case(
         "all but TensorFlow's port blocked in a step, while training takes another minute",
         ((0, between(only_port=faults.PORT)),),
+        port=True,
         seconds_per_step=2.5,
         within=WHOLE_START,
     ),
     Case(
         "all but TensorFlow's port blocked from the start",
         ((0, between(only_port=faults.PORT)),),
+        port=True,
         moment="before",
         within=WHOLE_START,
     ),
@@ -220,11 +225,14 @@ def play(case, folder, *, strategy="adasum", **options):
     Args:
         case: the `Case`.
         folder: an empty one.
-        strategy: "adasum" or "stock".
+        strategy: "adasum"; "joined", the same where workers know worker 0's address alone; "stock".
         options: further ones of `faults.play`.
     """
     with Network(case.workers) as network:
-        addresses = case.hosts or (lambda network: [host.address for host in network.hosts])
+        own = [host.address for host in network.hosts]
+        hosts = case.hosts(network) if case.hosts else own
+        is_wrong = {*hosts} - {*own, *(f"[{host.address6}]" for host in network.hosts)}
+        joining = [host if host in is_wrong else None for host in hosts]
         return faults.play(
             folder,
             workers=case.workers,
@@ -232,7 +240,8 @@ def play(case, folder, *, strategy="adasum", **options):
             limit=case.within + LATE,
             awaited=case.awaited or range(case.workers),
             popens=[host.popen for host in network.hosts],
-            hosts=addresses(network),
+            hosts=hosts,
+            joining=joining if strategy == "joined" else None,
             steps=[(when, functools.partial(what, network)) for when, what in case.steps],
             moment=case.moment,
             strategy=strategy,
@@ -261,7 +270,9 @@ def complaints(case, outcomes, expected):
     for rank, outcome in outcomes.items():
         words = last_words(outcome)
         others = "".join(str(other) for other in range(case.workers) if other != rank)
-        names = case.names or rf"(worker |/job:worker/task:)[{others}]\b"  # or as TensorFlow does
+        # The other one, also as TensorFlow does; or a variable of its own that is wrong.
+        named = rf"(worker |/job:worker/task:)[{others}]\b|TF_ADASUM_INTERFACE"
+        names = case.names or named
         if outcome.digest:
             if outcome.digest != expected:
                 found.append(f"worker {rank} has other weights than without it")
