@@ -113,6 +113,12 @@ def test_a_callback_on_worker_0_keeps_nobody_waiting(group, tmp_path):
             np.testing.assert_array_equal(weight, read[f"arr_{index}"])
 
 
+@on("2x1")
+def test_a_call_of_one_worker_within_fit_is_named(group):
+    for result in group.run(scenarios.evaluate_alone):
+        assert "evaluate within fit on worker 0, fit on worker 1" in str(result["error"])
+
+
 class TestList:
     @on("2x1")
     def test_on_two_workers(self, group, tmp_path):

@@ -41,16 +41,18 @@ class StragglerReport(Plotting, keras.callbacks.Callback):
       in one, times the median step. Where communication overlaps with the backward pass, that
       part counts as waiting, too.
     * ``slowest_worker``: the rank of the worker that waits least, if that is less than what the
-      others wait (their median) by a tenth of a step or more; else -1: none stands out.
+      others wait (their median) by a tenth of a step or more, and by more than looks differ by
+      chance, which matters in epochs of less than ten seconds; else -1: none stands out.
 
     It does not know why a worker is slow: its data, its processor, its callbacks. The difference
     between the waiting times of the slowest worker and of the others is about what a step would
     save if it was as fast as they are. The first step of a training does not count, because
-    TensorFlow traces it; looks come too seldom for epochs of less than a second. On GPUs the
-    times are those at which the host has been told, and nothing of it was measured on one.
+    TensorFlow traces it. At the end of training worker 0 prints who was slow in more than half of
+    the epochs. On GPUs the times are those at which the host has been told, and nothing of it was
+    measured on one.
 
     A thread looks at counters that are there anyway, so a step costs nothing more; the workers
-    exchange two numbers after each epoch. Pass it on all workers. With one worker nothing waits.
+    exchange three numbers after each epoch. Pass it on all workers. With one worker nothing waits.
 
     Attributes:
         epochs: list of the epochs measured.
@@ -135,9 +137,10 @@ class StragglerReport(Plotting, keras.callbacks.Callback):
         self._pause()
         step = float(np.median(self._steps)) if self._steps else 0.0
         waiting = step * self._looks.part() if self._looks else 0.0
-        table = self._workers.gather([round(step * 1e6), round(waiting * 1e6)]) / 1e3
-        step_ms, waiting_ms = table.T
-        slowest = _slowest(step_ms, waiting_ms)
+        looks = self._looks.count if self._looks else 0
+        table = self._workers.gather([round(step * 1e6), round(waiting * 1e6), looks])
+        step_ms, waiting_ms = table.T[:2] / 1e3
+        slowest = _slowest(step_ms, waiting_ms, table[:, 2].min())
         self.epochs.append(epoch)
         self.values.append({"step_ms": step_ms, "waiting_ms": waiting_ms, "slowest": slowest})
         if logs is None:
@@ -155,7 +158,7 @@ class StragglerReport(Plotting, keras.callbacks.Callback):
         if self.values and self._workers.rank == 0:
             named = [value["slowest"] for value in self.values]
             slowest = max(set(named), key=named.count)
-            if slowest >= 0:
+            if slowest >= 0 and 2 * named.count(slowest) > len(named):
                 last = [value for value in self.values if value["slowest"] == slowest][-1]
                 step, waits = np.median(last["step_ms"]), last["waiting_ms"]
                 print(
@@ -189,13 +192,14 @@ class StragglerReport(Plotting, keras.callbacks.Callback):
         return 8, 1.5 + 0.3 * len(self.values[0]["step_ms"])
 
 
-def _slowest(step_ms, waiting_ms):
+def _slowest(step_ms, waiting_ms, looks):
     """Return the rank of the worker that waits least, or -1 if it does not stand out."""
     rank = int(np.argmin(waiting_ms))
     others = np.delete(waiting_ms, rank)
-    if len(others) and np.median(others) - waiting_ms[rank] > STANDS_OUT * np.median(step_ms):
-        return rank
-    return -1
+    # The part of n looks is that of the time but for sqrt(p (1 - p) / n), and two are compared.
+    chance = 3 * np.sqrt(0.5 / max(1, looks))
+    least = max(STANDS_OUT, chance) * np.median(step_ms)
+    return rank if len(others) and np.median(others) - waiting_ms[rank] > least else -1
 
 
 class _Looks:
@@ -206,11 +210,12 @@ class _Looks:
 
     Attributes:
         is_on: whether it looks.
+        count: how often it has looked in this epoch.
     """
 
     def __init__(self, read: Callable[[], tuple[int, int, int]]):
         self._read = read
-        self.is_on = False
+        self.is_on, self.count = False, 0
         self._has_ended = threading.Event()
         self.begin_epoch()
         threading.Thread(target=self._run, daemon=True, name="tf_adasum looks").start()
@@ -218,11 +223,11 @@ class _Looks:
     def begin_epoch(self) -> None:
         """Begin anew, where no collective is under way."""
         entered, left, _ = self._read()
-        self._left_before, self._count, self._inside = entered - left, 0, 0
+        self._left_before, self.count, self._inside = entered - left, 0, 0
 
     def part(self) -> float:
         """Return in which part of the looks this worker was in a collective."""
-        return self._inside / self._count if self._count else 0.0
+        return self._inside / self.count if self.count else 0.0
 
     def end(self) -> None:
         """End the thread."""
@@ -232,5 +237,5 @@ class _Looks:
         while not self._has_ended.wait(SECONDS_BETWEEN_LOOKS):
             if self.is_on:
                 entered, left, _ = self._read()
-                self._count += 1
+                self.count += 1
                 self._inside += entered - left > self._left_before

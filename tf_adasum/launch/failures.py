@@ -56,7 +56,7 @@ class LastWords:
             self._is_ignored = self.line.startswith("Exception ignored")
             if not self._is_ignored and not self.line.startswith(_GOES_ON):
                 self._traceback = []
-        elif self._is_inside and text and not text[0].isspace():
+        elif self._is_inside and text.strip("^~ ") and not text[0].isspace():
             self._is_inside = False
             if not self._is_ignored:
                 self.error = text[:_LONGEST_LINE]

@@ -126,6 +126,23 @@ def do_alone(strategy, folder):
     return {"epochs": history.epoch, "refused": alone.refused, "batches": alone.batches, **weights}
 
 
+class Evaluates(keras.callbacks.Callback):
+    """Makes a call that takes all workers."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.evaluate(*random_data(ROWS_PER_EPOCH), batch_size=24, verbose=0)
+
+
+def evaluate_alone(strategy):
+    """A callback on worker 0 that calls `evaluate`; the other one has not got it."""
+    given = [Evaluates()] if rank_of(strategy) == 0 else []
+    try:
+        fit(compiled_model(strategy, seed=1), given, epochs=3)
+    except RuntimeError as error:
+        return {"error": str(error)}
+    return {"error": ""}
+
+
 def names_in_list(strategy, folder):
     """The classes that are called where the user passes `callbacks_that_write`."""
     given = callbacks_that_write(folder.format(rank=rank_of(strategy)))

@@ -144,3 +144,11 @@ def test_one_that_its_guard_has_killed_is_not_out_of_memory():
     (line,) = failures.summary([killed])
     assert line.startswith("worker 0 ended because of another one, with SIGKILL: tf_adasum: worker")
     assert failures.first_of([killed, end(1, 1, "ValueError: x")]).rank == 1
+
+
+def test_carets_at_the_beginning_of_a_line_are_no_exception():
+    """Python writes them so where a traceback's positions are wrong, as Keras's."""
+    text = (
+        'Traceback (most recent call last):\n  File "a", line 1\n    call(x)\n^^^^^^^^\nKeyError: x'
+    )
+    assert read(text).error == "KeyError: x"

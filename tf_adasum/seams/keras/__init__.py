@@ -14,6 +14,7 @@ import keras
 
 from tf_adasum.seams.keras import custom_loops, files, layers
 from tf_adasum.seams.keras.fit import (
+    calls_under_way,
     exchangeable,
     expect,
     expect_as_asked,

@@ -61,6 +61,11 @@ def call_under_way():
     return _calls.names[-1] if _calls.names else None
 
 
+def calls_under_way():
+    """Return the names of all of them, from within, as text: "evaluate within fit"."""
+    return " within ".join(reversed(_calls.names)) or "none"
+
+
 @hooks.replaces(
     private_names.Trainer,
     "fit",
@@ -85,8 +90,13 @@ def call_together(original, self, *args, **kwargs):
     name = original.__name__
     if strategy.workers.count > 1:
         one_worker.refuse(f"model.{name}")
-    together = strategy.watching if name.endswith("on_batch") else strategy.working_together
-    with together(), _calls.one_more(name), _calls.ending(name):
+    if name.endswith("on_batch"):
+        with strategy.watching(), _calls.one_more(name):
+            return original(self, *args, **kwargs)
+    is_nested = are_calls_under_way()
+    with _calls.one_more(name), strategy.working_together(), _calls.ending(name):
+        if is_nested:
+            strategy.workers.gather([])  # are all of them here?
         return original(self, *args, **kwargs)
 
 
