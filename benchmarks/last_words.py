@@ -13,6 +13,7 @@ Writes benchmarks/results/DATE-last_words.md.
 
 import argparse
 import multiprocessing
+import os
 import pathlib
 import random
 import sys
@@ -69,13 +70,14 @@ def main():
     burners = [multiprocessing.Process(target=burn, daemon=True) for _ in range(arguments.burners)]
     for burner in burners:
         burner.start()
-    rows, failures = [], []
+    rows, failures, loads = [], [], []
     try:
         for victim in (0, 1):
             chance, right, seconds = random.Random(arguments.seed + victim), 0, []
             for moment in range(arguments.moments):
                 call, after = CALLS[moment % len(CALLS)], chance.uniform(0.001, LONGEST)
                 outcome, wrong = play(victim, call, after)
+                loads.append(os.getloadavg()[0])
                 right += not wrong
                 seconds += [outcome.seconds] if outcome.seconds is not None else []
                 failures += [wrong] if wrong else []
@@ -89,7 +91,9 @@ def main():
     report.write(
         "last_words",
         "A worker raises at a random moment: what the other one says",
-        f"Two workers of one device, and {arguments.burners} processes that keep the machine busy. "
+        f"Two workers of one device, and {arguments.burners} processes that keep the machine busy, "
+        "beside what else runs there: load averages of a minute were "
+        f"{min(loads):.0f} to {max(loads):.0f}. "
         f"An exception within the first {LONGEST} s of training, seed {arguments.seed}, in `fit`, "
         "`train_on_batch` or `strategy.working_together()` by turns. Seconds from the exception to "
         "the other worker's: median, least and most.\n\n"
