@@ -31,6 +31,7 @@ _SECONDS_TO_HOLD = 3.0
 _SECONDS_OF_DOUBT = _SECONDS_TO_HOLD + 2.0
 _MOST_REPLACED = 100  # of one rank
 _RUN = re.compile(r"[0-9a-f]{16}")
+_SCOPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # the interface in "fe80::1%eth0"
 
 WORKERS = "number of workers"
 
@@ -208,13 +209,14 @@ class Coordinator:
                     f"A worker's rank must be from 0 to {count - 1}, as there are {count} workers. "
                     f"Received: {who}"
                 )
-            elif rank == 0:
-                own = f"worker 0 ({self._invitation.coordinator})"
-                self._go_wrong(_two_of(0, own, arrival.address, count))
             elif self._list:
-                known = self._came[rank]
-                if known.run != theirs.run:
-                    return {"wrong": _two_of(rank, known.address, arrival.address, count)}
+                known = self._came.get(rank)
+                if known is None or known.run != theirs.run:
+                    at = known.address if known else self._invitation.coordinator
+                    return {"wrong": _two_of(rank, at, arrival.address, count, has_joined=True)}
+            elif rank == 0:
+                own = self._invitation.coordinator
+                self._go_wrong(_two_of(0, own, arrival.address, count))
             else:
                 self._take_in(rank, arrival, count)
         return None
@@ -280,11 +282,15 @@ def _arrival(theirs, connection):
     if type(port) is not int or not _RUN.fullmatch(theirs.run):
         raise Stranger
     try:
-        ipaddress.ip_address(host)
+        is_address = not ipaddress.ip_address(host).is_unspecified
         addresses.split(joined(host, port))
         addresses.split(joined(coordinator, port))
     except ValueError:
         raise Stranger from None
+    _, has_scope, scope = host.partition("%")
+    is_name = coordinator.isprintable() and " " not in coordinator
+    if not is_address or not is_name or (has_scope and not _SCOPE.fullmatch(scope)):
+        raise Stranger  # what it says is shown in terminals
     end = own_address.of_end(connection.getsockname())
     peer = own_address.of_end(connection.getpeername())
     is_given = offer.get("is_given") is True
@@ -295,10 +301,11 @@ def _arrival(theirs, connection):
     )
 
 
-def _two_of(rank, one, other, count):
+def _two_of(rank, one, other, count, *, has_joined=False):
+    again = ", or it has started again after all had joined: start all again"
     return (
         f"Two workers have the rank {rank}: one at {one} and one at {other}. Give each worker a "
-        f"rank of its own, from 0 to {count - 1}."
+        f"rank of its own, from 0 to {count - 1}{again if has_joined else ''}."
     )
 
 

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Mapping
 
 from tf_adasum.cluster import addresses, node_lists, tf_config
-from tf_adasum.cluster.invitation import Invitation
+from tf_adasum.cluster.invitation import MOST_WORKERS, Invitation
 
 COORDINATOR = "TF_ADASUM_COORDINATOR"
 RANK = "TF_ADASUM_RANK"
@@ -122,8 +122,9 @@ class _Word:
             ValueError: if a part is missing, or the rank is outside.
         """
         coordinator, rank, size = (part.value for part in self.parts)
-        if size is not None and size < 1:
-            raise ValueError(f"{self.size.name} must be at least 1. Received: {self.shown}")
+        if size is not None and not 1 <= size <= MOST_WORKERS:
+            limit = "at least 1" if size < 1 else f"at most {MOST_WORKERS}"
+            raise ValueError(f"{self.size.name} must be {limit}. Received: {self.shown}")
         if None not in (rank, size) and rank >= size:
             raise ValueError(
                 f"{self.rank.name} must be less than {self.size.name}: ranks count from 0. "

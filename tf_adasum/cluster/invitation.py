@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+MOST_WORKERS = 65_536  # more are a slip of the pen, and would take all memory
+
 
 @dataclasses.dataclass(frozen=True)
 class Invitation:

@@ -256,6 +256,10 @@ def test_what_trains_alone(environment):
         ({**OWN, "TF_ADASUM_RANK": "4"}, "TF_ADASUM_RANK must be less than TF_ADASUM_WORLD_SIZE"),
         ({**OWN, "TF_ADASUM_WORLD_SIZE": "0"}, "TF_ADASUM_WORLD_SIZE must be at least 1"),
         ({**OWN, "TF_ADASUM_WORLD_SIZE": "1"}, "TF_ADASUM_RANK must be less"),
+        (
+            {**OWN, "TF_ADASUM_WORLD_SIZE": "999999999"},
+            "TF_ADASUM_WORLD_SIZE must be at most 65536.*='999999999'",
+        ),
         ({**TORCHRUN, "RANK": "8"}, "RANK must be less than WORLD_SIZE.*RANK='8'"),
         ({**OPEN_MPI_4, "OMPI_COMM_WORLD_RANK": "4"}, "OMPI_COMM_WORLD_RANK must be less"),
         (
