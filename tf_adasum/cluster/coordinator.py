@@ -30,6 +30,7 @@ _SECONDS_TO_HOLD = 3.0
 # In which a worker that has been replaced calls again if it is still alive.
 _SECONDS_OF_DOUBT = _SECONDS_TO_HOLD + 2.0
 _MOST_REPLACED = 100  # of one rank
+_LONGEST_JOB = 200  # characters of its name
 _RUN = re.compile(r"[0-9a-f]{16}")
 _SCOPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # the interface in "fe80::1%eth0"
 
@@ -168,8 +169,10 @@ class Coordinator:
         callers: list[Introduction] = []
 
         def introduce(theirs):
-            callers.append(theirs)
-            news = self._come(theirs, connection)
+            news = self._of_another_job(theirs)
+            if news is None:
+                callers.append(theirs)
+                news = self._come(theirs, connection)
             self._reception.knows(connection)
             if news is None:
                 patience = theirs.offer.get("patience")
@@ -187,7 +190,19 @@ class Coordinator:
             pass  # a stranger; or the caller went away, and will call again
         else:
             if self.wrong or self._list:
-                self._told[callers[0].rank] = callers[0].run
+                self._told.update({each.rank: each.run for each in callers})
+
+    def _of_another_job(self, theirs) -> dict[str, Any] | None:
+        """Return what a caller of another job is told, None for others: it is not waited for."""
+        jobs = self._invitation.job, theirs.offer.get("job")
+        own, its = (printable(each, _LONGEST_JOB) for each in jobs)
+        if not own or not its or own == its:
+            return None
+        wrong = (
+            f"Another job's worker 0 answers at {self._invitation.coordinator}: job {own}; this "
+            f"worker is of job {its}. Give each job a coordinator of its own."
+        )
+        return {"wrong": wrong}
 
     def _come(self, theirs, connection) -> dict[str, Any] | None:
         """Note who has come; return what it is told at once, or None."""

@@ -16,9 +16,11 @@ class Invitation:
         rank: this worker's, from 0.
         num_workers: how many workers train together, more than one.
         source: who has said so, for messages, such as "Slurm (SLURM_PROCID)".
+        job: the name of the job to which this worker belongs; "" where that is not known.
     """
 
     coordinator: str
     rank: int
     num_workers: int
     source: str
+    job: str = ""

@@ -102,7 +102,7 @@ def enter(
         invitation.rank,
         secrets.token_hex(8),
         {WORKERS: invitation.num_workers, "tf_adasum": __version__},
-        {"host": given, "port": port},
+        {"host": given, "port": port, "job": invitation.job},
     )
     joining = _Joining(invitation, own, own_secret, timeout, environment)
     if invitation.num_workers == 1:

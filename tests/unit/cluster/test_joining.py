@@ -321,6 +321,17 @@ def test_two_workers_0(monkeypatch):
     assert max(seconds) < SOON
 
 
+def test_workers_of_two_jobs_are_not_mixed():
+    """The first one to have the port trains; a worker that knows no job is anybody's."""
+    one = [dataclasses.replace(each, job="17.0") for each in invitations(3)]
+    one[2] = dataclasses.replace(one[2], job="")
+    other = [dataclasses.replace(each, job="18.0") for each in one[:2]]
+    outcomes, _ = run([*one, *other], delays=[0, 1.5, 1.5, 0.4, 0.4])
+    assert_together(outcomes[:3], 3)
+    words = f"answers at {one[0].coordinator}: job 17.0; this worker is of job 18.0."
+    all_say(outcomes[3:], ValueError, words)
+
+
 @pytest.mark.parametrize("has_joined", [False, True])
 def test_two_workers_0_on_one_machine(has_joined):
     """The second one cannot have the port. A worker 0 that has joined already is not disturbed."""
