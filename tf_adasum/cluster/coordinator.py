@@ -297,7 +297,9 @@ def _arrival(theirs, connection):
     if type(port) is not int or not _RUN.fullmatch(theirs.run):
         raise Stranger
     try:
-        is_address = not ipaddress.ip_address(host).is_unspecified
+        address = ipaddress.ip_address(host)
+        mapped = getattr(address, "ipv4_mapped", None)  # "::ffff:0.0.0.0"
+        is_address = not (mapped or address).is_unspecified
         addresses.split(joined(host, port))
         addresses.split(joined(coordinator, port))
     except ValueError:

@@ -448,6 +448,7 @@ def test_another_release_is_an_error_on_all():
         {"host": 7},
         {"host": "0.0.0.0"},
         {"host": "::"},
+        {"host": "::ffff:0.0.0.0"},
         {"host": "fe80::1%\x1b[31m"},
         {"host": "fe80::1%a\nb"},
         {"host": "fe80::1%" + "a" * 65},

@@ -171,7 +171,7 @@ def test_what_cannot_be_sent_is_named():
 def test_unusable_arguments_are_named(arguments, named):
     with pytest.raises(ValueError, match=named):
         run(*arguments)
-    with pytest.raises(ValueError, match="must be a list of arguments.*args='ab'"):
+    with pytest.raises(ValueError, match=r"must be a list of arguments.*args='ab'"):
         run(place, 1, args="ab")
     with pytest.raises(ValueError, match="devices_per_worker=0"):
         run(place, 1, devices_per_worker=0)
