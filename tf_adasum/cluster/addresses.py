@@ -10,7 +10,9 @@ import errno
 import re
 import socket
 
-_ADDRESS = re.compile(r"(?:\[(?P<bracketed>[^][]+)\]|(?P<host>[^][]+)):(?P<port>\d{1,5})", re.ASCII)
+_HOST = r"(?:\[(?P<bracketed>[^][]+)\]|(?P<host>[^][]+))"
+_ADDRESS = re.compile(_HOST + r":(?P<port>\d{1,18})", re.ASCII)
+_SCHEME = re.compile(r"\w+://")
 _LOOPBACK = "127.0.0.1", "::1"
 # What a system says that has no such address, or no addresses of such a family at all.
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT)
@@ -26,9 +28,15 @@ def split(address: str) -> tuple[str, int]:
         >>> split("10.0.0.1:2222"), split("[::1]:2222")
         (('10.0.0.1', 2222), ('::1', 2222))
     """
+    if scheme := _SCHEME.match(address):
+        raise ValueError(
+            f"an address must look like 'host:port': leave out {scheme[0]!r}. Received: {address!r}"
+        )
     found = _ADDRESS.fullmatch(address)
-    if not found or not 0 < int(found["port"]) < 65536:
+    if not found:
         raise ValueError(f"an address must look like 'host:port'. Received: {address!r}")
+    if not 0 < int(found["port"]) < 65536:
+        raise ValueError(f"a port must be from 1 to 65535. Received: {address!r}")
     if found["host"] and ":" in found["host"]:
         raise ValueError(
             f"the address of an IPv6 host must look like '[host]:port'. Received: {address!r}"

@@ -30,7 +30,9 @@ _SECONDS_TO_HOLD = 3.0
 # In which a worker that has been replaced calls again if it is still alive.
 _SECONDS_OF_DOUBT = _SECONDS_TO_HOLD + 2.0
 _MOST_REPLACED = 100  # of one rank
+_LONGEST_JOB = 200  # characters of its name
 _RUN = re.compile(r"[0-9a-f]{16}")
+_SCOPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # the interface in "fe80::1%eth0"
 
 WORKERS = "number of workers"
 
@@ -167,8 +169,10 @@ class Coordinator:
         callers: list[Introduction] = []
 
         def introduce(theirs):
-            callers.append(theirs)
-            news = self._come(theirs, connection)
+            news = self._of_another_job(theirs)
+            if news is None:
+                callers.append(theirs)
+                news = self._come(theirs, connection)
             self._reception.knows(connection)
             if news is None:
                 patience = theirs.offer.get("patience")
@@ -186,7 +190,19 @@ class Coordinator:
             pass  # a stranger; or the caller went away, and will call again
         else:
             if self.wrong or self._list:
-                self._told[callers[0].rank] = callers[0].run
+                self._told.update({each.rank: each.run for each in callers})
+
+    def _of_another_job(self, theirs) -> dict[str, Any] | None:
+        """Return what a caller of another job is told, None for others: it is not waited for."""
+        jobs = self._invitation.job, theirs.offer.get("job")
+        own, its = (printable(each, _LONGEST_JOB) for each in jobs)
+        if not own or not its or own == its:
+            return None
+        wrong = (
+            f"Another job's worker 0 answers at {self._invitation.coordinator}: job {own}; this "
+            f"worker is of job {its}. Give each job a coordinator of its own."
+        )
+        return {"wrong": wrong}
 
     def _come(self, theirs, connection) -> dict[str, Any] | None:
         """Note who has come; return what it is told at once, or None."""
@@ -208,13 +224,14 @@ class Coordinator:
                     f"A worker's rank must be from 0 to {count - 1}, as there are {count} workers. "
                     f"Received: {who}"
                 )
-            elif rank == 0:
-                own = f"worker 0 ({self._invitation.coordinator})"
-                self._go_wrong(_two_of(0, own, arrival.address, count))
             elif self._list:
-                known = self._came[rank]
-                if known.run != theirs.run:
-                    return {"wrong": _two_of(rank, known.address, arrival.address, count)}
+                known = self._came.get(rank)
+                if known is None or known.run != theirs.run:
+                    at = known.address if known else self._invitation.coordinator
+                    return {"wrong": _two_of(rank, at, arrival.address, count, has_joined=True)}
+            elif rank == 0:
+                own = self._invitation.coordinator
+                self._go_wrong(_two_of(0, own, arrival.address, count))
             else:
                 self._take_in(rank, arrival, count)
         return None
@@ -280,11 +297,17 @@ def _arrival(theirs, connection):
     if type(port) is not int or not _RUN.fullmatch(theirs.run):
         raise Stranger
     try:
-        ipaddress.ip_address(host)
+        address = ipaddress.ip_address(host)
+        mapped = getattr(address, "ipv4_mapped", None)  # "::ffff:0.0.0.0"
+        is_address = not (mapped or address).is_unspecified
         addresses.split(joined(host, port))
         addresses.split(joined(coordinator, port))
     except ValueError:
         raise Stranger from None
+    _, has_scope, scope = host.partition("%")
+    is_name = coordinator.isprintable() and " " not in coordinator
+    if not is_address or not is_name or (has_scope and not _SCOPE.fullmatch(scope)):
+        raise Stranger  # what it says is shown in terminals
     end = own_address.of_end(connection.getsockname())
     peer = own_address.of_end(connection.getpeername())
     is_given = offer.get("is_given") is True
@@ -295,10 +318,11 @@ def _arrival(theirs, connection):
     )
 
 
-def _two_of(rank, one, other, count):
+def _two_of(rank, one, other, count, *, has_joined=False):
+    again = ", or it has started again after all had joined: start all again"
     return (
         f"Two workers have the rank {rank}: one at {one} and one at {other}. Give each worker a "
-        f"rank of its own, from 0 to {count - 1}."
+        f"rank of its own, from 0 to {count - 1}{again if has_joined else ''}."
     )
 
 

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Mapping
 
 from tf_adasum.cluster import addresses, node_lists, tf_config
-from tf_adasum.cluster.invitation import Invitation
+from tf_adasum.cluster.invitation import MOST_WORKERS, Invitation
 
 COORDINATOR = "TF_ADASUM_COORDINATOR"
 RANK = "TF_ADASUM_RANK"
@@ -21,6 +21,7 @@ WORLD_SIZE = "TF_ADASUM_WORLD_SIZE"
 # Above the ports that Linux gives to programs that ask for any, as in jax's cluster detection.
 _FIRST_PORT, _PORTS = 61_440, 4_096
 _LOCAL = "127.0.0.1"
+_INDEX = "JOB_COMPLETION_INDEX"
 
 Environment = Mapping[str, str]
 
@@ -45,8 +46,9 @@ def find(environment: Environment) -> Invitation | None:
             together and have nothing to join.
 
     Example:
-        >>> find({"MASTER_ADDR": "a", "MASTER_PORT": "29500", "RANK": "1", "WORLD_SIZE": "2"})
-        Invitation(coordinator='a:29500', rank=1, num_workers=2, source='torchrun (MASTER_ADDR)')
+        >>> found = find({"MASTER_ADDR": "a", "MASTER_PORT": "1", "RANK": "1", "WORLD_SIZE": "2"})
+        >>> found.coordinator, found.rank, found.num_workers, found.source
+        ('a:1', 1, 2, 'torchrun (MASTER_ADDR)')
     """
     if environment.get(tf_config.NAME):
         return None
@@ -57,7 +59,7 @@ def find(environment: Environment) -> Invitation | None:
     told = own or _keras(environment) or _torchrun(environment, started)
     if told:
         return told.completed_by(started).invitation()
-    if started is None or (started.rank.value == 0 and started.size.value is None):
+    if started is None or (started.rank == _Part(_INDEX, 0) and started.size.value is None):
         return None  # the first of an Indexed Job may have no other
     return started.invitation()
 
@@ -79,14 +81,20 @@ class _Word:
         coordinator: "host:port".
         rank: this worker's.
         size: the number of workers.
-        shown: what the variables are set to, for messages.
+        variables: what they are set to, for messages.
+        job: the name of the job that gives the ranks, "" where that is not known.
     """
 
     source: str
     coordinator: _Part
     rank: _Part
     size: _Part
-    shown: str
+    variables: Mapping[str, str]
+    job: str = ""
+
+    @property
+    def shown(self) -> str:
+        return ", ".join(f"{name}={value!r}" for name, value in self.variables.items())
 
     @property
     def parts(self) -> tuple[_Part, _Part, _Part]:
@@ -112,8 +120,9 @@ class _Word:
             other if own.value is None and other.value is not None else own
             for own, other in zip(self.parts, started.parts, strict=True)
         ]
-        shown = f"{self.shown}, {started.shown}"
-        return _Word(f"{self.source} with {started.source}", *parts, shown)
+        variables = {**self.variables, **started.variables}
+        job = started.job if parts[1] is started.rank else self.job
+        return _Word(f"{self.source} with {started.source}", *parts, variables, job)
 
     def invitation(self) -> Invitation | None:
         """Return the invitation; None for one worker.
@@ -122,8 +131,9 @@ class _Word:
             ValueError: if a part is missing, or the rank is outside.
         """
         coordinator, rank, size = (part.value for part in self.parts)
-        if size is not None and size < 1:
-            raise ValueError(f"{self.size.name} must be at least 1. Received: {self.shown}")
+        if size is not None and not 1 <= size <= MOST_WORKERS:
+            limit = "at least 1" if size < 1 else f"at most {MOST_WORKERS}"
+            raise ValueError(f"{self.size.name} must be {limit}. Received: {self.shown}")
         if None not in (rank, size) and rank >= size:
             raise ValueError(
                 f"{self.rank.name} must be less than {self.size.name}: ranks count from 0. "
@@ -133,12 +143,14 @@ class _Word:
             return None
         missing = [part.name for part in self.parts if part.value is None]
         if missing:
+            alone = f"{WORLD_SIZE}=1 will do" if WORLD_SIZE in missing else f"or {WORLD_SIZE}=1"
             raise ValueError(
                 f"{self.source} says that this process was started together with others, but not "
-                f"all that it needs to join them: set {' and '.join(missing)}, or {WORLD_SIZE}=1 "
-                f"where each process is to train alone. Received: {self.shown}"
+                f"all that it needs to join them: set {' and '.join(missing)}"
+                f"{';' if WORLD_SIZE in missing else ','} {alone} where each process is to train "
+                f"alone. Received: {self.shown}"
             )
-        return Invitation(coordinator, rank, size, self.source)
+        return Invitation(coordinator, rank, size, self.source, self.job)
 
 
 def _own(environment):
@@ -190,10 +202,12 @@ def _torchrun(environment, started):
             # There torchrun itself listens.
             told = ("MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
             coordinator = _at(host, _port_of(" ".join(environment.get(each, "") for each in told)))
+    job = environment.get("TORCHELASTIC_RUN_ID", "")
+    job = "" if job == "none" else job  # where torchrun was given no name
     missing = "MASTER_PORT" if host else "MASTER_ADDR"
     names = (missing, "RANK", "WORLD_SIZE")
     shown = ("MASTER_ADDR", "MASTER_PORT")
-    return _word("torchrun (MASTER_ADDR)", environment, names, coordinator, shown)
+    return _word("torchrun (MASTER_ADDR)", environment, names, coordinator, shown, job)
 
 
 def _open_mpi(environment):
@@ -205,7 +219,7 @@ def _open_mpi(environment):
     host = _LOCAL if is_one_host else _host_of_mpirun(environment)
     job = environment.get("PMIX_NAMESPACE") or environment.get("OMPI_MCA_ess_base_jobid", "")
     coordinator = host and _at(host, _port_of(job))
-    return _word(f"Open MPI ({names[1]})", environment, names, coordinator)
+    return _word(f"Open MPI ({names[1]})", environment, names, coordinator, job=job)
 
 
 def _host_of_mpirun(environment):
@@ -232,7 +246,8 @@ def _pmi(environment):
         host = _first_node(environment["SLURM_JOB_NODELIST"], "SLURM_JOB_NODELIST")
     told = (environment.get(name) for name in ("I_MPI_HYDRA_UUID", "PMI_JOBID", "SLURM_JOB_ID"))
     job = next(filter(None, told), "")  # MPICH gives its jobs no name
-    word = _word(f"PMI ({names[1]})", environment, names, host and _at(host, _port_of(job)))
+    coordinator = host and _at(host, _port_of(job))
+    word = _word(f"PMI ({names[1]})", environment, names, coordinator, job=job)
     slurm = _slurm(environment)  # srun --mpi=pmi2 tells both
     is_same = slurm and (slurm.rank.value, slurm.size.value) == (word.rank.value, word.size.value)
     return slurm if is_same else word
@@ -255,12 +270,13 @@ def _slurm(environment):
         number = (_number(environment, "SLURM_JOB_ID") or 0) + 1009 * step
         coordinator = _at(host, _FIRST_PORT + number % _PORTS)
     shown = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST")
-    return _word(f"Slurm ({names[1]})", environment, names, coordinator, shown)
+    name = job and f"{job}.{environment.get('SLURM_STEP_ID', '')}"
+    return _word(f"Slurm ({names[1]})", environment, names, coordinator, shown, name or "")
 
 
 def _kubernetes(environment):
     """What the pods of an Indexed Job are told: their index, and no more."""
-    names = (COORDINATOR, "JOB_COMPLETION_INDEX", WORLD_SIZE)
+    names = (COORDINATOR, _INDEX, WORLD_SIZE)
     if not environment.get(names[1]):
         return None
     return _word(f"a Kubernetes Indexed Job ({names[1]})", environment, names)
@@ -269,7 +285,7 @@ def _kubernetes(environment):
 _WHO_STARTS = (_open_mpi, _pmi, _slurm, _kubernetes)
 
 
-def _word(source, environment, names, coordinator=None, also_shown=()):
+def _word(source, environment, names, coordinator=None, also_shown=(), job=""):
     """Return a word with rank and number of workers as two variables give them.
 
     Args:
@@ -278,16 +294,12 @@ def _word(source, environment, names, coordinator=None, also_shown=()):
         names: of the variables for the coordinator, the rank and the number of workers.
         coordinator: "host:port", if that is said.
         also_shown: further variables that messages show.
+        job: its name.
     """
     rank, size = (_Part(name, _number(environment, name)) for name in names[1:])
     shown = [name for name in (*also_shown, *names[1:]) if environment.get(name)]
-    return _Word(
-        source,
-        _Part(names[0], coordinator),
-        rank,
-        size,
-        ", ".join(f"{name}={environment[name]!r}" for name in shown),
-    )
+    variables = {name: environment[name] for name in shown}
+    return _Word(source, _Part(names[0], coordinator), rank, size, variables, job)
 
 
 def _number(environment, name):

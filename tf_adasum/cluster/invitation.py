@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+MOST_WORKERS = 65_536  # more are a slip of the pen, and would take all memory
+
 
 @dataclasses.dataclass(frozen=True)
 class Invitation:
@@ -14,9 +16,11 @@ class Invitation:
         rank: this worker's, from 0.
         num_workers: how many workers train together, more than one.
         source: who has said so, for messages, such as "Slurm (SLURM_PROCID)".
+        job: the name of the job to which this worker belongs; "" where that is not known.
     """
 
     coordinator: str
     rank: int
     num_workers: int
     source: str
+    job: str = ""

@@ -15,6 +15,7 @@ import os
 import queue
 import secrets
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -25,7 +26,7 @@ from tf_adasum.cluster import addresses, free_ports, introductions, own_address,
 from tf_adasum.cluster.administration import START_TIMEOUT
 from tf_adasum.cluster.coordinator import WORKERS, Coordinator, joined, listed
 from tf_adasum.cluster.introductions import Distrusted, Introduction, Stranger, printable
-from tf_adasum.cluster.invitation import Invitation
+from tf_adasum.cluster.invitation import MOST_WORKERS, Invitation
 from tf_adasum.cluster.meeting import ANOTHER_PROGRAM, NO_ANSWER
 from tf_adasum.cluster.rendezvous import SECONDS_BETWEEN_MESSAGES, different_secrets
 from tf_adasum.cluster.secret import Secret
@@ -101,7 +102,7 @@ def enter(
         invitation.rank,
         secrets.token_hex(8),
         {WORKERS: invitation.num_workers, "tf_adasum": __version__},
-        {"host": given, "port": port},
+        {"host": given, "port": port, "job": invitation.job},
     )
     joining = _Joining(invitation, own, own_secret, timeout, environment)
     if invitation.num_workers == 1:
@@ -137,6 +138,8 @@ def _check(invitation):
         raise ValueError(f"The coordinator's address is wrong: {error}. {received}") from error
     if invitation.num_workers < 1:
         raise ValueError(f"There must be at least one worker. {received}")
+    if invitation.num_workers > MOST_WORKERS:
+        raise ValueError(f"There may be at most {MOST_WORKERS} workers. {received}")
     if not 0 <= invitation.rank < invitation.num_workers:
         most = invitation.num_workers - 1
         raise ValueError(f"This worker's rank must be from 0 to {most}. {received}")
@@ -240,7 +243,7 @@ class _Joining:
                     at_most = _SECONDS_TO_TELL[2]
                 if self._has_to_speak():
                     missing = ", ".join(listed(coordinator.missing())) or "one that came twice"
-                    print(f"tf_adasum: waiting for {missing}.", flush=True)
+                    _say(f"waiting for {missing}.")
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
         if coordinator.wrong:
             time.sleep(at_least)
@@ -269,8 +272,7 @@ class _Joining:
                 if distrusted_since and time.monotonic() > distrusted_since + _SECONDS_OF_DISTRUST:
                     break
                 if self._has_to_speak() and last.news is None:
-                    tried = self._tried(last)
-                    print(f"tf_adasum: waiting for {self._first}. {tried}".rstrip(), flush=True)
+                    _say(f"waiting for {self._first}. {self._tried(last)}".rstrip())
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
             else:  # worker 0's word, if it comes at the same time
                 with contextlib.suppress(queue.Empty):
@@ -308,9 +310,17 @@ class _Joining:
             try:
                 return Coordinator(self._invitation, self._own, self._secret)
             except OSError as error:
-                if error.errno != errno.EADDRINUSE or time.monotonic() > until:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                if time.monotonic() > until:
+                    if wrong := _wrong(self._call().news or {}):  # said by another worker 0
+                        raise ValueError(wrong) from None
                     raise
             time.sleep(_SECONDS_BETWEEN_CALLS[0])
+
+    def _call(self) -> _Call:
+        where = self._invitation.coordinator
+        return _call(where, self._own, self._secret, self._environment, self._deadline)
 
     @contextlib.contextmanager
     def _calling(self) -> Iterator[queue.SimpleQueue[_Call]]:
@@ -321,13 +331,7 @@ class _Joining:
         def keep_calling():
             pause, longest = _SECONDS_BETWEEN_CALLS
             while not ended.is_set():
-                call = _call(
-                    self._invitation.coordinator,
-                    self._own,
-                    self._secret,
-                    self._environment,
-                    self._deadline,
-                )
+                call = self._call()
                 calls.put(call)
                 pause = _SECONDS_BETWEEN_CALLS[0] if call.news else min(longest, pause * 1.5)
                 if self._invitation.rank == 0:  # to itself: once is enough
@@ -389,6 +393,10 @@ class _Joining:
         )
         name = "worker 0 itself" if self._invitation.rank == 0 else self._name
         return f"{name} cannot reach {self._first}: {tried}." if tried else ""
+
+
+def _say(text):
+    print(f"tf_adasum: {text}", file=sys.stderr, flush=True)
 
 
 def _last_of(calls):

@@ -10,6 +10,8 @@ _RANGES = r"\[\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*\]"
 _NODE = rf"(?:[^][,\s]|{_RANGES})+"
 _LIST = re.compile(rf"{_NODE}(?:,{_NODE})*", re.ASCII)
 _NEXT_NODE = re.compile(_NODE, re.ASCII)
+_BRACKET = re.compile(r"\[([^]]*)\]")
+_MOST_DIGITS = 18
 
 
 def nodes(text: str) -> Iterator[str]:
@@ -22,9 +24,20 @@ def nodes(text: str) -> Iterator[str]:
         >>> list(nodes("gpu[009-010,7]-ib,login1"))
         ['gpu009-ib', 'gpu010-ib', 'gpu7-ib', 'login1']
     """
-    if not _LIST.fullmatch(text):
-        raise ValueError(f"a list of nodes must look like 'n[1-3,7],login1'. Received: {text!r}")
+    if not _LIST.fullmatch(text) or not all(map(_counts_up, _BRACKET.findall(text))):
+        received = text if len(text) < 1000 else f"{text[:1000]}..."
+        raise ValueError(
+            f"a list of nodes must look like 'n[1-3,7],login1'. Received: {received!r}"
+        )
     return itertools.chain.from_iterable(map(_expanded, _NEXT_NODE.findall(text)))
+
+
+def _counts_up(ranges: str) -> bool:
+    for each in ranges.split(","):
+        first, _, last = each.partition("-")
+        if len(max(first, last, key=len)) > _MOST_DIGITS or int(last or first) < int(first):
+            return False
+    return True
 
 
 def _expanded(node: str) -> Iterator[str]:

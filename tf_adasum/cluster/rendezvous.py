@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -92,7 +93,8 @@ def meet(
                 next_message += SECONDS_BETWEEN_MESSAGES
                 others = cluster.named(meeting.missing()) or "workers that have not met all others"
                 reasons = " ".join(_troubles(cluster, meeting))
-                print(f"tf_adasum: waiting for {others}. {reasons}".rstrip(), flush=True)
+                line = f"tf_adasum: waiting for {others}. {reasons}".rstrip()
+                print(line, file=sys.stderr, flush=True)
             meeting.wait(SECONDS_BETWEEN_ROUNDS)
         if not is_over:
             meeting.wait_for_calls(_SECONDS_FOR_THE_LAST_CALLS)

@@ -50,10 +50,25 @@ def write_call(folder: str, function: Callable, args: Sequence) -> None:
         json.dump(cells, file)
 
 
+def has_result(folder: str) -> bool:
+    """Return whether the function has returned on worker 0."""
+    return os.path.exists(os.path.join(folder, _RESULT))
+
+
 def read_result(folder: str) -> Any:
-    """Return what the function has returned on worker 0."""
+    """Return what the function has returned on worker 0.
+
+    Raises:
+        RuntimeError: if this process cannot read it.
+    """
     with open(os.path.join(folder, _RESULT), "rb") as file:
-        return pickle.load(file)
+        try:
+            return pickle.load(file)
+        except Exception as error:  # of any class: objects are read by their own code
+            raise RuntimeError(
+                "What the function has returned on worker 0 cannot be read here: "
+                f"{type(error).__name__}: {error}. Return numbers, arrays, and structures of them."
+            ) from error
 
 
 def main(folder: str) -> None:
@@ -64,8 +79,8 @@ def main(folder: str) -> None:
     sys.excepthook = _show  # Python's own reads files, and there are none of cells
     with open(os.path.join(folder, _CALL), "rb") as file:
         function, args = pickle.load(file)
+    task = json.loads(os.environ.get("TF_CONFIG") or "{}").get("task", {})  # it may change that
     result = function(*args)
-    task = json.loads(os.environ.get("TF_CONFIG") or "{}").get("task", {})
     if task.get("index", 0) == 0:
         with open(os.path.join(folder, _RESULT), "wb") as file:
             file.write(_result(result))

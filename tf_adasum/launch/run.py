@@ -58,7 +58,8 @@ def run(
     Raises:
         ValueError: an argument cannot be used, or the function cannot be sent to processes.
         ImportError: the function is defined in a notebook, and there is no cloudpickle.
-        RuntimeError: a worker failed; the message names it and has its traceback.
+        RuntimeError: a worker failed, the message names it and has its traceback; or there is no
+            result: worker 0 ended before the function returned, or it cannot be read here.
 
     Example:
         >>> def train(epochs):
@@ -72,6 +73,8 @@ def run(
     arguments.check_count("workers", workers)
     if devices_per_worker is not None:
         arguments.check_count("devices_per_worker", devices_per_worker)
+    if isinstance(args, (str, bytes)):  # each letter would be an argument
+        raise ValueError(f"`args` must be a list of arguments. Received: args={args!r}")
     with tempfile.TemporaryDirectory(prefix="tf_adasum_") as folder:
         if callable(function_or_script):
             function_worker.write_call(folder, function_or_script, args)
@@ -88,7 +91,13 @@ def run(
             json.dump(job, file)
         code = _follow(_entering("run", folder))
         _raise_if_failed(folder, code, workers)
-        return function_worker.read_result(folder) if callable(function_or_script) else None
+        if not callable(function_or_script):
+            return None
+        if not function_worker.has_result(folder):
+            raise RuntimeError(
+                f"worker 0 of {workers} ended with exit code 0 before the function returned"
+            )
+        return function_worker.read_result(folder)
 
 
 def _of_script(script: Any, args: Sequence) -> list[str]:

@@ -12,8 +12,9 @@ hosts=${HOSTS:-$(hostname):4} # such as HOSTS=node1:2,node2:2
 #   -x TF_ADASUM_COORDINATOR=node1:12345
 # The network that workers are reached at, on hosts that have several; an address will do, too.
 #   -x TF_ADASUM_INTERFACE=ib0
+# Open MPI binds each worker to a core or a socket unless told not to: --bind-to none.
 # Without a secret anybody who reaches a worker's port can take part in the start.
 export TF_ADASUM_SECRET=$(openssl rand -hex 32)
 
 exec mpirun --host "$hosts" --bind-to none --tag-output \
-    -x TF_ADASUM_SECRET -x TF_CPP_MIN_LOG_LEVEL=1 python "$@"
+    -x TF_ADASUM_SECRET -x TF_CPP_MIN_LOG_LEVEL=2 python "$@"

@@ -11,9 +11,13 @@
 #SBATCH --time=04:00:00 --signal=TERM@120
 #SBATCH --requeue --open-mode=append
 # With GPUs, one for each worker: #SBATCH --gpus-per-task=1
+# Cores of each worker, one without this: #SBATCH --cpus-per-task=8
+# and below, as srun does not take it over: export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
 
 # Seconds for which workers wait for each other: nodes may need very different times to start.
 export TF_ADASUM_START_TIMEOUT=300
+# TensorFlow's errors alone, not what it says at each worker's start.
+export TF_CPP_MIN_LOG_LEVEL=2
 # Without a secret anybody who reaches a worker's port can take part in the start.
 export TF_ADASUM_SECRET=$(openssl rand -hex 32)
 

@@ -25,9 +25,23 @@ def test_host_and_port(address, host, port):
     assert addresses.split(address) == (host, port)
 
 
-@pytest.mark.parametrize("address", ["", "a", ":1", "a:", "a:x", "a:0", "a:65536", "a:-1", "a:1.5"])
+@pytest.mark.parametrize("address", ["", "a", ":1", "a:", "a:x", "a:-1", "a:1.5"])
 def test_what_is_no_address(address):
     with pytest.raises(ValueError, match=f"'host:port'. Received: '{address}'$"):
+        addresses.split(address)
+
+
+@pytest.mark.parametrize("address", ["a:0", "a:65536", "a:123456", "[::1]:70000"])
+def test_a_port_that_is_none(address):
+    with pytest.raises(ValueError) as raised:
+        addresses.split(address)
+    assert str(raised.value) == f"a port must be from 1 to 65535. Received: {address!r}"
+
+
+@pytest.mark.parametrize("address", ["http://a:12345", "tcp://[::1]:80", "grpc://a"])
+def test_an_address_with_a_scheme(address):
+    scheme = address.partition("//")[0]
+    with pytest.raises(ValueError, match=f"leave out '{scheme}//'. Received: "):
         addresses.split(address)
 
 

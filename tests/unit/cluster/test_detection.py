@@ -221,7 +221,12 @@ def test_what_trains_alone(environment):
         # a part is missing
         (without(OWN, "TF_ADASUM_COORDINATOR"), "set TF_ADASUM_COORDINATOR, or .*RANK='1'"),
         (without(OWN, "TF_ADASUM_RANK"), "set TF_ADASUM_RANK, or"),
-        ({"TF_ADASUM_RANK": "1"}, "set TF_ADASUM_COORDINATOR and TF_ADASUM_WORLD_SIZE, or"),
+        (
+            {"TF_ADASUM_RANK": "1"},
+            "set TF_ADASUM_COORDINATOR and TF_ADASUM_WORLD_SIZE; TF_ADASUM_WORLD_SIZE=1 will do",
+        ),
+        ({"OMPI_COMM_WORLD_RANK": "0"}, "Open MPI .* set OMPI_COMM_WORLD_SIZE, or"),
+        ({"PMI_RANK": "0"}, "PMI .* set PMI_SIZE, or"),
         (without(KERAS, "KERAS_DISTRIBUTION_PROCESS_ID"), "set KERAS_DISTRIBUTION_PROCESS_ID"),
         (without(TORCHRUN, "MASTER_PORT"), "set MASTER_PORT, .*MASTER_ADDR='node-a'"),
         (without(TORCHRUN, "MASTER_ADDR"), "set MASTER_ADDR,"),
@@ -238,6 +243,11 @@ def test_what_trains_alone(environment):
         (without(STEP, "SLURM_JOB_ID"), "Slurm .* set TF_ADASUM_COORDINATOR, "),
         ({"SLURM_PROCID": "2"}, "SLURM_STEP_NUM_TASKS, .*SLURM_PROCID='2'"),
         (INDEXED_JOB, "set TF_ADASUM_COORDINATOR and TF_ADASUM_WORLD_SIZE.*INDEX='2'"),
+        # each variable once
+        (
+            {**INDEXED_JOB, "TF_ADASUM_WORLD_SIZE": "4"},
+            "Received: TF_ADASUM_WORLD_SIZE='4', JOB_COMPLETION_INDEX='2'$",
+        ),
         # no numbers, no addresses
         ({**OWN, "TF_ADASUM_RANK": "one"}, "TF_ADASUM_RANK must be .*TF_ADASUM_RANK='one'"),
         ({**OWN, "TF_ADASUM_RANK": "-1"}, "TF_ADASUM_RANK must be .*='-1'"),
@@ -256,6 +266,10 @@ def test_what_trains_alone(environment):
         ({**OWN, "TF_ADASUM_RANK": "4"}, "TF_ADASUM_RANK must be less than TF_ADASUM_WORLD_SIZE"),
         ({**OWN, "TF_ADASUM_WORLD_SIZE": "0"}, "TF_ADASUM_WORLD_SIZE must be at least 1"),
         ({**OWN, "TF_ADASUM_WORLD_SIZE": "1"}, "TF_ADASUM_RANK must be less"),
+        (
+            {**OWN, "TF_ADASUM_WORLD_SIZE": "999999999"},
+            "TF_ADASUM_WORLD_SIZE must be at most 65536.*='999999999'",
+        ),
         ({**TORCHRUN, "RANK": "8"}, "RANK must be less than WORLD_SIZE.*RANK='8'"),
         ({**OPEN_MPI_4, "OMPI_COMM_WORLD_RANK": "4"}, "OMPI_COMM_WORLD_RANK must be less"),
         (
@@ -303,6 +317,29 @@ def test_all_tasks_are_told_the_same():
     next_job = find({**STEP, "SLURM_JOB_ID": "4101"}).coordinator
     next_step = find({**STEP, "SLURM_STEP_ID": "4"}).coordinator
     assert len(told | {next_job, next_step}) == 3
+
+
+@pytest.mark.parametrize(
+    ("environment", "job"),
+    [
+        (OWN, ""),
+        ({**STEP, **OWN}, ""),  # what is started by hand in two steps is one job
+        ({**STEP, "TF_ADASUM_COORDINATOR": "b:9"}, "4100.3"),
+        (STEP, "4100.3"),
+        ({**STEP, "PMI_RANK": "2", "PMI_SIZE": "4"}, "4100.3"),
+        (KERAS, ""),
+        (TORCHRUN, ""),
+        (WITH_AGENT_STORE, ""),
+        ({**STEP, **WITH_AGENT_STORE, "TORCHELASTIC_RUN_ID": "a7"}, "a7"),
+        ({**STEP, "MASTER_ADDR": "b", "MASTER_PORT": "9"}, "4100.3"),
+        (OPEN_MPI_4, "1531576321"),
+        (OPEN_MPI_5, "prterun-node-7-41@1"),
+        (HYDRA, ""),
+        ({**HYDRA, "I_MPI_HYDRA_UUID": "fe42"}, "fe42"),
+    ],
+)
+def test_the_name_of_the_job(environment, job):
+    assert find(environment).job == job
 
 
 def test_an_invitation():

@@ -199,10 +199,12 @@ def test_who_is_waited_for_is_said_now_and_then(monkeypatch, capsys):
     monkeypatch.setattr(joining, "SECONDS_BETWEEN_MESSAGES", 1.2)
     invited = invitations(3)
     run(invited[:2], timeout=3)
-    lines = capsys.readouterr().out.splitlines()
+    shown = capsys.readouterr()
+    lines = shown.err.splitlines()
     assert 1 <= len(lines) <= 3 and set(lines) == {"tf_adasum: waiting for worker 2."}
+    assert shown.out == "", "the program's own"
     run(invited[1:2], timeout=3)
-    (line,) = set(capsys.readouterr().out.splitlines())
+    (line,) = set(capsys.readouterr().err.splitlines())
     refused = os.strerror(errno.ECONNREFUSED)
     first = f"worker 0 ({invited[0].coordinator})"
     assert line == f"tf_adasum: waiting for {first}. worker 1 cannot reach {first}: {refused}."
@@ -303,7 +305,8 @@ def test_one_that_comes_when_its_rank_is_taken_is_told_so():
     invited = invitations(2)
     outcomes, _ = run([*invited, invited[1]], delays=[0, 0, 1])
     found = assert_together(outcomes[:2], 2)
-    all_say(outcomes[2:], ValueError, "Two workers have the rank 1", found[1])
+    again = "or it has started again after all had joined: start all again."
+    all_say(outcomes[2:], ValueError, "Two workers have the rank 1", found[1], again)
 
 
 def test_two_workers_0(monkeypatch):
@@ -318,12 +321,37 @@ def test_two_workers_0(monkeypatch):
     assert max(seconds) < SOON
 
 
+def test_workers_of_two_jobs_are_not_mixed():
+    """The first one to have the port trains; a worker that knows no job is anybody's."""
+    one = [dataclasses.replace(each, job="17.0") for each in invitations(3)]
+    one[2] = dataclasses.replace(one[2], job="")
+    other = [dataclasses.replace(each, job="18.0") for each in one[:2]]
+    outcomes, _ = run([*one, *other], delays=[0, 1.5, 1.5, 0.4, 0.4])
+    assert_together(outcomes[:3], 3)
+    words = f"answers at {one[0].coordinator}: job 17.0; this worker is of job 18.0."
+    all_say(outcomes[3:], ValueError, words)
+
+
+@pytest.mark.parametrize("has_joined", [False, True])
+def test_two_workers_0_on_one_machine(has_joined):
+    """The second one cannot have the port. A worker 0 that has joined already is not disturbed."""
+    invited = invitations(2)
+    first = invited if has_joined else invited[:1]
+    outcomes, seconds = run([*first, invited[0]], delays=[*(0 for _ in first), 0.5])
+    if has_joined:
+        assert_together(outcomes[:2], 2)
+        outcomes = outcomes[2:]
+    all_say(outcomes, ValueError, "Two workers have the rank 0: one at", "and one at 127.0.0.1:")
+    assert max(seconds) < SOON
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"rank": 3}, "rank must be from 0 to 2. Received from a test"),
         ({"rank": -1}, "rank must be from 0 to 2. Received from a test"),
         ({"num_workers": 0}, "at least one worker. Received from a test"),
+        ({"num_workers": 65_537}, "at most 65536 workers. Received from a test"),
         ({"coordinator": "a"}, "must look like 'host:port'. Received: 'a'. Received from a test"),
         ({"coordinator": "a:70000"}, "Received: 'a:70000'"),
     ],
@@ -418,12 +446,21 @@ def test_another_release_is_an_error_on_all():
     [
         {"host": "a.b.c"},
         {"host": 7},
+        {"host": "0.0.0.0"},
+        {"host": "::"},
+        {"host": "::ffff:0.0.0.0"},
+        {"host": "fe80::1%\x1b[31m"},
+        {"host": "fe80::1%a\nb"},
+        {"host": "fe80::1%" + "a" * 65},
         {"port": 0},
         {"port": 1 << 16},
         {"port": True},
         {"port": "80"},
         {"coordinator": "a" * 300},
         {"coordinator": ["a"]},
+        {"coordinator": "a b"},
+        {"coordinator": "a\x1b[31m"},
+        {"coordinator": "a\u202eb"},
     ],
 )
 def test_what_makes_no_sense_is_a_stranger_s(offer):

@@ -35,7 +35,12 @@ def test_the_first_of_very_many_is_there_at_once():
 
 
 @pytest.mark.parametrize(
-    "text", ["", ",", "a,", ",a", "a,,b", "n[", "n[1", "n]", "n[]", "n[1-]", "n[-1]", "n[a]", "a b"]
+    "text",
+    [
+        *("", ",", "a,", ",a", "a,,b", "n[", "n[1", "n]", "n[]", "n[1-]", "n[-1]", "n[a]", "a b"),
+        *("n[5-1]", "n[1,5-1]", "n[1-2]m[5-1]", "n[1],m[5-1]"),  # the last one before the first
+        *(f"n[{'1' * 19}]", f"n[1-{'1' * 5000}]"),
+    ],
 )
 def test_what_is_no_list(text):
     with pytest.raises(ValueError, match="a list of nodes"):

@@ -112,6 +112,13 @@ def test_missing_tasks_are_named(count, absent):
         assert 0.5 <= waited < 5
 
 
+def test_who_is_waited_for_is_said_on_stderr(monkeypatch, capsys):
+    monkeypatch.setattr(rendezvous, "SECONDS_BETWEEN_MESSAGES", 0.5)
+    run(tasks(2)[:1], timeout=1.5)
+    shown = capsys.readouterr()
+    assert shown.err.startswith("tf_adasum: waiting for worker 1 (") and shown.out == ""
+
+
 def test_a_host_that_does_not_exist_is_named(monkeypatch):
     def unknown(*arguments, **options):
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")

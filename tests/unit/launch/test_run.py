@@ -98,6 +98,43 @@ def test_a_signal_is_named():
         run(kills_itself, workers=1)
 
 
+def ends(code, how):
+    os._exit(code) if how == "at once" else sys.exit(code)
+
+
+@pytest.mark.parametrize("how", ["at once", "politely"])
+def test_a_function_that_does_not_return_is_an_error(how):
+    words = "worker 0 of 2 ended with exit code 0 before the function returned"
+    with pytest.raises(RuntimeError, match=words):
+        run(ends, workers=2, args=[0, how])
+
+
+class Unreadable:
+    def __reduce__(self):
+        return int, ("no number",)
+
+
+def returns_what_cannot_be_read():
+    return Unreadable()
+
+
+def test_a_result_that_cannot_be_read_back_is_named():
+    with pytest.raises(RuntimeError, match="cannot be read here: ValueError: invalid literal"):
+        run(returns_what_cannot_be_read, workers=1)
+
+
+def forgets_its_place():
+    import json
+
+    rank = json.loads(os.environ.pop("TF_CONFIG"))["task"]["index"]
+    time.sleep(0.5 * rank)
+    return rank
+
+
+def test_the_result_is_worker_0_s_whatever_the_function_does_to_its_environment():
+    assert run(forgets_its_place, workers=2) == 0
+
+
 class History:
     """As Keras's."""
 
@@ -134,6 +171,8 @@ def test_what_cannot_be_sent_is_named():
 def test_unusable_arguments_are_named(arguments, named):
     with pytest.raises(ValueError, match=named):
         run(*arguments)
+    with pytest.raises(ValueError, match=r"must be a list of arguments.*args='ab'"):
+        run(place, 1, args="ab")
     with pytest.raises(ValueError, match="devices_per_worker=0"):
         run(place, 1, devices_per_worker=0)
 
