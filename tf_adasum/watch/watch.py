@@ -303,7 +303,8 @@ class Watch:
             if not was_unheard:
                 messages.say(
                     f"{self._cluster.named([rank])} has not been heard for {silent:.0f} s, but "
-                    "takes part in collectives: training goes on. If it is lost, TensorFlow notices."
+                    "takes part in collectives: training goes on. If it is lost, TensorFlow "
+                    "notices."
                 )
             if rank == 0 and time.monotonic() >= self._next_call:
                 self._next_call = time.monotonic() + SECONDS_BETWEEN_CALLS

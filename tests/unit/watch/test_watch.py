@@ -96,7 +96,7 @@ def test_a_process_that_has_ended_is_lost_to_all(workers, lost, capfd):
 
 @pytest.fixture(params=["full disk", "closed"])
 def unwritable(request):
-    stream = open("/dev/full", "w", buffering=1)  # noqa: SIM115
+    stream = open("/dev/full", "w", buffering=1)
     if request.param == "closed":
         stream.close()
     yield stream
