@@ -8,6 +8,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
+from tf_adasum.backup import notices
+
 # Seconds within which a second signal is the first one come twice, as where a scheduler signals a
 # launcher and its workers.
 SECONDS_OF_ONE = 1.0
@@ -88,10 +90,13 @@ class Signals:
         self._earlier = {}
 
     def call_earlier(self) -> None:
-        """Give the signals back, and call what handled the one that came, if that is a function."""
+        """Give the signals back, and call what handled the one that came, if that is a function.
+
+        Python's own for SIGINT would only put a KeyboardInterrupt in the place of the exit code.
+        """
         earlier = self._earlier.get(self.received)
         self.give_back()
-        if callable(earlier):
+        if callable(earlier) and earlier is not signal.default_int_handler:
             earlier(self.received, None)
 
     def _handle(self, number, frame):
@@ -102,12 +107,9 @@ class Signals:
         elif not self.received and self._ask():
             self.received, self._since = number, now
             name = signal.Signals(number).name
-            _say(f"{name}: stopping with a backup at the next batch; another one ends at once")
+            notices.say_at_once(
+                f"{name}: stopping with a backup at the next batch; another one ends at once"
+            )
         elif not self.received or now - self._since > SECONDS_OF_ONE:
             self.give_back()
             os.kill(os.getpid(), number)
-
-
-def _say(text):
-    """Write a line to stderr; `print` may be interrupted in the middle of another one."""
-    os.write(2, f"tf_adasum: {text}\n".encode())

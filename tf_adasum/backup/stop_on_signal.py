@@ -11,10 +11,11 @@ The places at which a training stops (`watch.stopping` counts them, and agrees o
 A training that a callback has told to stop comes to none of them before its end.
 """
 
+import os
 import signal
 import weakref
 
-from tf_adasum.backup import training_state
+from tf_adasum.backup import notices, training_state
 from tf_adasum.backup.signals import Signals
 from tf_adasum.seams import keras as keras_seam
 
@@ -35,6 +36,7 @@ class StopOnSignal:
         self._code = asked_for.exit_code
         ask = _asking(weakref.ref(self))  # a custom loop may break off without an end
         self._signals = Signals(asked_for.numbers, ask, asked_for.leaves_handlers)
+        self._is_over = False  # and did not stop
         self._is_first = True  # the batch that comes next, of this training
         self._metrics = []
 
@@ -45,9 +47,13 @@ class StopOnSignal:
         keras_seam.when_fit_ends(self.end)
 
     def end(self):
-        """Give the signals back."""
+        """Give the signals back. One that came too late for `at_end` does what it did before."""
+        number = self._signals.received if self._is_over else 0
+        self._is_over = False
         self._signals.give_back()
         self._stopping.end()
+        if number:
+            os.kill(os.getpid(), number)
 
     def before_batch(self, model, batch):
         """Stop before a batch of the training, where the workers have agreed on that."""
@@ -80,8 +86,10 @@ class StopOnSignal:
             model: the model.
             epochs: int, after how many the training would have ended by itself.
         """
+        self._workers.any(False)  # all are here: who had to wait for them may have been asked
         if self._workers.any(self._stopping.is_asked):
             self._stop(model, (0, {"epoch": epochs}))
+        self._is_over = True
 
     def _stop(self, model, place):
         keras_seam.finish_calls(self._calling)
@@ -89,6 +97,7 @@ class StopOnSignal:
             batch, options = place
             self._backup.save_now(model, batch, **options)
         received = self._workers.gather([self._signals.received])[:, 0]  # and all wait for worker 0
+        text = ""
         if self._workers.rank == 0:
             names = [
                 f"{signal.Signals(number).name} on worker {rank}"
@@ -99,11 +108,11 @@ class StopOnSignal:
             where = (
                 f"with a backup in {folder}" if self._backup.exists else "before the first batch"
             )
-            print(
-                f"tf_adasum: stopped by {by}, {where}: exit code {self._code}. The next start goes "
-                "on from there.",
-                flush=True,
+            text = (
+                f"stopped by {by}, {where}: exit code {self._code}. The next start goes on from "
+                "there."
             )
+        notices.say_at_the_end(text)
         self._stopping.end()
         self._signals.call_earlier()
         raise SystemExit(self._code)

@@ -52,11 +52,11 @@ def launch(
 
     The first worker that fails, a signal to this process (SIGINT, SIGTERM, SIGHUP) or the timeout
     stops the job: SIGTERM to every worker's process group, then SIGKILL after `grace` seconds (30
-    at least after SIGTERM to this process, for a backup), or at once on SIGINT. SIGUSR1 is passed
-    on to the workers and stops nothing; a worker that ends with 75, as those that made a backup
-    when asked to stop, does not stop the others. When a worker ends, the processes that it left
-    behind in its group are killed. If this process is killed, Linux kills the workers (not the
-    processes they started).
+    at least after SIGTERM to this process or the end of its reader, for a backup), or at once on
+    SIGINT. SIGUSR1 is passed on to the workers and stops nothing; a worker that ends with 75, as
+    those that made a backup when asked to stop, does not stop the others. When a worker ends, the
+    processes that it left behind in its group are killed. If this process is killed, Linux kills
+    the workers (not the processes they started).
 
     With `max_restarts` the failure of a worker starts all of them again, on new ports, after a
     second; they see which start it is as ``TF_ADASUM_RESTART_COUNT``, 0 for the first. A signal to

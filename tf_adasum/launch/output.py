@@ -5,11 +5,13 @@ Standard library only.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import os
 import queue
 import select
 import signal
+import stat
 import threading
 import time
 from collections.abc import Iterator
@@ -20,6 +22,9 @@ from tf_adasum.launch.failures import LastWords
 
 PROGRAM = "tf-adasum-launch"  # who speaks in a message that no worker wrote
 
+_SECONDS_TO_SPEAK = 0.5  # for which the main thread waits for a reader of our output
+_LONGEST_LINE = 1 << 20  # bytes; what is longer is passed on as several lines
+
 
 class Console:
     """What writes whole lines to our stdout and stderr, one at a time."""
@@ -27,27 +32,57 @@ class Console:
     def __init__(self, events: queue.SimpleQueue):
         self._events = events
         self._lock = threading.Lock()
+        self._messages: collections.deque[bytes] = collections.deque()  # not written yet
         self._redrawn: tuple[int, bytes] | None = None  # whose last piece ended in "\r"
         self._lost = False
 
     def write(self, descriptor: int, prefix: bytes, piece: bytes) -> None:
         """Write one piece of output; if that is no longer possible, ask the job to stop."""
         with self._lock:
-            if self._lost:
-                return
-            try:
-                # Only worker 0's stdout redraws; any other line starts below its bar.
-                if self._redrawn is not None and (descriptor, prefix) != self._redrawn:
-                    _write_all(self._redrawn[0], b"\n")
-                _write_all(descriptor, prefix + piece)
-            except OSError:  # e.g. `tf-adasum-launch ... | head`
-                self._lost = True
-                self._events.put(signal.SIGPIPE)
-            self._redrawn = (descriptor, prefix) if piece.endswith(b"\r") else None
+            self._write(descriptor, prefix, piece)
+            self._write_messages(None)
 
     def say(self, text: str) -> None:
-        """Write a message of the launcher itself to stderr."""
-        self.write(2, f"{PROGRAM}: ".encode(), f"{text}\n".encode())
+        """Write a message of the launcher itself to stderr.
+
+        The main thread has more to do than to wait for somebody who reads our output: where nobody
+        does, the message follows the piece that is being written.
+        """
+        self._messages.append(f"{text}\n".encode())
+        self.finish(_SECONDS_TO_SPEAK)
+
+    def finish(self, seconds: float | None) -> None:
+        """Write the messages that are left.
+
+        Args:
+            seconds: for how long to wait for a reader at most; None for no limit.
+        """
+        if not self._lock.acquire(timeout=-1 if seconds is None else seconds):
+            return
+        try:
+            self._write_messages(seconds)
+        finally:
+            self._lock.release()
+
+    def _write_messages(self, seconds):
+        while self._messages:
+            others = () if self._redrawn is None else self._redrawn[:1]
+            if not all(_can_be_written(each, seconds) for each in (2, *others)):
+                return
+            self._write(2, f"{PROGRAM}: ".encode(), self._messages.popleft())
+
+    def _write(self, descriptor, prefix, piece):
+        if self._lost:
+            return
+        try:
+            # Only worker 0's stdout redraws; any other line starts below its bar.
+            if self._redrawn is not None and (descriptor, prefix) != self._redrawn:
+                _write_all(self._redrawn[0], b"\n")
+            _write_all(descriptor, prefix + piece)
+        except OSError:  # e.g. `tf-adasum-launch ... | head`
+            self._lost = True
+            self._events.put(signal.SIGPIPE)
+        self._redrawn = (descriptor, prefix) if piece.endswith(b"\r") else None
 
 
 class Log:
@@ -69,6 +104,8 @@ class Log:
         self._failure: OSError | None = None
         try:
             os.makedirs(folder, exist_ok=True)
+            if os.path.exists(self.path) and stat.S_ISFIFO(os.stat(self.path).st_mode):
+                raise OSError(f"{self.path} is a pipe, which may have no reader")
             self._descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         except OSError as error:
             raise ValueError(
@@ -139,6 +176,9 @@ class Relay:
             pieces = (pending + chunk).splitlines(keepends=True)
             # Only the next byte tells a final "\r" from the first half of "\r\n".
             pending = b"" if pieces[-1].endswith(b"\n") else pieces.pop()
+            if len(pending) > _LONGEST_LINE:
+                pieces.append(pending + b"\n")
+                pending = b""
             for piece in pieces:
                 self._take(piece)
         if pending:
@@ -173,6 +213,13 @@ def _chunks(stream: Any, ended: threading.Event) -> Iterator[bytes]:
             yield chunk
         elif last:
             return
+
+
+def _can_be_written(descriptor: int, seconds: float | None) -> bool:
+    """Whether a short line can be written, or fails, without a wait of more than some seconds."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    return bool(poll.poll(None if seconds is None else 1000 * seconds))
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

@@ -32,6 +32,7 @@ EXIT_USAGE = 2  # as argparse and the shells: the same arguments will fail again
 EXIT_ASKED = 75  # EX_TEMPFAIL: the workers were asked to end, and the next start goes on
 POLITE_SECONDS = 30.0  # after SIGTERM: for a backup. Slurm and Kubernetes wait as long
 _LAST_WORDS_SECONDS = 0.5  # how long to wait for the output of a worker that ended
+_SECONDS_TO_READ = 5.0  # how long to wait for a reader of our output after a stop
 _PAUSE_SECONDS = 1.0  # before a restart, so that what fails at once does not fail in a storm
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -156,6 +157,7 @@ class _Job:
         self._ends: list[failures.End] = []  # in their order, of this start
         self._threads: list[threading.Thread] = []
         self._is_stopped = False  # by a signal or the timeout, which want no restart
+        self._is_passed_on = False  # a signal, which wants none either
 
     def run(self, timeout: float | None, max_restarts: int) -> int:
         """Start the workers, again where one fails, and return the exit code of the last start."""
@@ -169,7 +171,7 @@ class _Job:
             if code == EXIT_USAGE and restart < max_restarts:
                 self._console.say(f"exit code {EXIT_USAGE} means wrong usage: no restart")
             is_final = code in (0, EXIT_USAGE, EXIT_ASKED)
-            if is_final or restart == max_restarts or self._is_stopped:
+            if is_final or restart == max_restarts or self._is_stopped or self._is_passed_on:
                 break
             code = self._pause(deadline) or code
             if self._is_stopped:
@@ -177,13 +179,24 @@ class _Job:
         return code
 
     def drain(self) -> None:
-        """Wait until all output of the ended workers has been written, and close their files."""
+        """Wait until all output of the ended workers has been written, and close their files.
+
+        After a signal or the timeout nobody waits long for a reader of our output.
+        """
+        until = time.monotonic() + _SECONDS_TO_READ if self._is_stopped else None
+
+        def remaining():
+            return None if until is None else max(0.0, until - time.monotonic())
+
         for thread in self._threads:
-            thread.join()
+            thread.join(remaining())
+        is_all_copied = not any(each.is_alive() for each in self._threads)
         for log in self._crew.logs:
-            log.close()
+            if is_all_copied:
+                log.close()
             if log.failure():
                 self._console.say(log.failure())
+        self._console.finish(remaining())
 
     def _run_once(
         self, environments: list[dict[str, str]], restart: int, deadline: float | None
@@ -220,7 +233,8 @@ class _Job:
 
     def _stopped_by(self, number: signal.Signals) -> int:
         self._is_stopped = True
-        if number == signal.SIGTERM:
+        # SIGPIPE: what ended the reader of our output may have come to the workers, too.
+        if number in (signal.SIGTERM, signal.SIGPIPE):
             self._grace = max(self._grace, POLITE_SECONDS)
         self._console.say(f"{number.name}, stopping all workers")
         return 128 + number
@@ -298,6 +312,7 @@ class _Job:
 
     def _pass_on(self, number: signal.Signals) -> None:
         """Send a signal to the workers, which may act on it; not to what they have started."""
+        self._is_passed_on = True
         self._console.say(f"{number.name}, passed on to all workers")
         for worker in self._running:
             with contextlib.suppress(ProcessLookupError):

@@ -18,7 +18,6 @@ import errno
 import hmac
 import secrets
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -28,6 +27,7 @@ from tf_adasum.cluster import addresses, ports
 from tf_adasum.cluster.administration import WATCH_PORT
 from tf_adasum.cluster.json_lines import LONGEST_LINE, Connection
 from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.watch import messages
 
 _SECONDS_TO_CONNECT = 5.0
 _SECONDS_TO_CLOSE = 1.0
@@ -72,7 +72,7 @@ class Refusals:
         if time.monotonic() < self._next:
             return
         more = f" ({self._count} refusals so far)" if self._count > 1 else ""
-        print(f"tf_adasum: the watch refuses {what}{more}", file=sys.stderr, flush=True)
+        messages.say(f"the watch refuses {what}{more}")
         self._next = time.monotonic() + _SECONDS_BETWEEN_REFUSALS
 
 
@@ -236,12 +236,10 @@ def connect(cluster: Cluster, offer: dict[str, Any], use: Callable[[Client], Non
     try:
         client = Client(host, offer, cluster.rank)
     except (OSError, KeyError, TypeError, ValueError) as error:
-        print(
-            f"tf_adasum: {cluster.names[cluster.rank]} cannot reach port {offer.get('port')} of "
+        messages.say(
+            f"{cluster.names[cluster.rank]} cannot reach port {offer.get('port')} of "
             f"{cluster.named([0])} ({error}): until it can, lost workers are noticed by TensorFlow "
-            "alone.",
-            file=sys.stderr,
-            flush=True,
+            "alone."
         )
         if isinstance(error, OSError):
             threading.Thread(target=keep_trying, daemon=True, name="tf_adasum connect").start()

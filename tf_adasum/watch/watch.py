@@ -19,14 +19,13 @@ import os
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from tf_adasum.cluster import administration, json_lines, rendezvous
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import WorkerLostError
-from tf_adasum.watch import call_site, connections
+from tf_adasum.watch import call_site, connections, messages
 from tf_adasum.watch.diagnosis import Breakage, Status, broken, failure, notice
 from tf_adasum.watch.reachability import Reachability
 from tf_adasum.watch.reason import reason_of
@@ -227,10 +226,10 @@ class Watch:
         with self._change:
             if self.cause is not None:
                 return
-            print(f"tf_adasum: {cause}", file=sys.stderr, flush=True)
             self.cause = cause
             self._change.notify_all()
         self._say(state="gave up", why=cause)
+        messages.say(cause)
 
     # ---- the thread ----------------------------------------------------------------------------
 
@@ -239,7 +238,7 @@ class Watch:
             try:
                 self._round()
             except Exception:  # a watch that has ended would be taken for a worker that has
-                traceback.print_exc()
+                messages.say_exception()
                 time.sleep(SECONDS_BETWEEN_MESSAGES)
         self._speak()
         self._channel.close()
@@ -302,12 +301,10 @@ class Watch:
             self._statuses[rank] = dataclasses.replace(status, state="lost", why=why)
         elif rank in self._silence.unheard:
             if not was_unheard:
-                print(
-                    f"tf_adasum: {self._cluster.named([rank])} has not been heard for {silent:.0f} "
-                    "s, but takes part in collectives: training goes on. If it is lost, TensorFlow "
-                    "notices.",
-                    file=sys.stderr,
-                    flush=True,
+                messages.say(
+                    f"{self._cluster.named([rank])} has not been heard for {silent:.0f} s, but "
+                    "takes part in collectives: training goes on. If it is lost, TensorFlow "
+                    "notices."
                 )
             if rank == 0 and time.monotonic() >= self._next_call:
                 self._next_call = time.monotonic() + SECONDS_BETWEEN_CALLS
@@ -386,7 +383,7 @@ class Watch:
                 self._abort(cause)
         elif self._own.waits >= self._told + SECONDS_BETWEEN_NOTICES:
             self._told += SECONDS_BETWEEN_NOTICES
-            print(f"tf_adasum: {notice(self._cluster, statuses)}", file=sys.stderr, flush=True)
+            messages.say(notice(self._cluster, statuses))
         elif not self._own.waits:
             self._told = 0.0
 

@@ -1,5 +1,6 @@
 """Signals that ask: which ones, what handled them before, a second one."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -145,3 +146,51 @@ def test_a_second_sigterm_ends_the_process_at_once():
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
     )
     assert (ended.returncode, ended.stdout) == (-TERM, "goes on\n"), ended.stderr
+
+
+def broken_pipe():
+    reader, writer = os.pipe()
+    os.close(reader)
+    return writer
+
+
+def full_pipe():
+    _, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"x" * 4096)
+    return writer
+
+
+def full_disk():
+    return os.open("/dev/full", os.O_WRONLY)
+
+
+def closed():
+    return None
+
+
+@pytest.mark.parametrize("stderr", [broken_pipe, full_pipe, full_disk, closed])
+def test_a_stderr_that_cannot_be_written_does_not_break_the_training(stderr):
+    asked, before, other = [], os.dup(2), stderr()
+    taken = Signals([USR1], lambda: not asked.append(1))
+    taken.take()
+    os.close(2) if other is None else os.dup2(other, 2)
+    try:
+        os.kill(os.getpid(), USR1)
+    finally:
+        os.dup2(before, 2)
+    assert asked == [1]
+
+
+def test_after_ctrl_c_the_exit_code_is_that_of_the_stop():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        taken = Signals([signal.SIGINT], lambda: True)
+        taken.take()
+        os.kill(os.getpid(), signal.SIGINT)
+        taken.call_earlier()  # no KeyboardInterrupt
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)

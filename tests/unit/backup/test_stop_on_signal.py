@@ -2,6 +2,7 @@
 
 import os
 import signal
+import types
 
 import keras
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 import tensorflow as tf
 
 import tf_adasum
+from tf_adasum.backup.stop_on_signal import StopOnSignal
+from tf_adasum.watch.stopping import Stopping
 
 pytestmark = pytest.mark.keras3_only("Keras 2 backs up all workers by itself")
 
@@ -226,6 +229,34 @@ def test_signals_are_given_back_when_fit_fails(tmp_path):
     with pytest.raises(ArithmeticError):
         fit(compiled(1), tmp_path, Fails())
     assert signal.getsignal(USR1) == signal.SIG_DFL
+
+
+@pytest.mark.parametrize("meeting, stops", [(1, True), (2, False), (None, False)])
+def test_a_signal_that_comes_while_workers_meet_at_the_end(monkeypatch, meeting, stops):
+    """It stops the training; one too late for that does what it would have done without it."""
+    stopped_at, meetings, called = [], [], []
+    signal.signal(USR1, lambda number, frame: called.append(number))
+
+    def any_of(value):
+        meetings.append(value)
+        if len(meetings) == meeting:  # while it waits for the others
+            os.kill(os.getpid(), USR1)
+        return value
+
+    workers = types.SimpleNamespace(
+        watch=types.SimpleNamespace(stopping=Stopping(0, 2)), any=any_of
+    )
+    on_signal = types.SimpleNamespace(numbers=(USR1,), exit_code=75, leaves_handlers=False)
+    stop = StopOnSignal(types.SimpleNamespace(on_signal=on_signal), workers, None)
+    monkeypatch.setattr(stop, "_stop", lambda model, place: stopped_at.append(place))
+    stop.begin()
+    stop.at_end(None, 3)
+    assert stopped_at == ([(0, {"epoch": 3})] if stops else [])
+    assert called == []
+    if not stops:
+        stop.end()
+        stop.end()
+        assert called == ([USR1] if meeting else [])
 
 
 def test_in_a_custom_loop(tmp_path):

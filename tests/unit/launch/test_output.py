@@ -6,11 +6,13 @@ import queue
 import signal
 import subprocess
 import sys
+import threading
 import time
 
-from support.launching import LIMIT, run, running
+import pytest
+from support.launching import LIMIT, eventually, run, running
 
-from tf_adasum.launch import output
+from tf_adasum.launch import failures, output
 
 
 def test_lines_are_prefixed_and_never_mixed(script):
@@ -102,6 +104,79 @@ def test_a_closed_output_stops_the_job(script):
         assert process.wait(LIMIT) == 128 + signal.SIGPIPE
 
 
+WRITES = "open(sys.argv[1] + '/ready', 'w').close()\nwhile True: print('x' * 1000)\n"
+
+
+@pytest.mark.parametrize("stops_by", [signal.SIGTERM, signal.SIGINT, "--timeout"])
+def test_where_nobody_reads_it_can_be_stopped(script, tmp_path, stops_by):
+    options = ["--timeout", 2] if stops_by == "--timeout" else []
+    arguments = [*options, "-n", 2, script(WRITES), tmp_path]
+    one = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with running(*arguments, **one) as process:
+        if not options:
+            eventually((tmp_path / "ready").exists)
+            time.sleep(1)  # the pipe is full
+            process.send_signal(stops_by)
+        assert process.wait(LIMIT / 2) == (124 if options else 128 + stops_by)
+        process.stdout.close()
+
+
+def test_what_the_launcher_says_waits_for_its_reader():
+    """Its main thread does not: the message follows the piece that is being written."""
+    console = output.Console(queue.SimpleQueue())
+    reader, writer = os.pipe()
+    before = os.dup(2)
+    os.dup2(writer, 2)
+    try:
+        relay = threading.Thread(target=console.write, args=(2, b"", b"x" * (1 << 20) + b"\n"))
+        relay.start()
+        time.sleep(0.2)
+        started = time.monotonic()
+        console.say("worker 0 failed first")
+        assert time.monotonic() - started < 5
+        assert relay.is_alive()
+        told = b""
+        while not told.endswith(b"first\n"):
+            told += os.read(reader, 1 << 16)
+        relay.join(LIMIT)
+    finally:
+        os.dup2(before, 2)
+    assert told == b"x" * (1 << 20) + b"\ntf-adasum-launch: worker 0 failed first\n"
+
+
+def test_a_message_is_not_lost_where_the_reader_is_slow():
+    console = output.Console(queue.SimpleQueue())
+    reader, writer = os.pipe()
+    before = os.dup(2)
+    os.dup2(writer, 2)
+    try:
+        console.write(2, b"", b"x" * 65536)  # all that a pipe takes
+        console.say("worker 0 failed first")
+        console.finish(0.1)
+        os.read(reader, 1 << 16)
+        console.finish(None)
+        assert os.read(reader, 1 << 16) == b"tf-adasum-launch: worker 0 failed first\n"
+    finally:
+        os.dup2(before, 2)
+
+
+def test_a_line_without_end_is_passed_on_in_parts():
+    console, parts = output.Console(queue.SimpleQueue()), []
+    console.write = lambda descriptor, prefix, piece: parts.append(piece)
+    words = failures.LastWords()
+    options = {"prefix": b"", "redraws": True, "hides_noise": False, "words": words, "log": None}
+    size = 48 << 20
+    with open(os.memfd_create("stream"), "w+b", buffering=0) as stream:
+        for _ in range(size >> 20):
+            stream.write(b"x" * (1 << 20))
+        stream.seek(0)
+        started = time.process_time()
+        output.Relay(1, console, **options).copy(stream, threading.Event())
+        assert time.process_time() - started < 5, "it is not quadratic"
+    assert max(map(len, parts)) < 2 << 20 and all(part.endswith(b"\n") for part in parts)
+    assert sum(part.count(b"x") for part in parts) == size
+
+
 # Files of their own
 
 
@@ -150,6 +225,13 @@ def test_files_that_cannot_be_written_start_nothing(script, tmp_path):
     result = run("-n", 2, "--log-dir", tmp_path, script("print('started')"))
     assert (result.returncode, result.stdout) == (2, "")
     assert f"--log-dir {tmp_path}" in result.stderr
+
+
+def test_a_pipe_in_the_place_of_a_file_starts_nothing(script, tmp_path):
+    os.mkfifo(tmp_path / "worker-1.log")
+    result = run("-n", 2, "--log-dir", tmp_path, script("print('started')"))
+    assert (result.returncode, result.stdout) == (2, "")
+    assert f"{tmp_path}/worker-1.log is a pipe" in result.stderr
 
 
 def test_workers_of_several_machines_are_named_by_their_ranks(script, tmp_path):

@@ -148,6 +148,34 @@ def test_workers_that_are_asked_to_end_may_write_a_backup(script, tmp_path, numb
     assert not any(word in errors for word in ("failed", "restart", "stopping the others"))
 
 
+def test_no_restart_after_a_signal_that_was_passed_on(script, tmp_path):
+    """It ends workers that do not handle it yet, as while they import TensorFlow."""
+    arguments = ["-n", 2, "--max-restarts", 3, script(LEAVE_PID + "time.sleep(300)\n"), tmp_path]
+    with running(*arguments, stderr=subprocess.PIPE, text=True) as process:
+        eventually(lambda: len(pids_in(tmp_path)) == 2)
+        process.send_signal(signal.SIGUSR1)
+        _, errors = process.communicate(timeout=LIMIT)
+    assert process.returncode == 128 + signal.SIGUSR1
+    assert len(pids_in(tmp_path)) == 2 and "restart" not in errors
+
+
+@pytest.mark.parametrize("closes_first", [False, True])
+def test_the_end_of_the_reader_leaves_time_for_a_backup(script, tmp_path, closes_first):
+    """A signal to a whole group ends a `tee` that reads, too."""
+    slow = WAIT_FOR_A_SIGNAL.replace("index * 0.7", "6").replace(
+        "time.sleep(300)", "while True: time.sleep(0.1); index or closes or print('x')"
+    )
+    path = script(f"closes = {not closes_first}\n" + slow)
+    one = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with running("-n", 2, path, tmp_path, **one) as process:
+        eventually(lambda: len(pids_in(tmp_path)) == 2)
+        process.stdout.close()
+        if not closes_first:
+            process.send_signal(signal.SIGUSR1)
+        assert process.wait(LIMIT) == 75
+    assert (tmp_path / "saved0").exists() and (tmp_path / "saved1").exists()
+
+
 def test_a_daemon_that_keeps_the_pipe_open_does_not_hold_the_launcher(script, tmp_path):
     path = script(
         "child = subprocess.Popen(['sleep', '300'], start_new_session=True)\n"

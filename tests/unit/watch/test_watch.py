@@ -94,6 +94,37 @@ def test_a_process_that_has_ended_is_lost_to_all(workers, lost, capfd):
     assert "tf_adasum: worker" in capfd.readouterr().err
 
 
+@pytest.fixture(params=["full disk", "closed"])
+def unwritable(request):
+    stream = open("/dev/full", "w", buffering=1)
+    if request.param == "closed":
+        stream.close()
+    yield stream
+    with contextlib.suppress(OSError):
+        stream.close()
+
+
+def test_it_goes_on_where_stderr_cannot_be_written(workers, monkeypatch, unwritable):
+    monkeypatch.setattr(sys, "stderr", unwritable)
+    watches = workers(2)
+    up(watches)
+    eventually(lambda: state_of_1(watches[0]) == "running")
+    failures = iter([RuntimeError("once")])
+    listen = watches[0]._listen
+    monkeypatch.setattr(watches[0], "_listen", lambda: raise_next(failures) or listen())
+    watches[0]._channel.refusals.say("a stranger")
+    cut(watches[1])
+    watches[0]._say(inside=1)
+    eventually(lambda: watches[0].aborted)
+    assert "worker 1 (127.0.0.1:2) was lost" in watches[0].cause
+    assert watches[0]._thread.is_alive() and next(failures, None) is None
+
+
+def raise_next(failures):
+    for failure in failures:
+        raise failure
+
+
 def test_an_orderly_end_is_none_of_others_business(workers):
     watches = workers(3)
     up(watches)
