@@ -29,7 +29,8 @@ def of_thread(identity: int | None) -> tuple[Hashable, str]:
         return None, ""
     signature = None
     tensorflow, caller = _folders("tensorflow"), frame
-    while caller is not None and _is_in(caller, _STANDARD_LIBRARY):
+    within = (_STANDARD_LIBRARY, *_folders("tf_adasum"))  # reductions wait for threads of ours
+    while caller is not None and _is_in(caller, within):
         if _is_in(caller, tensorflow):
             break
         caller = caller.f_back

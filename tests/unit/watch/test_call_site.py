@@ -83,6 +83,28 @@ def test_a_package_that_waits_for_a_thread(package):
     assert (None not in signatures) == (package == "tensorflow")
 
 
+@pytest.mark.parametrize("package", ["tensorflow", "keras"])
+def test_a_reduction_that_waits_for_a_thread_of_this_package(package):
+    """This package's file waits; another package's has called it."""
+    own, others = (
+        os.path.join(os.path.dirname(PACKAGES[name].__file__), "somewhere", "inside.py")
+        for name in ("tf_adasum", package)
+    )
+    names, done = {}, threading.Event()
+    exec(compile("def wait(done):\n    done.wait()\n", own, "exec"), names)
+    exec(compile("def call(wait, done):\n    wait(done)\n", others, "exec"), names)
+    thread = threading.Thread(target=names["call"], args=[names["wait"], done])
+    thread.start()
+    while not done._cond._waiters:
+        pass
+    try:
+        signature, _ = call_site.of_thread(thread.ident)
+    finally:
+        done.set()
+        thread.join()
+    assert (signature is not None) == (package == "tensorflow")
+
+
 def test_packages_that_are_not_imported(monkeypatch):
     for package in ("tensorflow", "wrapt"):
         monkeypatch.delitem(sys.modules, package, raising=False)
