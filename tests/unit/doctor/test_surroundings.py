@@ -77,7 +77,7 @@ def test_a_port_in_use():
         (tf_config([]), "Received: worker 0"),
         (tf_config(["localhost"]), "'host:port'"),
         (tf_config(["localhost:port"]), "'host:port'"),
-        (tf_config(["localhost:70000"]), "'host:port'"),
+        (tf_config(["localhost:70000"]), "from 1 to 65535"),
         (tf_config(["a:1", "a:1"]), "one address to two tasks"),
     ],
 )
