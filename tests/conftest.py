@@ -1,6 +1,11 @@
 """Settings that every test shares."""
 
 import os
+import signal
+
+# A shell that starts the tests in the background, as `make test` does, has them ignore it, and
+# every process that they start: as in a terminal.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
