@@ -45,33 +45,23 @@ def port_of(cluster):
     return int(cluster.addresses[cluster.rank].rpartition(":")[2])
 
 
-def run(clusters, *, timeout=SOON, delays=None, terms=None, environments=None, limit=2 * SOON):
-    """Lets tasks meet, a thread each; returns what each raised (None if they met), and seconds."""
-    outcomes, seconds = [None] * len(clusters), [None] * len(clusters)
-    together = threading.Barrier(len(clusters))
+def at_once(part, count, *, delays=None, limit=2 * SOON):
+    """Calls `part(place)` in a thread for each place; returns what each returned or raised, and
+    how many seconds it took."""
+    outcomes, seconds = [None] * count, [None] * count
+    together = threading.Barrier(count)
 
-    def take_part(place, cluster):
+    def take_part(place):
         together.wait()
         time.sleep(delays[place] if delays else 0)
         start = time.monotonic()
         try:
-            offers = meet(
-                cluster,
-                terms[place] if terms else TERMS,
-                timeout,
-                {"of": cluster.rank},
-                environments[place] if environments else {},
-            )
-            is_guest = cluster.first_knows_all and cluster.rank > 0
-            others = {0} if is_guest else set(range(len(cluster.addresses))) - {cluster.rank}
-            assert offers == {rank: {"of": rank} for rank in others}
+            outcomes[place] = part(place)
         except Exception as error:
             outcomes[place] = error
         seconds[place] = time.monotonic() - start
 
-    threads = [
-        threading.Thread(target=take_part, args=task, daemon=True) for task in enumerate(clusters)
-    ]
+    threads = [threading.Thread(target=take_part, args=[n], daemon=True) for n in range(count)]
     for thread in threads:
         thread.start()
     deadline = time.monotonic() + limit
@@ -81,6 +71,25 @@ def run(clusters, *, timeout=SOON, delays=None, terms=None, environments=None, l
     stacks = ["".join(traceback.format_stack(frames[t.ident])) for t in threads if t.is_alive()]
     assert None not in seconds, f"still waiting after {limit} s:\n" + "\n".join(stacks)
     return outcomes, seconds
+
+
+def run(clusters, *, timeout=SOON, delays=None, terms=None, environments=None, limit=2 * SOON):
+    """Lets tasks meet, a thread each; returns what each raised (None if they met), and seconds."""
+
+    def take_part(place):
+        cluster = clusters[place]
+        offers = meet(
+            cluster,
+            terms[place] if terms else TERMS,
+            timeout,
+            {"of": cluster.rank},
+            environments[place] if environments else {},
+        )
+        is_guest = cluster.first_knows_all and cluster.rank > 0
+        others = {0} if is_guest else set(range(len(cluster.addresses))) - {cluster.rank}
+        assert offers == {rank: {"of": rank} for rank in others}
+
+    return at_once(take_part, len(clusters), delays=delays, limit=limit)
 
 
 @contextlib.contextmanager

@@ -16,10 +16,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from tf_adasum.cluster import addresses, json_lines
+from tf_adasum.cluster.reception import Reception
 from tf_adasum.doctor import pairs
 
 _SECONDS_FOR_A_WORD = 10.0
-_SECONDS_BETWEEN_LOOKS = 0.1
 _BACKLOG = 1024
 _LONGEST_HELLO = 1000
 
@@ -29,32 +29,32 @@ class Station:
 
     Args:
         host: of this worker's address.
+        workers: how many call, at most, at a time.
 
     Attributes:
         offer: what the others have to know to call: the port and the token.
     """
 
-    def __init__(self, host: str):
-        self._listener = addresses.bound(host, 0, reuse=False)
-        self._listener.listen(_BACKLOG)
-        self._listener.settimeout(_SECONDS_BETWEEN_LOOKS)
+    def __init__(self, host: str, workers: int):
+        listener = addresses.bound(host, 0, reuse=False)
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
+        self._reception = Reception(listener, self._answer, workers)
         self._token = secrets.token_hex(16)
-        self.offer = [self._listener.getsockname()[1], self._token]
+        self.offer = [listener.getsockname()[1], self._token]
         self._waiting: dict[int, Line] = {}
         self._change = threading.Condition()
         self._closing = threading.Event()
-        self._answering = threading.Thread(target=self._accept, daemon=True)
 
     def __enter__(self) -> Station:
         """Begin to answer callers."""
-        self._answering.start()
+        self._reception.open()
         return self
 
     def __exit__(self, *exception) -> None:
         """Close the port, and the connections of those that wait."""
         self._closing.set()
-        self._answering.join()
-        self._listener.close()
+        self._reception.close()
         for line in self._waiting.values():
             line.close()
 
@@ -69,37 +69,23 @@ class Station:
             self._change.wait_for(lambda: self._waiting.keys() >= {*ranks}, seconds)
             return {rank: self._waiting[rank] for rank in ranks if rank in self._waiting}
 
-    def _accept(self):
-        while not self._closing.is_set():
-            try:
-                connection, _ = self._listener.accept()
-            except TimeoutError:
-                continue
-            except OSError:  # the caller is gone again, or there is no file descriptor for it
-                time.sleep(_SECONDS_BETWEEN_LOOKS)
-                continue
-            threading.Thread(target=self._answer, args=[connection], daemon=True).start()
-
     def _answer(self, connection):
-        stays = False
         try:
             hello = json_lines.receive(connection, _SECONDS_FOR_A_WORD, _LONGEST_HELLO) or {}
             if not hmac.compare_digest(str(hello.get("token")).encode(), self._token.encode()):
                 return
+            self._reception.knows(connection)
             connection.settimeout(_SECONDS_FOR_A_WORD)
             if isinstance(hello.get("rank"), int):
-                stays = True
                 with self._change:
                     self._waiting[hello["rank"]] = Line(connection)
                     self._change.notify_all()
+                self._closing.wait()
             elif isinstance(hello.get("seconds"), (int, float)):
                 connection.sendall(json_lines.encode({"ready": True}))
                 pairs.answer(connection, min(hello["seconds"], pairs.LONGEST_SECONDS))
         except (OSError, EOFError):
             pass  # the caller notices it, too
-        finally:
-            if not stays:
-                connection.close()
 
 
 def wait_for_instructions(host: str, offer: Any, rank: int, seconds: float) -> Line:

@@ -116,7 +116,7 @@ def examine(
                     cluster = joining.enter(found, seconds, environment, joining_alone)
                 name = {"name": cluster.names[found.rank], "address": cluster.addresses[found.rank]}
                 host, _ = cluster.host_and_port(cluster.rank)
-                station = stack.enter_context(Station(host))
+                station = stack.enter_context(Station(host, len(cluster.names)))
                 offer = {"station": station.offer}
                 offers = rendezvous.meet(cluster, _TERMS, seconds, offer, environment)
             of_stations = {rank: each.get("station") for rank, each in offers.items()}

@@ -239,7 +239,7 @@ def test_a_slow_link_is_measured_as_it_is():
 
 
 def test_strangers_get_no_answer():
-    with station.Station("127.0.0.1") as own:
+    with station.Station("127.0.0.1", 2) as own:
         port, token = own.offer
         with pytest.raises(ConnectionError, match="not this doctor"):
             station.measure("127.0.0.1", [port, "wrong"], 0.01, 5.0)
