@@ -85,8 +85,9 @@ def test_tensorboard_shows_what_is_logged(group, tmp_path):
             # An epoch has two batches; the last one's loss is the mean of its epoch.
             steps, values = zip(*found["batch_loss"], strict=True)
             assert len(steps) == 4 and [*np.diff(steps)] == [1, 1, 1]
-            # Another order of the same additions in float32.
-            np.testing.assert_allclose(values[1::2], own["loss"], rtol=1e-6)
+            # Another order of the same additions in float32. Keras 2 adds up what workers log.
+            added = 2 if stacks.IS_KERAS_2 else 1
+            np.testing.assert_allclose(np.divide(values[1::2], added), own["loss"], rtol=1e-6)
             histograms = [tag for tag in found if tag.endswith("/histogram")]
             assert len(histograms) == len(own["weights"])
             assert all([step for step, _ in found[tag]] == [0, 1] for tag in histograms)
@@ -94,6 +95,7 @@ def test_tensorboard_shows_what_is_logged(group, tmp_path):
 
 @pytest.mark.feature("`callbacks.OnFirstWorker`: what needs all workers is refused, by name")
 @on("2x1")
+@pytest.mark.keras3_only("in `fit` of Keras 2 all workers save")
 def test_a_callback_on_worker_0_keeps_nobody_waiting(group, tmp_path):
     own, other = group.run(scenarios.do_alone, folder=str(tmp_path))
     assert (own["batches"], other["batches"]) == (4, 0)
