@@ -12,21 +12,23 @@ import pytest
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "clusters" / "ray" / "train.py"
 PROGRAM = ROOT / "tests" / "clusters" / "train.py"
-SECONDS = 500
-# A Ray that is reached from this machine alone; the example takes the one that is there. Then Ray's
-# workers run the program that all services of these tests start.
-ON_A_LOCAL_RAY = """
+SECONDS = 300
+# A Ray that is reached from this machine alone.
+LOCAL_RAY = """
 import runpy, sys
 import ray
 ray.init(_node_ip_address="127.0.0.1", num_cpus=3, include_dashboard=False)
-example, program, folder = sys.argv.pop(1), sys.argv.pop(), sys.argv.pop()
-runpy.run_path(example, run_name="__main__")
-
+"""
+# The example takes the Ray that is there.
+OF_THE_EXAMPLE = LOCAL_RAY + "runpy.run_path(sys.argv.pop(1), run_name='__main__')"
+# Workers run the program that all services of these tests start.
+OF_THE_PROGRAM = f"""{LOCAL_RAY}
 from ray.train import ScalingConfig
 from ray.train.tensorflow import TensorflowTrainer
 
+program, folder = sys.argv[1:]
+
 def train():
-    import runpy, sys
     sys.argv = [program, folder]
     runpy.run_path(program, run_name="__main__")
 
@@ -64,13 +66,14 @@ def test_two_workers_of_ray_train(tmp_path):
         assert ended.returncode == 0, ended.stdout + ended.stderr
         return ended.stdout, ended.stdout + ended.stderr
 
-    arguments = ["--workers", 2, "--epochs", 2, "--storage", stored, by_ray, PROGRAM]
-    printed, said = run("-c", ON_A_LOCAL_RAY, EXAMPLE, *arguments)
+    arguments = ["--workers", 2, "--epochs", 2, "--storage", stored]
+    printed, said = run("-c", OF_THE_EXAMPLE, EXAMPLE, *arguments)
     assert "TF_CONFIG: 2 workers x 1 device" in said
     assert "'epochs': 2" in printed, "the metrics of the last epoch"
     models = sorted(stored.rglob("model.keras"))
     assert len(models) == 2, "a checkpoint for each epoch, from the first worker"
 
+    run("-c", OF_THE_PROGRAM, PROGRAM, by_ray)
     run("-m", "tf_adasum.launch", "-n", 2, PROGRAM, by_launcher)
     for rank in range(2):
         own, others = (np.load(folder / f"{rank}.npz") for folder in (by_ray, by_launcher))
