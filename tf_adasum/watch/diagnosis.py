@@ -185,9 +185,11 @@ def failure(
                     f"{cluster.named([rank])} has ended, and {cluster.names[cluster.rank]} waits "
                     f"for it. All workers have to make the same calls. {WHAT_TO_DO}"
                 )
-    for status in others.values() if needs_others else ():
+    for rank, status in others.items() if needs_others else ():
         if status.state == "gave up":  # after the others: it may have known less
-            return status.why
+            is_about_this_one = status.why.startswith(cluster.named([cluster.rank]))
+            who = f"{cluster.named([rank])} has given up: " if is_about_this_one else ""
+            return who + status.why
     is_complete = len(statuses) == len(cluster.names)
     if is_complete and all(status.waits >= GRACE_OF_ALL for status in statuses.values()):
         if cut := _cut(cluster, statuses):

@@ -47,7 +47,10 @@ def test_a_lost_worker_ends_everything_at_once():
 
 
 def test_all_give_up_for_the_same_reason():
-    assert judged(INSIDE, _2=Status("gave up", "worker 0 was lost")) == "worker 0 was lost"
+    assert judged(INSIDE, _2=Status("gave up", "worker 1 was lost")) == "worker 1 was lost"
+    of_this_one = "worker 0 (b:2) was lost: it is silent"
+    cause = judged(INSIDE, _2=Status("gave up", of_this_one))
+    assert cause == f"worker 1 (c:3) has given up: {of_this_one}", "whoever reads it is not lost"
 
 
 def test_a_failure_matters_to_those_who_wait_in_the_same_call():
