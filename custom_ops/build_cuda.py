@@ -36,6 +36,8 @@ HOST_SOURCES = ("adasum_cuda.cc", "plan.cc", "driver_launcher.cc")
 EMULATED_SOURCES = ("adasum_cuda.cc", "plan.cc", "emulation/emulated_launcher.cc")
 DEFAULT_HOMES = ("/usr/local/cuda",)
 ARCHITECTURES_VARIABLE = "ADASUM_CUDA_ARCHS"
+# `dlopen` is in libdl before glibc 2.34, and then in libc, where the linker finds it: old_glibc.h.
+OLD_GLIBC_LINK_FLAGS = ("-Wl,--no-as-needed", "-l:libdl.so.2")
 
 
 class NotBuilt(Exception):
@@ -63,7 +65,7 @@ def compile_host(folder, compiler=("g++",), *, flags=("-O2",), emulated=False):
     library = Path(folder) / HOST_LIBRARY
     sources = [str(SOURCES / name) for name in (EMULATED_SOURCES if emulated else HOST_SOURCES)]
     options = ["-std=c++17", "-fPIC", "-shared", *flags]
-    run([*compiler, *options, *sources, "-o", str(library), "-ldl"])
+    run([*compiler, *options, *sources, "-o", str(library), *OLD_GLIBC_LINK_FLAGS])
     return library
 
 
@@ -213,6 +215,13 @@ def compile_kernels(folder):
         "found neither nvcc (NVCC, PATH, CUDA_HOME, /usr/local/cuda, the PyPI package "
         "nvidia-cuda-nvcc 13.0) nor NVRTC (a part of tensorflow[and-cuda])"
     )
+
+
+def compile_both(folder, compiler):
+    """Build host and device code in `folder`; return the two files, and how they were built."""
+    files = [compile_host(folder, compiler), Path(folder) / KERNELS]
+    description = compile_kernels(folder)
+    return files, description | {"bytes": {file.name: file.stat().st_size for file in files}}
 
 
 def main():

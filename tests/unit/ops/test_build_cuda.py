@@ -143,7 +143,7 @@ def test_a_program_that_is_no_nvcc(nowhere, monkeypatch):
     ("name", "value"), [("TF_ADASUM_CUDA", "yes"), ("ADASUM_CUDA_ARCHS", "abc"), ("NVCC", "/none")]
 )
 def test_setup_refuses_what_cannot_be_before_it_touches_a_build(tmp_path, name, value):
-    earlier = tmp_path / "tf_adasum/ops/_adasum_ops.so"
+    earlier = tmp_path / "tf_adasum/ops/_adasum_ops_tf2.21.so"
     earlier.parent.mkdir(parents=True)
     earlier.write_text("an earlier build")
     root = Path(__file__).parents[3]
