@@ -25,7 +25,7 @@ from build_cuda import NotBuilt, compile_both
 
 ROOT = Path(__file__).resolve().parents[1]
 VERSIONS = runpy.run_path(ROOT / "tf_adasum" / "_version.py")
-MINORS = ("2.15", "2.16", "2.17", "2.18", "2.19", "2.20", "2.21")
+MINORS = (VERSIONS["TENSORFLOW_OF_ADDONS"], *VERSIONS["TENSORFLOW"])
 PYTHONS = ((3, 10), (3, 11))  # those that all of them have
 BUILD, DIST = ROOT / "build" / "wheels", ROOT / "dist"
 SOURCE = BUILD / f"tf_adasum-{VERSIONS['__version__']}"

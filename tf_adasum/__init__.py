@@ -14,7 +14,7 @@ import importlib
 import sys
 import typing
 
-from tf_adasum._version import KERAS_OF_ADDONS, TENSORFLOW, TENSORFLOW_OF_ADDONS, __version__
+from tf_adasum._version import INSTALL_TENSORFLOW, STACKS, TENSORFLOW, __version__, requirement
 
 if typing.TYPE_CHECKING:
     from tf_adasum import callbacks, ops, optimizers, schedules
@@ -61,10 +61,9 @@ def __getattr__(name: str) -> typing.Any:
         if error.name != "tensorflow":
             raise
         raise ImportError(
-            f"tf_adasum needs TensorFlow {TENSORFLOW} (or {TENSORFLOW_OF_ADDONS}, with Keras "
-            f"{KERAS_OF_ADDONS}), of which there are two packages: install one with pip install "
-            f"'tensorflow-cpu=={TENSORFLOW}.*', or with GPUs pip install "
-            f"'tensorflow[and-cuda]=={TENSORFLOW}.*'."
+            f"tf_adasum needs TensorFlow, of which there are two packages. Install one: "
+            f"{INSTALL_TENSORFLOW}, or with GPUs pip install "
+            f"'tensorflow[and-cuda]{requirement(TENSORFLOW)}'. It works with {STACKS}."
         ) from error
 
 

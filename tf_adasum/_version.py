@@ -5,13 +5,18 @@ It imports nothing: setuptools reads `__version__` from the source.
 
 __version__ = "0.1.0"
 
-PYTHON = ("3.11", "3.12", "3.13")
+PYTHON = ("3.10", "3.11", "3.12", "3.13")
 
-# The main stack, and that of TensorFlow Addons, which has Keras 2.
-TENSORFLOW, KERAS = "2.21", "3.15"
+# The main stack, oldest first: any of these with any of those. Keras 3.13 needs Python 3.11.
+TENSORFLOW = ("2.16", "2.17", "2.18", "2.19", "2.20", "2.21")
+KERAS = ("3.12", "3.13", "3.14", "3.15")
+# The stack of TensorFlow Addons, which has Keras 2.
 TENSORFLOW_OF_ADDONS, KERAS_OF_ADDONS, ADDONS = "2.15", "2.15", "0.23"
 
-KERAS_OF_TENSORFLOW = {TENSORFLOW: KERAS, TENSORFLOW_OF_ADDONS: KERAS_OF_ADDONS}
+STACKS = (
+    f"TensorFlow {TENSORFLOW[0]} to {TENSORFLOW[-1]} and Keras {KERAS[0]} to {KERAS[-1]}, and with "
+    f"TensorFlow {TENSORFLOW_OF_ADDONS} and Keras {KERAS_OF_ADDONS}"
+)
 
 
 def series(version: str) -> str:
@@ -22,3 +27,71 @@ def series(version: str) -> str:
         '2.15'
     """
     return ".".join(version.split(".")[:2])
+
+
+def place(version: str) -> tuple[int, int]:
+    """Return the series of a version as numbers, which can be compared.
+
+    Example:
+        >>> place("2.9.1") < place("2.21.0")
+        True
+    """
+    major, minor = series(version).split(".")
+    return int(major), int(minor)
+
+
+def requirement(known: tuple[str, ...]) -> str:
+    """Return what pip calls some series that follow each other.
+
+    Example:
+        >>> requirement(("2.16", "2.17"))
+        '>=2.16,<2.18'
+    """
+    major, minor = place(known[-1])
+    return f">={known[0]},<{major}.{minor + 1}"
+
+
+INSTALL_TENSORFLOW = f"pip install 'tensorflow-cpu{requirement(TENSORFLOW)}'"
+INSTALL_KERAS = f"pip install 'keras{requirement(KERAS)}'"
+
+
+def why_not(tensorflow: str, keras: str) -> str:
+    """Say why tf_adasum cannot work with two versions, and what to install; "" if it may.
+
+    Args:
+        tensorflow: the version of TensorFlow, as "2.21.0".
+        keras: that of Keras.
+
+    Example:
+        >>> why_not("2.18.0", "3.8.0")[:42]
+        "Keras 3.8.0 is too old: pip install 'keras"
+    """
+    found = place(tensorflow), place(keras)
+    if found == (place(TENSORFLOW_OF_ADDONS), place(KERAS_OF_ADDONS)):
+        return ""
+    too_old = []
+    if found[0] < place(TENSORFLOW[0]):
+        install = INSTALL_TENSORFLOW
+        if found[0] == place(TENSORFLOW_OF_ADDONS):
+            install += f", or for this one pip install 'keras=={KERAS_OF_ADDONS}.*'"
+        too_old.append(f"TensorFlow {tensorflow} is too old for Keras {keras}: {install}")
+    if found[1] < place(KERAS[0]):
+        too_old.append(f"Keras {keras} is too old: {INSTALL_KERAS}")
+    return "; ".join(too_old)
+
+
+def newer(tensorflow: str, keras: str) -> str:
+    """Name what is newer than the newest known version; "" if nothing is.
+
+    Args:
+        tensorflow: the version of TensorFlow, as "2.21.0".
+        keras: that of Keras.
+
+    Example:
+        >>> newer("2.99.0", "3.15.1")
+        'TensorFlow 2.99.0'
+    """
+    found = (("TensorFlow", tensorflow, TENSORFLOW), ("Keras", keras, KERAS))
+    return " and ".join(
+        f"{name} {version}" for name, version, known in found if place(version) > place(known[-1])
+    )

@@ -1,7 +1,7 @@
 """One table of supported versions: what the files say that cannot import it agrees with it."""
 
+import itertools
 import re
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -9,57 +9,136 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from tf_adasum import _version
+from tf_adasum._version import KERAS, PYTHON, TENSORFLOW, newer, why_not
+
+try:
+    import tomllib
+except ImportError:  # Python 3.10
+    import pip._vendor.tomli as tomllib
 
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PYPROJECT["optional-dependencies"]
 SERIES = {
-    "tensorflow": {_version.TENSORFLOW, _version.TENSORFLOW_OF_ADDONS},
-    "keras": {_version.KERAS, _version.KERAS_OF_ADDONS},
+    "tensorflow": {*TENSORFLOW, _version.TENSORFLOW_OF_ADDONS},
+    "keras": {*KERAS, _version.KERAS_OF_ADDONS},
     "tensorflow-addons": {_version.ADDONS},
 }
 REQUIREMENT = re.compile(r"\b(tensorflow(?:-cpu|-addons)?|keras)(?:\[[\w-]+\])?([=<>!~][^'\"\s;]+)")
+OLD_KERAS = r"^Keras 3\.11\.0 is too old: pip install 'keras>=3\.12,<3\.16'$"
 
 
-def admits(specifiers, series):
-    """Whether specifiers admit all versions of a series, and none of its neighbours."""
-    major, minor = map(int, series.split("."))
-    found = SpecifierSet(specifiers)
-    others = [f"{major}.{minor - 1}.9", f"{major}.{minor + 1}.0", f"{major + 1}.0.0"]
-    return series + ".9" in found and not any(other in found for other in others)
+def admitted(specifiers):
+    """The series of which specifiers admit late versions."""
+    found = SpecifierSet(str(specifiers))
+    return {
+        f"{major}.{minor}"
+        for major in range(5)
+        for minor in range(60)
+        if f"{major}.{minor}.9" in found
+    }
 
 
 def requirements_of(extra):
-    found = map(Requirement, PYPROJECT["optional-dependencies"][extra])
-    return {each.name.replace("-cpu", ""): str(each.specifier) for each in found}
+    """For each package that an extra requires, which may be through another one, its series."""
+    found = {}
+    for each in map(Requirement, EXTRAS[extra]):
+        if each.name == PYPROJECT["name"]:
+            for other in each.extras:
+                found |= requirements_of(other)
+        else:
+            found[each.name.replace("-cpu", "")] = admitted(each.specifier)
+    return found
+
+
+# ---- the table ---------------------------------------------------------------------------------
+
+
+def numbers(series):
+    return [tuple(map(int, each.split("."))) for each in series]
+
+
+@pytest.mark.parametrize("known", [PYTHON, TENSORFLOW, KERAS])
+def test_series_follow_each_other(known):
+    assert all(
+        (major, minor + 1) == later for (major, minor), later in itertools.pairwise(numbers(known))
+    )
+    if known != PYTHON:
+        assert admitted(_version.requirement(known)) == {*known}
+
+
+def test_every_pair_of_the_main_stack_may_be_tried():
+    for tensorflow, keras in itertools.product(TENSORFLOW, KERAS):
+        assert why_not(f"{tensorflow}.1", f"{keras}.0") == newer(f"{tensorflow}.1", keras) == ""
+    assert why_not("2.15.1", "2.15.0") == newer("2.15.1", "2.15.0") == ""
+
+
+@pytest.mark.parametrize(
+    ("tensorflow", "keras", "reason"),
+    [
+        ("2.18.1", "3.11.0", OLD_KERAS),
+        ("2.18.1", "2.15.0", r"^Keras 2\.15\.0 is too old: pip install 'keras>=3\.12,<3\.16'$"),
+        ("2.99.0", "3.11.0", OLD_KERAS),
+        ("2.15.1", "3.15.1", r"'tensorflow-cpu>=2\.16,<2\.22', or .* 'keras==2\.15\.\*'$"),
+        ("2.14.0", "3.15.1", r"TensorFlow 2\.14\.0 is too old.*'tensorflow-cpu>=2\.16,<2\.22'$"),
+        ("2.9.0", "2.9.0", r"^TensorFlow 2\.9\.0 .* Keras 2\.9\.0 .*keras>=3\.12"),
+    ],
+)
+def test_what_is_too_old(tensorflow, keras, reason):
+    assert re.search(reason, why_not(tensorflow, keras))
+
+
+@pytest.mark.parametrize(
+    ("tensorflow", "keras", "named"),
+    [
+        ("2.22.0-rc1", "3.15.1", "TensorFlow 2.22.0-rc1"),
+        ("2.22.0.dev20261122", "3.15.1", "TensorFlow 2.22.0.dev20261122"),
+        ("2.16.2", "3.16.0", "Keras 3.16.0"),
+        ("3.0.0", "4.0.0", "TensorFlow 3.0.0 and Keras 4.0.0"),
+    ],
+)
+def test_what_is_newer_is_named_and_tried(tensorflow, keras, named):
+    assert newer(tensorflow, keras) == named
+    assert why_not(tensorflow, keras) == ""
+
+
+# ---- what other files say ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("extra", ["cpu", "cuda"])
 def test_the_extras_of_the_main_stack(extra):
     found = requirements_of(extra)
-    assert admits(found["tensorflow"], _version.TENSORFLOW)
-    assert admits(found["keras"], _version.KERAS)
+    assert TENSORFLOW[-1] in found["tensorflow"] <= {*TENSORFLOW}
+    assert KERAS[-1] in found["keras"] <= {*KERAS}
 
 
-@pytest.mark.parametrize("extra", ["addons", "addons-cpu"])
+@pytest.mark.parametrize("extra", ["keras2-cpu", "keras2-cuda"])
 def test_the_extras_of_the_stack_of_addons(extra):
     found = requirements_of(extra)
-    assert admits(found["tensorflow"], _version.TENSORFLOW_OF_ADDONS)
-    assert admits(found["keras"], _version.KERAS_OF_ADDONS)
-    assert admits(found["tensorflow-addons"], _version.ADDONS)
+    assert found["tensorflow"] == {_version.TENSORFLOW_OF_ADDONS}
+    assert found["keras"] == {_version.KERAS_OF_ADDONS}
+    assert found["tensorflow-addons"] == {_version.ADDONS}
+
+
+def test_the_old_names_of_extras():
+    assert EXTRAS["addons"] == ["tf-adasum[keras2-cuda]"]
+    assert EXTRAS["addons-cpu"] == ["tf-adasum[keras2-cpu]"]
 
 
 def test_what_is_required_without_an_extra():
     (keras,) = (own for own in map(Requirement, PYPROJECT["dependencies"]) if own.name == "keras")
-    assert all(f"{series}.9" in keras.specifier for series in SERIES["keras"])
+    assert admitted(keras.specifier) >= SERIES["keras"]
+    assert f"{KERAS[-1][:2]}99.0" in keras.specifier, "newer versions are tried"
 
 
 def test_python():
-    minors = [f"3.{minor}" for minor in range(5, 30)]
     required = SpecifierSet(PYPROJECT["requires-python"])
-    assert tuple(minor for minor in minors if f"{minor}.9" in required) == _version.PYTHON
+    assert tuple(each for each in (f"3.{n}" for n in range(5, 30)) if f"{each}.9" in required) == (
+        PYTHON
+    )
     prefix = "Programming Language :: Python :: "
-    named = [name.removeprefix(prefix) for name in PYPROJECT["classifiers"] if prefix in name]
-    assert tuple(named) == _version.PYTHON
+    named = [name[len(prefix) :] for name in PYPROJECT["classifiers"] if prefix in name]
+    assert tuple(name for name in named if "." in name) == PYTHON
 
 
 @pytest.mark.parametrize("name", ["README.md", "Makefile"])
@@ -68,17 +147,21 @@ def test_every_requirement_in_a_file_is_of_a_supported_series(name):
     assert found
     for package, specifiers in found:
         series = SERIES[package.replace("-cpu", "")]
-        assert any(admits(specifiers, each) for each in series), (package, specifiers)
+        assert set() < admitted(specifiers) <= series, (package, specifiers)
 
 
 def test_what_the_readme_says():
     text = (ROOT / "README.md").read_text()
     rows = dict(re.findall(r"^\| ([\w ]+) \| (.*) \|$", text, re.MULTILINE))
     columns = {name: re.findall(r"\d+\.\d+", row) for name, row in rows.items()}
-    assert columns["TensorFlow"] == list(_version.KERAS_OF_TENSORFLOW)
-    assert columns["Keras"] == list(_version.KERAS_OF_TENSORFLOW.values())
+    assert columns["TensorFlow"] == [*ends(TENSORFLOW), _version.TENSORFLOW_OF_ADDONS]
+    assert columns["Keras"] == [*ends(KERAS), _version.KERAS_OF_ADDONS]
     assert columns["TensorFlow Addons"] == [_version.ADDONS]
-    assert columns["Python"][: len(_version.PYTHON)] == list(_version.PYTHON)
-    assert f"TensorFlow {_version.TENSORFLOW} and Keras {_version.KERAS}" in text
+    assert columns["Python"][:2] == ends(PYTHON)
+    assert _version.STACKS.partition(", and with")[0] in text
     for name, series in re.findall(r"\b(TensorFlow|Keras) (\d\.\d+)", text):
         assert series in SERIES[name.lower()], f"{name} {series}"
+
+
+def ends(known):
+    return [known[0], known[-1]]

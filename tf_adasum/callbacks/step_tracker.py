@@ -42,7 +42,7 @@ class StepTracker(Plotting, keras.callbacks.Callback):
         return {"every": self.every}
 
     @classmethod
-    def from_config(cls, config: dict[str, typing.Any]) -> typing.Self:
+    def from_config(cls, config: dict[str, typing.Any]) -> StepTracker:
         """Return a callback made from what `get_config` returned."""
         return cls(**config)
 

@@ -15,12 +15,15 @@ from collections.abc import Callable, Mapping
 
 from tf_adasum._version import (
     ADDONS,
+    INSTALL_KERAS,
     KERAS,
-    KERAS_OF_TENSORFLOW,
     PYTHON,
+    TENSORFLOW,
     TENSORFLOW_OF_ADDONS,
     __version__,
+    place,
     series,
+    why_not,
 )
 from tf_adasum.doctor.findings import FAIL, INSTALL, NOTE, OK, WARN, Finding, describe
 from tf_adasum.launch.environments import visible_gpus
@@ -62,7 +65,7 @@ def check_distributions(
         text = "neither tensorflow nor tensorflow-cpu is installed as a package"
         return [Finding(WARN, "tensorflow", text, INSTALL)]
     (version,) = found.values()
-    return [_series_finding("tensorflow", text, version, *KERAS_OF_TENSORFLOW)]
+    return [_series_finding("tensorflow", text, version, TENSORFLOW_OF_ADDONS, *TENSORFLOW)]
 
 
 def check_tensorflow_import() -> list[Finding]:
@@ -74,21 +77,28 @@ def check_tensorflow_import() -> list[Finding]:
         fix = f"pip uninstall -y tensorflow tensorflow-cpu, then {INSTALL}"
         return [Finding(FAIL, "import", f"TensorFlow: {describe(error)}", fix)]
     text, facts = f"TensorFlow {version}", {"tensorflow": version}
-    return [_series_finding("import", text, version, *KERAS_OF_TENSORFLOW, facts=facts)]
+    return [
+        _series_finding("import", text, version, TENSORFLOW_OF_ADDONS, *TENSORFLOW, facts=facts)
+    ]
 
 
 def check_keras() -> list[Finding]:
     """Compare Keras and the backend it was told to use."""
     tensorflow = importlib.import_module("tensorflow").__version__
-    wanted = KERAS_OF_TENSORFLOW.get(series(tensorflow), KERAS)
     fix = 'set KERAS_BACKEND=tensorflow, or "backend": "tensorflow" in ~/.keras/keras.json'
     try:
         keras = importlib.import_module("keras")
         version, backend = keras.__version__, keras.backend.backend()
     except Exception as error:  # Keras imports its backend, which may not be installed
-        fix = f"{fix}; if it is: pip install --force-reinstall 'keras=={wanted}.*'"
+        fix = f"{fix}; if it is: {INSTALL_KERAS} --force-reinstall"
         return [Finding(FAIL, "keras", describe(error), fix)]
-    findings = [_series_finding("keras", version, version, wanted, facts={"keras": version})]
+    facts = {"keras": version}
+    if reason := why_not(tensorflow, version):
+        text = f"{version} with TensorFlow {tensorflow} is not supported"
+        findings = [Finding(FAIL, "keras", text, reason, facts)]
+    else:
+        known = KERAS if place(version) >= place(KERAS[0]) else (series(version),)
+        findings = [_series_finding("keras", version, version, *known, facts=facts)]
     if backend == "tensorflow":
         return [*findings, Finding(OK, "keras", "backend tensorflow")]
     return [*findings, Finding(FAIL, "keras", f"backend {backend}, not tensorflow", fix)]
@@ -121,14 +131,31 @@ def check_tensorboard(
 
 def check_hooks() -> list[Finding]:
     """Say whether the hooks find what they replace in this TensorFlow and this Keras."""
-    counts = {}
-    for seam in ("keras", "tensorflow"):
-        module = importlib.import_module(f"tf_adasum.seams.{seam}")  # fails where a name has moved
-        for hook in module.hooks:
-            getattr(hook.owner, hook.name)
-        counts[module.hooks.of] = len(list(module.hooks))
+    versions = (importlib.import_module(name).__version__ for name in ("tensorflow", "keras"))
+    if why_not(*versions):  # which stands there already
+        return []
+    counts, off = {}, {}
+    try:
+        for seam in ("tensorflow", "keras"):
+            hooks = importlib.import_module(f"tf_adasum.seams.{seam}").hooks
+            hooks.check()
+            counts[hooks.of] = sum(hook.is_there for hook in hooks)
+            off |= hooks.off
+    except ImportError as error:  # all names that have moved, and what to install
+        text, _, fix = str(error).partition(". ")
+        return [Finding(FAIL, "hooks", text, fix)]
     text = "; ".join(f"{count} into {library}" for library, count in counts.items())
-    return [Finding(OK, "hooks", f"{text}: all are where they belong", facts={"hooks": counts})]
+    facts = {"hooks": counts, "off": off}
+    if not off:
+        return [Finding(OK, "hooks", f"{text}: all are where they belong", facts=facts)]
+    fix = "works without; an older version of the library has it"
+    return [
+        Finding(OK, "hooks", text, facts=facts),
+        *(
+            Finding(WARN, "hooks", f"off: {feature} ({', '.join(gone)} has moved)", fix)
+            for feature, gone in off.items()
+        ),
+    ]
 
 
 def check_compiler(which: Callable[[str], str | None] = shutil.which) -> list[Finding]:
@@ -197,6 +224,9 @@ def _series_finding(subject, text, version, *supported, facts=None) -> Finding:
     facts = facts or {}
     if series(version) in supported:
         return Finding(OK, subject, text, facts=facts)
+    if place(version) > place(supported[-1]):
+        text = f"{text} is newer than {supported[-1]}, the newest known to work; it may"
+        return Finding(WARN, subject, text, INSTALL, facts)
     wanted = " or ".join(f"{each}.x" for each in supported)
     return Finding(FAIL, subject, f"{text} is not supported", f"{wanted}: {INSTALL}", facts)
 

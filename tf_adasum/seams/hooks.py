@@ -11,6 +11,10 @@ A hook is written once, as the function that runs instead, with the reason as it
             return original(self, grads_and_vars)
         ...
 
+One whose function may have gone in a new version of the library, and takes only a feature with it,
+names that: `hooks.replaces(owner, "name", feature="...")`. Any other function that has gone is an
+error before anything is replaced.
+
 Hooks are installed when the first strategy, wrapper optimizer or `BackupAndRestore` is made, and
 stay: one that has nothing to do calls `original` with the arguments as they came. The tests of
 names and the page `docs/hooks.md` are made from the registries.
@@ -19,7 +23,10 @@ names and the page `docs/hooks.md` are made from the registries.
 import functools
 import inspect
 import types
+import warnings
 from collections.abc import Callable, Iterator
+
+from tf_adasum.seams.library import Library
 
 # The attribute of a replaced function that holds the hooks around it, the innermost first.
 MARK = "hooks_of_tf_adasum"
@@ -36,6 +43,7 @@ class Hook:
         outermost: whether it goes around the function's other hooks. Defaults to `False`.
         is_override: whether it is a method of a subclass, which needs no installing. Defaults to
             `False`.
+        feature: what does not work without the function, in words. Defaults to None: nothing does.
     """
 
     def __init__(
@@ -46,9 +54,21 @@ class Hook:
         *,
         outermost: bool = False,
         is_override: bool = False,
+        feature: str | None = None,
     ):
         self.owner, self.name, self.function = owner, name, function
         self.outermost, self.is_override = outermost, is_override
+        self.feature = feature
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the function is there that it is about."""
+        return hasattr(self.owner, self.name)
+
+    @property
+    def is_expected(self) -> bool:
+        """Whether the function is there, or this version of the library is older than it."""
+        return self.is_there or getattr(self.owner, "is_expected", False)
 
     @property
     def target(self) -> str:
@@ -92,18 +112,25 @@ class Hooks:
 
     Args:
         of: whose functions they are about, such as ``"Keras 3"``.
+        library: the same, with its version. Defaults to None: `of` says enough.
     """
 
-    def __init__(self, of: str):
+    def __init__(self, of: str, library: Library | None = None):
         self.of = of
+        self._library = library or Library(of, "", "")
         self._hooks: list[Hook] = []
+        self._has_warned = False
 
     def __iter__(self) -> Iterator[Hook]:
         """Give the hooks, in the order in which they stand."""
         return iter(self._hooks)
 
     def replaces(
-        self, owner: type | types.ModuleType, *names: str, outermost: bool = False
+        self,
+        owner: type | types.ModuleType,
+        *names: str,
+        outermost: bool = False,
+        feature: str | None = None,
     ) -> Callable:
         """Return a decorator of the function that runs instead of some of `owner`'s.
 
@@ -112,8 +139,10 @@ class Hooks:
             names: names of functions or methods.
             outermost: whether it goes around other hooks of the same functions, wherever they
                 stand. Defaults to `False`.
+            feature: what does not work where the functions have gone, in words. Defaults to None:
+                nothing does.
         """
-        return self._adding(owner, names, outermost=outermost)
+        return self._adding(owner, names, outermost=outermost, feature=feature)
 
     def overrides(self, owner: type, *names: str) -> Callable:
         """Return a decorator of a method in a subclass of `owner`, which has it privately.
@@ -132,11 +161,40 @@ class Hooks:
 
         return add
 
+    def check(self) -> None:
+        """Check that all functions are there that are needed.
+
+        Raises:
+            ImportError: with all that are not.
+        """
+        gone = [hook.target for hook in self if not hook.is_there and hook.feature is None]
+        if gone:
+            raise self._library.moved(list(dict.fromkeys(gone)))
+
+    @property
+    def off(self) -> dict[str, list[str]]:
+        """The features that are off, each with the functions and other names that it lacks."""
+        off = self._library.off
+        for hook in self:
+            if hook.feature and not hook.is_expected:
+                targets = off.setdefault(hook.feature, [])
+                targets += [] if hook.target in targets else [hook.target]
+        return off
+
     def install(self) -> None:
         """Replace the functions; a second call does nothing.
 
         Raises:
-            AttributeError: naming a function that is not there.
+            ImportError: with all functions that are needed and not there.
         """
+        self.check()
         for hook in sorted(self, key=lambda hook: hook.outermost):
-            hook.install()
+            if hook.is_there:
+                hook.install()
+        if self.off and not self._has_warned:
+            self._has_warned = True
+            lines = (f"- {feature} ({', '.join(gone)})" for feature, gone in self.off.items())
+            warnings.warn(
+                "\n".join([f"{self._library.title} has moved what some features need:", *lines]),
+                stacklevel=2,
+            )

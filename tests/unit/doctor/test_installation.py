@@ -129,9 +129,11 @@ def test_every_device_is_tested_and_every_failure_reported(stub):
 @pytest.mark.parametrize(
     ("broken", "subject"),
     [
-        ({"version": "2.20.1"}, "tensorflow"),
-        ({"version": "2.210.0"}, "tensorflow"),
-        ({"keras": "3.14.0"}, "keras"),
+        ({"version": "2.14.1"}, "tensorflow"),
+        ({"version": "2.1.0"}, "tensorflow"),
+        ({"keras": "3.8.0"}, "keras"),
+        ({"keras": "2.15.0"}, "keras"),
+        ({"version": "2.15.1"}, "keras"),
         ({"backend": "jax"}, "keras"),
         ({"failures": lambda device: ["segment_gram of float16 is wrong by up to 3"]}, "self-test"),
     ],
@@ -216,15 +218,49 @@ def test_a_hook_whose_function_has_moved(stub):
     hooks = sys.modules["tf_adasum.seams.keras"].hooks
     hooks.replaces(json, "dumps")(lambda original: original())
     (found,) = installation.check_hooks()
-    assert (found.level, found.facts) == (OK, {"hooks": {"a library": 1}})
+    assert (found.level, found.facts) == (OK, {"hooks": {"a library": 1}, "off": {}})
     hooks.replaces(json, "dump_all")(lambda original: original())
+    hooks.replaces(json, "parse")(lambda original: original())
     (found,) = findings.run(installation.check_hooks)
-    assert found.level == FAIL and "dump_all" in found.text
+    assert found.level == FAIL and "json.dump_all, json.parse" in found.text
+    assert "Install a supported one" in found.fix
+
+
+def test_a_feature_that_is_off(stub):
+    stub()
+    hooks = sys.modules["tf_adasum.seams.keras"].hooks
+    hooks.replaces(json, "dump_all", feature="long texts")(lambda original: original())
+    hooks.replaces(json, "dumps")(lambda original: original())
+    found, off = installation.check_hooks()
+    assert (found.level, found.facts["hooks"]) == (OK, {"a library": 1})
+    assert (off.level, off.text) == (WARN, "off: long texts (json.dump_all has moved)")
+    assert found.facts["off"] == {"long texts": ["json.dump_all"]} and off.fix
+
+
+@pytest.mark.parametrize(
+    ("versions", "text"),
+    [
+        ({"version": "2.22.0"}, "TensorFlow 2.22.0 is newer than 2.21, the newest known"),
+        ({"keras": "3.16.0"}, "3.16.0 is newer than 3.15, the newest known"),
+    ],
+)
+def test_newer_versions_are_tried(stub, capsys, versions, text):
+    stub(**versions)
+    assert doctor.main([]) == 0
+    assert text in capsys.readouterr().out
+
+
+def test_versions_that_are_too_old_have_one_fix(stub, capsys):
+    stub(keras="3.8.0")
+    assert doctor.main([]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    (failed,) = [place for place, line in enumerate(lines) if line.startswith(FAIL)]
+    assert "Keras 3.8.0 is too old: pip install 'keras>=3.12,<3.16'" in lines[failed + 1]
 
 
 @pytest.mark.parametrize(
     ("version", "level"),
-    [((3, 10, 9), FAIL), ((3, 11, 0), OK), ((3, 13, 5), OK), ((3, 14, 0), FAIL)],
+    [((3, 9, 18), FAIL), ((3, 10, 0), OK), ((3, 13, 5), OK), ((3, 14, 0), FAIL)],
 )
 def test_python(version, level):
     (finding,) = [each for each in installation.check_python(version) if each.subject == "python"]
@@ -237,7 +273,9 @@ def test_python(version, level):
     [
         ({"tensorflow": "2.21.0"}, OK, "tensorflow 2.21.0"),
         ({"tensorflow-cpu": "2.21.1"}, OK, "tensorflow-cpu 2.21.1"),
-        ({"tensorflow": "2.22.0"}, FAIL, "not supported"),
+        ({"tensorflow": "2.16.2"}, OK, "tensorflow 2.16.2"),
+        ({"tensorflow": "2.22.0"}, WARN, "newer than 2.21"),
+        ({"tensorflow": "2.14.1"}, FAIL, "not supported"),
         ({"tensorflow": "2.21.0", "tensorflow-cpu": "2.21.0"}, FAIL, "overwrite each other"),
         ({}, WARN, "neither"),
     ],

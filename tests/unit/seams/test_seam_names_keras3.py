@@ -137,7 +137,9 @@ def test_the_search_finds_private_names():
 
 def execute_again(module):
     specification = importlib.util.spec_from_file_location("seam_again", module.__file__)
-    specification.loader.exec_module(importlib.util.module_from_spec(specification))
+    again = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(again)
+    return again
 
 
 @pytest.mark.parametrize(
@@ -151,9 +153,33 @@ def execute_again(module):
 def test_the_import_error_names_what_has_moved(module, symbol, monkeypatch):
     execute_again(names_of_keras3)  # so that it fails for this reason only
     monkeypatch.delattr(module, symbol)
-    with pytest.raises(ImportError, match=f"(?s)3.15.*{symbol}.*pip install") as raised:
+    with pytest.raises(ImportError, match=f"(?s){symbol}.*3.15.*pip install") as raised:
         execute_again(names_of_keras3)
     assert keras.__version__ in str(raised.value)
+
+
+def test_the_import_error_names_all_that_has_moved(monkeypatch):
+    for module, symbol in ((keras_optimizer, "TFOptimizer"), (keras_trainer, "TFEpochIterator")):
+        monkeypatch.delattr(module, symbol)
+    with pytest.raises(ImportError, match=r"TFOptimizer, .*TFEpochIterator\. tf_adasum works"):
+        execute_again(names_of_keras3)
+
+
+def test_a_name_of_one_feature_is_not_needed(monkeypatch):
+    monkeypatch.delattr(masking, "set_keras_mask")
+    again = execute_again(names_of_keras3)
+    assert list(again.library.off.values()) == [["keras.src.backend.common.masking.set_keras_mask"]]
+    assert again.get_keras_mask is masking.get_keras_mask
+
+
+def test_steps_run_without_xla_where_keras_has_no_masks(monkeypatch):
+    monkeypatch.setattr(type(jit.library), "off", {jit.XLA: ["a.mask"]})
+    model = keras.Sequential([keras.layers.Input([1]), keras.layers.Dense(1)])
+    with pytest.warns(
+        UserWarning, match=r"without XLA: this Keras [\d.]+ has no a\.mask"
+    ) as caught:
+        assert jit.compiled_where_possible(model, model.train_step) == model.train_step
+    assert len(caught) == 1
 
 
 def test_keras_steps_are_those_that_are_compiled_in_parts():

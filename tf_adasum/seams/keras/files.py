@@ -9,8 +9,11 @@ from tf_adasum import atomic_files
 from tf_adasum.seams.keras.generation import hooks, private_names
 from tf_adasum.seams.keras.optimizers import is_ours
 
+WHOLE_FILES = "whole files where a process is killed while it saves a model"
+DAMAGED_FILES = "errors that name the file of a model that is damaged"
 
-@hooks.replaces(private_names.saving_lib, "save_model", "save_weights_only")
+
+@hooks.replaces(private_names.saving_lib, "save_model", "save_weights_only", feature=WHOLE_FILES)
 def save(original, model, filepath, *args, **kwargs):
     """Write to another name and rename: a process that is killed would leave part of a file.
 
@@ -31,7 +34,7 @@ def save(original, model, filepath, *args, **kwargs):
         return original(model, unfinished, *args, **kwargs)
 
 
-@hooks.replaces(private_names.saving_lib, "load_model", "load_weights_only")
+@hooks.replaces(private_names.saving_lib, "load_model", "load_weights_only", feature=DAMAGED_FILES)
 def load(original, *args, **kwargs):
     """Say which file is damaged, where Keras does not."""
     of_model = original.__name__ == "load_weights_only"

@@ -1,23 +1,30 @@
 """Which generation of Keras this is, its private names, and the registry of the hooks into it."""
 
+import warnings
+
 import keras
 import tensorflow as tf
 
-from tf_adasum._version import KERAS_OF_TENSORFLOW, TENSORFLOW_OF_ADDONS, series
+from tf_adasum._version import STACKS, newer, why_not
 from tf_adasum.seams.hooks import Hooks
 
-IS_KERAS_2 = keras.__version__.startswith("2.")
-if IS_KERAS_2 != (series(tf.__version__) == TENSORFLOW_OF_ADDONS):
-    stacks = (f"Keras {own} on TensorFlow {other}" for other, own in KERAS_OF_TENSORFLOW.items())
+if what := why_not(tf.__version__, keras.__version__):
     raise ImportError(
-        f"tf_adasum works with {', or with '.join(stacks)}: install one of the pairs (README, 'Two "
-        f"stacks'). Found: Keras {keras.__version__}, TensorFlow {tf.__version__}"
+        f"tf_adasum works with {STACKS}. {what}. Found: Keras {keras.__version__}, TensorFlow "
+        f"{tf.__version__}"
     )
+if what := newer(tf.__version__, keras.__version__):
+    warnings.warn(
+        f"tf_adasum is known to work with {STACKS}. It tries to work with {what}, too; `python -m "
+        "tf_adasum.doctor` says what has moved there.",
+        stacklevel=2,
+    )
+IS_KERAS_2 = keras.__version__.startswith("2.")
 if IS_KERAS_2:
     from tf_adasum.seams.keras.keras2 import private_names
 else:
     from tf_adasum.seams.keras.keras3 import private_names
 
-hooks = Hooks("Keras 2" if IS_KERAS_2 else "Keras 3")
+hooks = Hooks("Keras 2" if IS_KERAS_2 else "Keras 3", private_names.library)
 
 __all__ = ["IS_KERAS_2", "hooks", "private_names"]

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from tf_adasum.seams.tensorflow import carriers
 from tf_adasum.seams.tensorflow.private_names import (
+    CONTROL_FLOW,
     CollectiveReplicaLauncher,
     FuncGraph,
     ResourceVariable,
@@ -168,7 +169,7 @@ class ReusingLauncher(CollectiveReplicaLauncher):
             return tf.constant(FIRST_REUSED_KEY + KEYS_OF_A_SIGNATURE * place + turn, tf.int32)
 
 
-@hooks.replaces(FuncGraph, "capture_call_time_value")
+@hooks.replaces(FuncGraph, "capture_call_time_value", feature=CONTROL_FLOW)
 def capture_call_time_value(original, self, *args, **kwargs):
     """Let functions that hold collectives be called inside `tf.cond` and `tf.while_loop`.
 

@@ -4,11 +4,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_adasum.seams.tensorflow.private_names import multi_device_iterator_ops
+from tf_adasum.seams.tensorflow.private_names import AUTOTUNING, multi_device_iterator_ops
 from tf_adasum.seams.tensorflow.registry import hooks
 
 
-@hooks.replaces(multi_device_iterator_ops, "_create_device_dataset")
+@hooks.replaces(multi_device_iterator_ops, "_create_device_dataset", feature=AUTOTUNING)
 def create_device_dataset(original, *args, **kwargs):
     """Switch tf.data's autotuning off in the datasets that feed one device each.
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tf_adasum.seams.tensorflow.private_names import (
+    SEEDS,
     ScanDataset,
     ShardDataset,
     SkipDataset,
@@ -149,7 +150,7 @@ def unseeded_datasets() -> Iterator[None]:
         _Seeds.draw = draw
 
 
-@hooks.replaces(data_random_seed, "get_seed")
+@hooks.replaces(data_random_seed, "get_seed", feature=SEEDS)
 def get_seed(original, seed):
     """Give datasets that shuffle without a seed one that all workers have.
 

@@ -2,48 +2,72 @@
 
 import tensorflow as tf
 
-from tf_adasum._version import TENSORFLOW
+from tf_adasum._version import INSTALL_TENSORFLOW
+from tf_adasum.seams.library import Library
 
-try:
-    try:
-        from tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2 import CoordinatedJob
-    except ImportError:  # in TensorFlow 2.15
-        from tensorflow.tsl.protobuf.coordination_config_pb2 import CoordinatedJob
-    from tensorflow.python.autograph.impl.api import autograph_artifact
-    from tensorflow.python.data.ops import multi_device_iterator_ops
-    from tensorflow.python.data.ops.from_tensor_slices_op import (
-        _TensorSliceDataset as TensorSliceDataset,
-    )
-    from tensorflow.python.data.ops.from_tensors_op import _TensorDataset as TensorDataset
-    from tensorflow.python.data.ops.scan_op import _ScanDataset as ScanDataset
-    from tensorflow.python.data.ops.shard_op import _ShardDataset as ShardDataset
-    from tensorflow.python.data.ops.skip_op import _SkipDataset as SkipDataset
-    from tensorflow.python.data.ops.take_op import _TakeDataset as TakeDataset
-    from tensorflow.python.data.ops.take_while_op import _TakeWhileDataset as TakeWhileDataset
-    from tensorflow.python.data.ops.zip_op import _ZipDataset as ZipDataset
-    from tensorflow.python.data.util import random_seed as data_random_seed
-    from tensorflow.python.distribute import multi_worker_util
-    from tensorflow.python.distribute.collective_all_reduce_strategy import (
-        CollectiveAllReduceExtended,
-    )
-    from tensorflow.python.distribute.collective_util import Options as CommunicationOptions
-    from tensorflow.python.distribute.cross_device_ops import CollectiveAllReduce
-    from tensorflow.python.distribute.cross_device_utils import CollectiveReplicaLauncher
-    from tensorflow.python.distribute.distribute_utils import regroup
-    from tensorflow.python.distribute.values import DistributedValues, Mirrored
-    from tensorflow.python.eager import context
-    from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
-    from tensorflow.python.framework.func_graph import FuncGraph
-    from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
-    from tensorflow.python.ops.resource_variable_ops import ResourceVariable
-except ImportError as error:
-    raise ImportError(
-        f"tf_adasum works with TensorFlow {TENSORFLOW}; TensorFlow {tf.__version__} has moved "
-        f"something it builds on: {error}. Install a supported one: pip install 'tf-adasum[cpu]' "
-        "or 'tf-adasum[cuda]'."
-    ) from error
+library = Library("TensorFlow", tf.__version__, INSTALL_TENSORFLOW)
+name = library.name
+
+DISTRIBUTE = "tensorflow.python.distribute"
+DATA = "tensorflow.python.data"
+
+# ---- what nothing works without ----------------------------------------------------------------
+
+CoordinatedJob = name(
+    "tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2",
+    "CoordinatedJob",
+    also_in=["tensorflow.tsl.protobuf.coordination_config_pb2"],  # in TensorFlow 2.15
+)
+autograph_artifact = name("tensorflow.python.autograph.impl.api", "autograph_artifact")
+multi_worker_util = name(DISTRIBUTE, "multi_worker_util")
+CollectiveAllReduceExtended = name(
+    f"{DISTRIBUTE}.collective_all_reduce_strategy", "CollectiveAllReduceExtended"
+)
+CommunicationOptions = name(f"{DISTRIBUTE}.collective_util", "Options")
+CollectiveAllReduce = name(f"{DISTRIBUTE}.cross_device_ops", "CollectiveAllReduce")
+CollectiveReplicaLauncher = name(f"{DISTRIBUTE}.cross_device_utils", "CollectiveReplicaLauncher")
+regroup = name(f"{DISTRIBUTE}.distribute_utils", "regroup")
+DistributedValues = name(f"{DISTRIBUTE}.values", "DistributedValues")
+Mirrored = name(f"{DISTRIBUTE}.values", "Mirrored")
+context = name("tensorflow.python.eager", "context")
+Function = name("tensorflow.python.eager.polymorphic_function.polymorphic_function", "Function")
+FuncGraph = name("tensorflow.python.framework.func_graph", "FuncGraph")
+GraphOrParentsInXlaContext = name(
+    "tensorflow.python.ops.control_flow_util", "GraphOrParentsInXlaContext"
+)
+ResourceVariable = name("tensorflow.python.ops.resource_variable_ops", "ResourceVariable")
+
+# ---- what carries a feature --------------------------------------------------------------------
+
+CONTROL_FLOW = "collectives within tf.cond and tf.while_loop, as steps_per_execution has them"
+
+AUTOTUNING = "datasets without tf.data's autotuning: ends of epochs may wait for it"
+multi_device_iterator_ops = name(f"{DATA}.ops", "multi_device_iterator_ops", feature=AUTOTUNING)
+
+SEEDS = (
+    "one order of datasets that shuffle without a seed: give all workers the same seed, or rows "
+    "are seen twice or never"
+)
+data_random_seed = name(f"{DATA}.util", "random_seed", feature=SEEDS)
+
+PIPELINES = "the checks that workers have the same data, and that files can be shared out"
+TensorSliceDataset = name(
+    f"{DATA}.ops.from_tensor_slices_op", "_TensorSliceDataset", feature=PIPELINES
+)
+TensorDataset = name(f"{DATA}.ops.from_tensors_op", "_TensorDataset", feature=PIPELINES)
+ScanDataset = name(f"{DATA}.ops.scan_op", "_ScanDataset", feature=PIPELINES)
+ShardDataset = name(f"{DATA}.ops.shard_op", "_ShardDataset", feature=PIPELINES)
+SkipDataset = name(f"{DATA}.ops.skip_op", "_SkipDataset", feature=PIPELINES)
+TakeDataset = name(f"{DATA}.ops.take_op", "_TakeDataset", feature=PIPELINES)
+TakeWhileDataset = name(f"{DATA}.ops.take_while_op", "_TakeWhileDataset", feature=PIPELINES)
+ZipDataset = name(f"{DATA}.ops.zip_op", "_ZipDataset", feature=PIPELINES)
+
+library.check()
 
 __all__ = [
+    "AUTOTUNING",
+    "CONTROL_FLOW",
+    "SEEDS",
     "CollectiveAllReduce",
     "CollectiveAllReduceExtended",
     "CollectiveReplicaLauncher",
@@ -66,6 +90,7 @@ __all__ = [
     "autograph_artifact",
     "context",
     "data_random_seed",
+    "library",
     "multi_device_iterator_ops",
     "multi_worker_util",
     "regroup",

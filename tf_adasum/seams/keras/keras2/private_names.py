@@ -2,7 +2,10 @@
 
 import keras
 
-from tf_adasum._version import KERAS_OF_ADDONS, TENSORFLOW_OF_ADDONS
+from tf_adasum._version import KERAS_OF_ADDONS
+from tf_adasum.seams.library import Library
+
+library = Library("Keras", keras.__version__, f"pip install 'keras=={KERAS_OF_ADDONS}.*'")
 
 try:
     from keras.src.backend import RandomGenerator
@@ -19,11 +22,7 @@ try:
     from keras.src.saving.legacy import save as legacy_saving
     from keras.src.utils import losses_utils as losses
 except ImportError as error:
-    raise ImportError(
-        f"tf_adasum works with Keras {KERAS_OF_ADDONS} on TensorFlow {TENSORFLOW_OF_ADDONS}; Keras "
-        f"{keras.__version__} has moved something it builds on: {error}. Install a supported one: "
-        "pip install 'tf-adasum[addons]'"
-    ) from error
+    raise library.moved([str(error)]) from error
 
 # The class with `fit`.
 Trainer = keras.Model
@@ -44,6 +43,7 @@ __all__ = [
     "Trainer",
     "flatten_metrics_in_order",
     "legacy_saving",
+    "library",
     "losses",
     "optimizer_utils",
     "saving_lib",

@@ -44,7 +44,7 @@ def maybe_symbolic_build(original, self, iterator=None, data_batch=None):
             _built_by_step.add(self)
         return None
     if iterator is not None:
-        _, _, batches = next(iter(iterator))
+        *_, batches = next(iter(iterator))
         data_batch = next(batches)
     first_local_batch = tf.nest.map_structure(
         lambda value: strategy.experimental_local_results(value)[0], data_batch

@@ -14,6 +14,8 @@ from tf_adasum.seams.keras.keras3.private_names import (
 )
 from tf_adasum.seams.keras.optimizers import is_ours
 
+AFTER_LAST_BATCH = "going on from a backup of the time after an epoch's last batch"
+
 
 @hooks.replaces(TFEpochIterator, "_get_iterator")
 def get_iterator(original, self):
@@ -74,7 +76,7 @@ def _leave_out_steps(epoch_iterator, batches):
     """Leave out the first batches of an epoch that has begun, and the steps made of them."""
     together, done = epoch_iterator.steps_per_execution, 0
     while done < batches:
-        _, _, iterator = next(epoch_iterator._epoch_iterator)
+        *_, iterator = next(epoch_iterator._epoch_iterator)
         _leave_out(iterator, min(together, batches - done))
         done += together
 
@@ -115,7 +117,7 @@ def set_data_order(model, order):
         _iterator_of_training.pop(model, None)
 
 
-@hooks.replaces(BaseTrainer, "_get_metrics_result_or_logs")
+@hooks.replaces(BaseTrainer, "_get_metrics_result_or_logs", feature=AFTER_LAST_BATCH)
 def get_metrics_result_or_logs(original, self, logs):
     """Return the metrics of an epoch that goes on after its last batch: no step gives logs.
 

@@ -13,8 +13,10 @@ import keras
 import tensorflow as tf
 
 from tf_adasum.seams.keras.keras3.private_names import (
+    XLA,
     Trainer,
     get_keras_mask,
+    library,
     losses,
     set_keras_mask,
 )
@@ -27,6 +29,9 @@ def compiled_where_possible(model, step):
         model: the model.
         step: its `train_step` or `test_step`, a function of a replica's part of a batch.
     """
+    if XLA in library.off:
+        _warn(model, step, f"this {library.title} has no {', '.join(library.off[XLA])}")
+        return step
     make = {Trainer.train_step: _train_step, Trainer.test_step: _test_step}
     function = getattr(step, "__func__", None)
     if function not in make:

@@ -7,7 +7,12 @@ import tensorflow as tf
 
 from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.seams.keras.generation import hooks
-from tf_adasum.seams.keras.keras3.private_names import losses, nn, seed_generators
+from tf_adasum.seams.keras.keras3.private_names import (
+    GLOBAL_SEEDS,
+    losses,
+    nn,
+    seed_generators,
+)
 from tf_adasum.seams.keras.layers import SEED_STRIDE
 from tf_adasum.seams.keras.optimizers import our_replica_context
 
@@ -89,7 +94,7 @@ def next_seed(original, self, ordered=True):
 _global_seeds = weakref.WeakKeyDictionary()
 
 
-@hooks.replaces(seed_generators, "global_seed_generator")
+@hooks.replaces(seed_generators, "global_seed_generator", feature=GLOBAL_SEEDS)
 def global_seed_generator(original):
     """Make one for all replicas of a strategy: `keras.random.normal` without a seed asks for it.
 

@@ -9,6 +9,7 @@ from tf_adasum.seams.keras.custom_loops import refuse_update_outside
 from tf_adasum.seams.keras.generation import hooks
 from tf_adasum.seams.keras.keras3.private_names import (
     MOVING_AVERAGES,
+    MULTI_OPTIMIZER,
     BaseOptimizer,
     MultiOptimizer,
     TFOptimizer,
@@ -71,7 +72,7 @@ def build_with_reductions(original, self, variables):
 
 
 @hooks.replaces(BaseOptimizer, "apply")
-@hooks.replaces(MultiOptimizer, "apply")
+@hooks.replaces(MultiOptimizer, "apply", feature=MULTI_OPTIMIZER)
 def apply_together(original, self, grads, trainable_variables=None):
     """Take zeros for the gradients of a replica without rows; `on_nonfinite` may leave a step out.
 

@@ -2,32 +2,66 @@
 
 import keras
 
-from tf_adasum._version import KERAS
+from tf_adasum._version import INSTALL_KERAS
+from tf_adasum.seams.library import Library
 
-try:
-    from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
-    from keras.src.backend.tensorflow import nn, trainer
-    from keras.src.backend.tensorflow.optimizer import TFOptimizer, filter_empty_gradients
-    from keras.src.backend.tensorflow.trainer import TensorFlowTrainer, TFEpochIterator
-    from keras.src.losses import loss as losses
-    from keras.src.optimizers.base_optimizer import BaseOptimizer
-    from keras.src.optimizers.multi_optimizer import MultiOptimizer
-    from keras.src.random import seed_generator as seed_generators
-    from keras.src.saving import saving_lib
-    from keras.src.trainers.data_adapters.data_adapter_utils import class_weight_to_sample_weights
-    from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
-    from keras.src.trainers.data_adapters.py_dataset_adapter import (
-        OrderedEnqueuer,
-        PyDatasetAdapter,
-    )
-    from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
-    from keras.src.trainers.trainer import Trainer as BaseTrainer
-    from keras.src.utils.python_utils import pythonify_logs
-except ImportError as error:
-    raise ImportError(
-        f"tf_adasum works with Keras {KERAS} on TensorFlow; Keras {keras.__version__} has moved "
-        f"something it builds on: {error}. Install a supported one: pip install 'keras=={KERAS}.*'"
-    ) from error
+library = Library("Keras", keras.__version__, INSTALL_KERAS)
+name = library.name
+
+# ---- what nothing works without ----------------------------------------------------------------
+
+OF_OPTIMIZERS = "keras.src.backend.tensorflow.optimizer"
+OF_ADAPTERS = "keras.src.trainers.data_adapters"
+
+nn = name("keras.src.backend.tensorflow", "nn")
+trainer = name("keras.src.backend.tensorflow", "trainer")
+TFOptimizer = name(OF_OPTIMIZERS, "TFOptimizer")
+filter_empty_gradients = name(OF_OPTIMIZERS, "filter_empty_gradients")
+TensorFlowTrainer = name("keras.src.backend.tensorflow.trainer", "TensorFlowTrainer")
+TFEpochIterator = name("keras.src.backend.tensorflow.trainer", "TFEpochIterator")
+losses = name("keras.src.losses", "loss")
+BaseOptimizer = name("keras.src.optimizers.base_optimizer", "BaseOptimizer")
+saving_lib = name("keras.src.saving", "saving_lib")
+TFDatasetAdapter = name(f"{OF_ADAPTERS}.tf_dataset_adapter", "TFDatasetAdapter")
+BaseTrainer = name("keras.src.trainers.trainer", "Trainer")
+pythonify_logs = name("keras.src.utils.python_utils", "pythonify_logs")
+
+# ---- what carries a feature --------------------------------------------------------------------
+
+MULTI_OPTIMIZER = "keras.optimizers.MultiOptimizer"
+MultiOptimizer = name(
+    "keras.src.optimizers.multi_optimizer", "MultiOptimizer", feature=MULTI_OPTIMIZER, since="3.15"
+)
+
+XLA = "compile(jit_compile=True): steps run without XLA"
+MASKS = "keras.src.backend.common.masking"
+get_keras_mask = name(MASKS, "get_keras_mask", feature=XLA)
+set_keras_mask = name(MASKS, "set_keras_mask", feature=XLA)
+
+CLASS_WEIGHTS = "class_weight= of train_on_batch, which raises"
+class_weight_to_sample_weights = name(
+    f"{OF_ADAPTERS}.data_adapter_utils", "class_weight_to_sample_weights", feature=CLASS_WEIGHTS
+)
+
+PY_DATASETS = (
+    "one order of a shuffling keras.utils.PyDataset on all workers: pass shuffle=False, or rows "
+    "are seen twice or never"
+)
+OF_PY_DATASETS = f"{OF_ADAPTERS}.py_dataset_adapter"
+OrderedEnqueuer = name(OF_PY_DATASETS, "OrderedEnqueuer", feature=PY_DATASETS)
+PyDatasetAdapter = name(OF_PY_DATASETS, "PyDatasetAdapter", feature=PY_DATASETS)
+
+GENERATORS = "the comparison of the first batches of Python generators"
+GeneratorDataAdapter = name(
+    f"{OF_ADAPTERS}.generator_data_adapter", "GeneratorDataAdapter", feature=GENERATORS
+)
+
+GLOBAL_SEEDS = "keras.random without a seed in the steps of replicas"
+seed_generators = name("keras.src.random", "seed_generator", feature=GLOBAL_SEEDS)
+
+library.check()
+
+# ------------------------------------------------------------------------------------------------
 
 # The class with `fit`.
 Trainer = TensorFlowTrainer
@@ -39,8 +73,12 @@ SCALING_OF_LOSSES = ("scale_loss_for_distribution", "unscale_loss_for_distributi
 MOVING_AVERAGES = "_model_variables_moving_average"
 
 __all__ = [
+    "GLOBAL_SEEDS",
     "MOVING_AVERAGES",
+    "MULTI_OPTIMIZER",
+    "PY_DATASETS",
     "SCALING_OF_LOSSES",
+    "XLA",
     "BaseOptimizer",
     "BaseTrainer",
     "GeneratorDataAdapter",
@@ -54,6 +92,7 @@ __all__ = [
     "class_weight_to_sample_weights",
     "filter_empty_gradients",
     "get_keras_mask",
+    "library",
     "losses",
     "nn",
     "pythonify_logs",

@@ -7,6 +7,7 @@ import numpy as np
 
 from tf_adasum.seams.keras.generation import hooks
 from tf_adasum.seams.keras.keras3.private_names import (
+    PY_DATASETS,
     GeneratorDataAdapter,
     OrderedEnqueuer,
     PyDatasetAdapter,
@@ -64,7 +65,7 @@ def _order(count, seed):
     return order
 
 
-@hooks.replaces(PyDatasetAdapter, "_finite_generator")
+@hooks.replaces(PyDatasetAdapter, "_finite_generator", feature=PY_DATASETS)
 def finite_generator(original, self):
     """Let all workers take the batches in the order of their common seed.
 
@@ -78,7 +79,7 @@ def finite_generator(original, self):
         yield self._standardize_batch(self.py_dataset[index])
 
 
-@hooks.replaces(OrderedEnqueuer, "_send_py_dataset")
+@hooks.replaces(OrderedEnqueuer, "_send_py_dataset", feature=PY_DATASETS)
 def send_py_dataset(original, self):
     """Let all workers take the batches in the order of their common seed, with `workers=` too.
 
@@ -90,7 +91,7 @@ def send_py_dataset(original, self):
     return original(self)
 
 
-@hooks.replaces(PyDatasetAdapter, "on_epoch_begin", "on_epoch_end")
+@hooks.replaces(PyDatasetAdapter, "on_epoch_begin", "on_epoch_end", feature=PY_DATASETS)
 def on_epoch_begin_or_end(original, self):
     """Let what the user shuffles there become the same on all workers.
 
