@@ -140,8 +140,14 @@ def compile_with_nvcc(nvcc, kernels, architectures=None):
     options = ["-fatbin", "-std=c++17", "-Xfatbin=-compress-all"]
     options += ["--threads", str(os.cpu_count() or 1)]
     run([nvcc, *options, *code, str(SOURCES / "kernels.cu"), "-o", str(kernels)])
-    version = run([nvcc, "--version"]).strip().splitlines()[-1]
-    return {"compiler": "nvcc", "compiler_version": version, "architectures": chosen}
+    said = run([nvcc, "--version"]).strip()
+    release = re.search(r"release (\d+\.\d+)", said)
+    return {
+        "compiler": "nvcc",
+        "compiler_version": said.splitlines()[-1],
+        "cuda": release and release[1],
+        "architectures": chosen,
+    }
 
 
 def first_gpu():
@@ -201,7 +207,12 @@ def compile_with_nvrtc(nvrtc, kernels, architectures=None):
     major, minor = ctypes.c_int(), ctypes.c_int()
     check(library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
     version = f"{major.value}.{minor.value}"
-    return {"compiler": "NVRTC", "compiler_version": version, "architectures": chosen}
+    return {
+        "compiler": "NVRTC",
+        "compiler_version": version,
+        "cuda": version,
+        "architectures": chosen,
+    }
 
 
 def compile_kernels(folder):

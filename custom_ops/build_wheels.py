@@ -21,7 +21,7 @@ import tarfile
 import time
 from pathlib import Path
 
-from build_cuda import NotBuilt, compile_both
+from build_cuda import OLD_GLIBC_LINK_FLAGS, NotBuilt, compile_both
 
 ROOT = Path(__file__).resolve().parents[1]
 VERSIONS = runpy.run_path(ROOT / "tf_adasum" / "_version.py")
@@ -107,10 +107,11 @@ def make_sdist(tools):
     say(f"{archive.name}: {archive.stat().st_size / 1e6:.1f} MB")
 
 
-def digest(*more):
-    """A digest of the sources of the libraries, and of what else they depend on."""
-    files = [SOURCE / "custom_ops" / name for name in ("build_op.py", "build_cuda.py")]
-    files += sorted(SOURCE.joinpath("custom_ops").rglob("*.[ch]*"))  # .cc, .h, .cu, .cuh
+def digest(script, folders, *more):
+    """A digest of the sources of a library, and of what else it depends on."""
+    files = [SOURCE / "custom_ops" / script, *sorted(SOURCE.glob("custom_ops/*.h"))]
+    for folder in folders:  # .cc, .h, .cu, .cuh
+        files += sorted(SOURCE.joinpath("custom_ops", folder).rglob("*.[ch]*"))
     content = [path.read_bytes() for path in files]
     variables = [os.environ.get(name, "") for name in ("CXX", "NVCC", "ADASUM_CUDA_ARCHS")]
     return hashlib.sha256(b"\0".join([*content, repr((variables, more)).encode()])).hexdigest()
@@ -121,7 +122,7 @@ def build_library(minor):
     folder = BUILD / minor
     python = environment(folder / "environment", f"{TENSORFLOW}=={minor}.*", "setuptools>=77")
     built, stamp = folder / "built", folder / "stamp"
-    now = digest(minor)
+    now = digest("build_op.py", ("tensorflow", "cpu"), minor, OLD_GLIBC_LINK_FLAGS)
     if not stamp.exists() or stamp.read_text() != now:
         say(f"the op for TensorFlow {minor}")
         begin = time.monotonic()
@@ -142,7 +143,7 @@ def build_for_gpus():
     folder, choice = BUILD / "cuda", os.environ.get("TF_ADASUM_CUDA") or "auto"
     if choice == "0":
         return [], {"not_built": "TF_ADASUM_CUDA=0"}
-    described, now = folder / "description.json", digest()
+    described, now = folder / "description.json", digest("build_cuda.py", ("cuda",))
     if described.exists() and (found := json.loads(described.read_text()))["digest"] == now:
         return [folder / name for name in found["cuda"]["bytes"]], found["cuda"]
     shutil.rmtree(folder, ignore_errors=True)

@@ -27,12 +27,12 @@ from pathlib import Path
 import tensorflow as tf
 
 from tf_adasum._version import series
+from tf_adasum.ops import gpu_kernels
 
 CHOICE_VARIABLE = "TF_ADASUM_OPS"
 CHOICES = ("auto", "custom", "tensorflow")
 LIBRARY_NAME = "_adasum_ops_tf{}.so"  # of a minor version
 BUILD_INFO_NAME = "_build_info.json"
-CUDA_NAMES = ("_adasum_cuda.so", "_adasum_kernels.fatbin")
 HOW_TO_BUILD = (
     "To build it for the installed TensorFlow, run in the source folder of tf_adasum: "
     "`pip install --no-build-isolation --no-deps --force-reinstall .` (with `-e .` for an editable "
@@ -139,19 +139,8 @@ class OpLibrary:
             self._module = tf.load_op_library(str(self._path))
         except (tf.errors.OpError, RuntimeError, OSError) as error:
             return failed(f"TensorFlow cannot load {self._path}: {error}", built_for)
-        return Status(True, str(self._path), None, built_for, self._why_not_on_gpus(build_info))
-
-    def _why_not_on_gpus(self, build_info: dict) -> str | None:
-        cuda = build_info.get("cuda", {})
-        if "not_built" in cuda:
-            return f"its kernels for GPUs were not built ({cuda['not_built']})"
-        for name in CUDA_NAMES:
-            path, built_bytes = self._path.with_name(name), cuda.get("bytes", {}).get(name)
-            if not path.exists():
-                return f"its kernels for GPUs are not there: {path} does not exist"
-            if path.stat().st_size != built_bytes:
-                return f"its kernels for GPUs are damaged: {path} is not the file that was built"
-        return None
+        gpu_reason = gpu_kernels.why_not(self._path.parent, build_info.get("cuda", {}))
+        return Status(True, str(self._path), None, built_for, gpu_reason)
 
     def _warn_once(self, reason: str) -> None:
         with self._lock:

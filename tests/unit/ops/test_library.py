@@ -131,31 +131,6 @@ def test_importing_does_not_load():
     assert done.stdout.strip() == "None"
 
 
-@pytest.mark.parametrize(
-    ("cuda", "files", "reason"),
-    [
-        ({"not_built": "no compiler"}, {}, "were not built (no compiler)"),
-        ({}, {}, "does not exist"),
-        ({"bytes": {}}, {"_adasum_cuda.so": 4}, "is not the file that was built"),
-        (
-            {"bytes": {"_adasum_cuda.so": 4, "_adasum_kernels.fatbin": 9}},
-            {"_adasum_cuda.so": 4, "_adasum_kernels.fatbin": 8},
-            "_adasum_kernels.fatbin is not the file that was built",
-        ),
-        (
-            {"bytes": {"_adasum_cuda.so": 4, "_adasum_kernels.fatbin": 9}},
-            {"_adasum_cuda.so": 4, "_adasum_kernels.fatbin": 9},
-            None,
-        ),
-    ],
-)
-def test_whether_there_are_kernels_for_gpus(cuda, files, reason, tmp_path):
-    for name, size in files.items():
-        (tmp_path / name).write_bytes(bytes(size))
-    found = library.OpLibrary(tmp_path)._why_not_on_gpus({"cuda": cuda})
-    assert found is None if reason is None else reason in found
-
-
 @pytest.mark.parametrize("folder", ["cpu", "cuda"])
 def test_the_kernels_include_nothing_of_tensorflow(folder):
     sources = list(Path(__file__).parents[3].joinpath("custom_ops", folder).rglob("*.[ch]*"))
