@@ -29,7 +29,7 @@ with scope:
             keras.layers.Dense(10, activation="softmax"),
         ]
     )
-    model.compile("sgd", "sparse_categorical_crossentropy")
+    model.compile(keras.optimizers.SGD(0.1), "sparse_categorical_crossentropy")
     model.set_weights([random.normal(0, 0.2, w.shape).astype(w.dtype) for w in model.get_weights()])
 rows = digits.data.astype("float32") / 16, digits.target
 dataset = tf.data.Dataset.from_tensor_slices(rows).batch(64, drop_remainder=True)
