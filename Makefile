@@ -7,6 +7,8 @@
 #   make test-networks  training on hosts whose links are slow, lossy or cut; needs root
 #   make test-clusters  training that Slurm, mpirun and others start, those that are installed here
 #   make test-addons  `make test` on the stack of TensorFlow 2.15, Keras 2 and TensorFlow Addons
+#   make test-versions  what depends on versions, on the corners of the table of TensorFlow, Keras
+#                and Python versions: build/versions; CORNER=2.16 for one, RECORD=--record for the docs
 #   make lint    ruff and clang-format
 #   make types   mypy, on the public API, aggregation and ops
 #   make sanitize  the tests of the CPU op under AddressSanitizer and UBSan: build/sanitize
@@ -27,7 +29,7 @@ PYTEST = $(BIN)/python -m pytest --durations=20 $(ALL)
 READY = $(VENV)/.ready
 SOURCES = $(shell find custom_ops -type f -not -name '*.pyc') setup.py pyproject.toml
 
-.PHONY: demo check test test-all test-networks test-clusters test-addons lint types sanitize wheels test-wheels clean
+.PHONY: demo check test test-all test-networks test-clusters test-addons test-versions lint types sanitize wheels test-wheels clean
 
 demo: $(READY)
 	$(BIN)/python examples/train_digits.py $(DEMO) --out demo/one_replica
@@ -76,6 +78,9 @@ test-addons:
 	find $(ADDONS) -name .venv -prune -o -name '*.py' -exec rm {} +
 	git ls-files -z --cached --others --exclude-standard | xargs -0 cp -p --parents -t $(ADDONS)
 	$(MAKE) -C $(ADDONS) PYTHON=python3.11 EXTRA=keras2-cpu test
+
+test-versions:
+	$(PYTHON) tests/support/corners.py $(CORNER) $(RECORD)
 
 lint: $(READY)
 	$(BIN)/ruff check .

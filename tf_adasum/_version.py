@@ -9,7 +9,7 @@ PYTHON = ("3.10", "3.11", "3.12", "3.13")
 
 # The main stack, oldest first: any of these with any of those. Keras 3.13 needs Python 3.11.
 TENSORFLOW = ("2.16", "2.17", "2.18", "2.19", "2.20", "2.21")
-KERAS = ("3.12", "3.13", "3.14", "3.15")
+KERAS = ("3.11", "3.12", "3.13", "3.14", "3.15")
 # The stack of TensorFlow Addons, which has Keras 2.
 TENSORFLOW_OF_ADDONS, KERAS_OF_ADDONS, ADDONS = "2.15", "2.15", "0.23"
 

@@ -49,7 +49,10 @@ def section_of(hooks):
         lines += ["", f"In [{path}](../{path}):", ""]
         for function, same in itertools.groupby(own, lambda hook: hook.function):
             reason = " ".join(inspect.getdoc(function).split())
-            lines.append(f"- {_names(same)}: {reason}")
+            same = list(same)
+            features = dict.fromkeys(hook.feature for hook in same if hook.feature)
+            without = "".join(f" *Where it has gone, off is: {feature}.*" for feature in features)
+            lines.append(f"- {_names(same)}: {reason}{without}")
     return "\n".join(lines[1:]) + "\n"
 
 

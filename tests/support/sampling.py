@@ -8,7 +8,8 @@ Where nothing is selected by hand, slow tests are skipped, and of the cases of a
 - of any other test so many that every value of each of its parameters occurs.
 
 Which ones is chance that does not change from run to run. No test is left out. Everything that is
-selected with `--slow`, `-k`, `-m`, `--last-failed` or by its name, file.py or file.py::test, runs.
+selected with `--slow`, `-k`, `-m`, `--last-failed` or by its name, file.py or file.py::test, runs;
+`--sample` takes a sample of that, too.
 """
 
 import collections
@@ -29,6 +30,7 @@ PREFERRED_UNDER_KERAS_2 = (("1x2",), ("2x1",), ("2x2",))
 
 def pytest_addoption(parser):
     parser.addoption("--slow", action="store_true", help="run all tests, the slow ones too")
+    parser.addoption("--sample", action="store_true", help="take a sample also of what is named")
 
 
 def pytest_collection_modifyitems(config, items):
@@ -46,6 +48,8 @@ def pytest_collection_modifyitems(config, items):
 
 def is_selected_by_hand(config):
     option = config.option
+    if option.sample:
+        return False
     by_name = any(argument.partition("::")[0].endswith(".py") for argument in config.args)
     by_word = option.keyword or option.markexpr or getattr(option, "lf", False)
     return bool(option.slow or by_word or by_name)

@@ -25,7 +25,7 @@ SERIES = {
     "tensorflow-addons": {_version.ADDONS},
 }
 REQUIREMENT = re.compile(r"\b(tensorflow(?:-cpu|-addons)?|keras)(?:\[[\w-]+\])?([=<>!~][^'\"\s;]+)")
-OLD_KERAS = r"^Keras 3\.11\.0 is too old: pip install 'keras>=3\.12,<3\.16'$"
+OLD_KERAS = r"^Keras 3\.10\.0 is too old: pip install 'keras>=3\.11,<3\.16'$"
 
 
 def admitted(specifiers):
@@ -76,12 +76,12 @@ def test_every_pair_of_the_main_stack_may_be_tried():
 @pytest.mark.parametrize(
     ("tensorflow", "keras", "reason"),
     [
-        ("2.18.1", "3.11.0", OLD_KERAS),
-        ("2.18.1", "2.15.0", r"^Keras 2\.15\.0 is too old: pip install 'keras>=3\.12,<3\.16'$"),
-        ("2.99.0", "3.11.0", OLD_KERAS),
+        ("2.18.1", "3.10.0", OLD_KERAS),
+        ("2.18.1", "2.15.0", r"^Keras 2\.15\.0 is too old: pip install 'keras>=3\.11,<3\.16'$"),
+        ("2.99.0", "3.10.0", OLD_KERAS),
         ("2.15.1", "3.15.1", r"'tensorflow-cpu>=2\.16,<2\.22', or .* 'keras==2\.15\.\*'$"),
         ("2.14.0", "3.15.1", r"TensorFlow 2\.14\.0 is too old.*'tensorflow-cpu>=2\.16,<2\.22'$"),
-        ("2.9.0", "2.9.0", r"^TensorFlow 2\.9\.0 .* Keras 2\.9\.0 .*keras>=3\.12"),
+        ("2.9.0", "2.9.0", r"^TensorFlow 2\.9\.0 .* Keras 2\.9\.0 .*keras>=3\.11"),
     ],
 )
 def test_what_is_too_old(tensorflow, keras, reason):

@@ -206,4 +206,5 @@ def _kind(value):
 
 
 def _digest(array):
-    return int.from_bytes(hashlib.blake2b(bytes_of(array), digest_size=8).digest(), signed=True)
+    digest = hashlib.blake2b(bytes_of(array), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)

@@ -410,7 +410,7 @@ def begin(cluster: Cluster, terms: dict[str, Any], timeout: float | None) -> Wat
     host, _ = cluster.host_and_port(0)
     port, seconds = administration.watch_port(), administration.start_timeout(timeout)
     server = connections.Server(host, len(cluster.names), port) if cluster.rank == 0 else None
-    seed = int.from_bytes(os.urandom(7))
+    seed = int.from_bytes(os.urandom(7), "big")
     offer = {**server.offer, "seed": seed} if server else {}
     try:
         offers = rendezvous.meet(cluster, terms, seconds, offer)

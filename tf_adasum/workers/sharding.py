@@ -88,7 +88,7 @@ class Sharding:
     def _draw(self) -> int:
         self._drawn += 1
         digest = hashlib.blake2b(f"{self._seed} {self._drawn}".encode(), digest_size=4).digest()
-        return int.from_bytes(digest) >> 1
+        return int.from_bytes(digest, "big") >> 1
 
     # ---- policies ------------------------------------------------------------------------------
 
@@ -301,7 +301,7 @@ def _arrays(batch: Any) -> list[np.ndarray]:
 
 def _digest(value: object) -> int:
     digest = hashlib.blake2b(str(value).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, signed=True)
+    return int.from_bytes(digest, "big", signed=True)
 
 
 def _same(column: np.ndarray) -> bool:

@@ -151,7 +151,7 @@ class Workers:
         """
         compared, text = str(value).encode(), str(value if shown is None else shown).encode()
         digest = hashlib.blake2b(compared, digest_size=8).digest()
-        table = self.gather([int.from_bytes(digest, signed=True), len(text)])
+        table = self.gather([int.from_bytes(digest, "big", signed=True), len(text)])
         digests, sizes = table.T
         if (digests == digests[0]).all():
             return

@@ -40,7 +40,8 @@ def maybe_symbolic_build(original, self, iterator=None, data_batch=None):
         # Without a graph the first step builds: it may ask for values.
         if not (self.run_eagerly or (self.train_function if is_training else self.test_function)):
             data = dataset_of(iterator).element_spec if iterator is not None else data_batch
-            tensorflow_seam.trace(strategy, self._autoconvert_optionals(step), data)
+            as_fit = getattr(self, "_autoconvert_optionals", lambda step: step)  # since Keras 3.12
+            tensorflow_seam.trace(strategy, as_fit(step), data)
             _built_by_step.add(self)
         return None
     if iterator is not None:

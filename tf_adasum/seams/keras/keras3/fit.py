@@ -9,6 +9,7 @@ from tf_adasum.seams.keras.generation import hooks
 from tf_adasum.seams.keras.keras3.jit import compiled_where_possible
 from tf_adasum.seams.keras.keras3.logs import returning_logs
 from tf_adasum.seams.keras.keras3.private_names import (
+    ENDING_CALLS,
     Trainer,
     class_weight_to_sample_weights,
     pythonify_logs,
@@ -99,7 +100,8 @@ def call_in_order(callback_list):
 
 def finish_calls(callback_list):
     """Let a `CallbackList` end the calls that it makes from another thread."""
-    callback_list._flush_futures()
+    end = next(name for name in ENDING_CALLS if hasattr(callback_list, name))
+    getattr(callback_list, end)()
 
 
 def initial_epoch(model):

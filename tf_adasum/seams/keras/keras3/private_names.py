@@ -72,7 +72,11 @@ SCALING_OF_LOSSES = ("scale_loss_for_distribution", "unscale_loss_for_distributi
 # The attribute with the moving averages of the weights, where an optimizer has `use_ema`.
 MOVING_AVERAGES = "_model_variables_moving_average"
 
+# What waits for the calls of a CallbackList from other threads: since Keras 3.12, and before.
+ENDING_CALLS = ("_flush_futures", "_clear_futures")
+
 __all__ = [
+    "ENDING_CALLS",
     "GLOBAL_SEEDS",
     "MOVING_AVERAGES",
     "MULTI_OPTIMIZER",

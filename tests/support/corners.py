@@ -1,0 +1,298 @@
+"""Corners of the table of versions: an environment for each, and a chosen set of tests in it.
+
+    python3 tests/support/corners.py            # all, one after another: `make test-versions`
+    python3 tests/support/corners.py 2.16       # those with one TensorFlow
+    python3 tests/support/corners.py --today    # one, another one each day: `.ci/run`
+
+A corner has a folder of its own below build/versions, with a copy of the sources, as a compiled op
+fits one TensorFlow, and a virtual environment; both are kept. What came of it is written to
+build/versions/results.jsonl; `--record` writes it to benchmarks/results/versions.jsonl, too, and
+renews the table in docs/versions.md. Standard library only: any Python runs it.
+"""
+
+import argparse
+import collections
+import datetime
+import functools
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "build" / "versions"
+KEPT = ROOT / "benchmarks" / "results" / "versions.jsonl"
+PAGE = ROOT / "docs" / "versions.md"
+BEGIN, END = "<!-- begin of results -->\n", "<!-- end of results -->\n"
+
+
+class Corner(NamedTuple):
+    """A TensorFlow, a Keras and a Python, as series."""
+
+    tensorflow: str
+    keras: str
+    python: str
+
+    @property
+    def name(self):
+        """What its folder is called."""
+        return f"{self.tensorflow}-{self.keras}-py{self.python}"
+
+
+# The oldest and newest of each, an old TensorFlow with a new Keras, and the other way round;
+# the newest Python that a pair has, and once the oldest.
+CORNERS = [
+    Corner("2.16", "3.12", "3.12"),
+    Corner("2.17", "3.11", "3.10"),
+    Corner("2.18", "3.15", "3.12"),
+    Corner("2.20", "3.13", "3.13"),
+    Corner("2.21", "3.15", "3.13"),
+]
+
+# What can differ between versions: every private name, the hooks, training in one process and on
+# workers, restarts, a fault, joining.
+TESTS = [
+    "tests/unit/seams",
+    "tests/unit/test_versions.py",
+    "tests/unit/test_strategy.py",
+    "tests/unit/doctor/test_installation.py",
+    "tests/multi_worker/test_training.py",
+    "tests/multi_worker/test_keras.py",
+    "tests/multi_worker/test_saving.py::test_saves_in_scope",
+    "tests/multi_worker/test_backup.py::TestGoingOn::test_within_an_epoch",
+    "tests/multi_worker/test_restart.py::TestBackup::test_adascale_goes_on_as_if_unbroken",
+    "tests/multi_worker/test_faults.py::test_a_process_that_ends",
+    "tests/multi_worker/test_start.py::test_workers_train_by_ipv6",
+]
+
+# What the tests import; the versions of TensorFlow and Keras are the corner's.
+TOOLS = ["pytest>=8", "hypothesis>=6.100", "cloudpickle>=3", "packaging", "setuptools>=64", "wheel"]
+
+# Seconds for the tests of a corner.
+LIMIT = 1500
+
+
+# ---- environments ------------------------------------------------------------------------------
+
+
+@functools.cache
+def interpreter(python):
+    """Return the path of a Python, such as "3.12"; None where there is none."""
+    installed = sorted(Path.home().glob(f".pyenv/versions/{python}.*/bin/python{python}"))
+    for path in [shutil.which(f"python{python}"), *map(str, installed)]:
+        if path and subprocess.run([path, "--version"], capture_output=True).returncode == 0:
+            return path
+    return None
+
+
+def copy_sources(folder):
+    """Bring a copy of what git lists up to date, and leave everything else there alone."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, text=True).stdout
+    paths = {path for path in listed.split("\0") if path and (ROOT / path).is_file()}
+    for path in paths:
+        source, target = ROOT / path, folder / path
+        if not target.exists() or target.read_bytes() != source.read_bytes():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target)
+    for room in ("tf_adasum", "tests", "examples"):
+        for target in (folder / room).rglob("*.py"):
+            if str(target.relative_to(folder)) not in paths:
+                target.unlink()
+
+
+def make_environment(corner, folder):
+    """Install TensorFlow, Keras and, compiled for them, this package; nothing twice."""
+    python = folder / ".venv" / "bin" / "python"
+    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    packages = [f"tensorflow-cpu=={corner.tensorflow}.*", f"keras=={corner.keras}.*", *TOOLS]
+    if once(folder / ".venv" / ".installed", " ".join(packages)):
+        run([interpreter(corner.python), "-m", "venv", "--clear", str(folder / ".venv")], folder)
+        run([*pip, *packages], folder)
+        (folder / ".venv" / ".installed").write_text(" ".join(packages))
+    digest = hashlib.sha256()
+    built_from = [
+        *(folder / "custom_ops").rglob("*"),
+        folder / "setup.py",
+        folder / "pyproject.toml",
+    ]
+    for path in sorted(path for path in built_from if path.is_file() and path.suffix != ".pyc"):
+        digest.update(path.read_bytes())
+    if once(folder / ".venv" / ".built", digest.hexdigest()):
+        install = [*pip, "--no-build-isolation", "--no-deps", "-e", "."]
+        run(install, folder, TF_ADASUM_CUDA="0")
+        (folder / ".venv" / ".built").write_text(digest.hexdigest())
+    return python
+
+
+def once(stamp, text):
+    """Whether a file does not hold this text yet."""
+    return not (stamp.exists() and stamp.read_text() == text)
+
+
+def run(command, folder, **environment):
+    """Run a command in a folder; say it when it fails."""
+    subprocess.run(command, cwd=folder, env=os.environ | environment, check=True)
+
+
+# ---- one corner --------------------------------------------------------------------------------
+
+
+def play(corner):
+    """Run the tests of a corner; return what came of it, a dict."""
+    folder = FOLDER / corner.name
+    folder.mkdir(parents=True, exist_ok=True)
+    copy_sources(folder)
+    python = make_environment(corner, folder)
+    doctor = subprocess.run(
+        [python, "-m", "tf_adasum.doctor", "--json"], cwd=folder, capture_output=True, text=True
+    )
+    found = json.loads(doctor.stdout)
+    begin, report = time.monotonic(), folder / "report.xml"
+    report.unlink(missing_ok=True)
+    command = [python, "-m", "pytest", "--sample", "-q", "-p", "no:cacheprovider"]
+    try:
+        code = subprocess.run(
+            [*command, f"--junitxml={report}", *TESTS], cwd=folder, timeout=LIMIT
+        ).returncode
+    except subprocess.TimeoutExpired:
+        code = 124
+    return {
+        "tensorflow": found.get("tensorflow"),
+        "keras": found.get("keras"),
+        "python": found.get("python"),
+        "numpy": version_of(python, "numpy"),
+        "op": found.get("op"),
+        "doctor": "ok" if found["usable"] else "FAIL",
+        **counts(report),
+        "code": code,
+        "seconds": round(time.monotonic() - begin),
+        "date": datetime.date.today().isoformat(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+    }
+
+
+def version_of(python, package):
+    """Return the version of a package in an environment."""
+    code = f"import importlib.metadata as m; print(m.version({package!r}))"
+    return subprocess.run([python, "-c", code], capture_output=True, text=True).stdout.strip()
+
+
+def counts(report):
+    """Return how many tests passed and were skipped, and which failed, from pytest's report."""
+    found = collections.Counter(passed=0, skipped=0)
+    failed = []
+    cases = xml.etree.ElementTree.parse(report).iter("testcase") if report.exists() else ()
+    for case in cases:
+        outcomes = {child.tag for child in case}
+        if outcomes & {"failure", "error"}:
+            failed.append(f"{case.get('classname').replace('.', '/')}::{case.get('name')}")
+        else:
+            found["skipped" if "skipped" in outcomes else "passed"] += 1
+    return {**found, "failed": failed}
+
+
+def is_good(result):
+    """Whether everything that ran was right, and something did."""
+    return (result["code"], result["doctor"]) == (0, "ok") and result["passed"] > 0
+
+
+# ---- results -----------------------------------------------------------------------------------
+
+
+def series(version):
+    """The first two numbers of a version."""
+    return ".".join(version.split(".")[:2])
+
+
+def corner_of(result):
+    """Return the corner that a result is of."""
+    return Corner(*(series(result[name]) for name in ("tensorflow", "keras", "python")))
+
+
+def results_in(path):
+    """Return the results in a file of JSON lines, by corner."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return {corner_of(result): result for result in map(json.loads, lines)}
+
+
+def keep(path, result):
+    """Write a result in the place of an earlier one of its corner."""
+    results = results_in(path) | {corner_of(result): result}
+    path.write_text("".join(json.dumps(results[corner]) + "\n" for corner in sorted(results)))
+
+
+def renewed(text, results):
+    """Return the page with the table of some results."""
+    section = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
+    return section.sub(lambda match: BEGIN + table_of(results) + END, text)
+
+
+def table_of(results):
+    """Return the rows of results, in the order of the corners; corners that were not run, too."""
+    lines = [
+        "| TensorFlow | Keras | Python | NumPy | tests passed | skipped | failed | minutes | on |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for corner in CORNERS:
+        own = results.get(corner)
+        if own is None:
+            lines.append(f"| {' | '.join(corner)} | – | not run | | | | |")
+            continue
+        found = [own["tensorflow"], own["keras"], own["python"], own["numpy"], own["passed"]]
+        found += [own["skipped"], "; ".join(own["failed"]) or 0, f"{own['seconds'] / 60:.0f}"]
+        lines.append(f"| {' | '.join(map(str, found))} | {own['date']} |")
+    return "\n".join(lines) + "\n"
+
+
+# ------------------------------------------------------------------------------------------------
+
+
+def chosen(arguments):
+    """Return the corners that were asked for; ends the program where one cannot be run."""
+    wanted = CORNERS
+    if arguments.today:
+        wanted = [corner for corner in CORNERS if interpreter(corner.python)]
+        wanted = wanted and [wanted[datetime.date.today().toordinal() % len(wanted)]]
+    elif arguments.tensorflow:
+        wanted = [corner for corner in CORNERS if corner.tensorflow in arguments.tensorflow]
+    if not wanted:
+        names = ", ".join(dict.fromkeys(corner.tensorflow for corner in CORNERS))
+        sys.exit(f"expected one of TensorFlow {names}; Received: {arguments.tensorflow}")
+    missing = {corner.python for corner in wanted if not interpreter(corner.python)}
+    if missing:
+        sys.exit(f"Python {', '.join(sorted(missing))} is not here: python{min(missing)} is needed")
+    return wanted
+
+
+def main():
+    """Run some corners, and say what came of each."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("tensorflow", nargs="*", help="series, as 2.16; all without one")
+    parser.add_argument("--today", action="store_true", help="one corner, another one each day")
+    parser.add_argument("--record", action="store_true", help="keep the results for the page")
+    arguments = parser.parse_args()
+    results = []
+    for corner in chosen(arguments):
+        print(f"== {corner.name}", flush=True)
+        result = play(corner)
+        results.append(result)
+        keep(FOLDER / "results.jsonl", result)
+        if arguments.record:
+            keep(KEPT, result)
+            PAGE.write_text(renewed(PAGE.read_text(), results_in(KEPT)))
+    for result in results:
+        print(("ok    " if is_good(result) else "FAIL  ") + json.dumps(result), flush=True)
+    sys.exit(not all(map(is_good, results)))
+
+
+if __name__ == "__main__":
+    main()

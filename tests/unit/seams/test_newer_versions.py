@@ -1,0 +1,139 @@
+"""A TensorFlow and a Keras that are newer than those known, and have moved something."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("keras", minversion="3")  # of Keras 2 there is no newer one
+
+from keras.src.backend.tensorflow.optimizer import TFOptimizer
+from keras.src.saving import saving_lib
+from keras.src.trainers.trainer import Trainer
+
+import tf_adasum
+from tf_adasum._version import STACKS
+from tf_adasum.seams import keras as keras_seam
+from tf_adasum.seams import tensorflow as tensorflow_seam
+from tf_adasum.seams.tensorflow.private_names import CollectiveReplicaLauncher
+
+PACKAGE = Path(tf_adasum.__file__).parent
+
+# It takes away what only features need, and trains on two replicas.
+PROGRAM = """
+import contextlib, io, json, warnings
+import keras, numpy as np, tensorflow as tf
+from keras.src.backend.common import masking
+from keras.src.saving import saving_lib
+from keras.src.trainers.data_adapters import py_dataset_adapter
+from tensorflow.python.data.ops import scan_op
+
+keras.__version__ = "3.99.0"
+for owner, name in [
+    (masking, "set_keras_mask"),
+    (saving_lib, "get_attr_skipset"),
+    (py_dataset_adapter, "PyDatasetAdapter"),
+    (scan_op, "_ScanDataset"),
+]:
+    delattr(owner, name)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    import tf_adasum
+    for _ in range(2):
+        strategy = tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"])
+    with strategy.scope():
+        model = keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", jit_compile=True)
+    x = np.ones([8, 3], "float32")
+    losses = model.fit(x, x.sum(1), batch_size=4, epochs=3, verbose=0).history["loss"]
+said = io.StringIO()
+with contextlib.redirect_stdout(said):
+    from tf_adasum import doctor
+    code = doctor.main([])
+messages = [str(warning.message) for warning in caught]
+print("OUTCOME" + json.dumps([losses, messages, code, said.getvalue().splitlines()]))
+"""
+
+
+@pytest.fixture(scope="module")
+def outcome():
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        cwd=PACKAGE.parent,
+    )
+    assert "OUTCOME" in ended.stdout, ended.stderr
+    return json.loads(ended.stdout.partition("OUTCOME")[2])
+
+
+def one(texts, *parts):
+    """The one of some texts that has all parts."""
+    (found,) = (text for text in texts if all(part in text for part in parts))
+    return found
+
+
+def test_it_trains_without_the_features_that_are_off(outcome):
+    losses, *_ = outcome
+    assert losses[-1] < losses[0]
+
+
+def test_one_warning_names_what_is_newer(outcome):
+    assert one(outcome[1], "tries to work with Keras 3.99.0", STACKS)
+
+
+def test_one_warning_names_the_features_of_each_library(outcome):
+    of_keras = one(outcome[1], "Keras 3.99.0 has moved what some features need")
+    assert "- compile(jit_compile=True)" in of_keras and "masking.set_keras_mask)" in of_keras
+    assert "- one order of a shuffling keras.utils.PyDataset" in of_keras
+    assert "- saving on one worker within strategy.scope()" in of_keras
+    assert len(of_keras.splitlines()) == 4
+    of_tensorflow = one(outcome[1], "TensorFlow", "has moved what some features need")
+    assert of_tensorflow.endswith("(tensorflow.python.data.ops.scan_op._ScanDataset)")
+
+
+def test_a_step_says_that_it_runs_without_xla(outcome):
+    assert one(outcome[1], "runs the train_step", "has no keras.src.backend.common.masking")
+
+
+def test_the_doctor_names_them_and_does_not_fail(outcome):
+    _, _, code, lines = outcome
+    assert code == 0
+    assert one(lines, "warn  keras", "3.99.0 is newer than 3.15, the newest known to work")
+    for feature in (
+        "compile(jit_compile=True)",
+        "PyDataset",
+        "saving on one worker",
+        "_ScanDataset",
+    ):
+        assert one(lines, "warn  hooks         off: ", feature)
+
+
+def test_what_is_needed_is_named_all_at_once(monkeypatch):
+    monkeypatch.delattr(TFOptimizer, "_all_reduce_sum_gradients")
+    monkeypatch.delattr(Trainer, "compile")
+    monkeypatch.delattr(saving_lib, "get_attr_skipset")  # of a feature
+    with pytest.raises(ImportError, match=r"has moved what tf_adasum builds on: ") as raised:
+        keras_seam.install()
+    message = str(raised.value)
+    assert "TFOptimizer._all_reduce_sum_gradients" in message and "Trainer.compile" in message
+    assert "get_attr_skipset" not in message
+    assert message.endswith("Install a supported one: pip install 'keras>=3.11,<3.16'")
+
+
+def test_methods_that_are_overridden_are_needed(monkeypatch):
+    for name in ("_all_gather", "_next_instance_key"):
+        monkeypatch.delattr(CollectiveReplicaLauncher, name)
+    names = r"Launcher\._all_gather, .*Launcher\._next_instance_key\. .*tensorflow-cpu>=2\.16"
+    with pytest.raises(ImportError, match=names):
+        tensorflow_seam.hooks.install()
+
+
+def test_what_has_a_feature_says_it_in_words():
+    for hooks in (keras_seam.hooks, tensorflow_seam.hooks):
+        features = [hook.feature for hook in hooks if hook.feature]
+        assert features and all(len(feature) > 10 for feature in features)
+        assert any(hook.feature is None for hook in hooks)

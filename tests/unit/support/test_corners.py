@@ -1,0 +1,136 @@
+"""The corners of the table of versions: what is chosen, and what is made of their results."""
+
+import argparse
+import datetime
+import json
+from pathlib import Path
+
+import pytest
+from support import corners
+from support.corners import CORNERS, Corner
+
+from tf_adasum import _version
+
+pytestmark = pytest.mark.one_stack
+
+ROOT = Path(__file__).parents[3]
+
+RESULT = {
+    "tensorflow": "2.16.2",
+    "keras": "3.12.4",
+    "python": "3.12.1",
+    "numpy": "1.26.4",
+    "op": "custom",
+    "doctor": "ok",
+    "passed": 412,
+    "skipped": 3,
+    "failed": [],
+    "code": 0,
+    "seconds": 130,
+    "date": "2026-11-22",
+}
+
+
+def test_corners_are_in_the_table_and_have_its_ends():
+    columns = dict(zip(Corner._fields, map(set, zip(*CORNERS, strict=True)), strict=True))
+    for name in Corner._fields:
+        known = getattr(_version, name.upper())
+        assert columns[name] <= {*known}
+        assert {known[0], known[-1]} <= columns[name]
+
+
+def test_the_tests_that_are_chosen_exist():
+    for path in corners.TESTS:
+        file, *names = path.split("::")
+        assert (ROOT / file).exists(), file
+        text = (ROOT / file).read_text() if names else ""
+        assert all(name in text for name in names), path
+
+
+def arguments(*tensorflow, today=False):
+    return argparse.Namespace(tensorflow=list(tensorflow), today=today)
+
+
+@pytest.fixture
+def with_pythons(monkeypatch):
+    monkeypatch.setattr(corners, "interpreter", {"3.12": "a", "3.13": "b", "3.10": "c"}.get)
+
+
+def test_which_corners_are_chosen(with_pythons):
+    assert corners.chosen(arguments()) == CORNERS
+    assert corners.chosen(arguments("2.20")) == [Corner("2.20", "3.13", "3.13")]
+    with pytest.raises(SystemExit, match=r"expected one of TensorFlow 2\.16, .*\['2\.99'\]"):
+        corners.chosen(arguments("2.99"))
+
+
+def test_every_day_another_corner(with_pythons, monkeypatch):
+    class Day(datetime.date):
+        number = 0
+
+        @classmethod
+        def today(cls):
+            return cls.fromordinal(739000 + cls.number)
+
+    monkeypatch.setattr(datetime, "date", Day)
+    seen = set()
+    for Day.number in range(len(CORNERS)):
+        (corner,) = corners.chosen(arguments(today=True))
+        seen.add(corner)
+    assert seen == {*CORNERS}
+
+
+def test_a_python_that_is_missing_is_named(monkeypatch):
+    monkeypatch.setattr(corners, "interpreter", {"3.12": "a"}.get)
+    with pytest.raises(SystemExit, match=r"Python 3\.13 is not here"):
+        corners.chosen(arguments("2.21"))
+    (corner,) = corners.chosen(arguments(today=True))
+    assert corner.python == "3.12", "one that can be run"
+
+
+REPORT = """<testsuites><testsuite>
+<testcase classname="tests.unit.test_a" name="test_one[x]"/>
+<testcase classname="tests.unit.test_a" name="test_two"><failure message="no"/></testcase>
+<testcase classname="tests.unit.test_a" name="test_three"><error message="no"/></testcase>
+<testcase classname="tests.unit.test_a" name="test_four"><skipped message="why"/></testcase>
+</testsuite></testsuites>"""
+
+
+def test_counts_of_a_report(tmp_path):
+    path = tmp_path / "report.xml"
+    assert corners.counts(path) == {"passed": 0, "skipped": 0, "failed": []}
+    path.write_text(REPORT)
+    failed = ["tests/unit/test_a::test_two", "tests/unit/test_a::test_three"]
+    assert corners.counts(path) == {"passed": 1, "skipped": 1, "failed": failed}
+
+
+@pytest.mark.parametrize("wrong", [{"code": 1}, {"doctor": "FAIL"}, {"passed": 0}])
+def test_what_is_good(wrong):
+    assert corners.is_good(RESULT)
+    assert not corners.is_good(RESULT | wrong)
+
+
+def test_a_result_takes_the_place_of_the_one_before(tmp_path):
+    path = tmp_path / "results.jsonl"
+    corners.keep(path, RESULT | {"passed": 1})
+    corners.keep(path, RESULT | {"tensorflow": "2.21.0", "keras": "3.15.1", "python": "3.13.0"})
+    corners.keep(path, RESULT)
+    assert len(path.read_text().splitlines()) == 2
+    assert corners.results_in(path)[Corner("2.16", "3.12", "3.12")] == RESULT
+
+
+def test_the_table_shows_what_failed_and_what_was_not_run():
+    results = {CORNERS[0]: RESULT | {"failed": ["a::b", "a::c"]}}
+    rows = corners.table_of(results).splitlines()[2:]
+    assert rows[0] == (
+        "| 2.16.2 | 3.12.4 | 3.12.1 | 1.26.4 | 412 | 3 | a::b; a::c | 2 | 2026-11-22 |"
+    )
+    assert len(rows) == len(CORNERS)
+    assert all("not run" in row for row in rows[1:])
+
+
+def test_the_page_of_the_docs_is_up_to_date():
+    text = corners.PAGE.read_text()
+    assert corners.renewed(text, corners.results_in(corners.KEPT)) == text
+    assert corners.BEGIN in text
+    for line in corners.KEPT.read_text().splitlines() if corners.KEPT.exists() else ():
+        assert corners.is_good(json.loads(line)), line
