@@ -168,17 +168,22 @@ def _installed_tensorflow() -> str:
 
 
 def _why_it_does_not_fit(
-    cxx11_abi: int, machine: str, tensorflow_version: str, tensorflow_git_version: str, **_: object
+    compile_flags: list[str],
+    machine: str,
+    tensorflow_version: str,
+    tensorflow_git_version: str,
+    **_: object,
 ) -> str | None:
     """Compare a library of the installed minor version.
 
-    The releases of a minor version have the same headers of what the op uses. What lies between
-    releases, such as a nightly build, may have any: there it has to be the very same build.
+    The releases of a minor version have the same headers, as far as the op uses them. What lies
+    between releases, such as a nightly build, may have any: there it has to be the very same build.
     """
     if machine != platform.machine():
         return f"its library is for {machine}, and this machine is {platform.machine()}"
-    if cxx11_abi != tf.sysconfig.CXX11_ABI_FLAG:
-        return f"its library has another C++ ABI (_GLIBCXX_USE_CXX11_ABI={cxx11_abi})"
+    flags = [flag for flag in tf.sysconfig.get_compile_flags() if not flag.startswith("-I")]
+    if missing := [flag for flag in flags if flag not in compile_flags]:
+        return f"its library has another C++ ABI, without {' '.join(missing)}"
     releases = all(map(_is_release, (tensorflow_version, tf.version.VERSION)))
     same = _describe(tensorflow_version, tensorflow_git_version) == _installed_tensorflow()
     return None if releases or same else "its library fits releases only"

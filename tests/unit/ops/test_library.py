@@ -25,7 +25,7 @@ def write_build_info(folder, minor=MINOR, **other):
     info = {
         "tensorflow_version": tf.version.VERSION,
         "tensorflow_git_version": tf.version.GIT_VERSION,
-        "cxx11_abi": tf.sysconfig.CXX11_ABI_FLAG,
+        "compile_flags": tf.sysconfig.get_compile_flags(),
         "machine": platform.machine(),
         "bytes": len(NOT_A_LIBRARY),
     }
@@ -62,7 +62,7 @@ def not_a_library(folder, minor=MINOR, **other):
             partial(not_a_library, minor="2.9", tensorflow_version="2.9.3"),
             "there are libraries for 2.9.3",
         ),
-        (partial(not_a_library, cxx11_abi=0), "another C++ ABI"),
+        (partial(not_a_library, compile_flags=["-O3"]), "without -D_GLIBCXX_USE_CXX11_ABI=1"),
         (partial(not_a_library, machine="m68k"), "for m68k, and this machine is"),
         (partial(not_a_library, tensorflow_version=f"{MINOR}.0-rc1"), "fits releases only"),
     ],
