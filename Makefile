@@ -12,8 +12,9 @@
 #   make lint    ruff and clang-format
 #   make types   mypy, on the public API, aggregation and ops
 #   make sanitize  the tests of the CPU op under AddressSanitizer and UBSan: build/sanitize
-#   make wheel   dist/: a wheel with the op compiled for the TensorFlow of this environment, which
-#                its build number names (221: TensorFlow 2.21); TF_ADASUM_CUDA=1 adds GPU kernels
+#   make wheels  dist/: the sdist, and one wheel with the op for every version of TensorFlow, with
+#                PYTHON=python3.11; TF_ADASUM_CUDA=0 leaves the library for GPUs out
+#   make test-wheels  installs that wheel beside each TensorFlow, and trains
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -21,16 +22,14 @@ VENV ?= .venv
 EXTRA ?= cpu
 TENSORFLOW_cpu = tensorflow-cpu>=2.21,<2.22
 TENSORFLOW_cuda = tensorflow[and-cuda]>=2.21,<2.22
-TENSORFLOW_addons = tensorflow==2.15.*
-TENSORFLOW_addons-cpu = tensorflow-cpu==2.15.*
+TENSORFLOW_keras2-cuda = tensorflow[and-cuda]==2.15.*
+TENSORFLOW_keras2-cpu = tensorflow-cpu==2.15.*
 BIN = $(VENV)/bin
 PYTEST = $(BIN)/python -m pytest --durations=20 $(ALL)
 READY = $(VENV)/.ready
 SOURCES = $(shell find custom_ops -type f -not -name '*.pyc') setup.py pyproject.toml
-# A compiled op fits one minor version of TensorFlow.
-MINOR = import tensorflow as tf; print("".join(tf.version.VERSION.split(".")[:2]))
 
-.PHONY: demo check test test-all test-networks test-clusters test-addons test-versions lint types sanitize wheel clean
+.PHONY: demo check test test-all test-networks test-clusters test-addons test-versions lint types sanitize wheels test-wheels clean
 
 demo: $(READY)
 	$(BIN)/python examples/train_digits.py $(DEMO) --out demo/one_replica
@@ -78,7 +77,7 @@ test-addons:
 	@mkdir -p $(ADDONS)
 	find $(ADDONS) -name .venv -prune -o -name '*.py' -exec rm {} +
 	git ls-files -z --cached --others --exclude-standard | xargs -0 cp -p --parents -t $(ADDONS)
-	$(MAKE) -C $(ADDONS) PYTHON=python3.11 EXTRA=addons-cpu test
+	$(MAKE) -C $(ADDONS) PYTHON=python3.11 EXTRA=keras2-cpu test
 
 test-versions:
 	$(PYTHON) tests/support/corners.py $(CORNER) $(RECORD)
@@ -94,15 +93,17 @@ types: $(READY)
 sanitize: $(READY)
 	$(BIN)/python benchmarks/sanitize.py
 
-wheel: $(READY)
-	TF_ADASUM_REQUIRE_OP=1 $(BIN)/python setup.py -q bdist_wheel \
-	    --build-number $$($(BIN)/python -c '$(MINOR)' 2>/dev/null)
-	ls dist
+wheels:
+	$(PYTHON) custom_ops/build_wheels.py
+	ls -l dist
+
+test-wheels: $(READY)
+	$(PYTEST) --slow tests/wheels
 
 # The op is compiled against the TensorFlow that is installed, hence the two steps.
 $(READY): $(SOURCES)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip 'setuptools>=64' wheel
+	$(BIN)/python -m pip install --quiet --upgrade pip 'setuptools>=77'
 	$(BIN)/python -m pip install --quiet '$(TENSORFLOW_$(EXTRA))'
 	$(BIN)/python -m pip install --quiet --no-build-isolation -e '.[$(EXTRA),examples,dev]'
 	$(BIN)/python -m tf_adasum.doctor

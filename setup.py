@@ -1,96 +1,39 @@
-"""Build the compiled op against the installed TensorFlow. All metadata is in pyproject.toml.
+"""Build the package and its compiled op. All other metadata is in pyproject.toml.
 
-The op speeds tf_adasum up; nothing depends on it. Where it cannot be built the installation
-therefore still succeeds and says what is missing. `TF_ADASUM_REQUIRE_OP=1` makes that an error,
-`CXX` names the compiler (default: g++).
+The op is compiled against the TensorFlow that is installed. It speeds tf_adasum up; nothing depends
+on it. Where it cannot be built the installation therefore still succeeds and says what is missing.
+`TF_ADASUM_REQUIRE_OP=1` makes that an error, `CXX` names the compiler (default: g++).
 
 The kernels for NVIDIA GPUs are built too if TensorFlow can use GPUs and a CUDA compiler is found;
 see custom_ops/build_cuda.py. `TF_ADASUM_CUDA=1` builds them in any case, or fails; `0` never does.
+
+`TF_ADASUM_PREBUILT=FOLDER` takes what was built before instead: custom_ops/build_wheels.py.
 """
 
 import json
 import os
-import platform
 import shlex
 import shutil
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "custom_ops"))
 import build_cuda
-from build_cuda import NotBuilt, run
+import build_op
+from build_cuda import NotBuilt
+from index_page import index_page
 
-LIBRARY = "tf_adasum.ops._adasum_ops"
+OPS = Path("tf_adasum/ops")
 BUILD_INFO = "_build_info.json"
 # The two commands that build the op later: for a source folder in use, and for an installed copy.
 BUILD_IN_PLACE = f"{Path(sys.executable).name} setup.py build_ext --inplace"
 INSTALL_AGAIN = "pip install --no-build-isolation --no-deps --force-reinstall ."
-OP_FOLDERS = (Path("custom_ops/tensorflow"), Path("custom_ops/cpu"))
-SOURCES = sorted(str(path) for folder in OP_FOLDERS for path in folder.glob("*.cc"))
-CUDA_SOURCES = sorted(str(path) for path in Path("custom_ops/cuda").rglob("*.c*"))
-HEADERS = sorted(str(path) for path in Path("custom_ops").rglob("*.h"))
-
-COMPILE_FLAGS = [
-    "-O3",
-    "-fPIC",
-    "-DNDEBUG",  # as TensorFlow itself is built; some of its headers differ without it
-    # The bits of a result must not depend on the instruction set: cpu/instruction_sets.h.
-    "-ffp-contract=off",
-    # Neither changes a result. They let comparisons and square roots be vectorised.
-    "-fno-trapping-math",
-    "-fno-math-errno",
-    # Loops marked `omp simd` are vectorised; no OpenMP run time is used.
-    "-fopenmp-simd",
-    # A loop of few instructions loses up to a third of its speed where it crosses a cache line.
-    "-falign-loops=32",
-]
-
-
-def import_tensorflow():
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    try:
-        import tensorflow
-    except Exception as error:  # a broken TensorFlow raises anything from ImportError to TypeError
-        raise NotBuilt(
-            f"TensorFlow cannot be imported while building: {error!r} (install it first, and use "
-            "`pip install --no-build-isolation`)"
-        ) from error
-    return tensorflow
-
-
-def compile_op(sources, scratch):
-    """Compile `sources` in the folder `scratch`; return the library and how it was built."""
-    compiler = shlex.split(os.environ.get("CXX") or "g++")
-    compiler_version = run([*compiler, "--version"]).splitlines()[0]
-    tf = import_tensorflow()
-    compile_flags = [*tf.sysconfig.get_compile_flags(), *COMPILE_FLAGS]
-    link_flags = tf.sysconfig.get_link_flags()
-
-    objects = [scratch / f"{Path(source).stem}.o" for source in sources]
-    commands = [
-        [*compiler, *compile_flags, "-c", source, "-o", str(out)]
-        for source, out in zip(sources, objects, strict=True)
-    ]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(run, commands))
-    library = scratch / "adasum_ops.so"
-    run([*compiler, "-shared", *map(str, objects), *link_flags, "-o", str(library)])
-
-    return library, {
-        "tensorflow_version": tf.version.VERSION,
-        "tensorflow_git_version": tf.version.GIT_VERSION,
-        "compiler": shlex.join(compiler),
-        "compiler_version": compiler_version,
-        # TensorFlow's own flags name folders of this machine; the rest says how the op was built.
-        "compile_flags": [flag for flag in compile_flags if not flag.startswith("-I")],
-        "link_flags": [flag for flag in link_flags if not flag.startswith("-L")],
-        "cxx11_abi": tf.sysconfig.CXX11_ABI_FLAG,
-        "machine": platform.machine(),
-    }
+SUFFIXES = (".cc", ".h", ".cu", ".cuh", ".py")
+SOURCES = sorted(str(path) for path in Path("custom_ops").rglob("*.*") if path.suffix in SUFFIXES)
 
 
 def cuda_choice():
@@ -112,17 +55,19 @@ def compile_cuda(scratch, choice):
     try:
         if choice == "0":
             raise NotBuilt("TF_ADASUM_CUDA=0")
-        if choice == "auto" and not import_tensorflow().test.is_built_with_cuda():
+        if choice == "auto" and not build_op.import_tensorflow().test.is_built_with_cuda():
             raise NotBuilt("this TensorFlow cannot use NVIDIA GPUs")
-        compiler = shlex.split(os.environ.get("CXX") or "g++")
-        library = build_cuda.compile_host(scratch, compiler)
-        description = build_cuda.compile_kernels(scratch)
+        return build_cuda.compile_both(scratch, shlex.split(os.environ.get("CXX") or "g++"))
     except NotBuilt as reason:
         if choice == "1":
             raise SystemExit(f"tf_adasum: the CUDA kernels were not built: {reason}") from reason
         return [], {"not_built": str(reason)}
-    files = [library, scratch / build_cuda.KERNELS]
-    return files, description | {"bytes": {file.name: file.stat().st_size for file in files}}
+
+
+def products(folder):
+    """The files of a build that are in a folder."""
+    names = ("_adasum_ops*.so", build_cuda.HOST_LIBRARY, build_cuda.KERNELS, BUILD_INFO)
+    return sorted(path for name in names for path in folder.glob(name))
 
 
 class BuildOp(build_ext):
@@ -133,31 +78,35 @@ class BuildOp(build_ext):
         return os.path.join(*fullname.split(".")) + ".so"
 
     def get_source_files(self):
-        return [*SOURCES, *CUDA_SOURCES, *HEADERS, "custom_ops/build_cuda.py"]
+        return SOURCES
 
     def get_outputs(self):
-        return [path for path in self._products(Path(self.build_lib)) if os.path.exists(path)]
+        return [str(path) for path in products(Path(self.build_lib) / OPS)]
 
     def get_output_mapping(self):
-        built = self._products(Path(self.build_lib))
-        return dict(zip(built, self._products(Path()), strict=True)) if self.inplace else {}
+        built = Path(self.build_lib) / OPS
+        return {str(built / path.name): str(path) for path in products(OPS) if self.inplace}
 
     def run(self):
         cuda_wanted = cuda_choice()
+        folder = (Path() if self.inplace else Path(self.build_lib)) / OPS
         # Whatever an earlier build left behind must not outlive this one.
-        destination = Path() if self.inplace else Path(self.build_lib)
-        for product in self._products(destination):
-            Path(product).unlink(missing_ok=True)
-        library, build_info, *_ = map(Path, self._products(destination))
+        for product in products(folder):
+            product.unlink()
+        folder.mkdir(parents=True, exist_ok=True)
+        if prebuilt := os.environ.get("TF_ADASUM_PREBUILT"):
+            for file in products(Path(prebuilt)):
+                shutil.copy2(file, folder)
+            return
         scratch = Path(self.build_temp)
         scratch.mkdir(parents=True, exist_ok=True)
         try:
-            built, description = compile_op(SOURCES, scratch)
+            minor, library, description = build_op.compile_op(scratch)
         except NotBuilt as reason:
             if os.environ.get("TF_ADASUM_REQUIRE_OP") == "1":
                 raise SystemExit(f"tf_adasum: the compiled op was not built: {reason}") from reason
             print(
-                f"tf_adasum: the compiled op ({library}) was NOT built: {reason}\n"
+                f"tf_adasum: the compiled op was NOT built: {reason}\n"
                 "tf_adasum works without it, on slower stock TensorFlow operations. To build it "
                 "later, run in the source folder:\n"
                 f"    {BUILD_IN_PLACE if self.inplace else INSTALL_AGAIN}",
@@ -165,21 +114,28 @@ class BuildOp(build_ext):
             )
             return
         cuda_files, cuda = compile_cuda(scratch, cuda_wanted)
-        library.parent.mkdir(parents=True, exist_ok=True)
-        for source, name in [(built, library.name), *((file, file.name) for file in cuda_files)]:
-            shutil.copy2(source, library.with_name(name))
-        build_info.write_text(json.dumps(description | {"cuda": cuda}, indent=2) + "\n")
+        for file in (library, *cuda_files):
+            shutil.copy2(file, folder)
+        build_info = {"libraries": {minor: description}, "cuda": cuda}
+        (folder / BUILD_INFO).write_text(json.dumps(build_info, indent=2) + "\n")
         why_not = cuda.get("not_built")
         print(
-            f"tf_adasum: built the compiled op for TensorFlow {description['tensorflow_version']}; "
+            f"tf_adasum: built the compiled op for TensorFlow {minor}; "
             + (f"no CUDA kernels: {why_not}" if why_not else f"CUDA kernels: {cuda}")
         )
 
-    def _products(self, root):
-        library = root / self.get_ext_filename(LIBRARY)
-        names = [library.name, BUILD_INFO, build_cuda.HOST_LIBRARY, build_cuda.KERNELS]
-        return [str(library.with_name(name)) for name in names]
+
+class Wheel(bdist_wheel):
+    """A wheel for one platform and every Python: it is TensorFlow that loads the libraries."""
+
+    def get_tag(self):
+        return "py3", "none", super().get_tag()[2]
 
 
-# The Extension makes wheels platform-specific and `build_ext` part of every installation.
-setup(ext_modules=[Extension(LIBRARY, SOURCES)], cmdclass={"build_ext": BuildOp})
+setup(
+    # The Extension makes wheels platform-specific and `build_ext` part of every installation.
+    ext_modules=[Extension("tf_adasum.ops._adasum_ops", build_op.SOURCES)],
+    cmdclass={"build_ext": BuildOp, "bdist_wheel": Wheel},
+    long_description=index_page(),
+    long_description_content_type="text/markdown",
+)

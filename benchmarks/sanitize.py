@@ -111,7 +111,7 @@ def main():
     findings = re.findall(r"ERROR: AddressSanitizer.*|runtime error:.*", output)
     version = subprocess.check_output([*compiler(), "--version"], text=True).splitlines()[0]
     symbols = subprocess.check_output(
-        ["nm", "-D", str(folder / "tf_adasum" / "ops" / "_adasum_ops.so")], text=True
+        ["nm", "-D", *map(str, folder.glob("tf_adasum/ops/_adasum_ops*.so"))], text=True
     )
     checks = len(set(re.findall(r"__(?:asan|ubsan)\w+", symbols)))
     body = (

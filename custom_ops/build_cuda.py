@@ -36,6 +36,8 @@ HOST_SOURCES = ("adasum_cuda.cc", "plan.cc", "driver_launcher.cc")
 EMULATED_SOURCES = ("adasum_cuda.cc", "plan.cc", "emulation/emulated_launcher.cc")
 DEFAULT_HOMES = ("/usr/local/cuda",)
 ARCHITECTURES_VARIABLE = "ADASUM_CUDA_ARCHS"
+# `dlopen` is in libdl before glibc 2.34, and then in libc, where the linker finds it: old_glibc.h.
+OLD_GLIBC_LINK_FLAGS = ("-Wl,--no-as-needed", "-l:libdl.so.2")
 
 
 class NotBuilt(Exception):
@@ -63,7 +65,7 @@ def compile_host(folder, compiler=("g++",), *, flags=("-O2",), emulated=False):
     library = Path(folder) / HOST_LIBRARY
     sources = [str(SOURCES / name) for name in (EMULATED_SOURCES if emulated else HOST_SOURCES)]
     options = ["-std=c++17", "-fPIC", "-shared", *flags]
-    run([*compiler, *options, *sources, "-o", str(library), "-ldl"])
+    run([*compiler, *options, *sources, "-o", str(library), *OLD_GLIBC_LINK_FLAGS])
     return library
 
 
@@ -138,8 +140,14 @@ def compile_with_nvcc(nvcc, kernels, architectures=None):
     options = ["-fatbin", "-std=c++17", "-Xfatbin=-compress-all"]
     options += ["--threads", str(os.cpu_count() or 1)]
     run([nvcc, *options, *code, str(SOURCES / "kernels.cu"), "-o", str(kernels)])
-    version = run([nvcc, "--version"]).strip().splitlines()[-1]
-    return {"compiler": "nvcc", "compiler_version": version, "architectures": chosen}
+    said = run([nvcc, "--version"]).strip()
+    release = re.search(r"release (\d+\.\d+)", said)
+    return {
+        "compiler": "nvcc",
+        "compiler_version": said.splitlines()[-1],
+        "cuda": release and release[1],
+        "architectures": chosen,
+    }
 
 
 def first_gpu():
@@ -199,7 +207,12 @@ def compile_with_nvrtc(nvrtc, kernels, architectures=None):
     major, minor = ctypes.c_int(), ctypes.c_int()
     check(library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
     version = f"{major.value}.{minor.value}"
-    return {"compiler": "NVRTC", "compiler_version": version, "architectures": chosen}
+    return {
+        "compiler": "NVRTC",
+        "compiler_version": version,
+        "cuda": version,
+        "architectures": chosen,
+    }
 
 
 def compile_kernels(folder):
@@ -213,6 +226,13 @@ def compile_kernels(folder):
         "found neither nvcc (NVCC, PATH, CUDA_HOME, /usr/local/cuda, the PyPI package "
         "nvidia-cuda-nvcc 13.0) nor NVRTC (a part of tensorflow[and-cuda])"
     )
+
+
+def compile_both(folder, compiler):
+    """Build host and device code in `folder`; return the two files, and how they were built."""
+    files = [compile_host(folder, compiler), Path(folder) / KERNELS]
+    description = compile_kernels(folder)
+    return files, description | {"bytes": {file.name: file.stat().st_size for file in files}}
 
 
 def main():

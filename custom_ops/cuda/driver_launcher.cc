@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "../old_glibc.h"
 #include "errors.h"
 #include "launcher.h"
 

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "../old_glibc.h"
 #include "absl/strings/str_cat.h"
 
 namespace tf_adasum {

@@ -81,7 +81,7 @@ TESTS = [
 ]
 
 # What the tests import; the versions of TensorFlow and Keras are the corner's.
-TOOLS = ["pytest>=8", "hypothesis>=6.100", "cloudpickle>=3", "packaging", "setuptools>=64", "wheel"]
+TOOLS = ["pytest>=8", "hypothesis>=6.100", "cloudpickle>=3", "packaging", "setuptools>=77"]
 
 # Seconds for the tests of a corner.
 LIMIT = 1500

@@ -112,12 +112,17 @@ def test_the_extras_of_the_main_stack(extra):
     assert KERAS[-1] in found["keras"] <= {*KERAS}
 
 
-@pytest.mark.parametrize("extra", ["addons", "addons-cpu"])
+@pytest.mark.parametrize("extra", ["keras2-cpu", "keras2-cuda"])
 def test_the_extras_of_the_stack_of_addons(extra):
     found = requirements_of(extra)
     assert found["tensorflow"] == {_version.TENSORFLOW_OF_ADDONS}
     assert found["keras"] == {_version.KERAS_OF_ADDONS}
     assert found["tensorflow-addons"] == {_version.ADDONS}
+
+
+def test_the_old_names_of_extras():
+    assert EXTRAS["addons"] == ["tf-adasum[keras2-cuda]"]
+    assert EXTRAS["addons-cpu"] == ["tf-adasum[keras2-cpu]"]
 
 
 def test_what_is_required_without_an_extra():

@@ -13,7 +13,7 @@ OK, NOTE, WARN, FAIL = "ok", "note", "warn", "FAIL"
 
 INSTALL = (
     f"pip install 'tf-adasum[cpu]' or 'tf-adasum[cuda]', or for TensorFlow {TENSORFLOW_OF_ADDONS} "
-    "'tf-adasum[addons]'; in a checkout: -e '.[cpu]'"
+    "'tf-adasum[keras2-cuda]'; in a checkout: -e '.[cpu]'"
 )
 
 

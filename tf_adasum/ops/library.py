@@ -1,9 +1,10 @@
 """The compiled op: found, checked and loaded at its first use, never at import.
 
-A compiled op fits exactly one TensorFlow. `_build_info.json`, written beside the library when it is
-built, names that TensorFlow; a library built for another one is not loaded. Without the library the
+A compiled op fits one minor version of TensorFlow. A wheel holds a library for each of several, a
+build from source one; `_build_info.json`, written by the build, says what each was built for. A
+library for another minor version, or with another C++ ABI, is not loaded. Without one that fits the
 stock TensorFlow implementation is used, and a warning says so once. The kernels for NVIDIA GPUs are
-two more files beside it, which may be missing on their own.
+two more files, for all versions, which may be missing on their own.
 
 The environment variable `TF_ADASUM_OPS` chooses, and is read at every call:
 
@@ -16,6 +17,8 @@ import dataclasses
 import functools
 import json
 import os
+import platform
+import re
 import threading
 import types
 import warnings
@@ -23,11 +26,13 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from tf_adasum._version import series
+from tf_adasum.ops import gpu_kernels
+
 CHOICE_VARIABLE = "TF_ADASUM_OPS"
 CHOICES = ("auto", "custom", "tensorflow")
-LIBRARY_NAME = "_adasum_ops.so"
+LIBRARY_NAME = "_adasum_ops_tf{}.so"  # of a minor version
 BUILD_INFO_NAME = "_build_info.json"
-CUDA_NAMES = ("_adasum_cuda.so", "_adasum_kernels.fatbin")
 HOW_TO_BUILD = (
     "To build it for the installed TensorFlow, run in the source folder of tf_adasum: "
     "`pip install --no-build-isolation --no-deps --force-reinstall .` (with `-e .` for an editable "
@@ -41,9 +46,9 @@ class Status:
 
     Attributes:
         loaded: Whether the library is loaded in this process.
-        path: Where the library is, or would be.
+        path: Where the library for the installed TensorFlow is, or would be.
         reason: Why it is not loaded; `None` if it is.
-        built_for: The TensorFlow it was built for, "version (git version)"; `None` if not known.
+        built_for: The TensorFlow it was built for, "version (git version)"; `None` if none was.
         gpu_reason: Why there are no kernels for GPUs; `None` if there are.
     """
 
@@ -55,14 +60,14 @@ class Status:
 
 
 class OpLibrary:
-    """One compiled op on disk, loaded at most once.
+    """The compiled ops on disk, of which at most one is loaded, once.
 
     Args:
-        folder: The folder that holds the library and its `_build_info.json`.
+        folder: The folder that holds the libraries and their `_build_info.json`.
     """
 
     def __init__(self, folder: Path):
-        self._path = folder / LIBRARY_NAME
+        self._path = folder / LIBRARY_NAME.format(series(tf.version.VERSION))
         self._build_info_path = folder / BUILD_INFO_NAME
         self._lock = threading.Lock()
         self._status: Status | None = None
@@ -109,38 +114,33 @@ class OpLibrary:
 
     def _attempt(self) -> Status:
         failed = functools.partial(Status, False, str(self._path))
-        if not self._path.exists():
-            return failed(f"{self._path} does not exist: it was not built", None)
+        if not self._build_info_path.exists():
+            return failed(f"{self._build_info_path} does not exist: no library was built", None)
         try:
             build_info = json.loads(self._build_info_path.read_text())
-            built_for = _describe(
-                build_info["tensorflow_version"], build_info["tensorflow_git_version"]
-            )
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            libraries = build_info["libraries"]
+            versions = [each["tensorflow_version"] for each in libraries.values()]
+            library = libraries.get(series(tf.version.VERSION))
+            why_not = _why_it_does_not_fit(**library) if library else "no library fits"
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             return failed(f"{self._build_info_path} cannot be read: {error!r}", None)
-        installed = _describe(tf.version.VERSION, tf.version.GIT_VERSION)
-        if built_for != installed:
+        if why_not:
             return failed(
-                f"it was built for TensorFlow {built_for}, and TensorFlow {installed} is installed",
-                built_for,
+                f"{why_not}: TensorFlow {_installed_tensorflow()} is installed, and there are "
+                f"libraries for {', '.join(sorted(versions, key=_numbers))}",
+                None,
             )
+        built_for = _describe(**library)
+        if not self._path.exists():
+            return failed(f"{self._path} does not exist", built_for)
+        if self._path.stat().st_size != library["bytes"]:
+            return failed(f"{self._path} is damaged: it is not the file that was built", built_for)
         try:
             self._module = tf.load_op_library(str(self._path))
         except (tf.errors.OpError, RuntimeError, OSError) as error:
             return failed(f"TensorFlow cannot load {self._path}: {error}", built_for)
-        return Status(True, str(self._path), None, built_for, self._why_not_on_gpus(build_info))
-
-    def _why_not_on_gpus(self, build_info: dict) -> str | None:
-        cuda = build_info.get("cuda", {})
-        if "not_built" in cuda:
-            return f"its kernels for GPUs were not built ({cuda['not_built']})"
-        for name in CUDA_NAMES:
-            path, built_bytes = self._path.with_name(name), cuda.get("bytes", {}).get(name)
-            if not path.exists():
-                return f"its kernels for GPUs are not there: {path} does not exist"
-            if path.stat().st_size != built_bytes:
-                return f"its kernels for GPUs are damaged: {path} is not the file that was built"
-        return None
+        gpu_reason = gpu_kernels.why_not(self._path.parent, build_info.get("cuda", {}))
+        return Status(True, str(self._path), None, built_for, gpu_reason)
 
     def _warn_once(self, reason: str) -> None:
         with self._lock:
@@ -155,8 +155,42 @@ class OpLibrary:
             )
 
 
-def _describe(version: str, git_version: str) -> str:
-    return f"{version} ({git_version})"
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)]
+
+
+def _describe(tensorflow_version: str, tensorflow_git_version: str, **_: object) -> str:
+    return f"{tensorflow_version} ({tensorflow_git_version})"
+
+
+def _installed_tensorflow() -> str:
+    return _describe(tf.version.VERSION, tf.version.GIT_VERSION)
+
+
+def _why_it_does_not_fit(
+    compile_flags: list[str],
+    machine: str,
+    tensorflow_version: str,
+    tensorflow_git_version: str,
+    **_: object,
+) -> str | None:
+    """Compare a library of the installed minor version.
+
+    The releases of a minor version have the same headers, as far as the op uses them. What lies
+    between releases, such as a nightly build, may have any: there it has to be the very same build.
+    """
+    if machine != platform.machine():
+        return f"its library is for {machine}, and this machine is {platform.machine()}"
+    flags = [flag for flag in tf.sysconfig.get_compile_flags() if not flag.startswith("-I")]
+    if missing := [flag for flag in flags if flag not in compile_flags]:
+        return f"its library has another C++ ABI, without {' '.join(missing)}"
+    releases = all(map(_is_release, (tensorflow_version, tf.version.VERSION)))
+    same = _describe(tensorflow_version, tensorflow_git_version) == _installed_tensorflow()
+    return None if releases or same else "its library fits releases only"
+
+
+def _is_release(version: str) -> bool:
+    return re.fullmatch(r"\d+\.\d+\.\d+", version) is not None
 
 
 _installed = OpLibrary(Path(__file__).parent)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.one_stack
 NVCC = """#!/bin/sh
 case "$1" in
 --list-gpu-arch) printf 'compute_75\\ncompute_80\\ncompute_90\\ncompute_121\\n' ;;
---version) printf 'Cuda compilation tools\\nBuild stand-in\\n' ;;
+--version) printf 'Cuda compilation tools, release 12.9, V12.9.41\\nBuild stand-in\\n' ;;
 *) echo "$@" > "$0.arguments"
    while [ "$1" != -o ]; do shift; done
    echo code > "$2" ;;
@@ -79,7 +79,7 @@ def test_nvcc_is_looked_for_in_the_documented_order(nowhere, monkeypatch):
 def test_by_default_all_architectures_that_nvcc_knows(nvcc, tmp_path):
     how = build_cuda.compile_kernels(tmp_path)
     assert how["architectures"] == [75, 80, 90]
-    assert how["compiler_version"] == "Build stand-in"
+    assert how["compiler_version"] == "Build stand-in" and how["cuda"] == "12.9"
     generated = [a for a in arguments_of(nvcc) if a.startswith("-gencode")]
     assert generated == [
         "-gencode=arch=compute_75,code=sm_75",
@@ -143,7 +143,7 @@ def test_a_program_that_is_no_nvcc(nowhere, monkeypatch):
     ("name", "value"), [("TF_ADASUM_CUDA", "yes"), ("ADASUM_CUDA_ARCHS", "abc"), ("NVCC", "/none")]
 )
 def test_setup_refuses_what_cannot_be_before_it_touches_a_build(tmp_path, name, value):
-    earlier = tmp_path / "tf_adasum/ops/_adasum_ops.so"
+    earlier = tmp_path / "tf_adasum/ops/_adasum_ops_tf2.21.so"
     earlier.parent.mkdir(parents=True)
     earlier.write_text("an earlier build")
     root = Path(__file__).parents[3]

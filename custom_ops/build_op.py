@@ -1,0 +1,87 @@
+"""Compile the op against the TensorFlow that is installed.
+
+A compiled op fits one minor version of TensorFlow, which its name tells: `_adasum_ops_tf2.21.so`.
+setup.py calls the functions below.
+"""
+
+import os
+import platform
+import shlex
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from build_cuda import OLD_GLIBC_LINK_FLAGS, NotBuilt, run
+
+FOLDER = Path("custom_ops")  # builds run in the source folder
+SOURCES = [
+    str(path) for part in ("tensorflow", "cpu") for path in sorted((FOLDER / part).glob("*.cc"))
+]
+
+COMPILE_FLAGS = [
+    "-O3",
+    "-fPIC",
+    "-DNDEBUG",  # as TensorFlow itself is built; some of its headers differ without it
+    # The bits of a result must not depend on the instruction set: cpu/instruction_sets.h.
+    "-ffp-contract=off",
+    # Neither changes a result. They let comparisons and square roots be vectorised.
+    "-fno-trapping-math",
+    "-fno-math-errno",
+    # Loops marked `omp simd` are vectorised; no OpenMP run time is used.
+    "-fopenmp-simd",
+    # A loop of few instructions loses up to a third of its speed where it crosses a cache line.
+    "-falign-loops=32",
+]
+
+
+def import_tensorflow():
+    """Return TensorFlow, or raise NotBuilt."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    try:
+        import tensorflow
+    except Exception as error:  # a broken TensorFlow raises anything from ImportError to TypeError
+        raise NotBuilt(
+            f"TensorFlow cannot be imported while building: {error!r} (install it first, and use "
+            "`pip install --no-build-isolation`)"
+        ) from error
+    return tensorflow
+
+
+def compile_op(scratch):
+    """Compile the op in the folder `scratch`.
+
+    Returns:
+        The minor version of TensorFlow, such as "2.21", the library, and how it was built.
+    """
+    compiler = shlex.split(os.environ.get("CXX") or "g++")
+    compiler_version = run([*compiler, "--version"]).splitlines()[0]
+    tf = import_tensorflow()
+    compile_flags = [*tf.sysconfig.get_compile_flags(), *COMPILE_FLAGS]
+    link_flags = [*tf.sysconfig.get_link_flags(), *OLD_GLIBC_LINK_FLAGS]
+
+    objects = [scratch / f"{Path(source).stem}.o" for source in SOURCES]
+    commands = [
+        [*compiler, *compile_flags, "-c", source, "-o", str(out)]
+        for source, out in zip(SOURCES, objects, strict=True)
+    ]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(run, commands))
+    minor = ".".join(tf.version.VERSION.split(".")[:2])
+    library = scratch / f"_adasum_ops_tf{minor}.so"
+    run([*compiler, "-shared", *map(str, objects), *link_flags, "-o", str(library)])
+
+    return (
+        minor,
+        library,
+        {
+            "tensorflow_version": tf.version.VERSION,
+            "tensorflow_git_version": tf.version.GIT_VERSION,
+            "compiler": shlex.join(compiler),
+            "compiler_version": compiler_version,
+            # Without the folders of this machine, which TensorFlow's own flags name.
+            "compile_flags": [flag for flag in compile_flags if not flag.startswith("-I")],
+            "link_flags": [flag for flag in link_flags if not flag.startswith("-L")],
+            "cxx11_abi": tf.sysconfig.CXX11_ABI_FLAG,
+            "machine": platform.machine(),
+            "bytes": library.stat().st_size,
+        },
+    )

@@ -1,0 +1,202 @@
+"""The wheel that `make wheels` has made, in the environments it was made in: `make test-wheels`.
+
+Each has one TensorFlow. `pip install` of the wheel is all that is done there.
+"""
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import symbols
+
+from tf_adasum import _version
+
+ROOT = Path(__file__).parents[2]
+BUILD = ROOT / "build" / "wheels"
+WHEELS = sorted((ROOT / "dist").glob("*-py3-none-manylinux_2_28_*.whl"))
+MINORS = (_version.TENSORFLOW_OF_ADDONS, *_version.TENSORFLOW)
+SECONDS = 500
+LINK = re.compile(r"\]\((?!https?:)[^)]*\)")
+
+pytestmark = [
+    pytest.mark.one_stack,
+    pytest.mark.skipif(not WHEELS, reason="no wheel in dist/: `make wheels` makes it"),
+]
+
+
+def run(*command, folder=ROOT, **variables):
+    done = subprocess.run(
+        list(map(str, command)),
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": "", "TF_CPP_MIN_LOG_LEVEL": "2"} | variables,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    with zipfile.ZipFile(WHEELS[-1]) as file:
+        assert file.testzip() is None
+        file.extractall(folder)
+    return folder
+
+
+def test_it_holds_a_library_for_each_version(unpacked):
+    folder = unpacked / "tf_adasum" / "ops"
+    info = json.loads((folder / "_build_info.json").read_text())
+    names = {f"_adasum_ops_tf{minor}.so" for minor in MINORS}
+    names |= set(info["cuda"].get("bytes", ()))
+    assert {path.name for path in folder.iterdir() if path.suffix in (".so", ".fatbin")} == names
+    for minor in MINORS:
+        library = folder / f"_adasum_ops_tf{minor}.so"
+        assert info["libraries"][minor]["tensorflow_version"].startswith(f"{minor}.")
+        assert info["libraries"][minor]["bytes"] == library.stat().st_size
+        symbols.check(library)
+    for name in info["cuda"].get("bytes", ()):
+        if name.endswith(".so"):
+            symbols.check(folder / name)
+
+
+def test_what_a_package_index_is_told(unpacked):
+    (metadata,) = unpacked.glob("*.dist-info/METADATA")
+    (tags,) = unpacked.glob("*.dist-info/WHEEL")
+    text = metadata.read_text()
+    assert "License-Expression: Apache-2.0\n" in text and "License-File: LICENSE\n" in text
+    assert f"Version: {_version.__version__}\n" in text
+    assert "Data-parallel training with Keras" in text and not LINK.search(text)
+    assert re.findall("^Tag: (.*)$", tags.read_text(), re.MULTILINE) == [
+        WHEELS[-1].name.removesuffix(".whl").split("-", 2)[2]
+    ]
+
+
+def test_it_depends_on_nothing_else(tmp_path):
+    """TensorFlow's own library is in the process already; auditwheel would add any other one."""
+    tools = BUILD / "tools" / "bin"
+    if not (tools / "auditwheel").exists():
+        pytest.skip("no auditwheel in build/wheels/tools")
+    platform = WHEELS[-1].stem.rsplit("-", 1)[1]
+    options = ["--exclude", "libtensorflow_framework.so.2", "--plat", platform, "--only-plat"]
+    run(
+        *(tools / "auditwheel", "repair", *options, "-w", tmp_path, WHEELS[-1]),
+        PATH=f"{tools}:{os.environ['PATH']}",
+    )
+    (audited,) = tmp_path.glob("*.whl")
+    before, after = (zipfile.ZipFile(each).namelist() for each in (WHEELS[-1], audited))
+    assert audited.name == WHEELS[-1].name
+    assert {name for name in after if not name.endswith("/")} == set(before)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("mypy") is None, reason="no mypy")
+@pytest.mark.parametrize(
+    ("argument", "complaint"), [("'mean'", ""), ("7", "[arg-type]")], ids=["right", "wrong"]
+)
+def test_programs_see_its_types(unpacked, tmp_path, argument, complaint):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import tf_adasum\n"
+        f"strategy = tf_adasum.AdasumMirroredStrategy(aggregation={argument})\n"
+        "rank: int = strategy.rank\n"
+    )
+    options = ["--ignore-missing-imports", "--follow-imports=silent", "--cache-dir", tmp_path]
+    # A program's own folders come before the installed ones, and only those need `py.typed`.
+    installed = tmp_path / "site-packages"
+    installed.symlink_to(unpacked)
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *map(str, options), str(program)],
+        cwd=tmp_path,
+        env=os.environ | {"MYPYPATH": str(installed), "PYTHONPATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    assert (unpacked / "tf_adasum" / "py.typed").exists()
+    assert complaint in done.stdout and (done.returncode != 0) == bool(complaint), done.stdout
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Train with a version of TensorFlow, once; return the weights alone and of each worker."""
+    folder, done = tmp_path_factory.mktemp("trained"), {}
+
+    def train(minor):
+        if minor not in done:
+            python = BUILD / minor / "environment" / "bin" / "python"
+            if not python.exists():
+                pytest.skip(f"no environment with TensorFlow {minor} in build/wheels")
+            pip = [python, "-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps"]
+            run(*pip, WHEELS[-1])
+            run(*pip[:5], WHEELS[-1], "scikit-learn")  # and what it needs
+            alone, together = folder / minor / "alone", folder / minor / "together"
+            for each in (alone, together):
+                each.mkdir(parents=True)
+            program = ROOT / "tests" / "wheels" / "train.py"
+            run(python, program, alone, "--alone", folder=folder)
+            run(python, "-m", "tf_adasum.launch", "-n", "2", program, together, folder=folder)
+            done[minor] = [weights(each) for each in (alone / "0.npz", *together.iterdir())]
+        return done[minor]
+
+    return train
+
+
+def weights(file):
+    with np.load(file) as arrays:
+        return [arrays[name] for name in arrays.files]
+
+
+def equal(one, other):
+    return all(map(np.array_equal, one, other))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("minor", MINORS)
+def test_two_workers_train_the_same(minor, trained):
+    """As with the newest TensorFlow: to the bit where one replica without us trains to the bit."""
+    alone, first, second = trained(minor)
+    newest_alone, newest, _ = trained(MINORS[-1])
+    assert equal(first, second)
+    assert not equal(first, alone)
+    if equal(alone, newest_alone):
+        assert equal(first, newest)
+    else:
+        for one, other in zip(first, newest, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("minor", MINORS)
+def test_the_doctor_is_content(minor, trained):
+    trained(minor)  # installs
+    python = BUILD / minor / "environment" / "bin" / "python"
+    report = json.loads(run(python, "-m", "tf_adasum.doctor", "--json", folder=BUILD))
+    levels = {each["subject"]: each["level"] for each in report["findings"]}
+    assert report["usable"]
+    assert {"compiled op", "self-test", "hooks"} <= levels.keys()
+    assert [each for each in report["findings"] if each["level"] in ("warn", "FAIL")] == []
+    assert "no broken requirements" in run(python, "-m", "pip", "check").lower()
+
+
+@pytest.mark.slow
+def test_importing_takes_little_time(trained):
+    """Of the processor's time, and without TensorFlow and Keras, which take seconds."""
+    trained(MINORS[-1])  # installs
+    python = BUILD / MINORS[-1] / "environment" / "bin" / "python"
+    program = (
+        "import time, tensorflow, keras\n"
+        "begin = time.process_time()\n"
+        "import tf_adasum\n"
+        "for name in tf_adasum.__all__: getattr(tf_adasum, name)\n"
+        "print(time.process_time() - begin)"
+    )
+    assert float(run(python, "-c", program, folder=BUILD)) < 0.15

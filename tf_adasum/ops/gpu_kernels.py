@@ -1,0 +1,85 @@
+"""Whether the kernels for NVIDIA GPUs are there, and run with this machine's driver and GPUs.
+
+Their code is for some architectures, such as 80, and for drivers of the CUDA that compiled it, or
+later ones. Within a major architecture code runs on later GPUs, too, and what was compiled for the
+newest has a form that drivers translate for all later ones.
+"""
+
+import ctypes
+import functools
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+NAMES = ("_adasum_cuda.so", "_adasum_kernels.fatbin")
+FIRST_TRANSLATED = 80  # custom_ops/build_cuda.py
+
+
+def why_not(folder: Path, cuda: dict[str, Any]) -> str | None:
+    """Say why there are no kernels for the GPUs that TensorFlow sees; None if there are.
+
+    Args:
+        folder: where their files are.
+        cuda: how they were built, of `_build_info.json`.
+    """
+    if "not_built" in cuda:
+        return f"its kernels for GPUs were not built ({cuda['not_built']})"
+    for name in NAMES:
+        path, built_bytes = folder / name, cuda.get("bytes", {}).get(name)
+        if not path.exists():
+            return f"its kernels for GPUs are not there: {path} does not exist"
+        if path.stat().st_size != built_bytes:
+            return f"its kernels for GPUs are damaged: {path} is not the file that was built"
+    found = gpus()
+    if not found:
+        return None
+    return why_not_the_driver(cuda, driver_cuda()) or why_not_the_gpus(cuda, found)
+
+
+def why_not_the_driver(cuda: dict[str, Any], driver: tuple[int, int] | None) -> str | None:
+    """Compare the CUDA that compiled the kernels with that of the driver."""
+    built = cuda.get("cuda")
+    if built is None or driver is None or driver[0] >= int(built.partition(".")[0]):
+        return None
+    return (
+        f"its kernels for GPUs are of CUDA {built}, and this driver is of CUDA "
+        f"{driver[0]}.{driver[1]}: it takes a later driver, or kernels built on this machine"
+    )
+
+
+def why_not_the_gpus(cuda: dict[str, Any], capabilities: list[int]) -> str | None:
+    """Compare the architectures that the kernels were compiled for with those of the GPUs."""
+    built = cuda.get("architectures")
+    if not built:
+        return None
+    for own in capabilities:
+        has_code = any(own // 10 == each // 10 and own >= each for each in built)
+        is_translated = cuda.get("compiler") == "nvcc" and own > built[-1] >= FIRST_TRANSLATED
+        if not has_code and not is_translated:
+            return (
+                f"its kernels for GPUs are for compute capabilities {', '.join(map(str, built))}, "
+                f"and a GPU here has {own}"
+            )
+    return None
+
+
+@functools.cache
+def gpus() -> list[int]:
+    """The compute capabilities of the GPUs that TensorFlow uses, such as 80 for 8.0."""
+    details = tf.config.experimental.get_device_details
+    found = (
+        details(gpu).get("compute_capability") for gpu in tf.config.list_physical_devices("GPU")
+    )
+    return [10 * each[0] + each[1] for each in found if each is not None]
+
+
+def driver_cuda() -> tuple[int, int] | None:
+    """The version of CUDA that the driver has, or None if there is no driver that says so."""
+    version = ctypes.c_int()
+    try:
+        if ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version)):
+            return None
+    except (OSError, AttributeError):
+        return None
+    return version.value // 1000, version.value % 1000 // 10
