@@ -141,7 +141,7 @@ except tf_adasum.WorkerLostError as error:
 """
 
 
-@pytest.mark.parametrize("topology", ["2x2", pytest.param("2x1", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("topology", ["2x1", pytest.param("2x2", marks=pytest.mark.slow)])
 def test_many_strategies_in_the_same_processes(topology, tmp_path):
     """Each worker is the later one at times; they differ at last, and one does not come."""
     (tmp_path / "strategies.py").write_text(STRATEGIES)
