@@ -65,7 +65,7 @@ TESTS = [
     "tests/unit/test_versions.py",
     "tests/unit/doctor/test_installation.py",
     "tests/multi_worker/test_training.py::TestTraining",
-    f"{KERAS_TESTS}::TestWaysToRun",
+    f"{KERAS_TESTS}::TestWaysToRun::test_jit_compile_trains_without_xla",
     f"{KERAS_TESTS}::TestKeras::test_one_overflow_is_skipped_by_all",
     f"{KERAS_TESTS}::TestKeras::test_dropout_differs_and_is_reproducible",
     f"{KERAS_TESTS}::TestKeras::test_every_row_is_seen_once_in_an_epoch",
