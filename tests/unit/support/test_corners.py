@@ -40,7 +40,7 @@ def test_corners_are_in_the_table_and_have_its_ends():
 
 
 def test_the_tests_that_are_chosen_exist():
-    for path in corners.TESTS:
+    for path in [*corners.TESTS, *corners.TESTS_OF_TODAY]:
         file, *names = path.split("::")
         assert (ROOT / file).exists(), file
         text = (ROOT / file).read_text() if names else ""
