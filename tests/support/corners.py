@@ -57,6 +57,9 @@ CORNERS = [
     Corner("2.21", "3.15", "3.13"),
 ]
 
+# What every TensorFlow and Keras has.
+EVERY_ONES_PYTHON = "3.11"
+
 # What can differ between versions: every private name, the hooks, training in one process and on
 # workers, restarts, a fault, joining.
 KERAS_TESTS = "tests/multi_worker/test_keras.py"
@@ -276,8 +279,11 @@ def chosen(arguments):
     """Return the corners that were asked for; ends the program where one cannot be run."""
     wanted = CORNERS
     if arguments.today:
-        wanted = [corner for corner in CORNERS if interpreter(corner.python)]
-        wanted = wanted and [wanted[datetime.date.today().toordinal() % len(wanted)]]
+        corner = CORNERS[datetime.date.today().toordinal() % len(CORNERS)]
+        if not interpreter(corner.python):
+            print(f"Python {corner.python} is not here; {EVERY_ONES_PYTHON} takes its place")
+            corner = corner._replace(python=EVERY_ONES_PYTHON)
+        wanted = [corner]
     elif arguments.tensorflow:
         wanted = [corner for corner in CORNERS if corner.tensorflow in arguments.tensorflow]
     if not wanted:
