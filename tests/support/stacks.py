@@ -184,8 +184,8 @@ needs_nadam = pytest.mark.keras3_only(
 
 
 def needs_keras(version, reason):
-    """Return the marker of a test of what Keras had not before a version, with the reason."""
-    is_older = place(keras.__version__) < place(version)
+    """Return the marker of a test of what Keras 3 had not before a version, with the reason."""
+    is_older = not IS_KERAS_2 and place(keras.__version__) < place(version)
     return pytest.mark.skipif(is_older, reason=f"Keras before {version}: {reason}")
 
 
