@@ -6,6 +6,10 @@ from scenarios import basics, jit
 from scenarios import keras as scenarios
 from support import oracle, stacks
 
+compiled_predict = stacks.needs_keras(
+    "3.12", "XLA compiles `predict` for all local devices at once"
+)
+
 STEP, SCALE, ITERATIONS = 1, 0, 1  # the step that overflows; columns of the record
 
 
@@ -33,6 +37,7 @@ class TestWaysToRun:
         assert_fits_alike(group, step_by_step, {"steps_per_execution": 1, "run_eagerly": True})
 
     @pytest.mark.feature("`jit_compile=True` with synchronized `BatchNormalization`: without XLA")
+    @compiled_predict
     def test_jit_compile_trains_without_xla(self, group, step_by_step):
         assert_fits_alike(group, step_by_step, {"steps_per_execution": 1, "jit_compile": True})
 
@@ -183,6 +188,7 @@ class TestXla:
         ],
         ids=lambda options: "-".join(map(str, options.values())),
     )
+    @compiled_predict
     def test_compiles_and_changes_nothing(self, group, options):
         compiled = group.run(jit.fit, jit_compile=True, **options)
         others = group.run(jit.fit, jit_compile=False, **options)
