@@ -117,6 +117,11 @@ def test_a_folder_that_is_named_runs_a_sample(outcomes, is_keras_2):
     assert len(passed) == 2
 
 
+def test_a_sample_can_be_asked_for_by_hand(outcomes, is_keras_2):
+    passed, skipped = outcomes("--sample", "multi_worker/test_workers.py")
+    assert len(passed) == 2 and skipped == ["multi_worker/test_workers.py::test_long"]
+
+
 @pytest.mark.parametrize(
     ("expression", "count"),
     [("ways and eagerly and 3x1", 1), ("long or formula or float32", 1 + 3 + 5)],
