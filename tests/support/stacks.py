@@ -11,6 +11,7 @@ import keras
 import pytest
 import tensorflow as tf
 
+from tf_adasum._version import place
 from tf_adasum.seams import keras as keras_seam
 
 IS_KERAS_2 = keras.__version__.startswith("2.")
@@ -180,6 +181,12 @@ needs_state_of_lamb = pytest.mark.keras3_only(
 needs_nadam = pytest.mark.keras3_only(
     "Nadam of Keras 2 counts steps in Python, and takes other ones in a function than eagerly"
 )
+
+
+def needs_keras(version, reason):
+    """Return the marker of a test of what Keras had not before a version, with the reason."""
+    is_older = place(keras.__version__) < place(version)
+    return pytest.mark.skipif(is_older, reason=f"Keras before {version}: {reason}")
 
 
 def marked(values, marks):

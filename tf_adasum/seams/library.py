@@ -19,14 +19,16 @@ class Absent:
     """What stands for a name that a library does not have: no object is one of it.
 
     Attributes:
+        library: the library that has it not, with its version.
         is_expected: whether the library is older than the name.
     """
 
+    library = ""
     is_expected = False
 
     def __new__(cls, *args, **kwargs):
         """Raise: whatever is called by the name is not there."""
-        raise NotImplementedError(f"{cls.reason} has no {cls.__module__}.{cls.__qualname__}")
+        raise NotImplementedError(f"{cls.library} has no {cls.__module__}.{cls.__qualname__}")
 
 
 class Library:
@@ -66,7 +68,7 @@ class Library:
         is_expected = since is not None and place(self._version) < place(since)
         if not is_expected:
             self._note(f"{module}.{name}", feature, cause)
-        own = {"__module__": module, "is_expected": is_expected, "reason": self.title}
+        own = {"__module__": module, "is_expected": is_expected, "library": self.title}
         return type(name, (Absent,), own)
 
     def _note(self, target, feature, cause):

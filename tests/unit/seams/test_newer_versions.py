@@ -1,5 +1,6 @@
 """A TensorFlow and a Keras that are newer than those known, and have moved something."""
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import tf_adasum
 from tf_adasum._version import STACKS
 from tf_adasum.seams import keras as keras_seam
 from tf_adasum.seams import tensorflow as tensorflow_seam
+from tf_adasum.seams.keras import generation
 from tf_adasum.seams.keras.keras3.private_names import MULTI_OPTIMIZER
 from tf_adasum.seams.tensorflow.private_names import CollectiveReplicaLauncher
 
@@ -132,6 +134,14 @@ def test_methods_that_are_overridden_are_needed(monkeypatch):
     names = r"Launcher\._all_gather, .*Launcher\._next_instance_key\. .*tensorflow-cpu>=2\.16"
     with pytest.raises(ImportError, match=names):
         tensorflow_seam.hooks.install()
+
+
+@pytest.mark.parametrize(("value", "count"), [("1", 1), ("True", 1), ("0", 0), ("", 0)])
+def test_models_of_tf_keras_are_not_ours(monkeypatch, recwarn, value, count):
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", value)
+    specification = importlib.util.spec_from_file_location("again", generation.__file__)
+    specification.loader.exec_module(importlib.util.module_from_spec(specification))
+    assert sum("import keras" in str(warning.message) for warning in recwarn) == count
 
 
 def test_what_has_a_feature_says_it_in_words():

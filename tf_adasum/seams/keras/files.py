@@ -12,6 +12,9 @@ from tf_adasum.seams.keras.optimizers import is_ours
 WHOLE_FILES = "whole files where a process is killed while it saves a model"
 DAMAGED_FILES = "errors that name the file of a model that is damaged"
 
+# What zipfile says; some versions of Keras put it into an error of another type.
+BAD_ARCHIVE = "Bad CRC-32"
+
 
 @hooks.replaces(private_names.saving_lib, "save_model", "save_weights_only", feature=WHOLE_FILES)
 def save(original, model, filepath, *args, **kwargs):
@@ -40,7 +43,9 @@ def load(original, *args, **kwargs):
     of_model = original.__name__ == "load_weights_only"
     try:
         return original(*args, **kwargs)
-    except (OSError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        if isinstance(error, ValueError) and BAD_ARCHIVE not in str(error):
+            raise
         strategy = args[0].distribute_strategy if of_model else tf.distribute.get_strategy()
         path = str(args[1 if of_model else 0])
         is_missing = getattr(error, "errno", None)

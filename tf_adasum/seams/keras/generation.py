@@ -1,5 +1,6 @@
 """Which generation of Keras this is, its private names, and the registry of the hooks into it."""
 
+import os
 import warnings
 
 import keras
@@ -20,6 +21,12 @@ if what := newer(tf.__version__, keras.__version__):
         stacklevel=2,
     )
 IS_KERAS_2 = keras.__version__.startswith("2.")
+if not IS_KERAS_2 and os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true"):
+    warnings.warn(
+        "With TF_USE_LEGACY_KERAS tf.keras is the package tf_keras, whose gradients tf_adasum does "
+        "not combine: build models with `import keras`.",
+        stacklevel=2,
+    )
 if IS_KERAS_2:
     from tf_adasum.seams.keras.keras2 import private_names
 else:
