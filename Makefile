@@ -10,6 +10,7 @@
 #   make lint    ruff and clang-format
 #   make types   mypy, on the public API, aggregation and ops
 #   make sanitize  the tests of the CPU op under AddressSanitizer and UBSan: build/sanitize
+#   make evidence-smoke  every experiment of experiments/ at a tiny size, with its tables and figures
 #   make wheel   dist/: a wheel with the op compiled for the TensorFlow of this environment, which
 #                its build number names (221: TensorFlow 2.21); TF_ADASUM_CUDA=1 adds GPU kernels
 
@@ -28,7 +29,7 @@ SOURCES = $(shell find custom_ops -type f -not -name '*.pyc') setup.py pyproject
 # A compiled op fits one minor version of TensorFlow.
 MINOR = import tensorflow as tf; print("".join(tf.version.VERSION.split(".")[:2]))
 
-.PHONY: demo check test test-all test-networks test-clusters test-addons lint types sanitize wheel clean
+.PHONY: demo check test test-all test-networks test-clusters test-addons lint types sanitize evidence-smoke wheel clean
 
 demo: $(READY)
 	$(BIN)/python examples/train_digits.py $(DEMO) --out demo/one_replica
@@ -89,6 +90,9 @@ types: $(READY)
 sanitize: $(READY)
 	$(BIN)/python benchmarks/sanitize.py
 
+evidence-smoke: $(READY)
+	$(BIN)/python -m experiments run all --smoke
+
 wheel: $(READY)
 	TF_ADASUM_REQUIRE_OP=1 $(BIN)/python setup.py -q bdist_wheel \
 	    --build-number $$($(BIN)/python -c '$(MINOR)' 2>/dev/null)
@@ -99,7 +103,7 @@ $(READY): $(SOURCES)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip 'setuptools>=64' wheel
 	$(BIN)/python -m pip install --quiet '$(TENSORFLOW_$(EXTRA))'
-	$(BIN)/python -m pip install --quiet --no-build-isolation -e '.[$(EXTRA),examples,dev]'
+	$(BIN)/python -m pip install --quiet --no-build-isolation -e '.[$(EXTRA),examples,experiments,dev]'
 	$(BIN)/python -m tf_adasum.doctor
 	touch $(READY)
 
