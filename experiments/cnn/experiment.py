@@ -1,6 +1,6 @@
 """A CNN of two convolutions on 1 to 32 replicas: which rates work, and how well.
 
-Each scenario is a data set, an optimizer, a schedule and a number of epochs. On one replica its
+Each problem is a data set, an optimizer, a schedule and a number of epochs. On one replica its
 best rate is found first. Then, for each number of replicas, the rules are searched on one grid that
 holds this rate, and compared twice: at the rate of one replica, and each at its own best.
 """
@@ -20,7 +20,7 @@ RULES = ("mean", "adasum", "adasum of steps")
 
 
 @dataclasses.dataclass(frozen=True)
-class Scenario:
+class Problem:
     """A task.
 
     Attributes:
@@ -57,13 +57,13 @@ class Scenario:
         return f"{self.data}-{self.optimizer}-{self.schedule}-{self.epochs}"
 
 
-SCENARIOS = (
-    Scenario("digits", "momentum", "decay", 6),
-    Scenario("digits", "momentum", "decay", 2),
-    Scenario("mnist1d", "momentum", "decay", 6),
+PROBLEMS = (
+    Problem("digits", "momentum", "decay", 6),
+    Problem("digits", "momentum", "decay", 2),
     # Adasum of plain SGD's steps is Adasum of its gradients.
-    Scenario("digits", "sgd", "constant", 6, ("mean", "adasum")),
-    Scenario("mnist1d", "momentum", "decay", 2),
+    Problem("digits", "sgd", "constant", 6, ("mean", "adasum")),
+    Problem("mnist1d", "momentum", "decay", 6),
+    Problem("mnist1d", "momentum", "decay", 2),
 )
 
 SEARCH = Search(base=0.01, exponents=(-2, -1, 0, 1, 2))
@@ -80,12 +80,12 @@ class CNNExperiment(Experiment):
     """Maleki et al.'s CNN.
 
     Attributes:
-        scenarios: the tasks.
+        problems: the tasks.
         replicas: N, besides 1.
         search: the grid.
     """
 
-    scenarios: tuple[Scenario, ...] = SCENARIOS
+    problems: tuple[Problem, ...] = PROBLEMS
     replicas: tuple[int, ...] = (4, 8, 16, 32)
     search: Search = SEARCH
 
@@ -96,25 +96,25 @@ class CNNExperiment(Experiment):
     def small(self):
         """Return it on one task, with two rates and two seeds."""
         search = Search(0.02, (0, 1), widenings=0, seeds=(100,), final_seeds=(0, 1))
-        scenarios = (Scenario("digits", "momentum", "decay", 1),)
-        return dataclasses.replace(self, scenarios=scenarios, replicas=(8,), search=search)
+        problems = (Problem("digits", "momentum", "decay", 1),)
+        return dataclasses.replace(self, problems=problems, replicas=(8,), search=search)
 
     # ---- what is played -------------------------------------------------------------------------
 
-    def alone(self, results, scenario):
+    def alone(self, results, problem):
         """Return the grid of one replica."""
-        return self.search.grid(results, [scenario.setting(1, ONE)], score)
+        return self.search.grid(results, [problem.setting(1, ONE)], score)
 
-    def together(self, results, scenario, replicas, k_alone):
+    def together(self, results, problem, replicas, k_alone):
         """Return the grid of all rules, with the rate of one replica in it."""
-        settings = [scenario.setting(replicas, rule) for rule in scenario.rules]
+        settings = [problem.setting(replicas, rule) for rule in problem.rules]
         return self.search.grid(results, settings, score, also=(k_alone,))
 
     def plan(self, results):
         """Return the searches, and what follows from them."""
         cases = []
-        for scenario in self.scenarios:
-            alone = self.alone(results, scenario)
+        for problem in self.problems:
+            alone = self.alone(results, problem)
             cases += alone.cases()
             if not alone.is_complete:
                 return cases
@@ -122,7 +122,7 @@ class CNNExperiment(Experiment):
             k_alone = alone.best(results, setting)
             cases += alone.runs(setting, k_alone, "test")
             for replicas in self.replicas:
-                grid = self.together(results, scenario, replicas, k_alone)
+                grid = self.together(results, problem, replicas, k_alone)
                 cases += grid.cases()
                 if not grid.is_complete:
                     return cases
@@ -163,11 +163,11 @@ class CNNExperiment(Experiment):
     # ---- what is said of it ---------------------------------------------------------------------
 
     def report(self, results, pictures):
-        """Return tables and figures of every scenario that is finished."""
+        """Return tables and figures of every problem that is finished."""
         found = [
-            tables.Found(self, results, scenario)
-            for scenario in self.scenarios
-            if self.is_finished(results, scenario)
+            tables.Found(self, results, problem)
+            for problem in self.problems
+            if self.is_finished(results, problem)
         ]
         body = [tables.INTRODUCTION]
         for own in found:
@@ -176,9 +176,9 @@ class CNNExperiment(Experiment):
             body.append(tables.section(own, pictures))
         return Report(tables.verdicts(found), "\n\n".join(body))
 
-    def is_finished(self, results, scenario):
-        """Whether all runs of a scenario are there."""
-        own = dataclasses.replace(self, scenarios=(scenario,))
+    def is_finished(self, results, problem):
+        """Whether all runs of a problem are there."""
+        own = dataclasses.replace(self, problems=(problem,))
         return all(case in results for case in own.plan(results))
 
 

@@ -9,7 +9,7 @@ def rates(found, pictures):
     """Draw the accuracy over the learning rate: a panel for each N, a curve for each rule."""
     panels = [1, *found.grids]
     with pictures.drawn(
-        f"{found.scenario.slug}-rates", 1, len(panels), size=(2.6, 2.9), sharey=True
+        f"{found.problem.slug}-rates", 1, len(panels), size=(2.6, 2.9), sharey=True
     ) as (figure, axes):
         for own, n in zip(axes[0], panels, strict=True):
             grid = found.alone if n == 1 else found.grids[n]
@@ -45,9 +45,9 @@ def curve(axes, found, grid, setting):
 def replicas(found, pictures):
     """Draw accuracies at one replica's rate and at the best, and the steps to a target, over N."""
     n_all = list(found.grids)
-    with pictures.drawn(f"{found.scenario.slug}-replicas", 1, 3, size=(3.3, 2.9)) as (figure, axes):
+    with pictures.drawn(f"{found.problem.slug}-replicas", 1, 3, size=(3.3, 2.9)) as (figure, axes):
         same, tuned, steps = axes[0]
-        for rule in found.scenario.rules:
+        for rule in found.problem.rules:
             style = {"color": COLOURS[rule], "marker": MARKERS[rule], "label": NAMES[rule]}
             for own, exponent in ((same, None), (tuned, found.best)):
                 values = [

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.keras3_only("the experiments are played on TensorFlow 2
 FEW = [
     ("images", "momentum", "mean", False),
     ("images", "momentum", "adasum", False),
-    ("images", "adam", "adasum", True),
+    ("characters", "lamb", "adasum", True),
 ]
 # Every rule, every optimizer, both forms, both shapes of data.
 MANY = [
@@ -19,7 +19,9 @@ MANY = [
     ("images", "adam", "mean", False),
     ("images", "lamb", "mean", False),
     ("images", "momentum", "adasum", True),
+    ("images", "adam", "adasum", True),
     ("images", "lamb", "adasum", True),
+    ("characters", "lamb", "mean", False),
     ("signals", "momentum", "adasum", False),
 ]
 

@@ -26,8 +26,14 @@ RATES = {"sgd": 0.05, "momentum": 0.05, "adam": 0.001, "lamb": 0.001}
 
 def model_of(name):
     from experiments.models.cnn import CNN
+    from experiments.models.transformer import Transformer
 
-    return {"images": CNN(), "signals": CNN((1, 40, 1), (1, 5), (1, 2))}[name]
+    models = {
+        "images": CNN(),
+        "signals": CNN((1, 40, 1), (1, 5), (1, 2)),
+        "characters": Transformer(11, length=6, width=8),
+    }
+    return models[name]
 
 
 def data_of(model, rows):
