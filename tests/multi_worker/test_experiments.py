@@ -22,6 +22,7 @@ MANY = [
     ("images", "adam", "adasum", True),
     ("images", "lamb", "adasum", True),
     ("characters", "lamb", "mean", False),
+    ("residual", "momentum", "adasum", False),
     ("signals", "momentum", "adasum", False),
 ]
 

@@ -26,11 +26,13 @@ RATES = {"sgd": 0.05, "momentum": 0.05, "adam": 0.001, "lamb": 0.001}
 
 def model_of(name):
     from experiments.models.cnn import CNN
+    from experiments.models.resnet import ResNet
     from experiments.models.transformer import Transformer
 
     models = {
         "images": CNN(),
         "signals": CNN((1, 40, 1), (1, 5), (1, 2)),
+        "residual": ResNet(12, (4, 6), 1),
         "characters": Transformer(11, length=6, width=8),
     }
     return models[name]

@@ -1,4 +1,4 @@
-"""What the CNN's runs say, in numbers."""
+"""What runs of a classification say, in numbers."""
 
 import functools
 import statistics
@@ -14,20 +14,7 @@ from experiments.comparison import (
 from experiments.figures import NAMES
 from experiments.page import markdown
 
-SOURCE = "Maleki et al., MLSys 2021, the slides on MNIST"
-LOST = 0.05  # of accuracy, where a rule is said to fail
 TARGET = 0.02  # below one replica's accuracy
-
-INTRODUCTION = """\
-The CNN of `examples/train_digits.py` (two convolutions, two dense layers), batch 4 on each replica.
-*Published*, without a table: a CNN of two layers on MNIST, 2 epochs, batch 32 on each GPU, 99.3 %
-sequentially; Horovod's default fails at 16 GPUs, Adasum still works with 32; with tuned rates for
-both Adasum converges much better on 16 and 32. Accuracies are on the test split, of ten seeds, as
-median (lowest to highest). *Same rate* is the best rate of one replica; *tuned* is each rule's own
-best on a common grid of factors of two, by the validation split and three other seeds. p is of
-Wilcoxon's paired test against the mean with the same seeds, corrected by Holm's method for the
-tests of a column. The target is one replica's accuracy less 0.02; the steps to it are at the best
-rate, a dash where less than half of the seeds come there."""
 
 
 class Found:
@@ -37,17 +24,15 @@ class Found:
         problem: the `Problem`.
         alone: the `Grid` of one replica.
         k_alone: its best exponent.
-        grids: of each number of replicas.
+        grids: of each number of replicas that is finished.
     """
 
-    def __init__(self, experiment, results, problem):
+    def __init__(self, experiment, results, problem, replicas):
         self.results, self.problem = results, problem
         self.rate = experiment.search.rate
         self.alone = experiment.alone(results, problem)
         self.k_alone = self.alone.best(results, self.alone.settings[0])
-        self.grids = {
-            n: experiment.together(results, problem, n, self.k_alone) for n in experiment.replicas
-        }
+        self.grids = {n: experiment.together(results, problem, n, self.k_alone) for n in replicas}
 
     def best(self, replicas, rule):
         """Return the best exponent."""
@@ -158,45 +143,3 @@ def limits(found):
         for setting in grid.limited
     ]
     return f"Best at an edge of the widest grid: {', '.join(named)}." if named else ""
-
-
-def verdicts(found):
-    """Return the two claims with what was found of them, in every problem."""
-    return [
-        (
-            "the mean fails at 16 GPUs, Adasum works at 32, at one replica's rate",
-            SOURCE,
-            same(found),
-        ),
-        ("with tuned rates Adasum is much better at 16 and 32", SOURCE, tuned(found)),
-    ]
-
-
-def same(found):
-    """Say where each rule stays within `LOST` of one replica at its rate."""
-    texts = []
-    for own in found:
-        alone = statistics.median(own.alone_accuracies)
-        works = {}
-        for rule in own.problem.rules:
-            kept = [
-                n
-                for n in own.grids
-                if statistics.median(own.accuracies(n, rule, own.k_alone)) >= alone - LOST
-            ]
-            works[rule] = f"{NAMES[rule]} up to {max(kept)}" if kept else f"{NAMES[rule]} nowhere"
-        texts.append(f"{own.problem.title}: {', '.join(works.values())}")
-    return f"within {LOST} of one replica: " + "; ".join(texts) if texts else "not played yet"
-
-
-def tuned(found):
-    """Say where Adasum is better than the mean, and where worse, each at its best rate."""
-    texts = []
-    words = {1: "better", 0: "no difference shown", -1: "worse"}
-    for own in found:
-        said = []
-        for n in (n for n in own.grids if n >= 8):
-            signs = {own.is_better(n, rule, tuned=True) for rule in own.problem.rules[1:]}
-            said.append(f"{n}: {words[max(signs)]}")
-        texts.append(f"{own.problem.title}: {', '.join(said)}")
-    return "the better form of Adasum: " + "; ".join(texts) if texts else "not played yet"

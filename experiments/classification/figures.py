@@ -1,4 +1,4 @@
-"""The pictures of the CNN."""
+"""The pictures of a classification."""
 
 import statistics
 
