@@ -119,7 +119,7 @@ class Classification(Experiment):
             (setting,) = alone.settings
             k_alone = alone.best(results, setting)
             cases += alone.runs(setting, k_alone, "test")
-            for replicas in self.replicas:
+            for replicas in sorted(self.replicas, reverse=True):  # the claims are about many
                 grid = self.together(results, problem, replicas, k_alone)
                 cases += grid.cases()
                 if not grid.is_complete:
