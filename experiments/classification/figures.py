@@ -15,7 +15,13 @@ def rates(found, pictures):
             grid = found.alone if n == 1 else found.grids[n]
             for setting in grid.settings:
                 curve(own, found, grid, setting)
-            own.axvline(found.rate(found.k_alone), color=COLOURS["one replica"], lw=1, ls=":")
+            own.axvline(
+                found.rate(found.k_alone),
+                color=COLOURS["one replica"],
+                lw=1,
+                ls=":",
+                label="best rate of one replica",
+            )
             own.set_xscale("log", base=2)
             ticks = [found.rate(k) for k in grid.exponents][::2]
             own.set_xticks(ticks, [f"{tick:g}" for tick in ticks], rotation=60, fontsize=8)
@@ -69,7 +75,7 @@ def replicas(found, pictures):
             own.set_ylabel("test accuracy (higher is better)")
         same.set_title("at one replica's best rate")
         tuned.set_title("each at its own best rate")
-        steps.set_title(f"steps to an accuracy of {found.target:.3f}, tuned")
+        steps.set_title(f"steps to {found.target:.3f}, tuned")
         steps.set_ylabel("steps (lower is better)")
         for own in axes[0]:
             own.set_xscale("log", base=2)

@@ -31,7 +31,12 @@ orthogonal later in the training. Here: the CNN on digits and on MNIST-1D, batch
 each replica, trained with Adasum, Momentum 0.9, warm-up and linear decay, at the best rate of one
 replica; each measurement is the mean over eight batches. Medians (lowest to highest) of five
 seeds, of the overall orthogonality; "it grows" where the mean of the last quarter of a training is
-above that of the first."""
+above that of the first.
+
+*Why, as we think.* At random weights the gradients of different images point apart. They agree most
+within the first epoch, while the network learns what all images have in common; what is left then
+is particular to each batch. The published curves may begin after that, or be of batches so large
+that noise does not hide the common part."""
 
 LAYERS = ("convolution 1", "convolution 2", "dense 1", "dense 2")
 
@@ -143,9 +148,9 @@ class OrthogonalityExperiment(Experiment):
             text = f"Orthogonality over the training, overall and by layer, {TITLES[dataset]}"
             body += [f"### Orthogonality on {TITLES[dataset]}", pictures.image(dataset, text)]
             body += [markdown(header, rows)]
-            ranges.append(f"{TITLES[dataset]}: {told}")
+            ranges.append(f"On {TITLES[dataset]}: {told}")
         claim = "gradients start out parallel and become more orthogonal"
-        said = "; ".join(ranges) if ranges else "not played yet"
+        said = "<br>".join(ranges) or "not played yet"
         return Report([(claim, SOURCE, said)], "\n\n".join(body))
 
     def rows(self, results, dataset):
@@ -165,10 +170,12 @@ class OrthogonalityExperiment(Experiment):
         first, early, late = (
             f"{min(own):.2f} to {max(own):.2f}" for own in zip(*medians, strict=True)
         )
+        trainings = len(rows) * len(self.seeds)
+        word = "confirmed" if grown == trainings else "not confirmed"
         return rows, (
-            f"it grows in {grown} of {len(rows) * len(self.seeds)} trainings, from {early} in the "
-            f"first quarter to {late} in the last; at the initial weights it is {first}, far from "
-            "1/N"
+            f"that they become more orthogonal is **{word}** ({grown} of {trainings} trainings, "
+            f"{early} in the first quarter, {late} in the last); that they start out parallel is "
+            f"not: {first} at the initial weights"
         )
 
     def draw(self, results, dataset, pictures):

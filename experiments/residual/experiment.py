@@ -1,5 +1,7 @@
 """A residual network on a large global batch: which rules reach a target, and when."""
 
+import dataclasses
+
 from experiments.classification import Classification, Problem
 from experiments.comparison import p_text
 from experiments.figures import NAMES
@@ -21,8 +23,15 @@ Adasum, and never in 90 with the mean; Momentum-SGD and Adam scale to 64K. Colum
 two-layer CNN."""
 
 
+@dataclasses.dataclass(frozen=True)
 class ResidualExperiment(Classification):
-    """Epochs to a target on a residual network."""
+    """Epochs to a target on a residual network.
+
+    Attributes:
+        blocks: of each of the two stages.
+    """
+
+    blocks: int = 2
 
     name = "residual"
     title = "Residual network with Momentum and Adam"
@@ -32,7 +41,13 @@ class ResidualExperiment(Classification):
         """Return the network."""
         from experiments.models.resnet import ResNet
 
-        return ResNet()
+        return ResNet(blocks=self.blocks)
+
+    def small(self):
+        """Return it with two blocks, without Adasum of gradients, which the CNN has."""
+        small = super().small()
+        few = (dataclasses.replace(small.problems[0], rules=("mean", "adasum of steps")),)
+        return dataclasses.replace(small, problems=few, blocks=1)
 
     def verdicts(self, found):
         """Return the claim with the epochs that each rule takes, on every problem."""
