@@ -85,7 +85,7 @@ class TransformerExperiment(Experiment):
     def plan(self, results):
         """Return the searches, and what follows from them."""
         cases = []
-        for n in self.replicas:
+        for n in sorted(self.replicas, reverse=True):  # the claims are about large batches
             grid = self.grid(results, n)
             cases += grid.cases()
             if not grid.is_complete:
