@@ -26,9 +26,11 @@ def section(experiment, results, folder, link):
     from experiments.running import duration
 
     report = experiment.report(results, Figures(folder, link, experiment.name))
-    played = f"{len(results)} runs in {duration(results.seconds)}"
-    lines = f"[lines](../experiments/{experiment.name}/{results.path.name})"
     command = f"`python -m experiments run {experiment.name}`"
+    if not len(results):
+        return report.verdicts, f"{report.body}\n\nNot played yet: {command}."
+    played = f"{len(results)} runs in {duration(results.seconds)} on a machine with other work"
+    lines = f"[lines](../experiments/{experiment.name}/{results.path.name})"
     return report.verdicts, f"{report.body}\n\n{played}: {lines}, {command}."
 
 

@@ -162,9 +162,12 @@ class Classification(Experiment):
 
     def report(self, results, pictures):
         """Return tables and figures of what is finished."""
-        found = []
+        found, missing = [], []
         for problem in self.problems:
             finished = [n for n in self.replicas if self.is_finished(results, problem, n)]
+            left = [str(n) for n in self.replicas if n not in finished]
+            if left:
+                missing.append(f"{problem.title}, on {', '.join(left)}")
             if finished:
                 found.append(tables.Found(self, results, problem, finished))
         body = [self.introduction]
@@ -172,6 +175,8 @@ class Classification(Experiment):
             figures.rates(own, pictures)
             figures.replicas(own, pictures)
             body.append(tables.section(own, pictures))
+        if missing:
+            body.append(f"Not played yet: {'; '.join(missing)}.")
         return Report(self.verdicts(found), "\n\n".join(body))
 
     def is_finished(self, results, problem, replicas):
