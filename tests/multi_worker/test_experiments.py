@@ -7,23 +7,23 @@ from scenarios import experiments
 pytestmark = pytest.mark.keras3_only("the experiments are played on TensorFlow 2.21")
 
 FEW = [
-    ("images", "momentum", "mean", False),
     ("images", "momentum", "adasum", False),
-    ("characters", "lamb", "adasum", True),
+    ("images", "adam", "adasum", True),
 ]
-# Every rule, every optimizer, both forms, both shapes of data.
+# Every rule, every optimizer, both forms, every model.
 MANY = [
     ("images", "sgd", "adasum", False),
     ("images", "momentum", "adasum of the model", False),
     ("images", "sgd", "adacons", False),
+    ("images", "momentum", "mean", False),
     ("images", "adam", "mean", False),
     ("images", "lamb", "mean", False),
     ("images", "momentum", "adasum", True),
-    ("images", "adam", "adasum", True),
     ("images", "lamb", "adasum", True),
-    ("characters", "lamb", "mean", False),
-    ("residual", "momentum", "adasum", False),
     ("signals", "momentum", "adasum", False),
+    ("residual", "momentum", "adasum", False),
+    ("characters", "lamb", "mean", False),
+    ("characters", "lamb", "adasum", True),
 ]
 
 
@@ -32,10 +32,11 @@ MANY = [
 )
 @pytest.mark.parametrize("group", ["1x4"], indirect=True, scope="module")
 def test_a_simulation_ends_with_the_weights_of_fit(group, cases):
-    (returned,) = group.run(experiments.simulated_and_trained, timeout=300, cases=cases)
-    for case, weights in zip(cases, returned, strict=True):
-        assert np.abs(weights["trained"] - weights["before"]).max() > 1e-3, case
-        # float32, with sums in another order.
-        np.testing.assert_allclose(
-            weights["simulated"], weights["trained"], rtol=0, atol=1e-5, err_msg=str(case)
+    (returned,) = group.run(experiments.simulated_and_trained, timeout=500, cases=cases)
+    for index, case in enumerate(cases):
+        before, simulated, trained = (
+            returned[f"{when} {index}"] for when in ("before", "simulated", "trained")
         )
+        assert np.abs(trained - before).max() > 1e-3, case
+        # float32, with sums in another order.
+        np.testing.assert_allclose(simulated, trained, rtol=0, atol=1e-5, err_msg=str(case))

@@ -48,7 +48,7 @@ def data_of(model, rows):
 
 
 def simulated_and_trained(strategy, cases):
-    """Return for each case the weights before, after simulated steps, and after those of `fit`.
+    """Return the weights before, after simulated steps, and after those of `fit`, by case.
 
     Args:
         cases: list of (model, optimizer, rule, whether the replicas' steps are combined).
@@ -57,8 +57,8 @@ def simulated_and_trained(strategy, cases):
     from experiments.simulation.training import Training
 
     replicas = strategy.num_replicas_in_sync
-    returned = []
-    for name, optimizer, rule, of_steps in cases:
+    returned = {}
+    for index, (name, optimizer, rule, of_steps) in enumerate(cases):
         model = model_of(name)
         x, y = data_of(model, STEPS * replicas * BATCH)
         rates = np.linspace(RATES[optimizer], RATES[optimizer] / 5, STEPS).astype("float32")
@@ -75,7 +75,7 @@ def simulated_and_trained(strategy, cases):
         trained = weights_of_fit(strategy, model, optimizer, of_steps, x, y, rates)
         weights = {"before": before, "simulated": state[0].numpy(), "trained": trained}
         has_gradient = having_gradients(model)
-        returned.append({name: own[has_gradient] for name, own in weights.items()})
+        returned |= {f"{when} {index}": own[has_gradient] for when, own in weights.items()}
     return returned
 
 
