@@ -42,6 +42,7 @@ def run(name, smoke):
     from experiments.running import run as play
 
     experiment = experiment_of(name)
+    experiment = experiment.small() if smoke else experiment
     if absent := missing(experiment):
         extra = "pip install 'tf-adasum[experiments]'"
         commands = dict.fromkeys(APART.get(package, extra) for package in absent)
@@ -51,10 +52,9 @@ def run(name, smoke):
         return
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
-        small = experiment.small()
         results = Results(folder / "runs.jsonl")
-        play(small, results, Progress(name))
-        verdicts, text = page.section(small, results, folder, "images")
+        play(experiment, results, Progress(name))
+        verdicts, text = page.section(experiment, results, folder, "images")
         print(page.verdict_table(verdicts), text, sep="\n\n")
         sizes = {path.name: path.stat().st_size for path in folder.glob("*.svg")}
         print(f"{name}: {len(results)} runs, figures {sizes}")

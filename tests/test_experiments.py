@@ -162,7 +162,7 @@ def test_every_epoch_sees_each_row_at_most_once(room):
 
 @pytest.mark.parametrize("name", ["cnn", "orthogonality", "residual", "transformer"])
 def test_smoke(room, name):
-    absent = room("__main__").missing(room("__main__").experiment_of(name))
+    absent = room("__main__").missing(room("__main__").experiment_of(name).small())
     if absent:
         pytest.skip(f"not installed: {', '.join(absent)}")
     ended = subprocess.run(

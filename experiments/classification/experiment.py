@@ -79,6 +79,11 @@ class Classification(Experiment):
     search: Search
     introduction: str
 
+    @property
+    def packages(self):
+        """What its data and its figures need."""
+        return "scipy", "matplotlib", *{data.PACKAGES[own.data] for own in self.problems}
+
     def small(self):
         """Return it on the first problem, for an epoch, with two rates and two seeds."""
         search = Search(0.02, (0, 1), widenings=0, seeds=(100,), final_seeds=(0, 1))

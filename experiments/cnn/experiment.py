@@ -46,7 +46,6 @@ class CNNExperiment(Classification):
 
     name = "cnn"
     title = "Two-layer CNN, 1 to 32 replicas"
-    packages = ("sklearn", "scipy", "matplotlib", "mnist1d")
 
     def model_of(self, name):
         """Return the CNN for a data set."""

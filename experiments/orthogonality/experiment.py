@@ -62,7 +62,11 @@ class OrthogonalityExperiment(Experiment):
 
     name = "orthogonality"
     title = "Orthogonality of gradients over a training"
-    packages = ("sklearn", "matplotlib", "mnist1d")
+
+    @property
+    def packages(self):
+        """What its data and its figures need."""
+        return "matplotlib", *(data.PACKAGES[dataset] for dataset in self.datasets)
 
     def small(self):
         """Return it on digits, with one seed."""

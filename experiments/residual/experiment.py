@@ -35,7 +35,6 @@ class ResidualExperiment(Classification):
 
     name = "residual"
     title = "Residual network with Momentum and Adam"
-    packages = ("scipy", "matplotlib", "mnist1d")
 
     def model_of(self, name):
         """Return the network."""
