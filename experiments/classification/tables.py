@@ -66,7 +66,7 @@ class Found:
             first_reaching(result["steps"], result["accuracies"], self.target)
             for result in self.finals(replicas, rule, k)
         ]
-        median = statistics.median([float("inf") if step is None else step for step in found])
+        median = statistics.median_low([float("inf") if step is None else step for step in found])
         return None if median == float("inf") else median
 
     def tests(self, *, tuned):
