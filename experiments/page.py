@@ -1,7 +1,7 @@
 """docs/evidence.md, joined from the parts of the experiments."""
 
+import importlib
 import pathlib
-import re
 import sys
 
 from experiments.figures import Figures
@@ -12,13 +12,22 @@ PAGE = ROOT / "docs" / "evidence.md"
 IMAGES = "images/evidence"
 
 
+def of_benchmarks(name):
+    """Return a module of the benchmarks, which make tables and pages as well."""
+    folder = str(ROOT / "benchmarks")
+    if folder not in sys.path:
+        sys.path.append(folder)
+    return importlib.import_module(name)
+
+
 def markdown(header, rows):
     """Return a table in Markdown."""
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    import report
+    return of_benchmarks("report").table(header, rows)
 
-    sys.path.remove(str(ROOT / "benchmarks"))
-    return report.table(header, rows)
+
+def rewritten(document, parts):
+    """Return the document with the parts between their markers."""
+    return of_benchmarks("exchange_extend").rewritten(document, parts)
 
 
 def section(experiment, results, folder, link):
@@ -42,7 +51,8 @@ def verdict_table(verdicts):
 
 def write(experiments):
     """Renew the parts of these experiments on the page; parts of others stay as they are."""
-    document = PAGE.read_text()
+    machine = f"Played on: {of_benchmarks('report').this_machine()}, on one of the cores."
+    document = rewritten(PAGE.read_text(), {"machine": machine})
     for experiment in experiments:
         results = Results(experiment.folder / "runs.jsonl")
         folder = PAGE.parent / IMAGES
@@ -50,23 +60,3 @@ def write(experiments):
         parts = {f"{experiment.name} verdicts": verdict_table(verdicts), experiment.name: text}
         document = rewritten(document, parts)
     PAGE.write_text(document)
-
-
-def rewritten(document, parts):
-    """Return the document with the parts between their markers.
-
-    Raises:
-        ValueError: naming the part for which there are no markers.
-    """
-    for name, text in parts.items():
-        begin, end = f"<!-- begin: {name} -->", f"<!-- end: {name} -->"
-        pattern = f"({re.escape(begin)}).*?({re.escape(end)})"
-        document, count = re.subn(
-            pattern,
-            lambda found, text=text: f"{found[1]}\n{text}\n{found[2]}",
-            document,
-            flags=re.DOTALL,
-        )
-        if count != 1:
-            raise ValueError(f"Expected {begin} … {end} once in the page. Received: {count}")
-    return document
