@@ -83,4 +83,5 @@ def legend(figure, axes):
     for own in axes.flat:
         for handle, label in zip(*own.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
-    figure.legend(entries.values(), entries, loc="outside upper center", ncols=len(entries))
+    columns = axes.shape[1]  # as many entries in a row as there is width for
+    figure.legend(entries.values(), entries, loc="outside upper center", ncols=columns)
