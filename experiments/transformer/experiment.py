@@ -256,7 +256,7 @@ def larger(found):
 
 def draw(found, pictures):
     """Draw the loss over the rates, and over the steps."""
-    with pictures.drawn("rates", 1, len(found), size=(3.4, 2.9), sharey=True) as (figure, axes):
+    with pictures.drawn("rates", 1, len(found), size=(4.2, 2.9), sharey=True) as (figure, axes):
         for own, (n, of_batch) in zip(axes[0], found.items(), strict=True):
             for setting in of_batch.grid.settings:
                 curve(own, of_batch, setting)
@@ -267,7 +267,7 @@ def draw(found, pictures):
             own.set_xlabel("learning rate")
         axes[0][0].set_ylabel("loss (lower is better)")
         legend(figure, axes)
-    with pictures.drawn("steps", 1, len(found), size=(3.4, 2.9), sharey=True) as (figure, axes):
+    with pictures.drawn("steps", 1, len(found), size=(4.2, 2.9), sharey=True) as (figure, axes):
         for own, (n, of_batch) in zip(axes[0], found.items(), strict=True):
             for rule in RULES:
                 runs = [run for run in of_batch.runs(rule, 1) if None not in run["losses"]]
