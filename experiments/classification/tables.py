@@ -1,0 +1,145 @@
+"""What runs of a classification say, in numbers."""
+
+import functools
+import statistics
+
+from experiments.comparison import (
+    SIGNIFICANT,
+    first_reaching,
+    holm,
+    p_text,
+    paired_p,
+    with_range,
+)
+from experiments.figures import NAMES
+from experiments.page import markdown
+
+TARGET = 0.02  # below one replica's accuracy
+
+
+class Found:
+    """The finished runs of a problem.
+
+    Attributes:
+        problem: the `Problem`.
+        alone: the `Grid` of one replica.
+        k_alone: its best exponent.
+        grids: of each number of replicas that is finished.
+    """
+
+    def __init__(self, experiment, results, problem, replicas):
+        self.results, self.problem = results, problem
+        self.rate = experiment.search.rate
+        self.alone = experiment.alone(results, problem)
+        self.k_alone = self.alone.best(results, self.alone.settings[0])
+        self.grids = {n: experiment.together(results, problem, n, self.k_alone) for n in replicas}
+
+    def best(self, replicas, rule):
+        """Return the best exponent."""
+        return self.grids[replicas].best(self.results, self.problem.setting(replicas, rule))
+
+    def finals(self, replicas, rule, k):
+        """Return the results on the test split."""
+        if replicas == 1:
+            cases = self.alone.runs(self.alone.settings[0], k, "test")
+        else:
+            cases = self.grids[replicas].runs(self.problem.setting(replicas, rule), k, "test")
+        return [self.results[case] for case in cases]
+
+    def accuracies(self, replicas, rule, k):
+        """Return the accuracies on the test split, by seed."""
+        return [result["accuracy"] for result in self.finals(replicas, rule, k)]
+
+    @functools.cached_property
+    def alone_accuracies(self):
+        """Those of one replica."""
+        return self.accuracies(1, None, self.k_alone)
+
+    @functools.cached_property
+    def target(self):
+        """The accuracy whose steps are counted."""
+        return round(statistics.median(self.alone_accuracies) - TARGET, 3)
+
+    def steps_to_target(self, replicas, rule, k):
+        """Return the median number of steps to the target; None where half do not come there."""
+        found = [
+            first_reaching(result["steps"], result["accuracies"], self.target)
+            for result in self.finals(replicas, rule, k)
+        ]
+        median = statistics.median_low([float("inf") if step is None else step for step in found])
+        return None if median == float("inf") else median
+
+    def tests(self, *, tuned):
+        """Return for each (replicas, rule) the corrected p against the mean."""
+        pairs = [(n, rule) for n in self.grids for rule in self.problem.rules if rule != "mean"]
+        values = []
+        for n, rule in pairs:
+            k_own, k_mean = (
+                (self.best(n, rule), self.best(n, "mean")) if tuned else (self.k_alone,) * 2
+            )
+            own = self.accuracies(n, rule, k_own)
+            values.append(paired_p(own, self.accuracies(n, "mean", k_mean)))
+        return dict(zip(pairs, holm(values), strict=True))
+
+    def is_better(self, replicas, rule, *, tuned):
+        """Return 1 where a rule is better than the mean, -1 where worse, 0 where none is shown."""
+        if self.tests(tuned=tuned)[replicas, rule] >= SIGNIFICANT:
+            return 0
+        own, mean = (
+            statistics.median(
+                self.accuracies(
+                    replicas, name, self.best(replicas, name) if tuned else self.k_alone
+                )
+            )
+            for name in (rule, "mean")
+        )
+        return (own > mean) - (own < mean)
+
+
+def section(found, pictures):
+    """Return the table of a problem, its figures, and what has to be said of the search."""
+    same, tuned = (found.tests(tuned=own) for own in (False, True))
+    rows = [["1", "one replica", with_range(found.alone_accuracies), "", "", "", "", ""]]
+    rows[0][4] = f"{found.rate(found.k_alone):g}"
+    rows[0][7] = steps_text(found.steps_to_target(1, None, found.k_alone))
+    for n in found.grids:
+        for rule in found.problem.rules:
+            k = found.best(n, rule)
+            rows.append(
+                [
+                    n,
+                    NAMES[rule],
+                    with_range(found.accuracies(n, rule, found.k_alone)),
+                    p_text(same[n, rule]) if rule != "mean" else "",
+                    f"{found.rate(k):g}",
+                    with_range(found.accuracies(n, rule, k)),
+                    p_text(tuned[n, rule]) if rule != "mean" else "",
+                    steps_text(found.steps_to_target(n, rule, k)),
+                ]
+            )
+    header = ["N", "rule", "same rate", "p", "best rate", "tuned", "p"]
+    header.append(f"steps to {found.target:.3f}")
+    slug = found.problem.slug
+    parts = [
+        f"### {found.problem.title[:1].upper()}{found.problem.title[1:]}",
+        pictures.image(f"{slug}-rates", "Accuracy over the learning rate, a panel for each N"),
+        pictures.image(f"{slug}-replicas", "Accuracy and steps to a target over replicas"),
+        markdown(header, rows),
+        limits(found),
+    ]
+    return "\n\n".join(filter(None, parts))
+
+
+def steps_text(steps):
+    """Return a number of steps, or a dash."""
+    return "–" if steps is None else f"{steps:g}"
+
+
+def limits(found):
+    """Name the rules whose best rate is an edge of the widest grid."""
+    named = [
+        f"{NAMES[setting['rule']]} on {n}"
+        for n, grid in found.grids.items()
+        for setting in grid.limited
+    ]
+    return f"Best at an edge of the widest grid: {', '.join(named)}." if named else ""

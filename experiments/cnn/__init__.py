@@ -1,0 +1,5 @@
+"""The two-layer CNN of Maleki et al. on 1 to 32 replicas."""
+
+from experiments.cnn.experiment import EXPERIMENT
+
+__all__ = ["EXPERIMENT"]

@@ -1,0 +1,119 @@
+"""A CNN of two convolutions on 1 to 32 replicas: which rates work, and how well."""
+
+import statistics
+
+from experiments.classification import Classification, Problem
+from experiments.figures import NAMES
+from experiments.search import Search
+
+SOURCE = "Maleki et al., MLSys 2021, the slides on MNIST"
+LOST = 0.05  # of accuracy, where a rule is said to fail
+MANY = 16  # replicas that the claims are about, and more
+WORDS = {1: "better", 0: "no difference shown", -1: "worse"}
+
+PROBLEMS = (
+    Problem("digits", "momentum", "decay", 6),
+    Problem("digits", "momentum", "decay", 2),
+    # Adasum of plain SGD's steps is Adasum of its gradients.
+    Problem("digits", "sgd", "constant", 6, ("mean", "adasum")),
+    Problem("mnist1d", "momentum", "decay", 6),
+    Problem("mnist1d", "momentum", "decay", 2),
+    Problem("digits", "sgd", "constant", 18, ("mean", "adasum")),
+)
+
+INTRODUCTION = """\
+The CNN of `examples/train_digits.py` (two convolutions, two dense layers), batch 4 on each replica.
+*Published*, without a table: a CNN of two layers on MNIST, 2 epochs, batch 32 on each GPU, 99.3 %
+sequentially; Horovod's default fails at 16 GPUs, Adasum still works with 32; with tuned rates for
+both Adasum converges much better on 16 and 32. Accuracies are on the test split, of ten seeds, as
+median (lowest to highest). *Same rate* is the best rate of one replica; *tuned* is each rule's own
+best on a common grid of factors of two, by the validation split and three other seeds. p is of
+Wilcoxon's paired test against the mean with the same seeds, corrected by Holm's method for the
+tests of a column. The target is one replica's accuracy less 0.02; the steps to it are at the best
+rate, a dash where less than half of the seeds come there.
+
+*Why, as we think.* At a rate that one replica can bear, a step of the mean is as long as one
+replica's, and there are 1/N as many. A step of Adasum is longer as far as the gradients are
+orthogonal, which they mostly are (next section): its best rate stays near that of one replica. The
+mean can take a rate that is several times as large, which is as good, until the rate that it would
+need is above what the first steps bear: then its curve ends before it has reached the height of
+Adasum's. That is at 16 or 32 replicas here; with 4 and 8 a tuned mean is as good. Where so few
+steps are left that no rule learns the task, none is shown to be better."""
+
+
+class CNNExperiment(Classification):
+    """Maleki et al.'s CNN."""
+
+    name = "cnn"
+    title = "Two-layer CNN, 1 to 32 replicas"
+
+    def model_of(self, name):
+        """Return the CNN for a data set."""
+        from experiments.models.cnn import CNN
+
+        return CNN() if name == "digits" else CNN((1, 40, 1), (1, 5), (1, 2))
+
+    def verdicts(self, found):
+        """Return the two claims with what was found of them, on every problem."""
+        return [
+            ("at one replica's rate the mean fails at 16, Adasum works at 32", SOURCE, same(found)),
+            ("with tuned rates Adasum is much better at 16 and 32", SOURCE, tuned(found)),
+        ]
+
+
+def same(found):
+    """Say up to where each rule stays within `LOST` of one replica, at its rate."""
+    texts = []
+    for own in found:
+        least = statistics.median(own.alone_accuracies) - LOST
+        kept = {
+            rule: max(
+                (n for n in own.grids if median_of(own, n, rule, own.k_alone) >= least), default=1
+            )
+            for rule in own.problem.rules
+        }
+        best = max(kept[rule] for rule in kept if rule != "mean")
+        word = "confirmed" if best > kept["mean"] else "not confirmed"
+        said = ", ".join(f"{NAMES[rule]} up to {n}" for rule, n in kept.items())
+        texts.append(f"**{word}** on {own.problem.title}: within {LOST} of one replica {said}")
+    return "<br>".join(texts) or "not played yet"
+
+
+def median_of(found, replicas, rule, k):
+    """Return the median accuracy on the test split."""
+    return statistics.median(found.accuracies(replicas, rule, k))
+
+
+def tuned(found):
+    """Say where a form of Adasum is better than the mean, or worse, each at its best rate."""
+    texts = []
+    for own in found:
+        said, signs = [], []
+        for n in (n for n in own.grids if n >= MANY):
+            forms = [rule for rule in own.problem.rules if rule != "mean"]
+            best = max(forms, key=lambda rule, n=n: median_of(own, n, rule, own.best(n, rule)))
+            signs.append(own.is_better(n, best, tuned=True))
+            numbers = " to ".join(
+                f"{median_of(own, n, rule, own.best(n, rule)):.3f}" for rule in (best, "mean")
+            )
+            said.append(f"{numbers} on {n} ({WORDS[signs[-1]]})")
+        if signs:
+            texts.append(f"**{word_of(signs)}** on {own.problem.title}: {', '.join(said)}")
+    return "<br>".join(texts) or "not played yet"
+
+
+def word_of(signs):
+    """Return the verdict on the signs of several numbers of replicas."""
+    if -1 in signs:
+        return "refuted"
+    if 1 not in signs:
+        return "not confirmed"
+    return "confirmed" if set(signs) == {1} else "confirmed in part"
+
+
+EXPERIMENT = CNNExperiment(
+    problems=PROBLEMS,
+    replicas=(4, 8, 16, 32),
+    search=Search(base=0.01, exponents=(-2, -1, 0, 1, 2)),
+    introduction=INTRODUCTION,
+)

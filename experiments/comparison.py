@@ -1,0 +1,44 @@
+"""Medians with their range, and the paired test where one rule is said to be better."""
+
+import statistics
+
+import numpy as np
+
+SIGNIFICANT = 0.05
+
+
+def with_range(values, digits=3):
+    """Return "median (lowest to highest)"."""
+    low, high = min(values), max(values)
+    median = statistics.median(values)
+    return f"{median:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+
+
+def paired_p(first, second):
+    """Return the two-sided p of Wilcoxon's signed-rank test; 1 where all pairs are equal."""
+    from scipy.stats import wilcoxon
+
+    differences = np.asarray(first, float) - np.asarray(second, float)
+    return float(wilcoxon(differences).pvalue) if differences.any() else 1.0
+
+
+def holm(p_values):
+    """Return p corrected for as many tests as there are, by Holm's method."""
+    corrected, largest = [0.0] * len(p_values), 0.0
+    for rank, index in enumerate(np.argsort(p_values)):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        corrected[index] = largest
+    return corrected
+
+
+def p_text(p):
+    """Return p with two digits."""
+    return f"{p:.2g}" if p >= 0.001 else "<0.001"
+
+
+def first_reaching(steps, values, target):
+    """Return the first step at which a curve is at the target or above, else None."""
+    for step, value in zip(steps, values, strict=True):
+        if value is not None and value >= target:
+            return step
+    return None

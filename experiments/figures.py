@@ -1,0 +1,87 @@
+"""Figures that can be read on light and on dark pages: transparent, with mid-grey text."""
+
+import contextlib
+
+GREY = "#808488"
+COLOURS = {
+    "mean": "#e07b39",
+    "adasum": "#2a8fd0",
+    "adasum of steps": "#3aa675",
+    "one replica": GREY,
+}
+MARKERS = {"mean": "s", "adasum": "o", "adasum of steps": "^", "one replica": "D"}
+NAMES = {
+    "mean": "mean",
+    "adasum": "Adasum",
+    "adasum of steps": "Adasum of steps (DeltaAdasum)",
+    "one replica": "one replica",
+}
+STYLE = {
+    "text.color": GREY,
+    "axes.edgecolor": GREY,
+    "axes.labelcolor": GREY,
+    "axes.titlecolor": GREY,
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+    "grid.color": GREY,
+    "grid.alpha": 0.25,
+    "axes.grid": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "legend.frameon": False,
+    "font.size": 10,
+    "lines.markersize": 4,
+    "svg.hashsalt": "tf_adasum",  # the same figure is the same file
+}
+
+
+class Figures:
+    """The pictures of a page.
+
+    Args:
+        folder: where they are saved.
+        link: the path from the page to the folder.
+        name: of the experiment, with which their names begin.
+    """
+
+    def __init__(self, folder, link, name):
+        self.folder, self.link, self.name = folder, link, name
+
+    @contextlib.contextmanager
+    def drawn(self, name, rows=1, columns=1, size=(3.2, 2.8), **options):
+        """Give a figure and its axes ``[rows, columns]``, and save it afterwards."""
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+
+        with matplotlib.rc_context(STYLE):
+            figure, axes = pyplot.subplots(
+                rows,
+                columns,
+                figsize=(size[0] * columns, size[1] * rows),
+                squeeze=False,
+                layout="constrained",
+                **options,
+            )
+            yield figure, axes
+            self.folder.mkdir(parents=True, exist_ok=True)
+            path = self.folder / f"{self.name}-{name}.svg"
+            figure.savefig(path, transparent=True, metadata={"Date": None})
+            pyplot.close(figure)
+
+    def image(self, name, text):
+        """Return a picture in Markdown, with what it shows in words."""
+        return f"![{text}]({self.link}/{self.name}-{name}.svg)"
+
+
+def legend(figure, axes):
+    """Put one legend of all axes above the figure."""
+    entries = {}
+    for own in axes.flat:
+        for handle, label in zip(*own.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    columns = axes.shape[1]  # as many entries in a row as there is width for
+    figure.legend(entries.values(), entries, loc="outside upper center", ncols=columns)

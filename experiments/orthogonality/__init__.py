@@ -1,0 +1,5 @@
+"""How orthogonal the replicas' gradients are, over a training."""
+
+from experiments.orthogonality.experiment import EXPERIMENT
+
+__all__ = ["EXPERIMENT"]

@@ -1,0 +1,52 @@
+"""Play what is missing, with a progress bar and the time left."""
+
+import sys
+import time
+
+BAR = 24
+
+
+class Progress:
+    """A bar on a terminal; elsewhere a line every minute."""
+
+    def __init__(self, name, stream=None):
+        self.name = name
+        self.stream = stream or sys.stderr
+        self.last = 0.0
+
+    def show(self, done, total, seconds_left):
+        """Draw it."""
+        if self.stream.isatty():
+            filled = BAR * done // max(total, 1)
+            begin, bar, end = "\r", f"[{'█' * filled}{' ' * (BAR - filled)}] ", ""
+        elif time.monotonic() - self.last < 60 and done < total:
+            return
+        else:
+            begin, bar, end = "", "", "\n"
+        self.last = time.monotonic()
+        text = f"{begin}{self.name} {bar}{done}/{total} runs, {duration(seconds_left)} left   {end}"
+        self.stream.write(text)
+        self.stream.flush()
+
+
+def duration(seconds):
+    """Return "1 h 05 min", "5 min" or "12 s"."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60:02} min" if minutes >= 60 else f"{minutes} min"
+
+
+def run(experiment, results, progress):
+    """Play until the experiment needs no further run; known runs count into the time left."""
+    seconds, played = 0.0, 0
+    while pending := [case for case in experiment.plan(results) if case not in results]:
+        for number, case in enumerate(pending):
+            begin = time.perf_counter()
+            result = experiment.play(case)
+            took = time.perf_counter() - begin
+            results.append(case, result, took)
+            seconds, played = seconds + took, played + 1
+            ahead = len(pending) - number - 1
+            progress.show(len(results), len(results) + ahead, seconds / played * ahead)
+    return played
