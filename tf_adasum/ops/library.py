@@ -122,24 +122,26 @@ class OpLibrary:
             versions = [each["tensorflow_version"] for each in libraries.values()]
             library = libraries.get(series(tf.version.VERSION))
             why_not = _why_it_does_not_fit(**library) if library else "no library fits"
+            size, cuda = (library or {"bytes": 0})["bytes"], dict(build_info.get("cuda", {}))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             return failed(f"{self._build_info_path} cannot be read: {error!r}", None)
         if why_not:
+            built = ", ".join(sorted(versions, key=_numbers)) or "no version"
             return failed(
                 f"{why_not}: TensorFlow {_installed_tensorflow()} is installed, and there are "
-                f"libraries for {', '.join(sorted(versions, key=_numbers))}",
+                f"libraries for {built}",
                 None,
             )
         built_for = _describe(**library)
         if not self._path.exists():
             return failed(f"{self._path} does not exist", built_for)
-        if self._path.stat().st_size != library["bytes"]:
+        if self._path.stat().st_size != size:
             return failed(f"{self._path} is damaged: it is not the file that was built", built_for)
         try:
             self._module = tf.load_op_library(str(self._path))
         except (tf.errors.OpError, RuntimeError, OSError) as error:
             return failed(f"TensorFlow cannot load {self._path}: {error}", built_for)
-        gpu_reason = gpu_kernels.why_not(self._path.parent, build_info.get("cuda", {}))
+        gpu_reason = gpu_kernels.why_not(self._path.parent, cuda)
         return Status(True, str(self._path), None, built_for, gpu_reason)
 
     def _warn_once(self, reason: str) -> None:

@@ -50,11 +50,30 @@ def not_a_library(folder, minor=MINOR, **other):
     write_build_info(folder, minor, **other)
 
 
+def without_size(folder):
+    not_a_library(folder)
+    _edit(folder, lambda info: info["libraries"][MINOR].pop("bytes"))
+
+
+def with_null_for_gpus(folder):
+    not_a_library(folder)
+    _edit(folder, lambda info: info.update(cuda=None))
+
+
+def _edit(folder, change):
+    path = folder / library.BUILD_INFO_NAME
+    info = json.loads(path.read_text())
+    change(info)
+    path.write_text(json.dumps(info))
+
+
 @pytest.mark.parametrize(
     ("prepare", "reason"),
     [
         (nothing, "no library was built"),
         (old_build_info, "cannot be read"),
+        (without_size, "cannot be read: KeyError"),
+        (with_null_for_gpus, "cannot be read: TypeError"),
         (write_build_info, "does not exist"),
         (not_a_library, "cannot load"),
         (partial(not_a_library, bytes=14), "is not the file that was built"),
