@@ -20,6 +20,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "custom_ops"))
 import build_cuda
@@ -118,11 +119,21 @@ class BuildOp(build_ext):
             shutil.copy2(file, folder)
         build_info = {"libraries": {minor: description}, "cuda": cuda}
         (folder / BUILD_INFO).write_text(json.dumps(build_info, indent=2) + "\n")
-        why_not = cuda.get("not_built")
+        why_not, no_ucx = cuda.get("not_built"), description["ucx"].get("not_built")
         print(
             f"tf_adasum: built the compiled op for TensorFlow {minor}; "
+            + (f"no collectives over UCX: {no_ucx}; " if no_ucx else "collectives over UCX; ")
             + (f"no CUDA kernels: {why_not}" if why_not else f"CUDA kernels: {cuda}")
         )
+
+
+class WithAnswers(build_py):
+    """Put the page of answers beside the doctor, who reads it out; a clone has it in docs/."""
+
+    def run(self):
+        super().run()
+        if not self.editable_mode:
+            shutil.copy2("docs/troubleshooting.md", Path(self.build_lib) / "tf_adasum/doctor")
 
 
 class Wheel(bdist_wheel):
@@ -135,7 +146,7 @@ class Wheel(bdist_wheel):
 setup(
     # The Extension makes wheels platform-specific and `build_ext` part of every installation.
     ext_modules=[Extension("tf_adasum.ops._adasum_ops", build_op.SOURCES)],
-    cmdclass={"build_ext": BuildOp, "bdist_wheel": Wheel},
+    cmdclass={"build_py": WithAnswers, "build_ext": BuildOp, "bdist_wheel": Wheel},
     long_description=index_page(),
     long_description_content_type="text/markdown",
 )

@@ -5,8 +5,8 @@
 
 Runs examples/train_digits.py with the settings of `make demo`: one replica alone, then four workers
 with two devices each with "mean" and with "adasum", everything else equal. Writes
-benchmarks/results/DATE-NAME.md, beside it every run as JSON, and docs/images/NAME.png, the picture
-of the first seed.
+benchmarks/results/DATE-NAME.md, beside it every run as JSON, and DATE-NAME.png, the picture of the
+first seed.
 """
 
 import argparse
@@ -106,7 +106,7 @@ def main():
     sys.path.insert(0, str(ROOT / "examples"))
     from train_digits import save_picture  # imports TensorFlow
 
-    save_picture([own[0] for own in runs.values()], ROOT / "docs" / "images" / f"{name}.png")
+    save_picture([own[0] for own in runs.values()], RESULTS / f"{date}-{name}.png")
     path = RESULTS / f"{date}-{name}.md"
     path.write_text(report(runs, seeds, date, name))
     print(path.read_text())

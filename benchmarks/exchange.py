@@ -3,6 +3,7 @@
     python benchmarks/exchange.py            writes benchmarks/results/DATE-exchange.md
     python benchmarks/exchange.py --fit      fits the cost model: DATE-exchange_fit.md
     python benchmarks/exchange.py --extend   rewrites the generated parts of docs/scaling.md
+    python benchmarks/exchange.py --transport  UCX against TensorFlow: DATE-exchange_transport.md
 
 Starts 2 and then 4 workers on this machine. In each step the workers combine gradients of known
 shapes by TensorFlow's SUM (what `MultiWorkerMirroredStrategy` does) and by Adasum, with its radix
@@ -15,6 +16,7 @@ import argparse
 
 import exchange_extend
 import exchange_fit
+import exchange_transport
 import numpy as np
 import report
 from exchange_extend import ROUNDING
@@ -138,6 +140,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--fit", action="store_true", help="fit the cost model")
     parser.add_argument("--extend", action="store_true", help="rewrite docs/scaling.md")
+    parser.add_argument("--transport", action="store_true", help="UCX, on --workers")
+    parser.add_argument("--workers", type=int, nargs="+", default=list(PLANS))
     parser.add_argument("--steps", type=int, help="default: 7, of --fit 25")
     parser.add_argument("--memory-runs", type=int, default=1, help="0 leaves the memory out")
     arguments = parser.parse_args()
@@ -145,6 +149,8 @@ def main():
         exchange_fit.main(PLANS, arguments.steps or 25)
     elif arguments.extend:
         exchange_extend.main(resnet50_shapes())
+    elif arguments.transport:
+        exchange_transport.main(SHAPES, arguments.steps or 9, arguments.workers)
     else:
         compare(arguments.steps or 7, arguments.memory_runs)
 

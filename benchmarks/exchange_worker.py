@@ -2,8 +2,9 @@
 
 A *kind* is a way to reduce them: ``"sum"`` (TensorFlow's SUM, what `MultiWorkerMirroredStrategy`
 does), ``"adasum"`` with its defaults, ``"[2, 2]"`` and the like for Adasum with this radix plan,
-``"bfloat16"`` and ``"float16"`` for Adasum with this dtype on the wire, and ``"arithmetic"`` for
-the inner products and the weighted sum of one level over all replicas, without communication.
+``"bfloat16"`` and ``"float16"`` for Adasum with this dtype on the wire, ``"ucx"`` for Adasum over
+UCX, ``"packed"`` besides for buckets that are packed there, too, and ``"arithmetic"`` for the inner
+products and the weighted sum of one level over all replicas, without communication.
 """
 
 import argparse
@@ -22,13 +23,14 @@ WARM_UP = 2  # steps
 ROUNDED_ELEMENTS = 10**6
 
 
-def on_workers(workers, devices, task, **arguments):
+def on_workers(workers, devices, task, transport="tensorflow", **arguments):
     """Run a task on local workers of so many devices each.
 
     Returns:
         What the task returned on worker 0, and the peak memory of that process in bytes.
     """
     command = ["--devices", str(devices), "--task", task, "--arguments", json.dumps(arguments)]
+    command += ["--transport", transport]
     done = report.on_workers(workers, __file__, *command)
     return done["measured"], done["peak"]
 
@@ -42,7 +44,8 @@ def times(strategy, cases, steps, gathers=True):
         gathers: False sends small buckets through the radix plan too.
 
     Returns:
-        For each case and kind the seconds of each step, and the bytes sent per replica.
+        For each case and kind the seconds and the CPU seconds of each step, and the bytes sent
+        per replica.
     """
     import tensorflow as tf
 
@@ -53,18 +56,23 @@ def times(strategy, cases, steps, gathers=True):
         gradients = [tf.constant(random.standard_normal(s, dtype=np.float32)) for s in shapes]
         with contextlib.nullcontext() if gathers else nothing_is_gathered():
             reductions = {kind: reduction(strategy, kind, gradients) for kind in kinds}
-        seconds = {kind: [] for kind in kinds}
+        seconds, cpu_seconds = ({kind: [] for kind in kinds} for _ in range(2))
         for step in range(WARM_UP + steps):
             for kind in kinds:
                 at_the_start()  # all workers start at once
-                start = time.perf_counter()
+                start, cpu_start = time.perf_counter(), time.process_time()
                 reductions[kind]()  # returns when this worker has the result
                 if step >= WARM_UP:
                     seconds[kind].append(time.perf_counter() - start)
+                    cpu_seconds[kind].append(time.process_time() - cpu_start)
         devices = len(strategy.extended.worker_devices)
         measured.append(
             {
-                kind: {"seconds": seconds[kind], "sent": sent_bytes(function.graph) / devices}
+                kind: {
+                    "seconds": seconds[kind],
+                    "cpu_seconds": cpu_seconds[kind],
+                    "sent": sent_bytes(function.graph) / devices,
+                }
                 for kind, function in reductions.items()
             }
         )
@@ -111,29 +119,55 @@ def reduction(strategy, kind, gradients):
 
     if kind == "arithmetic":
         return arithmetic(strategy.num_replicas_in_sync, gradients)
-    options = None
+    options, parts = None, kind.split("; ")
     if kind != "sum":
         options = strategy.gradient_reduction
-        use(strategy, scheme_options(kind))
+        use(strategy, scheme_options(part for part in parts if part not in ("ucx", "packed")))
 
     def in_replica():
         context = tf.distribute.get_replica_context()
         on_device = [tf.identity(gradient) for gradient in gradients]
         return context.all_reduce("SUM", on_device, options=options)
 
-    return tf.function(lambda: strategy.run(in_replica)).get_concrete_function()
+    with over(strategy, "ucx" in parts, fuses="packed" not in parts):
+        return tf.function(lambda: strategy.run(in_replica)).get_concrete_function()
 
 
-def scheme_options(kind):
-    """Return the strategy's arguments for a kind; several are separated by a semicolon."""
+@contextlib.contextmanager
+def over(strategy, ucx, fuses):
+    """While a function is traced here, its gradients go over UCX, or over TensorFlow.
+
+    Args:
+        strategy: the strategy.
+        ucx: whether over UCX.
+        fuses: whether they are left unpacked there.
+    """
+    from tf_adasum.seams import tensorflow as tensorflow_seam
+
+    collectives = tensorflow_seam.cross_device_ops(strategy.extended)
+    saved = collectives.transport
+    if not ucx:
+        collectives.transport = None
+    else:
+        saved.fuses = fuses
+    try:
+        yield
+    finally:
+        collectives.transport = saved
+        if ucx:
+            saved.fuses = True
+
+
+def scheme_options(parts):
+    """Return the strategy's arguments for the parts of a kind."""
     options = {}
-    for part in kind.split("; "):
+    for part in parts:
         if part.startswith("["):
             options["radix_plan"] = json.loads(part)
         elif part in WIRE_DTYPES:
             options["wire_dtype"] = part
         elif part != "adasum":
-            raise ValueError(f"No kind of reduction. Received: {kind!r}")
+            raise ValueError(f"No kind of reduction. Received: {part!r}")
     return options
 
 
@@ -170,8 +204,8 @@ def arithmetic(replicas, gradients):
 def sent_bytes(graph):
     """Add up what the collectives of a traced function send.
 
-    Of R members with an input of n bytes: (R-1)/R n by an all-to-all, (R-1) n by an all-gather and
-    2 (R-1)/R n by a ring all-reduce.
+    Of R members with an input of n bytes: (R-1)/R n by an all-to-all, and by each half of a bucket
+    that is not packed, (R-1) n by an all-gather and 2 (R-1)/R n by a ring all-reduce.
     """
     import tensorflow as tf
 
@@ -179,13 +213,22 @@ def sent_bytes(graph):
         "CollectiveAllToAllV2": lambda members: (members - 1) / members,
         "CollectiveGatherV2": lambda members: members - 1,
         "CollectiveReduceV2": lambda members: 2 * (members - 1) / members,
+        "TfAdasumUcxAllToAll": lambda members: (members - 1) / members,
+        "TfAdasumUcxAllGather": lambda members: members - 1,
+        "TfAdasumUcxScatterGram": lambda members: (members - 1) / members,
+        "TfAdasumUcxCombineGather": lambda members: (members - 1) / members,
     }
     total = 0
     for operation in graph.get_operations():
-        if operation.type.startswith("Collective"):
-            value, group_size = operation.inputs[:2]
-            members = int(tf.get_static_value(group_size))
-            size = value.shape.num_elements() * value.dtype.size
+        if operation.type in shares:
+            values = operation.inputs[:1]
+            if "Ucx" in operation.type:
+                members = len(operation.get_attr("members"))
+                if operation.type.endswith(("ScatterGram", "CombineGather")):
+                    values = operation.inputs[: operation.get_attr("S")]
+            else:
+                members = int(tf.get_static_value(operation.inputs[1]))
+            size = sum(value.shape.num_elements() * value.dtype.size for value in values)
             total += shares[operation.type](members) * size
     return total
 
@@ -195,12 +238,13 @@ def main():
     parser.add_argument("--devices", required=True)
     parser.add_argument("--task", choices=["times", "rounding"], required=True)
     parser.add_argument("--arguments", type=json.loads, required=True)
+    parser.add_argument("--transport", required=True)
     parser.add_argument("--out", required=True)
     arguments = parser.parse_args()
     os.environ["TF_ADASUM_DEVICES_PER_WORKER"] = arguments.devices
     import tf_adasum
 
-    strategy = tf_adasum.AdasumMirroredStrategy()
+    strategy = tf_adasum.AdasumMirroredStrategy(transport=arguments.transport)
     task = {"times": times, "rounding": rounding}[arguments.task]
     measured = task(strategy, **arguments.arguments)
     peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

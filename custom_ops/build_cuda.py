@@ -7,16 +7,21 @@ The host code needs no CUDA at all. The device code is compiled by the first of 
 1. nvcc 12 or 13: `NVCC`, then on the PATH, in `CUDA_HOME` or `CUDA_PATH`, in /usr/local/cuda;
 2. nvcc of the PyPI packages `nvidia-cuda-nvcc`, `nvidia-nvvm`, `nvidia-cuda-crt` and
    `nvidia-cuda-runtime`, all of version 13.0.*;
-3. NVRTC, a part of `tensorflow[and-cuda]`: no toolkit, but code for one architecture only.
+3. NVRTC, a part of `tensorflow[and-cuda]`: no toolkit, but code for one architecture only, unless
+   the PyPI package `nvidia-nvfatbin-cu12` is there, too.
 
 `ADASUM_CUDA_ARCHS`, such as "80;90", chooses the architectures (compute capabilities); by default
-all that the compiler knows of 70 to 120, and for NVRTC that of the first GPU. nvcc adds code for
-the newest one in a form (PTX) that drivers translate for later GPUs. Neither TensorFlow nor a GPU
-is needed. setup.py calls the functions below.
+all that the compiler knows of 70 to 120, and for NVRTC that of the first GPU. Code for the newest
+one is added in a form (PTX) that drivers translate for later GPUs, but by NVRTC alone. Neither
+TensorFlow nor a GPU is needed. setup.py calls the functions below, and build_wheels.py, which takes
+NVRTC for all architectures.
 """
 
 import argparse
 import ctypes
+import functools
+import hashlib
+import multiprocessing
 import os
 import re
 import shlex
@@ -25,6 +30,7 @@ import site
 import subprocess
 import sys
 import sysconfig
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parent / "cuda"
@@ -52,6 +58,11 @@ def run(command):
         raise NotBuilt(f"cannot run {command[0]!r}: {error}") from error
     except subprocess.CalledProcessError as error:
         raise NotBuilt(f"`{shlex.join(command)}` failed:\n{error.stderr}") from error
+
+
+def digest(file):
+    """What tells a file from any other, and from itself when it was damaged."""
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest()
 
 
 # ---- host code -----------------------------------------------------------------------------------
@@ -94,11 +105,16 @@ def find_nvcc():
     return next((str(path / "bin/nvcc") for path in complete if (path / "bin/nvcc").exists()), None)
 
 
-def find_nvrtc():
-    """The path of the NVRTC library of a PyPI package, or None."""
-    names = ("cuda_nvrtc/lib/libnvrtc.so.12", "cu13/lib/libnvrtc.so.13")
-    paths = [folder / name for folder in site_packages() for name in names]
-    return next((str(path) for path in paths if path.exists()), None)
+def find_nvrtc(folders):
+    """The paths of the NVRTC library and of nvFatbin, of PyPI's packages in folders, or None."""
+    for folder in folders:
+        for nvrtc, nvfatbin in (
+            (folder / "cuda_nvrtc/lib/libnvrtc.so.12", folder / "nvfatbin/lib/libnvfatbin.so.12"),
+            (folder / "cu13/lib/libnvrtc.so.13", folder / "cu13/lib/libnvfatbin.so.13"),
+        ):
+            if nvrtc.exists():
+                return str(nvrtc), str(nvfatbin) if nvfatbin.exists() else None
+    return None
 
 
 def requested_architectures():
@@ -134,8 +150,8 @@ def compile_with_nvcc(nvcc, kernels, architectures=None):
         )
     chosen = architectures or [a for a in ARCHITECTURES if a in known]
     code = [f"-gencode=arch=compute_{a},code=sm_{a}" for a in chosen]
-    # Kernels without tensor cores are no good on later GPUs.
-    if chosen[-1] >= FIRST_WITH_TENSOR_CORE_KERNELS:
+    translated = chosen[-1] >= FIRST_WITH_TENSOR_CORE_KERNELS  # others are no good on later GPUs
+    if translated:
         code.append(f"-gencode=arch=compute_{chosen[-1]},code=compute_{chosen[-1]}")
     options = ["-fatbin", "-std=c++17", "-Xfatbin=-compress-all"]
     options += ["--threads", str(os.cpu_count() or 1)]
@@ -147,6 +163,7 @@ def compile_with_nvcc(nvcc, kernels, architectures=None):
         "compiler_version": said.splitlines()[-1],
         "cuda": release and release[1],
         "architectures": chosen,
+        "translated": translated,
     }
 
 
@@ -167,72 +184,138 @@ def first_gpu():
     return None if failed else 10 * major.value + minor.value
 
 
-def compile_with_nvrtc(nvrtc, kernels, architectures=None):
-    """Build the file `kernels`, with code for one architecture; return how it was built."""
+def compile_with_nvrtc(nvrtc, nvfatbin, kernels, architectures=None):
+    """Build the file `kernels`, with code for all architectures; return how it was built.
+
+    Without nvFatbin it is the code for one architecture.
+    """
     chosen = architectures or [first_gpu()]
-    if len(chosen) != 1 or chosen[0] is None:
+    if chosen == [None]:
         raise NotBuilt(
-            "NVRTC compiles for one architecture, and there is no GPU to tell which: set "
-            f"{ARCHITECTURES_VARIABLE} to one; Received: "
-            f"{ARCHITECTURES_VARIABLE}={os.environ.get(ARCHITECTURES_VARIABLE)!r}"
+            f"there is no GPU to tell for which architecture: set {ARCHITECTURES_VARIABLE}; "
+            f"Received: {ARCHITECTURES_VARIABLE}={os.environ.get(ARCHITECTURES_VARIABLE)!r}"
         )
-    library = ctypes.CDLL(nvrtc)
-    library.nvrtcGetErrorString.restype = ctypes.c_char_p
-
-    def check(error, program=None):
-        if not error:
-            return
-        message = library.nvrtcGetErrorString(error).decode()
-        if program is not None:
-            message += ":\n" + text(program, "ProgramLog").decode()
-        raise NotBuilt(f"{nvrtc}: {message}")
-
-    def text(program, what):
-        size = ctypes.c_size_t()
-        check(getattr(library, f"nvrtcGet{what}Size")(program, ctypes.byref(size)))
-        buffer = ctypes.create_string_buffer(size.value)
-        check(getattr(library, f"nvrtcGet{what}")(program, buffer))
-        return buffer.raw
-
-    source, program = SOURCES / "kernels.cu", ctypes.c_void_p()
-    options = [f"-arch=sm_{chosen[0]}", "-std=c++17", f"-I{SOURCES}"]
-    encoded = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
-    check(
-        library.nvrtcCreateProgram(
-            ctypes.byref(program), source.read_bytes(), source.name.encode(), 0, None, None
+    if nvfatbin is None and len(chosen) > 1:
+        raise NotBuilt(
+            "NVRTC compiles for one architecture, and nvFatbin, of the PyPI package "
+            "nvidia-nvfatbin-cu12, which would join several, is not there; "
+            f"Received: {ARCHITECTURES_VARIABLE}={os.environ.get(ARCHITECTURES_VARIABLE)!r}"
         )
-    )
-    check(library.nvrtcCompileProgram(program, len(options), encoded), program)
-    Path(kernels).write_bytes(text(program, "CUBIN"))
+    if nvfatbin is None:
+        Path(kernels).write_bytes(_code_by_nvrtc(nvrtc, "CUBIN", chosen[0]))
+        translated = False
+    else:
+        wanted = [("CUBIN", architecture) for architecture in chosen]
+        translated = chosen[-1] >= FIRST_WITH_TENSOR_CORE_KERNELS
+        if translated:
+            wanted.append(("PTX", chosen[-1]))
+        # In processes: within one, NVRTC compiles one program at a time.
+        context = multiprocessing.get_context("fork")
+        with ProcessPoolExecutor(os.cpu_count(), context) as pool:
+            compiled = functools.partial(_code_by_nvrtc, nvrtc)
+            codes = list(pool.map(compiled, *zip(*wanted, strict=True)))
+        Path(kernels).write_bytes(_joined(nvfatbin, wanted, codes))
     major, minor = ctypes.c_int(), ctypes.c_int()
-    check(library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
+    _NvidiaLibrary(nvrtc, "nvrtc").call("Version", ctypes.byref(major), ctypes.byref(minor))
     version = f"{major.value}.{minor.value}"
     return {
         "compiler": "NVRTC",
         "compiler_version": version,
         "cuda": version,
         "architectures": chosen,
+        "translated": translated,
     }
 
 
-def compile_kernels(folder):
-    """Build the device code in `folder` with the first compiler found; return how."""
+class _NvidiaLibrary:
+    """A library whose functions have a common prefix, and return 0 or the number of an error."""
+
+    def __init__(self, path, prefix):
+        self._library, self._path, self._prefix = ctypes.CDLL(path), path, prefix
+        self._function("GetErrorString").restype = ctypes.c_char_p
+
+    def _function(self, name):
+        return getattr(self._library, self._prefix + name)
+
+    def call(self, name, *arguments, log=lambda: ""):
+        """Call a function; raise NotBuilt if it fails, with the log."""
+        if error := self._function(name)(*arguments):
+            message = self._function("GetErrorString")(error).decode()
+            raise NotBuilt(f"{self._path}: {name}: {message}{log()}")
+
+    def bytes_of(self, name, handle, size_name):
+        """What a function writes, whose size another one tells."""
+        size = ctypes.c_size_t()
+        self.call(size_name, handle, ctypes.byref(size))
+        buffer = ctypes.create_string_buffer(size.value)
+        self.call(name, handle, buffer)
+        return buffer.raw
+
+
+def _code_by_nvrtc(nvrtc, what, architecture):
+    """The code of the kernels: "CUBIN" for an architecture, or "PTX" to be translated for later."""
+    compiler = _NvidiaLibrary(nvrtc, "nvrtc")
+    target = f"sm_{architecture}" if what == "CUBIN" else f"compute_{architecture}"
+    source, program = SOURCES / "kernels.cu", ctypes.c_void_p()
+    options = [f"-arch={target}", "-std=c++17", f"-I{SOURCES}"]
+    encoded = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
+    text, name = source.read_bytes(), source.name.encode()
+    compiler.call("CreateProgram", ctypes.byref(program), text, name, 0, None, None)
+    try:
+
+        def log():
+            return ":\n" + compiler.bytes_of("GetProgramLog", program, "GetProgramLogSize").decode()
+
+        compiler.call("CompileProgram", program, len(options), encoded, log=log)
+        return compiler.bytes_of(f"Get{what}", program, f"Get{what}Size")
+    finally:
+        compiler.call("DestroyProgram", ctypes.byref(program))
+
+
+def _joined(nvfatbin, wanted, codes):
+    """One file of codes for several architectures, which drivers choose from."""
+    joiner, handle = _NvidiaLibrary(nvfatbin, "nvFatbin"), ctypes.c_void_p()
+    # Drivers older than the compiler may not know its compression.
+    options = (ctypes.c_char_p * 2)(b"-64", b"-compress=false")
+    joiner.call("Create", ctypes.byref(handle), options, ctypes.c_size_t(len(options)))
+    try:
+        for (what, architecture), code in zip(wanted, codes, strict=True):
+            arguments = (code, ctypes.c_size_t(len(code)), str(architecture).encode(), b"kernels")
+            if what == "CUBIN":
+                joiner.call("AddCubin", handle, *arguments)
+            else:
+                joiner.call("AddPTX", handle, *arguments, b"")
+        return joiner.bytes_of("Get", handle, "Size")
+    finally:
+        joiner.call("Destroy", ctypes.byref(handle))
+
+
+def compile_kernels(folder, packages=None):
+    """Build the device code in `folder`; return how.
+
+    Args:
+        folder: what it is built in.
+        packages: the folder of PyPI's NVIDIA packages whose NVRTC is to compile for all
+            architectures. Defaults to None: the first compiler found.
+    """
     kernels, architectures = Path(folder) / KERNELS, requested_architectures()
-    if nvcc := find_nvcc():
+    if packages and (found := find_nvrtc([Path(packages)])):
+        return compile_with_nvrtc(*found, kernels, architectures or [*ARCHITECTURES])
+    if packages is None and (nvcc := find_nvcc()):
         return compile_with_nvcc(nvcc, kernels, architectures)
-    if nvrtc := find_nvrtc():
-        return compile_with_nvrtc(nvrtc, kernels, architectures)
+    if packages is None and (found := find_nvrtc(site_packages())):
+        return compile_with_nvrtc(*found, kernels, architectures)
     raise NotBuilt(
         "found neither nvcc (NVCC, PATH, CUDA_HOME, /usr/local/cuda, the PyPI package "
         "nvidia-cuda-nvcc 13.0) nor NVRTC (a part of tensorflow[and-cuda])"
     )
 
 
-def compile_both(folder, compiler):
+def compile_both(folder, compiler, packages=None):
     """Build host and device code in `folder`; return the two files, and how they were built."""
     files = [compile_host(folder, compiler), Path(folder) / KERNELS]
-    description = compile_kernels(folder)
-    return files, description | {"bytes": {file.name: file.stat().st_size for file in files}}
+    description = compile_kernels(folder, packages)
+    return files, description | {"sha256": {file.name: digest(file) for file in files}}
 
 
 def main():

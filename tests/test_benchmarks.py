@@ -241,6 +241,29 @@ def test_steps_with_xla_are_measured_on_workers(benchmarks, tmp_path, monkeypatc
 
 
 @pytest.mark.slow
+@pytest.mark.keras3_only("the experiments are played on TensorFlow 2.21")
+def test_steps_of_the_experiments_are_measured_on_workers(benchmarks, tmp_path, monkeypatch):
+    import experiment_steps
+    import report
+
+    monkeypatch.setattr(
+        report, "write", lambda name, title, body: (tmp_path / name).write_text(body)
+    )
+    few = ["--rounds", "1", "--steps", "1", "--topologies", "2x1"]
+    file = tmp_path / "steps.json"
+    monkeypatch.setattr(sys, "argv", ["experiment_steps.py", *few, "--file", str(file)])
+    experiment_steps.main()
+    found = {
+        (line["task"], line["rule"]): line["seconds"]
+        for line in json.loads(file.read_text())["steps"]
+    }
+    rules = {task: own[2] for task, own in experiment_steps.TASKS.items()}
+    assert set(found) == {(task, rule) for task, own in rules.items() for rule in own}
+    assert min(found.values()) > 0
+    assert (tmp_path / "experiment_steps").read_text().count("| 2x1 |") == len(found)
+
+
+@pytest.mark.slow
 def test_strangers_take_few_files_of_a_training(benchmarks, tmp_path, monkeypatch):
     import report
     import strangers

@@ -20,7 +20,9 @@ from tf_adasum.aggregation import (
 from tf_adasum.aggregation.divided_group import DividedGroup, classes_of, pairs_of
 from tf_adasum.aggregation.groups import CollectiveGroup
 from tf_adasum.aggregation.rules.checks import is_own
+from tf_adasum.errors import see
 from tf_adasum.seams import tensorflow as tensorflow_seam
+from tf_adasum.transport.collectives import UcxTransport
 
 # Up to so many bytes on all replicas together, a bucket is gathered and combined on each of them:
 # one round instead of three. Its bytes cost less than the rounds (benchmarks/exchange.py).
@@ -36,7 +38,7 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
 
     With all replicas in this process they are combined in the graph, on the first device and
     without collectives. Otherwise each replica takes part in an exchange over TensorFlow's
-    collectives.
+    collectives, or over UCX.
 
     Args:
         scheme: a `tf_adasum.rules.AggregationRule`, or the strategy's `aggregation.Scheme`.
@@ -45,6 +47,10 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
         options: `tf.distribute.experimental.CommunicationOptions` of reductions that have none of
             their own; `bytes_per_pack` is the size of a bucket.
         collective_keys: the strategy's. Defaults to new ones.
+
+    Attributes:
+        transport: the `UcxTransport` of the gradients; None for TensorFlow's collectives.
+        carrier: what is said of it at the start; "" if nothing.
 
     Example:
         >>> strategy = tf.distribute.MirroredStrategy(
@@ -68,6 +74,8 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
     ):
         super().__init__(devices, group_size, options, collective_keys)
         self.scheme = scheme if isinstance(scheme, Scheme) else Scheme(scheme, group_size)
+        self.transport: UcxTransport | None = None
+        self.carrier = ""
         self._groups_by_stride: dict[tuple[int, int], list] = {}
         self._pairs: dict[tuple[int, int], list] = {}
         self._replica_of_rank = np.arange(group_size)
@@ -164,12 +172,15 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
         if self.scheme.whole_rule.initial_state(1, self.replicas):
             raise ValueError(
                 f"The rule {self.scheme.rule!r} has a state: use a Keras optimizer, or reduce with "
-                "options=strategy.gradient_reduction_of(variables), made once before the loop."
+                "options=strategy.gradient_reduction_of(variables), made once before the loop. "
+                f"{see('TFA-306')}"
             )
         return None
 
     def _group(self, local, options, stride, radix):
         """Return the `CollectiveGroup` of a local replica and `radix - 1` more, `stride` apart."""
+        if self.transport is not None:
+            return self.transport.group(local, stride, radix)
         replica = self._first_replica + local
         member = replica // stride % radix
         if (stride, radix) == (1, self.replicas):

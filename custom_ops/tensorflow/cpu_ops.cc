@@ -1,22 +1,20 @@
 // The three operations on a CPU: checks the arguments, allocates, and calls the functions of ../cpu
 // on TensorFlow's own threads.
-#include <sys/mman.h>
-
 #include <cstdint>
 #include <functional>
 #include <vector>
 
 #include "../cpu/chunks.h"
-#include "../cpu/element_types.h"
 #include "../cpu/gram.h"
 #include "../cpu/pairwise_combine.h"
 #include "../cpu/weighted_sum.h"
+#include "elements.h"
+#include "huge_pages.h"
 #include "op_arguments.h"
 #include "registration.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/types.h"
-#include "tensorflow/core/platform/denormal.h"
 #include "tensorflow/core/util/work_sharder.h"
 
 namespace tf_adasum {
@@ -25,39 +23,6 @@ namespace {
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
-
-// Asks for large pages for a large result. Memory fresh from the operating system is cleared and
-// mapped page by page when it is first written, and with pages of 4 KiB that takes several times as
-// long as the arithmetic. Linux gives pages of 2 MiB to those who ask (transparent huge pages, mode
-// "madvise"). Where it does not, nothing happens.
-void PreferHugePages(void* begin, int64_t size) {
-#if defined(MADV_HUGEPAGE)
-  constexpr uintptr_t kHugePage = 2 << 20;
-  const uintptr_t address = reinterpret_cast<uintptr_t>(begin);
-  const uintptr_t first = (address + kHugePage - 1) / kHugePage * kHugePage;
-  const uintptr_t last = (address + size) / kHugePage * kHugePage;
-  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
-#endif
-}
-
-// The element type of the numeric code that has the bits of TensorFlow's type T.
-template <typename T>
-struct ElementOf {
-  using type = T;
-};
-template <>
-struct ElementOf<Eigen::half> {
-  using type = Half;
-};
-template <>
-struct ElementOf<Eigen::bfloat16> {
-  using type = BFloat16;
-};
-
-template <typename T>
-const typename ElementOf<T>::type* Elements(const Tensor& tensor) {
-  return reinterpret_cast<const typename ElementOf<T>::type*>(tensor.flat<T>().data());
-}
 
 template <typename T>
 typename ElementOf<T>::type* MutableElements(Tensor* tensor) {
@@ -74,11 +39,6 @@ std::vector<const typename ElementOf<T>::type*> Rows(const Tensor& rows_RN) {
   }
   return rows_R;
 }
-
-// TensorFlow's worker threads flush subnormal numbers to zero, the thread that calls the kernel may
-// not. Results must not depend on the thread, and half-precision gradients use subnormals: keep
-// them everywhere.
-using KeepSubnormals = tensorflow::port::ScopedDontFlushDenormal;
 
 ParallelFor OnWorkerThreadsOf(OpKernelContext* context) {
   const auto* workers = context->device()->tensorflow_cpu_worker_threads();

@@ -3,7 +3,8 @@
 In reading order: `rules` (Gram matrix to coefficients), `buckets` and `sparse` (variables to
 vectors), `groups` and `levels` (who owns what), `scheme` (what the user chose), `exchange` and
 `cost_model` (which way a bucket goes), `rule_application` (groups of variables and the rule's
-state), and `tf_adasum.ops` for the two passes over the vectors.
+state), `fused` (buckets that are not packed), and `tf_adasum.ops` for the two passes over the
+vectors.
 
 Shape legend: S segments (variables), R replicas, n elements of a bucket, W of a shard.
 """
@@ -13,10 +14,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_adasum import ops
 from tf_adasum.aggregation import buckets, rules, sparse
 from tf_adasum.aggregation.buckets import Gradient
 from tf_adasum.aggregation.exchange import CollectiveExchange, Exchange, LocalExchange, Plan
+from tf_adasum.aggregation.fused import FusedPlan
 from tf_adasum.aggregation.levels import Level
 from tf_adasum.aggregation.rule_application import RuleApplication
 from tf_adasum.aggregation.rules.checks import checked_coefficients
@@ -31,7 +32,7 @@ __all__ = [
     "aggregate",
 ]
 
-AnyPlan = Plan | sparse.SparsePlan
+AnyPlan = Plan | FusedPlan | sparse.SparsePlan
 
 
 def aggregate(
@@ -114,8 +115,10 @@ def combine(
             coefficients_SR = application.coefficients(rule, gram_SRR, indices)
         counts = [len(plan.indices) for plan in plans]
         pieces = [
-            [(ops.segment_weighted_sum(rows_RW, own_SR, s), s) for rows_RW, s in own]
-            for own, own_SR in zip(rows, tf.split(coefficients_SR, counts), strict=True)
+            [(level.combine(rows_RW, own_SR, s), s) for rows_RW, s in own]
+            for level, own, own_SR in zip(
+                levels, rows, tf.split(coefficients_SR, counts), strict=True
+            )
         ]
     return [
         gradient
@@ -127,7 +130,7 @@ def combine(
 def _gram(level: Level, rows: Sequence[tuple[tf.Tensor, Any]], is_needed: bool) -> tf.Tensor:
     """Return the Gram matrices of one plan's pieces; zeros where no rule asks."""
     if is_needed:
-        return level.complete(tf.add_n([ops.segment_gram(*piece) for piece in rows]))
+        return level.complete(tf.add_n([level.gram(*piece) for piece in rows]))
     rows_RW, segments = rows[0]
     replicas = rows_RW.shape[0]
     return tf.zeros([segments.shape[0] - 1, replicas, replicas], tf.float64)

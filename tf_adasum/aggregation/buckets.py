@@ -125,6 +125,11 @@ def plan(gradients: Sequence[Gradient], bucket_bytes: int | None = None) -> list
     return buckets + [Bucket.of(indices, gradients) for indices in open_indices.values()]
 
 
+def piece_width(bucket: Bucket, pieces: int, multiple: int) -> int:
+    """Return the elements of a piece: of so many, each a multiple of `multiple`."""
+    return -(-bucket.size // (pieces * multiple)) * multiple
+
+
 def _check(gradient: Gradient, index: int) -> None:
     if gradient.dtype not in ops.DTYPES:
         expected = ", ".join(dtype.name for dtype in ops.DTYPES)

@@ -7,7 +7,8 @@ which these are combined. There are three ways.
 * A small bucket: every replica gets all of it and combines it whole. One round takes less time than
   three, though more bytes are sent.
 * Otherwise the radix plan: on each level the vectors of a group are cut into shards, every member
-  combines one, and these are cut again on the next level. All-gathers unwind the levels.
+  combines one, and these are cut again on the next level. All-gathers unwind the levels. Of one
+  level, some transports need no packed vectors: `fused`.
 
 The radix plan ``[3, 2]`` on six replicas, whose numbers are 3 b + a:
 
@@ -27,6 +28,7 @@ import tensorflow as tf
 from tf_adasum import ops
 from tf_adasum.aggregation import buckets, cost_model
 from tf_adasum.aggregation.buckets import Bucket
+from tf_adasum.aggregation.fused import FusedPlan, FusedShards
 from tf_adasum.aggregation.groups import CollectiveGroup, LocalGroup
 from tf_adasum.aggregation.levels import Level, Shards, Together, shard_segments
 from tf_adasum.aggregation.rules import AggregationRule
@@ -59,7 +61,7 @@ class Plan:
         self.levels = levels
         self._bucket = bucket
         self._dtype = wire_dtype or bucket.dtype
-        self._width = -(-bucket.size // (pieces * multiple)) * multiple
+        self._width = buckets.piece_width(bucket, pieces, multiple)
         self._starts = range(0, pieces * self._width, self._width)
 
     def split(self, gradients: Sequence[Sequence[tf.Tensor]]) -> list[tuple[Any, np.ndarray]]:
@@ -166,7 +168,7 @@ class CollectiveExchange:
         """The group of all replicas."""
         return self._group_of(1, self.scheme.replicas)
 
-    def plan(self, bucket: Bucket, is_whole: bool) -> Plan:
+    def plan(self, bucket: Bucket, is_whole: bool) -> Plan | FusedPlan:
         """Return the plan for a `Bucket`, the same on all replicas; see `LocalExchange.plan`."""
         replicas = self.scheme.replicas
         wire_dtype = narrower(bucket.dtype, self.scheme.wire_dtype)
@@ -183,8 +185,13 @@ class CollectiveExchange:
             levels.append(Shards(rule, column, self._group_of(1, stride)))
         pieces = max(1, round(size / buckets.PIECE_BYTES))
         is_cut = pieces > 1 or len(levels) > 1
-        alignment = buckets.elements_aligned(bucket.dtype) if is_cut else 1
-        return Plan(bucket, levels, pieces, replicas * alignment, wire_dtype)
+        multiple = replicas * (buckets.elements_aligned(bucket.dtype) if is_cut else 1)
+        if len(levels) == 1 and column.fused is not None:
+            takes_products = is_whole or rule.needs_gram
+            width = buckets.piece_width(bucket, pieces, multiple)
+            fused = FusedShards(rule, column, column.fused, width, takes_products)
+            return FusedPlan(bucket, fused, wire_dtype)
+        return Plan(bucket, levels, pieces, multiple, wire_dtype)
 
     def _radices(
         self, size: int, segments: int, is_whole: bool

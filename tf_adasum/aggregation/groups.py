@@ -4,6 +4,7 @@ TensorFlow numbers the ranks of a collective group by device *names* ("task:10" 
 GPUs by their links. Everything above this file counts members in the order of the replicas.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -28,6 +29,33 @@ class Collectives(Protocol):
         """Concatenate the members' values along the first axis, in the order of the ranks."""
 
 
+class FusedCollectives(Protocol):
+    """What some transports can do with a bucket's gradients where they are, without packing them.
+
+    Arguments are the same on all members but for the values: `segments` says where in the bucket
+    each gradient begins, `width` how many elements of it make a piece.
+    """
+
+    def scatter_gram(
+        self,
+        gradients: Sequence[tf.Tensor],
+        segments: np.ndarray,
+        width: int,
+        takes_products: bool,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Send every member its shards; return the Gram matrices of the own ones, and these."""
+
+    def combine_gather(
+        self,
+        gradients: Sequence[tf.Tensor],
+        received: tf.Tensor,
+        coefficients_SR: tf.Tensor,
+        segments: np.ndarray,
+        width: int,
+    ) -> list[tf.Tensor]:
+        """Combine the own shards, and return the combined gradients of all members' shards."""
+
+
 class CollectiveGroup:
     """R replicas, of which this process speaks for one.
 
@@ -36,12 +64,19 @@ class CollectiveGroup:
         member_of_rank: for each rank the member at that rank; members are numbered in the order of
             their replica ids.
         member: this replica's number.
+        fused: their `FusedCollectives`. Defaults to `None`: buckets are packed.
     """
 
-    def __init__(self, collectives: Collectives, member_of_rank: npt.ArrayLike, member: int):
+    def __init__(
+        self,
+        collectives: Collectives,
+        member_of_rank: npt.ArrayLike,
+        member: int,
+        fused: FusedCollectives | None = None,
+    ):
         self._member_of_rank = np.asarray(member_of_rank)
         self.size = len(self._member_of_rank)
-        self.member = member
+        self.member, self.fused = member, fused
         self._collectives = collectives
         self._rank_of_member = np.argsort(self._member_of_rank)
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
+from tf_adasum import ops
 from tf_adasum.aggregation.groups import CollectiveGroup
 from tf_adasum.aggregation.rules import AggregationRule
 
@@ -27,17 +28,25 @@ class Level(Protocol):
 
     rule: AggregationRule
 
-    def scatter(self, vector: Any, segments: Any) -> tuple[tf.Tensor, Any]:
+    def scatter(self, vector: Any, segments: Any) -> tuple[Any, Any]:
         """Return the rows ``[R, W]`` that this member combines, and their segments."""
+
+    def gram(self, rows: Any, segments: Any) -> tf.Tensor:
+        """Return the Gram matrices ``[S, R, R]`` of such rows."""
+        return ops.segment_gram(rows, segments)
 
     def complete(self, gram: tf.Tensor) -> tf.Tensor:
         """Return the Gram matrices of all members' rows; `gram` are those of this member's."""
 
-    def gather(self, combined: tf.Tensor) -> tf.Tensor:
+    def combine(self, rows: Any, coefficients_SR: tf.Tensor, segments: Any) -> Any:
+        """Return the combination ``[W]`` of the rows."""
+        return ops.segment_weighted_sum(rows, coefficients_SR, segments)
+
+    def gather(self, combined: Any) -> Any:
         """Return the vector that all members' combinations ``[W]`` make together."""
 
 
-class Together:
+class Together(Level):
     """Every member gets all vectors and combines them whole: one round.
 
     Args:
@@ -68,7 +77,7 @@ class Together:
         return combined
 
 
-class Shards:
+class Shards(Level):
     """Every member combines one shard, and gets the others' combinations.
 
     Args:
@@ -95,7 +104,7 @@ class Shards:
         self._column = column
         self._block = block
 
-    def scatter(self, vector: tf.Tensor, segments: np.ndarray) -> tuple[tf.Tensor, np.ndarray]:
+    def scatter(self, vector: Any, segments: np.ndarray) -> tuple[Any, np.ndarray]:
         """Return this member's shard of every vector, and the segments of the shard."""
         shards_RW = tf.reshape(vector, [self._column.size, -1])
         width = shards_RW.shape[1]
@@ -112,7 +121,7 @@ class Shards:
         summed = self._block.all_reduce(tf.gather(flat, rows * members + columns, axis=1))
         return tf.reshape(tf.gather(summed, pair_of.ravel(), axis=1), tf.shape(gram))
 
-    def gather(self, combined: tf.Tensor) -> tf.Tensor:
+    def gather(self, combined: Any) -> Any:
         """Join the members' shards ``[W]`` to the vector."""
         return tf.reshape(self._column.all_gather(combined), [-1])
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from tf_adasum.errors import see
+
 
 def checked(plan: Iterable[Any] | None, replicas: int) -> tuple[int, ...] | None:
     """Return the plan as a tuple of ints; None stays None, a plan to be chosen.
@@ -34,7 +36,7 @@ def checked(plan: Iterable[Any] | None, replicas: int) -> tuple[int, ...] | None
         raise ValueError(
             f"`radix_plan` must be None or a list of factors whose product is {replicas}, the "
             f"number of gradients that the rule combines, such as {list(tree_plans(replicas)[-1])}."
-            f" Received: radix_plan={plan!r}"
+            f" Received: radix_plan={plan!r} {see('TFA-309')}"
         )
     return radices
 

@@ -17,6 +17,7 @@ from tf_adasum.aggregation import orthogonality
 from tf_adasum.aggregation.rules import AggregationRule, granularity
 from tf_adasum.aggregation.rules.checks import checked_coefficients, checked_state
 from tf_adasum.aggregation.scheme import Scheme
+from tf_adasum.errors import see
 
 
 class RuleApplication:
@@ -55,7 +56,7 @@ class RuleApplication:
         if not isinstance(rule.granularity, str):
             raise ValueError(
                 f"The granularity of {rule!r} needs the variables' paths: use a Keras optimizer, "
-                "or strategy.gradient_reduction_of(variables)."
+                f"or strategy.gradient_reduction_of(variables). {see('TFA-306')}"
             )
         groups = granularity.groups(rule.granularity, [""] * variables)
         state = scheme.whole_rule.initial_state(max(groups, default=-1) + 1, scheme.replicas)

@@ -206,6 +206,13 @@ def gram_relative_error(gram: tf.Tensor) -> float:
         A bound on the error of ``gram[s, i, j]`` in units of ``sqrt(gram[s, i, i] gram[s, j, j])``:
         1e-5 for the GPU kernels, which form products in float32 and, on tensor cores, add 128 of
         them there; else 1e-14.
+
+    Example:
+        >>> with tf.device("CPU:0"):
+        ...     gram = tf_adasum.ops.segment_gram(tf.constant([[1.0, 2.0], [3.0, 4.0]]), [0, 2])
+        ...     error = tf_adasum.ops.gram_relative_error(gram)
+        >>> error <= 1e-5
+        True
     """
     where = _device_of(gram, None)
     return 1e-5 if _device_type(where) == "GPU" and backend(where) == "custom" else 1e-14
@@ -216,6 +223,11 @@ def same_bits_everywhere(device: str) -> bool:
 
     The compiled op on CPUs does. Stock TensorFlow sums as the processor likes, and how the GPU
     kernels divide a sum depends on the GPU.
+
+    Example:
+        >>> is_compiled = tf_adasum.ops.backend("CPU:0") == "custom"
+        >>> tf_adasum.ops.same_bits_everywhere("CPU:0") == is_compiled
+        True
     """
     return _device_type(device) == "CPU" and backend(device) == "custom"
 

@@ -7,13 +7,13 @@ newest has a form that drivers translate for all later ones.
 
 import ctypes
 import functools
+import hashlib
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
 NAMES = ("_adasum_cuda.so", "_adasum_kernels.fatbin")
-FIRST_TRANSLATED = 80  # custom_ops/build_cuda.py
 
 
 def why_not(folder: Path, cuda: dict[str, Any]) -> str | None:
@@ -26,14 +26,15 @@ def why_not(folder: Path, cuda: dict[str, Any]) -> str | None:
     if "not_built" in cuda:
         return f"its kernels for GPUs were not built ({cuda['not_built']})"
     for name in NAMES:
-        path, built_bytes = folder / name, cuda.get("bytes", {}).get(name)
-        if not path.exists():
-            return f"its kernels for GPUs are not there: {path} does not exist"
-        if path.stat().st_size != built_bytes:
-            return f"its kernels for GPUs are damaged: {path} is not the file that was built"
+        if not (folder / name).exists():
+            return f"its kernels for GPUs are not there: {folder / name} does not exist"
     found = gpus()
-    if not found:
+    if not found:  # nothing will load them
         return None
+    for name in NAMES:
+        path, sha256 = folder / name, cuda.get("sha256", {}).get(name)
+        if hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
+            return f"its kernels for GPUs are damaged: {path} is not the file that was built"
     return why_not_the_driver(cuda, driver_cuda()) or why_not_the_gpus(cuda, found)
 
 
@@ -55,7 +56,7 @@ def why_not_the_gpus(cuda: dict[str, Any], capabilities: list[int]) -> str | Non
         return None
     for own in capabilities:
         has_code = any(own // 10 == each // 10 and own >= each for each in built)
-        is_translated = cuda.get("compiler") == "nvcc" and own > built[-1] >= FIRST_TRANSLATED
+        is_translated = cuda.get("translated", False) and own > built[-1]
         if not has_code and not is_translated:
             return (
                 f"its kernels for GPUs are for compute capabilities {', '.join(map(str, built))}, "

@@ -14,7 +14,7 @@ The environment variable `TF_ADASUM_OPS` chooses, and is read at every call:
 """
 
 import dataclasses
-import functools
+import hashlib
 import json
 import os
 import platform
@@ -27,17 +27,22 @@ from pathlib import Path
 import tensorflow as tf
 
 from tf_adasum._version import series
+from tf_adasum.errors import see
 from tf_adasum.ops import gpu_kernels
 
 CHOICE_VARIABLE = "TF_ADASUM_OPS"
 CHOICES = ("auto", "custom", "tensorflow")
 LIBRARY_NAME = "_adasum_ops_tf{}.so"  # of a minor version
 BUILD_INFO_NAME = "_build_info.json"
-HOW_TO_BUILD = (
-    "To build it for the installed TensorFlow, run in the source folder of tf_adasum: "
-    "`pip install --no-build-isolation --no-deps --force-reinstall .` (with `-e .` for an editable "
-    "installation). `python -m tf_adasum.doctor` tells more."
+_SOURCE = Path(__file__).parents[2]  # of an editable installation
+BUILD_IT = (
+    f"Build it for this TensorFlow: `pip install --no-build-isolation --no-deps -e {_SOURCE}`"
+    if (_SOURCE / "setup.py").exists()
+    else "Build it for this TensorFlow, from the sdist or in a clone of tf_adasum: `pip install "
+    "--no-build-isolation --no-deps --force-reinstall tf_adasum-*.tar.gz`"
 )
+INSTALL_AGAIN = "Install the same wheel again: `pip install --no-deps --force-reinstall FILE.whl`"
+ASK_THE_DOCTOR = "`python -m tf_adasum.doctor` tells more."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +53,7 @@ class Status:
         loaded: Whether the library is loaded in this process.
         path: Where the library for the installed TensorFlow is, or would be.
         reason: Why it is not loaded; `None` if it is.
+        fix: What to do about it; `None` if it is loaded.
         built_for: The TensorFlow it was built for, "version (git version)"; `None` if none was.
         gpu_reason: Why there are no kernels for GPUs; `None` if there are.
     """
@@ -57,6 +63,7 @@ class Status:
     reason: str | None
     built_for: str | None
     gpu_reason: str | None = None
+    fix: str | None = None
 
 
 class OpLibrary:
@@ -100,9 +107,9 @@ class OpLibrary:
         if choice == "custom":
             raise RuntimeError(
                 f"{CHOICE_VARIABLE}=custom asks for tf_adasum's compiled op, but {reason}. "
-                f"{HOW_TO_BUILD}"
+                f"{status.fix or BUILD_IT}. {ASK_THE_DOCTOR} {see('TFA-102')}"
             )
-        self._warn_once(reason)
+        self._warn_once(reason, status.fix or BUILD_IT)
         return None
 
     def status(self) -> Status:
@@ -113,7 +120,9 @@ class OpLibrary:
             return self._status
 
     def _attempt(self) -> Status:
-        failed = functools.partial(Status, False, str(self._path))
+        def failed(reason: str, built_for: str | None, fix: str = BUILD_IT) -> Status:
+            return Status(False, str(self._path), reason, built_for, fix=fix)
+
         if not self._build_info_path.exists():
             return failed(f"{self._build_info_path} does not exist: no library was built", None)
         try:
@@ -122,36 +131,41 @@ class OpLibrary:
             versions = [each["tensorflow_version"] for each in libraries.values()]
             library = libraries.get(series(tf.version.VERSION))
             why_not = _why_it_does_not_fit(**library) if library else "no library fits"
-            size, cuda = (library or {"bytes": 0})["bytes"], dict(build_info.get("cuda", {}))
+            sha256 = (library or {"sha256": ""})["sha256"]
+            cuda = dict(build_info.get("cuda", {}))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             return failed(f"{self._build_info_path} cannot be read: {error!r}", None)
+        again = INSTALL_AGAIN if len(libraries) > 1 else BUILD_IT
         if why_not:
             built = ", ".join(sorted(versions, key=_numbers)) or "no version"
             return failed(
                 f"{why_not}: TensorFlow {_installed_tensorflow()} is installed, and there are "
                 f"libraries for {built}",
                 None,
+                f"{BUILD_IT}, or install a TensorFlow that has one" if versions else BUILD_IT,
             )
         built_for = _describe(**library)
         if not self._path.exists():
-            return failed(f"{self._path} does not exist", built_for)
-        if self._path.stat().st_size != size:
-            return failed(f"{self._path} is damaged: it is not the file that was built", built_for)
-        try:
+            return failed(f"{self._path} does not exist", built_for, again)
+        try:  # what is not the file that was built may end Python when it is loaded
+            if hashlib.sha256(self._path.read_bytes()).hexdigest() != sha256:
+                reason = f"{self._path} is damaged: it is not the file that was built"
+                return failed(reason, built_for, again)
             self._module = tf.load_op_library(str(self._path))
         except (tf.errors.OpError, RuntimeError, OSError) as error:
-            return failed(f"TensorFlow cannot load {self._path}: {error}", built_for)
+            return failed(f"TensorFlow cannot load {self._path}: {error}", built_for, again)
         gpu_reason = gpu_kernels.why_not(self._path.parent, cuda)
         return Status(True, str(self._path), None, built_for, gpu_reason)
 
-    def _warn_once(self, reason: str) -> None:
+    def _warn_once(self, reason: str, fix: str) -> None:
         with self._lock:
             is_first = reason not in self._has_warned_about
             self._has_warned_about.add(reason)
         if is_first:
             warnings.warn(
                 f"tf_adasum's compiled op is not used: {reason}. Slower stock TensorFlow "
-                f"operations take its place, with the same contract. {HOW_TO_BUILD}",
+                f"operations take its place, with the same contract. {fix}. {ASK_THE_DOCTOR} "
+                f"{see('TFA-102')}",
                 RuntimeWarning,
                 stacklevel=4,
             )

@@ -1,8 +1,15 @@
 """Whether the kernels for GPUs are used, by what a build and a machine say of themselves."""
 
+import hashlib
+
 import pytest
 
 from tf_adasum.ops import gpu_kernels
+
+BUILT = {
+    "_adasum_cuda.so": hashlib.sha256(b"host").hexdigest(),
+    "_adasum_kernels.fatbin": hashlib.sha256(b"kernels").hexdigest(),
+}
 
 
 @pytest.mark.parametrize(
@@ -10,27 +17,34 @@ from tf_adasum.ops import gpu_kernels
     [
         ({"not_built": "no compiler"}, {}, "were not built (no compiler)"),
         ({}, {}, "does not exist"),
-        ({"bytes": {}}, {"_adasum_cuda.so": 4}, "is not the file that was built"),
+        ({"sha256": {}}, {"_adasum_cuda.so": b"host"}, "_adasum_kernels.fatbin does not exist"),
         (
-            {"bytes": {"_adasum_cuda.so": 4, "_adasum_kernels.fatbin": 9}},
-            {"_adasum_cuda.so": 4, "_adasum_kernels.fatbin": 8},
+            {"sha256": {}},
+            {"_adasum_cuda.so": b"host", "_adasum_kernels.fatbin": b"kernels"},
+            "_adasum_cuda.so is not the file that was built",
+        ),
+        (
+            {"sha256": BUILT},
+            {"_adasum_cuda.so": b"host", "_adasum_kernels.fatbin": b"damaged"},
             "_adasum_kernels.fatbin is not the file that was built",
         ),
         (
-            {"bytes": {"_adasum_cuda.so": 4, "_adasum_kernels.fatbin": 9}},
-            {"_adasum_cuda.so": 4, "_adasum_kernels.fatbin": 9},
+            {"sha256": BUILT},
+            {"_adasum_cuda.so": b"host", "_adasum_kernels.fatbin": b"kernels"},
             None,
         ),
     ],
 )
-def test_whether_the_files_are_those_that_were_built(cuda, files, reason, tmp_path):
-    for name, size in files.items():
-        (tmp_path / name).write_bytes(bytes(size))
+def test_whether_the_files_are_those_that_were_built(cuda, files, reason, tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu_kernels, "gpus", lambda: [90])
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
     found = gpu_kernels.why_not(tmp_path, cuda)
     assert found is None if reason is None else reason in found
 
 
 NVCC = {"compiler": "nvcc", "cuda": "13.0", "architectures": [75, 80, 86, 90, 120]}
+NVCC["translated"] = True
 NVRTC = {"compiler": "NVRTC", "cuda": "12.5", "architectures": [80]}
 
 
@@ -76,7 +90,8 @@ def test_the_gpus_are_among_those_compiled_for(cuda, capabilities, fits):
 def test_a_machine_whose_driver_is_too_old(tmp_path, monkeypatch):
     for name in gpu_kernels.NAMES:
         (tmp_path / name).write_bytes(b"1234")
-    cuda = NVCC | {"bytes": dict.fromkeys(gpu_kernels.NAMES, 4)}
+    sha256 = hashlib.sha256(b"1234").hexdigest()
+    cuda = NVCC | {"sha256": dict.fromkeys(gpu_kernels.NAMES, sha256)}
     monkeypatch.setattr(gpu_kernels, "driver_cuda", lambda: (12, 4))
     monkeypatch.setattr(gpu_kernels, "gpus", list)
     assert gpu_kernels.why_not(tmp_path, cuda) is None, "TensorFlow uses no GPU: nothing to warn of"

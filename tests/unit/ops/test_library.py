@@ -1,5 +1,6 @@
 """Finding, checking and loading the compiled op."""
 
+import hashlib
 import json
 import platform
 import re
@@ -21,13 +22,17 @@ from tf_adasum.ops import library
 MINOR = series(tf.version.VERSION)
 
 
+def digest(content):
+    return hashlib.sha256(content).hexdigest()
+
+
 def write_build_info(folder, minor=MINOR, **other):
     info = {
         "tensorflow_version": tf.version.VERSION,
         "tensorflow_git_version": tf.version.GIT_VERSION,
         "compile_flags": tf.sysconfig.get_compile_flags(),
         "machine": platform.machine(),
-        "bytes": len(NOT_A_LIBRARY),
+        "sha256": digest(NOT_A_LIBRARY),
     }
     text = json.dumps({"libraries": {minor: info | other}})
     (folder / library.BUILD_INFO_NAME).write_text(text)
@@ -50,9 +55,14 @@ def not_a_library(folder, minor=MINOR, **other):
     write_build_info(folder, minor, **other)
 
 
-def without_size(folder):
+def without_digest(folder):
     not_a_library(folder)
-    _edit(folder, lambda info: info["libraries"][MINOR].pop("bytes"))
+    _edit(folder, lambda info: info["libraries"][MINOR].pop("sha256"))
+
+
+def of_a_wheel(folder):
+    not_a_library(folder, sha256=digest(b"another"))
+    _edit(folder, lambda info: info["libraries"].update({"2.9": info["libraries"][MINOR]}))
 
 
 def with_null_for_gpus(folder):
@@ -72,11 +82,12 @@ def _edit(folder, change):
     [
         (nothing, "no library was built"),
         (old_build_info, "cannot be read"),
-        (without_size, "cannot be read: KeyError"),
+        (without_digest, "cannot be read: KeyError"),
         (with_null_for_gpus, "cannot be read: TypeError"),
         (write_build_info, "does not exist"),
         (not_a_library, "cannot load"),
-        (partial(not_a_library, bytes=14), "is not the file that was built"),
+        (partial(not_a_library, sha256=digest(b"an ELF file, no")), "not the file that was built"),
+        (of_a_wheel, "not the file that was built"),
         (
             partial(not_a_library, minor="2.9", tensorflow_version="2.9.3"),
             "there are libraries for 2.9.3",
@@ -112,7 +123,9 @@ def test_a_library_that_does_not_fit_is_not_used(prepare, reason, tmp_path, monk
         assert broken.load() is None
     assert len(caught) == 1
     assert reason in str(caught[0].message)
-    assert "pip install" in str(caught[0].message)
+    assert broken.status().fix in str(caught[0].message)
+    assert "pip install" in broken.status().fix
+    assert ("same wheel again" in broken.status().fix) == (prepare is of_a_wheel)
     assert "python -m tf_adasum.doctor" in str(caught[0].message)
 
 
@@ -135,7 +148,7 @@ def test_the_library_of_another_release_of_the_minor_version_is_used(backend, tm
     shutil.copy(library.status().path, tmp_path)
     (built,) = tmp_path.iterdir()
     other = {"tensorflow_version": f"{MINOR}.77", "tensorflow_git_version": "another"}
-    write_build_info(tmp_path, bytes=built.stat().st_size, **other)
+    write_build_info(tmp_path, sha256=digest(built.read_bytes()), **other)
     code = (
         "import pathlib; from tf_adasum.ops.library import OpLibrary; "
         f"print(OpLibrary(pathlib.Path({str(tmp_path)!r})).status())"
@@ -157,7 +170,7 @@ def test_importing_does_not_load():
     assert run(code) == "None"
 
 
-@pytest.mark.parametrize("folder", ["cpu", "cuda"])
+@pytest.mark.parametrize("folder", ["cpu", "cuda", "ucx"])
 def test_the_kernels_include_nothing_of_tensorflow(folder):
     sources = list(Path(__file__).parents[3].joinpath("custom_ops", folder).rglob("*.[ch]*"))
     include = re.compile(r'#include ["<](\.\./)*(tensorflow|absl|xla|third_party)/')

@@ -26,6 +26,10 @@ def get(rule: str | AggregationRule) -> AggregationRule:
 
     Raises:
         ValueError: for an unknown name or an object that is no rule.
+
+    Example:
+        >>> tf_adasum.rules.get("adacons").get_config()["momentum"]
+        0.99
     """
     if isinstance(rule, AggregationRule):
         return rule

@@ -1,0 +1,46 @@
+"""Find the headers of UCX, with which the op gets collectives over it; see ucx/.
+
+UCX itself is opened at run time and may be another version than the headers: they are taken from
+where `TF_ADASUM_UCX` says (a folder that holds ucp/api/ucp.h; `0` leaves UCX out), from the wheel
+`libucx-cu12` or `libucx-cu13` where the environment that builds has one, or else from the system
+(Debian's `libucx-dev`). Without any the op is built without.
+"""
+
+import importlib.util
+import os
+from pathlib import Path
+
+from build_cuda import NotBuilt
+
+VARIABLE = "TF_ADASUM_UCX"
+HEADER = "ucp/api/ucp.h"
+SYSTEM = ("/usr/include", "/usr/local/include")
+
+
+def include_folder():
+    """Return the folder that holds UCX's headers.
+
+    Raises:
+        NotBuilt: if there is none, saying where they come from.
+        SystemExit: if `TF_ADASUM_UCX` names a folder without them.
+    """
+    given = os.environ.get(VARIABLE, "")
+    if given == "0":
+        raise NotBuilt(f"{VARIABLE}=0")
+    if given:
+        if not (Path(given) / HEADER).exists():
+            raise SystemExit(
+                f"tf_adasum: the environment variable {VARIABLE} is expected to be 0 or a folder "
+                f"with {HEADER}; Received: {VARIABLE}={given!r}"
+            )
+        return Path(given).resolve()
+    for folder in [*_of_the_wheel(), *map(Path, SYSTEM)]:
+        if (folder / HEADER).exists():
+            return folder
+    raise NotBuilt("there are no headers of UCX (pip install libucx-cu12, or apt's libucx-dev)")
+
+
+def _of_the_wheel():
+    found = importlib.util.find_spec("libucx")
+    folders = found.submodule_search_locations if found else []
+    return [Path(folder) / "include" for folder in folders]

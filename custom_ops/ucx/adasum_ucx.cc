@@ -1,0 +1,192 @@
+#include "adasum_ucx.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace tf_adasum {
+namespace {
+
+std::mutex mutex;
+const UcxLibrary* library = nullptr;  // guarded by mutex
+
+// Not destroyed: threads of TensorFlow may outlast static objects.
+std::vector<std::unique_ptr<Mesh>>& Meshes() {
+  static auto* const meshes = new std::vector<std::unique_ptr<Mesh>>;
+  return *meshes;
+}
+
+// UCX takes itself down when the process ends: its threads have to be gone.
+void StopAll() {
+  const std::lock_guard<std::mutex> lock(mutex);
+  for (const auto& mesh : Meshes()) mesh->Stop();
+}
+
+void Write(const std::string& from, char* text, int capacity) {
+  const size_t length = std::min<size_t>(from.size(), capacity - 1);
+  std::memcpy(text, from.data(), length);
+  text[length] = '\0';
+}
+
+// A tag of `adasum_ucx_try`: nothing else is under way.
+uint64_t TagOf(int number, int sender) { return static_cast<uint64_t>(number) << 32 | sender; }
+
+// What a worker sends in it.
+char ByteOf(int number, int sender) { return static_cast<char>(1 + 31 * number + 7 * sender); }
+
+// How an exchange ended. (What std::promise, and a wait without end, need of libstdc++ is younger
+// than RHEL 8.)
+class End {
+ public:
+  void Tell(const std::string& failure) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    failure_ = failure;
+    is_told_ = true;
+    told_.notify_all();
+  }
+
+  // Whether it is told within so many seconds.
+  bool Wait(double seconds) {
+    const auto until = std::chrono::system_clock::now() + std::chrono::duration<double>(seconds);
+    std::unique_lock<std::mutex> lock(mutex_);
+    return told_.wait_until(lock, until, [this] { return is_told_; });
+  }
+
+  std::string Get() {
+    while (!Wait(1.0)) {
+    }
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return failure_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable told_;
+  bool is_told_ = false;  // guarded by mutex_, as all below
+  std::string failure_;
+};
+
+using Buffer = std::vector<char>;
+
+// An exchange of `bytes` bytes with each of the other workers; `buffers` are one for what is sent,
+// and one for each worker.
+Exchange TrialOf(int rank, int number, std::vector<Buffer>* buffers) {
+  const int workers = static_cast<int>(buffers->size()) - 1;
+  Buffer& sent = buffers->back();
+  Exchange exchange;
+  for (int i = 1; i < workers; ++i) {
+    const int source = (rank + workers - i) % workers, target = (rank + i) % workers;
+    Buffer& received = (*buffers)[source];
+    exchange.receives.push_back({source, TagOf(number, source), received.data(), received.size()});
+    exchange.sends.push_back({target, TagOf(number, rank), sent.data(), sent.size()});
+  }
+  return exchange;
+}
+
+}  // namespace
+
+Mesh* FindMesh(int number) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto& meshes = Meshes();
+  return number >= 0 && number < static_cast<int>(meshes.size()) ? meshes[number].get() : nullptr;
+}
+
+}  // namespace tf_adasum
+
+using tf_adasum::Buffer;
+using tf_adasum::ByteOf;
+using tf_adasum::End;
+using tf_adasum::Exchange;
+using tf_adasum::FindMesh;
+using tf_adasum::Mesh;
+using tf_adasum::TrialOf;
+using tf_adasum::Write;
+
+int adasum_ucx_open(const char* path, char* text, int capacity) {
+  const std::lock_guard<std::mutex> lock(tf_adasum::mutex);
+  std::string failure;
+  const tf_adasum::UcxLibrary* opened = tf_adasum::OpenUcx(path, &failure);
+  if (opened == nullptr) {
+    Write(failure, text, capacity);
+    return -1;
+  }
+  if (tf_adasum::library == nullptr) std::atexit(tf_adasum::StopAll);
+  tf_adasum::library = opened;
+  Write(opened->get_version_string(), text, capacity);
+  return 0;
+}
+
+int adasum_ucx_create(const char* transports, const char* device, char* text, int capacity) {
+  const std::lock_guard<std::mutex> lock(tf_adasum::mutex);
+  std::string failure = "UCX is not open";
+  std::unique_ptr<Mesh> mesh;
+  if (tf_adasum::library != nullptr) {
+    mesh = Mesh::Create(*tf_adasum::library, transports, device, &failure);
+  }
+  if (mesh == nullptr) {
+    Write(failure, text, capacity);
+    return -1;
+  }
+  auto& meshes = tf_adasum::Meshes();
+  meshes.push_back(std::move(mesh));
+  return static_cast<int>(meshes.size()) - 1;
+}
+
+int adasum_ucx_address(int mesh, char* address, int capacity) {
+  const std::string& own = FindMesh(mesh)->address();
+  std::memcpy(address, own.data(), std::min<size_t>(own.size(), capacity));
+  return static_cast<int>(own.size());
+}
+
+int adasum_ucx_connect(int mesh, int workers, const char* addresses, const int* lengths, char* text,
+                       int capacity) {
+  std::vector<std::string> of_workers;
+  for (int rank = 0; rank < workers; ++rank) {
+    of_workers.emplace_back(addresses, lengths[rank]);
+    addresses += lengths[rank];
+  }
+  const std::string failure = FindMesh(mesh)->Connect(of_workers);
+  Write(failure, text, capacity);
+  return failure.empty() ? 0 : -1;
+}
+
+int adasum_ucx_try(int mesh, int rank, int workers, int number, int64_t bytes, double seconds,
+                   double* took, char* text, int capacity) {
+  using Clock = std::chrono::steady_clock;
+  auto buffers = std::make_shared<std::vector<Buffer>>(workers + 1, Buffer(bytes));
+  buffers->back().assign(bytes, ByteOf(number, rank));
+  // Outlives this call, as the memory does, where the exchange does not end in time.
+  auto end = std::make_shared<End>();
+  Exchange exchange = TrialOf(rank, number, buffers.get());
+  exchange.memory = buffers;
+  exchange.done = [end](const std::string& failure) { end->Tell(failure); };
+
+  const auto begun = Clock::now();
+  const uint64_t started = FindMesh(mesh)->Start(std::move(exchange));
+  if (!end->Wait(seconds)) FindMesh(mesh)->Leave(started, "an exchange did not end in time");
+  std::string failure = end->Get();
+  *took = std::chrono::duration<double>(Clock::now() - begun).count();
+  for (int source = 0; source < workers && failure.empty(); ++source) {
+    const char expected = ByteOf(number, source);
+    const Buffer& received = (*buffers)[source];
+    if (source == rank || std::all_of(received.begin(), received.end(),
+                                      [&](char byte) { return byte == expected; })) {
+      continue;
+    }
+    failure = "other bytes arrived than were sent by the worker of rank " + std::to_string(source);
+  }
+  Write(failure, text, capacity);
+  return failure.empty() ? 0 : -1;
+}
+
+void adasum_ucx_close(int mesh) { FindMesh(mesh)->Close(); }
+
+void adasum_ucx_abort(const char* failure) {
+  const std::lock_guard<std::mutex> lock(tf_adasum::mutex);
+  for (const auto& mesh : tf_adasum::Meshes()) mesh->Abort(failure);
+}

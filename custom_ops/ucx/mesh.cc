@@ -1,0 +1,324 @@
+#include "mesh.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <utility>
+
+namespace tf_adasum {
+namespace {
+
+// For how long the thread polls before it sleeps: more takes the core away from arithmetic, less
+// costs a wake-up for every small message.
+constexpr std::chrono::microseconds kPolling(20);
+
+// A connection that UCX reports as broken may be one of many that break at that moment: who watches
+// the workers says which of them is lost. Without their word it ends after so long.
+constexpr std::chrono::seconds kLostForLong(5);
+
+// The thread looks around at least so often.
+constexpr int kLongestSleepMs = 1000;
+
+// UCX is asked for no more than this version has.
+constexpr unsigned kApiMajor = 1, kApiMinor = 11;
+
+}  // namespace
+
+std::unique_ptr<Mesh> Mesh::Create(const UcxLibrary& ucx, const std::string& transports,
+                                   const std::string& device, std::string* failure) {
+  std::unique_ptr<Mesh> mesh(new Mesh(ucx));
+  if (!mesh->Init(transports, device, failure)) return nullptr;
+  return mesh;
+}
+
+bool Mesh::Init(const std::string& transports, const std::string& device, std::string* failure) {
+  const auto fails = [&](ucs_status_t status, const char* what) {
+    if (status != UCS_OK) *failure = std::string(what) + ": " + ucx_.status_string(status);
+    return status != UCS_OK;
+  };
+  ucp_config_t* config = nullptr;
+  if (fails(ucx_.config_read(nullptr, nullptr, &config), "UCX cannot read its settings")) {
+    return false;
+  }
+  ucs_status_t status = UCS_OK;
+  if (std::getenv("UCX_TLS") == nullptr) {
+    status = ucx_.config_modify(config, "TLS", transports.c_str());
+  }
+  if (status == UCS_OK && std::getenv("UCX_NET_DEVICES") == nullptr) {
+    status = ucx_.config_modify(config, "NET_DEVICES", device.c_str());
+  }
+  if (status == UCS_OK) {
+    ucp_params_t params{};
+    params.field_mask = UCP_PARAM_FIELD_FEATURES;
+    params.features = UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP;
+    status = ucx_.init_version(kApiMajor, kApiMinor, &params, config, &context_);
+  }
+  ucx_.config_release(config);
+  if (fails(status, "UCX cannot start")) return false;
+
+  ucp_worker_params_t params{};
+  params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+  params.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // made here, used by the thread
+  if (fails(ucx_.worker_create(context_, &params, &worker_), "UCX cannot make a worker") ||
+      fails(ucx_.worker_get_efd(worker_, &events_), "UCX cannot wait")) {
+    return false;
+  }
+  ucp_address_t* address;
+  size_t length;
+  if (fails(ucx_.worker_get_address(worker_, &address, &length), "UCX has no address")) {
+    return false;
+  }
+  address_.assign(reinterpret_cast<const char*>(address), length);
+  ucx_.worker_release_address(worker_, address);
+  wake_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  if (wake_ < 0) *failure = "there is no file descriptor left";
+  return wake_ >= 0;
+}
+
+std::string Mesh::Connect(const std::vector<std::string>& addresses) {
+  peers_.resize(addresses.size());  // never again: UCX knows where they are
+  for (size_t rank = 0; rank < addresses.size(); ++rank) {
+    Peer& peer = peers_[rank];
+    peer.mesh = this;
+    peer.worker = rank;
+    ucp_ep_params_t params{};
+    params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
+                        UCP_EP_PARAM_FIELD_ERR_HANDLER;
+    params.address = reinterpret_cast<const ucp_address_t*>(addresses[rank].data());
+    params.err_mode = UCP_ERR_HANDLING_MODE_NONE;
+    params.err_handler.cb = Lost;
+    params.err_handler.arg = &peer;
+    const ucs_status_t status = ucx_.ep_create(worker_, &params, &peer.endpoint);
+    if (status != UCS_OK) {
+      return "UCX cannot reach the worker of rank " + std::to_string(rank) + ": " +
+             ucx_.status_string(status);
+    }
+  }
+  thread_ = std::thread([this] { Loop(); });
+  return "";
+}
+
+Mesh::~Mesh() {
+  Stop();
+  // Endpoints of a mesh that worked are left to the end of the process. One that never connected
+  // has none.
+  if (peers_.empty()) Destroy();
+  if (wake_ >= 0) close(wake_);
+}
+
+void Mesh::Destroy() {
+  if (worker_ != nullptr) ucx_.worker_destroy(worker_);
+  if (context_ != nullptr) ucx_.cleanup(context_);
+  worker_ = nullptr;
+  context_ = nullptr;
+}
+
+uint64_t Mesh::Start(Exchange exchange) {
+  const uint64_t number = exchanges_++;
+  // A std::function has to be one that can be copied.
+  auto held = std::make_shared<Exchange>(std::move(exchange));
+  Post([this, number, held] { Begin(number, std::move(*held)); });
+  return number;
+}
+
+void Mesh::Leave(uint64_t number, const std::string& failure) {
+  Post([this, number, failure] {
+    const auto found = open_.find(number);
+    if (found == open_.end() || found->second->is_told) return;
+    found->second->is_told = true;
+    found->second->exchange.done(failure);
+  });
+}
+
+void Mesh::Abort(const std::string& failure) {
+  Post([this, failure] { Break(failure); });
+}
+
+void Mesh::Stop() {
+  if (!thread_.joinable()) return;
+  stops_ = true;
+  Post([] {});
+  thread_.join();
+}
+
+void Mesh::Close() {
+  Stop();
+  if (failure_.empty() && open_.empty()) Destroy();
+}
+
+void Mesh::Post(std::function<void()> closure) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    posted_.push_back(std::move(closure));
+  }
+  if (!sleeps_) return;
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = write(wake_, &one, sizeof(one));
+}
+
+// ---- on the thread ------------------------------------------------------------------------------
+
+void Mesh::Loop() {
+  prctl(PR_SET_NAME, "tf_adasum ucx");
+  sigset_t all;  // signals are for the program's own threads
+  sigfillset(&all);
+  sigprocmask(SIG_BLOCK, &all, nullptr);
+  auto busy_at = Clock::now();
+  while (!stops_) {
+    bool is_busy = TakePosted();
+    while (failure_.empty() && ucx_.worker_progress(worker_) != 0) is_busy = true;
+    const auto now = Clock::now();
+    if (has_lost_) BreakIfLostForLong();
+    if (is_busy) {
+      busy_at = now;
+    } else if (now - busy_at >= kPolling) {
+      Sleep();
+      busy_at = Clock::now();
+    }
+  }
+}
+
+bool Mesh::TakePosted() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    taken_.swap(posted_);
+  }
+  if (taken_.empty()) return false;
+  for (auto& closure : taken_) closure();
+  taken_.clear();
+  return true;
+}
+
+void Mesh::Sleep() {
+  sleeps_ = true;  // before the look: who posts after it sees that the thread has to be woken
+  bool is_quiet;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    is_quiet = posted_.empty();
+  }
+  const bool works = failure_.empty();
+  if (is_quiet && (!works || ucx_.worker_arm(worker_) == UCS_OK)) {
+    pollfd awaited[] = {{wake_, POLLIN, 0}, {events_, POLLIN, 0}};
+    poll(awaited, works ? 2 : 1, kLongestSleepMs);
+  }
+  sleeps_ = false;
+  uint64_t count;
+  [[maybe_unused]] const ssize_t drained = read(wake_, &count, sizeof(count));
+}
+
+void Mesh::Begin(uint64_t number, Exchange exchange) {
+  if (!failure_.empty()) return exchange.done(failure_);
+  auto owned = std::make_unique<Open>();
+  Open* open = owned.get();
+  open->mesh = this;
+  open->number = number;
+  open->exchange = std::move(exchange);
+  const auto& messages = open->exchange;
+  for (const Message& each : messages.receives) open->transfers.push_back({open, &each, true});
+  for (const Message& each : messages.sends) open->transfers.push_back({open, &each, false});
+  open->left = open->transfers.size() + 1;  // one for this function: it outlasts the last transfer
+  open_[number] = std::move(owned);
+  for (Transfer& transfer : open->transfers) Launch(&transfer);
+  Transfer none{open, nullptr, false};
+  Finish(&none, "");
+}
+
+void Mesh::Launch(Transfer* transfer) {
+  const Message& message = *transfer->message;
+  const Peer& peer = peers_[message.worker];
+  ucp_request_param_t param{};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  param.user_data = transfer;
+  void* request;
+  ucp_tag_recv_info_t info{};
+  info.length = message.bytes;
+  if (transfer->is_receive) {
+    param.op_attr_mask |= UCP_OP_ATTR_FIELD_RECV_INFO;
+    param.cb.recv = Received;
+    param.recv_info.tag_info = &info;  // written where it ends at once
+    request =
+        ucx_.tag_recv_nbx(worker_, message.data, message.bytes, message.tag, ~uint64_t{0}, &param);
+  } else if (!peer.failure.empty()) {
+    return Finish(transfer, peer.failure);
+  } else {
+    param.cb.send = Sent;
+    request = ucx_.tag_send_nbx(peer.endpoint, message.data, message.bytes, message.tag, &param);
+  }
+  if (UCS_PTR_IS_PTR(request)) return;  // a callback ends it, or has ended it already
+  Finish(transfer, WhatFailed(*transfer, UCS_PTR_STATUS(request), info.length));
+}
+
+void Mesh::Sent(void* request, ucs_status_t status, void* argument) {
+  auto* transfer = static_cast<Transfer*>(argument);
+  Mesh* mesh = transfer->open->mesh;
+  mesh->ucx_.request_free(request);
+  mesh->Finish(transfer, mesh->WhatFailed(*transfer, status, transfer->message->bytes));
+}
+
+void Mesh::Received(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info,
+                    void* argument) {
+  auto* transfer = static_cast<Transfer*>(argument);
+  Mesh* mesh = transfer->open->mesh;
+  const size_t length = status == UCS_OK ? info->length : 0;
+  mesh->ucx_.request_free(request);
+  mesh->Finish(transfer, mesh->WhatFailed(*transfer, status, length));
+}
+
+std::string Mesh::WhatFailed(const Transfer& transfer, ucs_status_t status, size_t received) const {
+  const Message& message = *transfer.message;
+  if (status == UCS_OK && received == message.bytes) return "";
+  const std::string worker = "the worker of rank " + std::to_string(message.worker);
+  if (status == UCS_OK || status == UCS_ERR_MESSAGE_TRUNCATED) {
+    // In words by which TensorFlow's own mismatch is known, too.
+    return "Collective instance " + std::to_string(message.tag) + " expected " +
+           std::to_string(message.bytes) + " bytes from " + worker + ", but got " +
+           (status == UCS_OK ? std::to_string(received) : "more");
+  }
+  return "UCX: " + std::string(ucx_.status_string(status)) + " (" + worker + ")";
+}
+
+void Mesh::Finish(Transfer* transfer, const std::string& failure) {
+  Open* open = transfer->open;
+  const bool is_last = --open->left == 0;
+  if (!open->is_told && (is_last || !failure.empty())) {
+    open->is_told = true;
+    open->exchange.done(failure);
+  }
+  if (is_last) open_.erase(open->number);
+}
+
+void Mesh::Lost(void* argument, ucp_ep_h, ucs_status_t status) {
+  auto* peer = static_cast<Peer*>(argument);
+  Mesh* mesh = peer->mesh;
+  peer->failure = "UCX: " + std::string(mesh->ucx_.status_string(status)) +
+                  " (the worker of rank " + std::to_string(peer->worker) + ")";
+  peer->failed_at = Clock::now();
+  mesh->has_lost_ = true;
+}
+
+void Mesh::BreakIfLostForLong() {
+  const auto now = Clock::now();
+  bool is_awaited = false;
+  for (const auto& [number, open] : open_) is_awaited |= !open->is_told;
+  for (const Peer& peer : peers_) {
+    const bool is_lost = !peer.failure.empty() && now - peer.failed_at > kLostForLong;
+    if (is_lost && is_awaited) return Break(peer.failure);
+  }
+}
+
+void Mesh::Break(const std::string& failure) {
+  if (!failure_.empty()) return;
+  failure_ = failure;
+  for (const auto& [number, open] : open_) {
+    if (open->is_told) continue;
+    open->is_told = true;
+    open->exchange.done(failure);
+  }
+  // What is in `open_` stays there, with its memory.
+}
+
+}  // namespace tf_adasum

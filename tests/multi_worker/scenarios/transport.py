@@ -1,0 +1,76 @@
+"""What the workers do for tests of the transport: the same over TensorFlow's and over UCX."""
+
+import contextlib
+import zlib
+
+import numpy as np
+import tensorflow as tf
+
+from scenarios import aggregation, basics
+from tf_adasum.seams import tensorflow as tensorflow_seam
+
+
+@contextlib.contextmanager
+def over(strategy, transport):
+    """Let a transport carry the gradients of what is traced in it; None for TensorFlow's."""
+    collectives = tensorflow_seam.cross_device_ops(strategy.extended)
+    saved, collectives.transport = collectives.transport, transport
+    try:
+        yield
+    finally:
+        collectives.transport = saved
+
+
+def over_both(strategy, compute):
+    """Results of a function over either transport: "tensorflow NAME" and "ucx NAME"."""
+    ucx = tensorflow_seam.cross_device_ops(strategy.extended).transport
+    assert ucx is not None, "the strategy was made with UCX"
+    results = {}
+    for name, transport in (("tensorflow", None), ("ucx", ucx)):
+        with over(strategy, transport):
+            results |= {f"{name} {key}": value for key, value in compute().items()}
+    return results
+
+
+def reduce_known_gradients(strategy, **options):
+    """Gradients of every dtype and many shapes, in many small buckets."""
+    return over_both(strategy, lambda: aggregation.reduce_by_plan(strategy, **options))
+
+
+def train(strategy, rule, gathers, **options):
+    """`fit` of a model with an Embedding, whose gradient is sparse, and dense variables."""
+
+    def compute():
+        with contextlib.nullcontext() if gathers else aggregation.nothing_gathered():
+            return aggregation.train_text_model(strategy, rule, **options)
+
+    return over_both(strategy, compute)
+
+
+def train_large(strategy):
+    """Digests of a variable in several pieces: bytes as many as travel by single copies."""
+    basics.use_rule(strategy, "adasum")
+    replicas = strategy.num_replicas_in_sync
+    random = np.random.default_rng(0)
+    gradients = [
+        tf.constant(random.standard_normal([replicas, size]).astype("float32"))
+        for size in (6_500_001, 3, 250_000)
+    ]
+
+    def compute():
+        step = aggregation.reduction(strategy, gradients, strategy.gradient_reduction)
+        for _ in range(3):
+            combined = step()
+        copies = aggregation.copies_of(strategy, combined)
+        return {name: zlib.crc32(copy.tobytes()) for name, copy in copies.items()}
+
+    return over_both(strategy, compute)
+
+
+def operations(strategy):
+    """The types of the collectives in a reduction of gradients, as it is by default."""
+    basics.use_rule(strategy, "adasum")
+    gradients = [tf.ones([strategy.num_replicas_in_sync, 2_000_000])]
+    step = aggregation.reduction(strategy, gradients, strategy.gradient_reduction)
+    types = {operation.type for operation in step.get_concrete_function().graph.get_operations()}
+    return {"types": sorted(each for each in types if "Collective" in each or "Ucx" in each)}

@@ -1,0 +1,99 @@
+"""UCX carries gradients: the same bits as over TensorFlow's, and the same words of a loss.
+
+`TF_ADASUM_TRANSPORT=ucx` runs any other test with workers over UCX.
+"""
+
+import numpy as np
+import pytest
+from scenarios import transport as scenarios
+from support import faults, meshes
+from support.worker_group import WorkerGroup
+
+from tf_adasum.transport import choice, library
+
+AT_ONCE = 8  # seconds, as in test_faults.py
+
+RULES = ["adasum", "adasum model", "adacons groups", "mean"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ucx():
+    meshes.opened()
+
+
+@pytest.fixture(scope="module")
+def ucx_group(request, tmp_path_factory):
+    workers, devices = map(int, request.param.split("x"))
+    folder = tmp_path_factory.mktemp(f"ucx{request.param}")
+    group = WorkerGroup(workers, devices, folder, options={"transport": "ucx"})
+    yield group
+    group.close()
+
+
+def assert_same_bits(results):
+    for result in results:
+        names = [name for name in result if name.startswith("ucx ")]
+        assert names and len(result) == 2 * len(names)
+        for name in names:
+            expected = result[name.replace("ucx ", "tensorflow ", 1)]
+            np.testing.assert_array_equal(result[name], expected, err_msg=name)
+
+
+@pytest.mark.feature('`transport="ucx"`: the same bits, faster')
+@pytest.mark.parametrize(
+    "ucx_group",
+    ["2x1", "2x2", pytest.param("4x1", marks=pytest.mark.slow)],
+    indirect=True,
+    scope="module",
+)
+class TestSameBits:
+    def test_ucx_carries_the_gradients(self, ucx_group):
+        ucx = ["AllGather", "CombineGather", "ScatterGram"]  # the first one Gram matrices
+        for result in ucx_group.run(scenarios.operations):
+            assert result["types"].tolist() == [f"TfAdasumUcx{name}" for name in ucx]
+
+    def test_reductions(self, ucx_group):
+        plans = [{}, {"rule": "sum"}, {"wire_dtype": "bfloat16"}]
+        if ucx_group.replicas == 4:
+            plans += [{"radix_plan": [2, 2], "wire_dtype": "float16"}, {"averaged": 2}]
+        for options in plans:
+            assert_same_bits(ucx_group.run(scenarios.reduce_known_gradients, **options))
+
+    def test_large_gradients(self, ucx_group):
+        assert_same_bits(ucx_group.run(scenarios.train_large))
+
+    @pytest.mark.parametrize("rule", RULES)
+    def test_training(self, ucx_group, rule):
+        gathers = rule == "adasum model"
+        results = ucx_group.run(scenarios.train, rule=rule, gathers=gathers, optimizer="adam")
+        assert_same_bits(results)
+        for result in results:
+            np.testing.assert_array_equal(result["ucx weight0"], results[0]["ucx weight0"])
+
+    def test_several_steps_at_once(self, ucx_group):
+        assert_same_bits(ucx_group.run(scenarios.train, rule="adasum", gathers=False, together=3))
+
+
+LOST = "was lost: its process has ended without a word"
+
+
+@pytest.mark.feature("a lost worker is named")
+@pytest.mark.parametrize(
+    ("moment", "victim", "workers", "transports"),
+    [
+        ("exchange", 1, 2, None),
+        ("exchange", 1, 2, "tcp,self"),
+        pytest.param("step", 0, 3, None, marks=pytest.mark.slow),
+    ],
+)
+def test_a_killed_worker_is_named(tmp_path, monkeypatch, moment, victim, workers, transports):
+    monkeypatch.setenv(choice.VARIABLE, "ucx")
+    if transports:
+        monkeypatch.setenv("UCX_TLS", transports)
+    outcomes = faults.play(tmp_path, fault="kill", moment=moment, victim=victim, workers=workers)
+    assert len(outcomes) == workers - 1
+    for outcome in outcomes.values():
+        assert outcome.error == "WorkerLostError", outcome.output
+        assert f"worker {victim} (127.0.0.1:" in outcome.message and LOST in outcome.message
+        assert outcome.seconds < AT_ONCE
+        assert outcome.code == 1, "its process ends, too"

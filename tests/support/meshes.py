@@ -1,0 +1,48 @@
+"""The ends of a mesh in one process: collectives of workers without a TensorFlow cluster."""
+
+import pytest
+
+from tf_adasum.seams import tensorflow as tensorflow_seam
+from tf_adasum.transport import library
+from tf_adasum.transport.collectives import UcxCollectives
+from tf_adasum.transport.mesh import Mesh
+from tf_adasum.transport.trial import SHARED_MEMORY
+
+
+def opened():
+    """Return the process's `library.Library`; where UCX cannot be used the test is skipped."""
+    try:
+        return library.opened()
+    except library.Unavailable as error:
+        pytest.skip(str(error))
+
+
+def connected(workers, transports=SHARED_MEMORY):
+    """Return the numbers of so many meshes, each connected to all."""
+    functions = opened()
+    numbers = [functions.create(transports, "lo") for _ in range(workers)]
+    addresses = [functions.address(number) for number in numbers]
+    for number in numbers:
+        functions.connect(number, addresses)
+    return numbers
+
+
+def pair(transports=SHARED_MEMORY):
+    """Return the `UcxCollectives` of two workers."""
+    return replicas(2, 1, transports)
+
+
+def replicas(workers, devices, transports=SHARED_MEMORY):
+    """Return the `UcxCollectives` of all replicas on some workers, of so many devices each."""
+    numbers = connected(workers, transports)
+    members = list(range(workers * devices))
+    return [
+        UcxCollectives(
+            Mesh(numbers[replica // devices]),
+            members,
+            replica,
+            devices,
+            tensorflow_seam.CallKeys(),
+        )
+        for replica in members
+    ]

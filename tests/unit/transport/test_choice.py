@@ -1,0 +1,46 @@
+"""Which transport a strategy takes, by its argument and by the variable."""
+
+import pytest
+
+from tf_adasum.transport import choice
+
+
+@pytest.mark.parametrize(
+    ("argument", "variable", "expected"),
+    [
+        (None, None, "tensorflow"),
+        (None, "", "tensorflow"),
+        (None, "auto", "auto"),
+        (None, "tensorflow", "tensorflow"),
+        (None, "ucx", "ucx"),
+        ("auto", "tensorflow", "auto"),
+        ("tensorflow", "ucx", "tensorflow"),
+        ("ucx", None, "ucx"),
+        ("ucx", "tensorflow", "ucx"),
+    ],
+)
+def test_the_argument_counts_before_the_variable(argument, variable, expected):
+    environment = {} if variable is None else {choice.VARIABLE: variable}
+    assert choice.chosen(argument, ["CPU:0", "CPU:1"], environment) == expected
+
+
+@pytest.mark.parametrize(
+    ("argument", "variable", "message"),
+    [
+        ("mpi", "ucx", "`transport` must be one of auto, tensorflow, ucx. .*transport='mpi'"),
+        (3, None, "`transport` must be one of .* Received: transport=3"),
+        (None, "UCX", "variable TF_ADASUM_TRANSPORT must be .* TF_ADASUM_TRANSPORT='UCX'"),
+    ],
+)
+def test_another_name_is_refused(argument, variable, message):
+    environment = {} if variable is None else {choice.VARIABLE: variable}
+    with pytest.raises(ValueError, match=message):
+        choice.chosen(argument, ["CPU:0"], environment)
+
+
+def test_ucx_carries_no_gradients_of_gpus():
+    with pytest.raises(ValueError, match=r"devices GPU:0, GPU:1\).*Received: transport='ucx'"):
+        choice.chosen("ucx", ["GPU:0", "GPU:1"], {})
+    assert choice.chosen("auto", ["GPU:0"], {}) == "auto", "which other workers may have, too"
+    assert "NCCL (devices GPU:0)" in choice.obstacle(["CPU:0", "GPU:0"])
+    assert choice.obstacle(["/device:CPU:0", "cpu:1"]) == ""

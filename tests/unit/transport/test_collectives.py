@@ -1,0 +1,176 @@
+"""Collectives over UCX between two workers that are in one process."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support import meshes
+
+from tf_adasum.transport import mesh
+
+SIZES = [0, 1, 17, 18011, 1_000_003]
+DTYPES = [tf.bool, tf.int8, tf.int64, tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.complex64]
+
+
+@pytest.fixture(scope="module")
+def workers():
+    return meshes.pair()
+
+
+def values_of(rank, shape, dtype):
+    numbers = np.random.default_rng(rank).integers(-99, 99, shape)
+    return tf.cast(tf.constant(numbers), dtype)
+
+
+def assert_same(actual, expected):
+    assert actual.dtype == expected.dtype and actual.shape == expected.shape
+    assert actual.numpy().tobytes() == expected.numpy().tobytes()
+
+
+@pytest.mark.parametrize("transports", ["posix,cma,tcp,self", "tcp,self"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
+def test_what_arrives(transports, dtype, request):
+    workers = request.getfixturevalue("workers") if "cma" in transports else meshes.pair(transports)
+    for size in SIZES if dtype == tf.float32 else SIZES[:4]:
+        shards = [values_of(rank, [2, size], dtype) for rank in range(2)]
+
+        @tf.function
+        def exchange(shards):
+            given = list(zip(workers, shards, strict=True))
+            return [own.all_to_all(x) for own, x in given], [own.all_gather(x) for own, x in given]
+
+        to_all, gathered = exchange(shards)
+        for rank in range(2):
+            assert_same(to_all[rank], tf.stack([shards[0][rank], shards[1][rank]]))
+            assert_same(gathered[rank], tf.concat(shards, axis=0))
+
+
+def test_sums_are_the_same_bits_everywhere(workers):
+    values = [tf.constant([1e8, 1.0, 3.0]), tf.constant([-1e8, 1e-9, np.nan])]
+
+    @tf.function
+    def add():
+        return [own.all_reduce(value) for own, value in zip(workers, values, strict=True)]
+
+    first, second = add()
+    assert_same(first, second)
+    np.testing.assert_array_equal(first, [0.0, 1.0, np.nan])
+
+
+def test_many_at_once_are_not_mistaken_for_each_other(workers):
+    """All have one shape, run in any order, and are under way together; and so in each call."""
+
+    @tf.function
+    def exchange(offset):
+        results = []
+        for number in range(50):
+            for rank, own in enumerate(workers):
+                value = tf.fill([2, 300], offset + number + 1000.0 * rank)
+                results.append((number, own.all_to_all(value)))
+        return [(tf.constant(number), result) for number, result in results]
+
+    for call in range(5):
+        for number, result in exchange(tf.constant(100.0 * call)):
+            expected = 100.0 * call + float(number)
+            np.testing.assert_array_equal(result[:, 0], [expected, expected + 1000])
+
+
+def test_in_a_loop_of_the_graph(workers):
+    @tf.function
+    def loop():
+        totals = [tf.constant([1.0]), tf.constant([2.0])]
+        for _ in tf.range(20):
+            gathered = [own.all_gather(x) for own, x in zip(workers, totals, strict=True)]
+            totals = [tf.reduce_sum(each, keepdims=True) / 2 + 1 for each in gathered]
+        return totals
+
+    for total in loop():
+        np.testing.assert_array_equal(total, [21.5])
+
+
+def test_memory_is_used_again_only_when_nobody_holds_it(workers):
+    @tf.function
+    def gather(number):
+        return [own.all_gather(tf.fill([1000], number)) for own in workers]
+
+    held = [gather(tf.constant(float(number))) for number in range(4)]
+    for number, both in enumerate(held):
+        for gathered in both:
+            np.testing.assert_array_equal(gathered, number)
+
+
+def test_workers_that_send_other_sizes(workers):
+    @tf.function
+    def gather():
+        given = [tf.zeros([5]), tf.zeros([3])]
+        return [own.all_gather(x) for own, x in zip(workers, given, strict=True)]
+
+    with pytest.raises(tf.errors.AbortedError, match=r"Collective instance \d+ expected \d+ bytes"):
+        gather()
+
+
+def test_shapes_are_checked(workers):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"shards: expected the shape \[2, "):
+        workers[0].all_to_all(tf.zeros([3, 1]))
+
+
+def test_a_step_that_fails_does_not_wait_for_others():
+    """As where one worker's own operations raise: and what it has left then disturbs nobody."""
+    workers = meshes.pair()
+
+    @tf.function
+    def fail(number):
+        waits = workers[0].all_gather(tf.zeros([100_000]))
+        tf.debugging.assert_less(number, 0)
+        return waits
+
+    start = time.monotonic()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="number"):
+        fail(tf.constant(1))
+    assert time.monotonic() - start < 10
+    workers[1]._keys.next()  # of the call that the other one has not made
+
+    @tf.function
+    def gather():
+        return [own.all_gather(tf.ones([10])) for own in workers]
+
+    for gathered in gather():
+        np.testing.assert_array_equal(gathered, np.ones(20))
+
+
+def test_an_abort_ends_what_waits_and_what_comes():
+    workers = meshes.pair()
+    ended = []
+
+    @tf.function
+    def wait():
+        return workers[0].all_gather(tf.zeros([1_000_000]))
+
+    def run():
+        try:
+            wait()
+        except tf.errors.OpError as error:
+            ended.append((time.monotonic(), error))
+
+    waiting = threading.Thread(target=run)
+    waiting.start()
+    time.sleep(1.0)
+    assert not ended
+    aborted = time.monotonic()
+    mesh.abort("worker 1 was lost")
+    waiting.join(10)
+    ((when, error),) = ended
+    assert when - aborted < 1
+    assert isinstance(error, tf.errors.AbortedError)
+    assert "Collective ops is aborted by: worker 1 was lost" in error.message
+    with pytest.raises(tf.errors.AbortedError, match="worker 1 was lost"):
+        workers[1].all_gather(tf.zeros([1]))
+
+
+def test_a_mesh_after_an_abort_is_another_one():
+    mesh.abort("all that were there")
+    workers = meshes.pair()
+    result = tf.function(lambda: [own.all_gather(tf.ones([1])) for own in workers])()
+    np.testing.assert_array_equal(result[0], [1.0, 1.0])

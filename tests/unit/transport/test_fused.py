@@ -1,0 +1,179 @@
+"""Buckets that are not packed, among workers in one process: the bits of those that are."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support import meshes, oracle
+
+from tf_adasum.aggregation import CollectiveExchange, Scheme, aggregate, rules
+from tf_adasum.aggregation.groups import CollectiveGroup
+from tf_adasum.transport import mesh
+
+DTYPES = [tf.float32, tf.float64, tf.bfloat16, tf.float16]
+
+# Odd sizes, gradients that are cut by shards, many in one shard, and one of several messages.
+SHAPES = [[3], [700, 101], [], [1], [16], [33, 7], [5], [600_011], [2, 2], [129]]
+
+
+def gradients_of(replica, shapes, dtype):
+    random = np.random.default_rng(replica)
+    return [tf.cast(tf.constant(random.standard_normal(shape)), dtype) for shape in shapes]
+
+
+def combination(replicas, scheme, fuses, bucket_bytes=None, first=0):
+    """A function of some replicas' gradients that returns what each of them makes of all."""
+
+    def groups(own, member):
+        def group(stride, radix):
+            assert (stride, radix) == (1, scheme.replicas)
+            return CollectiveGroup(own, np.arange(radix), member, own if fuses else None)
+
+        return group
+
+    exchanges = [
+        CollectiveExchange(scheme, groups(own, first + i)) for i, own in enumerate(replicas)
+    ]
+
+    @tf.function(autograph=False)
+    def combine(gradients):
+        return [
+            aggregate([own], exchange, bucket_bytes)
+            for own, exchange in zip(gradients, exchanges, strict=True)
+        ]
+
+    return combine
+
+
+def assert_same_bits(actual, expected):
+    for own, others in zip(actual, expected, strict=True):
+        for gradient, other in zip(own, others, strict=True):
+            assert gradient.dtype == other.dtype and gradient.shape == other.shape
+            assert gradient.numpy().tobytes() == other.numpy().tobytes()
+
+
+@pytest.mark.parametrize(("workers", "devices"), [(2, 1), (3, 1), (2, 2)])
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
+def test_the_bits_of_packed_buckets(workers, devices, dtype):
+    replicas = meshes.replicas(workers, devices)
+    gradients = [gradients_of(i, SHAPES, dtype) for i in range(len(replicas))]
+    wire_dtypes = [None] if dtype.size == 2 else [None, tf.bfloat16, tf.float16]
+    for wire_dtype in wire_dtypes:
+        scheme = Scheme(rules.Adasum(), len(replicas), wire_dtype=wire_dtype)
+        fused = combination(replicas, scheme, fuses=True)
+        packed = combination(replicas, scheme, fuses=False)
+        types = {op.type for op in fused.get_concrete_function(gradients).graph.get_operations()}
+        assert {"TfAdasumUcxScatterGram", "TfAdasumUcxCombineGather"} < types
+        assert "TfAdasumUcxAllToAll" not in types
+        expected = packed(gradients)
+        for _ in range(3):  # with other messages first
+            assert_same_bits(fused(gradients), expected)
+
+
+def test_against_the_oracle():
+    replicas = meshes.replicas(3, 1)
+    gradients = [gradients_of(i, SHAPES, tf.float64) for i in range(3)]
+    combined = combination(replicas, Scheme(rules.Adasum(), 3), fuses=True)(gradients)
+    for own in combined:
+        for number, gradient in enumerate(own):
+            vectors = [np.ravel(gradients[i][number]) for i in range(3)]
+            expected = oracle.adasum(vectors)
+            np.testing.assert_allclose(np.ravel(gradient), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("rule", [rules.Sum(), rules.Adasum("model")], ids=repr)
+def test_other_rules_and_several_pieces(rule, monkeypatch):
+    monkeypatch.setattr("tf_adasum.aggregation.buckets.PIECE_BYTES", 500_000)
+    replicas = meshes.replicas(3, 1)
+    gradients = [gradients_of(i, SHAPES, tf.float32) for i in range(3)]
+    for bucket_bytes in (None, 300_000):
+        scheme = Scheme(rule, 3)
+        fused = combination(replicas, scheme, fuses=True, bucket_bytes=bucket_bytes)
+        packed = combination(replicas, scheme, fuses=False, bucket_bytes=bucket_bytes)
+        assert_same_bits(fused(gradients), packed(gradients))
+
+
+def test_memory_is_used_again_only_when_nobody_holds_it():
+    replicas = meshes.replicas(2, 1)
+    combine = combination(replicas, Scheme(rules.Sum(), 2), fuses=True)
+    held = [combine([[tf.fill([70_000], float(i))], [tf.fill([70_000], 1.0)]]) for i in range(4)]
+    for number, results in enumerate(held):
+        for (gradient,) in results:
+            np.testing.assert_array_equal(gradient, number + 1.0)
+
+
+def ends_of(call):
+    """Run a function on a thread; return the thread and the list with its end: time and error."""
+    ends = []
+
+    def run():
+        try:
+            call()
+        except tf.errors.OpError as error:
+            ends.append((time.monotonic(), error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, ends
+
+
+@pytest.fixture
+def waiting():
+    """A new pair, and a function in which one of the two waits for the other."""
+    replicas = meshes.pair()
+    combine = combination(replicas[:1], Scheme(rules.Adasum(), 2), fuses=True)
+    return replicas, lambda: combine([gradients_of(0, SHAPES, tf.float32)])
+
+
+def test_an_abort_ends_what_waits_and_what_comes(waiting):
+    _, wait = waiting
+    thread, ends = ends_of(wait)
+    time.sleep(2.0)
+    assert not ends
+    aborted = time.monotonic()
+    mesh.abort("worker 1 was lost")
+    thread.join(10)
+    ((when, error),) = ends
+    assert when - aborted < 1
+    assert isinstance(error, tf.errors.AbortedError)
+    assert "Collective ops is aborted by: worker 1 was lost" in error.message
+    with pytest.raises(tf.errors.AbortedError, match="worker 1 was lost"):
+        wait()
+
+
+def test_a_step_that_fails_does_not_wait_for_others(waiting):
+    _, wait = waiting
+
+    @tf.function
+    def fail(number):
+        combined = wait()
+        tf.debugging.assert_less(number, 0)
+        return combined
+
+    start = time.monotonic()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="number"):
+        fail(tf.constant(1))
+    assert time.monotonic() - start < 30
+
+
+def test_workers_whose_gradients_differ():
+    replicas = meshes.pair()
+    combine = [
+        combination([own], Scheme(rules.Adasum(), 2), fuses=True, first=i)
+        for i, own in enumerate(replicas)
+    ]
+    calls = [
+        lambda: combine[0]([[tf.zeros([1000])]]),
+        lambda: combine[1]([[tf.zeros([900])]]),
+    ]
+    both = [ends_of(call) for call in calls]
+    for thread, _ in both:
+        thread.join(30)
+    errors = [error for _, ends in both for _, error in ends]
+    assert errors
+    for error in errors:
+        assert isinstance(error, tf.errors.AbortedError)
+        assert "expected" in error.message
+    mesh.abort("the other one waits")

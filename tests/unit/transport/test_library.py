@@ -1,0 +1,58 @@
+"""What opening UCX does to a process."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tf_adasum.transport import library
+
+ROOT = Path(__file__).parents[3]
+
+# Handlers of signals, the code of functions that UCX could patch, and ports that are listened on.
+LOOK = """
+import ctypes, json, os, re
+from pathlib import Path
+from tf_adasum.ops import library as op_library
+from tf_adasum.transport import library
+
+def handled():
+    return re.search(r"SigCgt:\\s*(\\w+)", Path("/proc/self/status").read_text())[1]
+
+def code():
+    libc = ctypes.CDLL(None)
+    functions = [getattr(libc, name) for name in ("mmap", "munmap", "mremap", "malloc", "free")]
+    places = [ctypes.cast(function, ctypes.c_void_p).value for function in functions]
+    return [ctypes.string_at(place, 16).hex() for place in places]
+
+def listening():
+    links = [os.readlink(link) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    own = {link[8:-1] for link in links if link.startswith("socket:[")}
+    found = []
+    for name in ("tcp", "tcp6"):
+        for line in Path("/proc/net", name).read_text().splitlines()[1:]:
+            _, local, _, state, *rest = line.split()
+            if state == "0A" and rest[5] in own:
+                found.append(local.split(":")[0])
+    return found
+
+op_library.load()
+before = [handled(), code(), listening()]
+functions = library.opened()
+functions.create("posix,cma,tcp,self", "lo")
+print(json.dumps({"before": before, "after": [handled(), code(), listening()]}))
+"""
+
+
+def test_signals_memory_and_other_interfaces_are_left_alone():
+    meshes.opened()
+    done = subprocess.run(
+        [sys.executable, "-c", LOOK], capture_output=True, text=True, cwd=ROOT, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)  # UCX itself says nothing there
+    assert seen["after"][:2] == seen["before"][:2]
+    assert seen["before"][2] == []
+    assert set(seen["after"][2]) == {"0100007F"}, "127.0.0.1, in the kernel's form"

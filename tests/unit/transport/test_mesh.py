@@ -1,0 +1,83 @@
+"""The mesh without TensorFlow: processes that exchange messages of random sizes, until one ends."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import meshes
+
+from tf_adasum.transport import library
+
+ROOT = Path(__file__).parents[3]
+SOURCES = ["custom_ops/ucx/mesh.cc", "custom_ops/ucx/ucx_library.cc"]
+SECONDS = 300
+RACE = """
+#include <thread>
+int number = 0;
+int main() {
+  std::thread other([] { ++number; });
+  ++number;
+  other.join();
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def headers():
+    sys.path.insert(0, str(ROOT / "custom_ops"))
+    try:
+        import build_cuda
+        import build_ucx
+
+        try:
+            return build_ucx.include_folder()
+        except build_cuda.NotBuilt as reason:
+            pytest.skip(str(reason))
+    finally:
+        sys.path.pop(0)
+
+
+def build(target, sources, flags):
+    command = ["g++", "-std=c++17", "-g1", "-O1", "-Wall", "-Wextra", "-Wno-unused-parameter"]
+    command += [*flags, *map(str, sources), "-o", str(target), "-ldl", "-lpthread"]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=SECONDS)
+
+
+def run(*command):
+    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+
+
+@pytest.mark.one_stack
+@pytest.mark.parametrize(
+    ("sanitizer", "exchanges"),
+    [
+        pytest.param(None, 300),
+        pytest.param("thread", 30, marks=pytest.mark.slow),
+        pytest.param("address,undefined", 30, marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.parametrize("transports", ["posix,cma,self", "tcp,self"])
+def test_exchanges_of_random_sizes(
+    tmp_path, monkeypatch, headers, sanitizer, exchanges, transports
+):
+    meshes.opened()
+    if sanitizer == "thread":  # its own process_vm_readv does not bear the address 0 of UCX's probe
+        transports = transports.replace("cma,", "")
+    flags = [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"] if sanitizer else []
+    soak = ROOT / "tests/support/mesh_soak.cc"
+    build(tmp_path / "soak", [soak, *SOURCES], [f"-I{headers}", *flags])
+    monkeypatch.setenv("UCX_TLS", transports)
+    monkeypatch.setenv("ASAN_OPTIONS", "detect_leaks=0")  # memory that a peer may write is kept
+    done = run(tmp_path / "soak", library._path(), "3", str(exchanges))
+    assert (done.returncode, done.stdout) == (0, "good\n"), done.stderr
+    assert "Sanitizer" not in done.stderr and "runtime error" not in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.one_stack
+def test_a_race_is_found(tmp_path):
+    source = tmp_path / "race.cc"
+    source.write_text(RACE)
+    build(tmp_path / "race", [source], ["-fsanitize=thread"])
+    assert "WARNING: ThreadSanitizer" in run(tmp_path / "race").stderr

@@ -1,0 +1,111 @@
+"""Buckets that are never packed: the gradients' own memory is sent, and combined as it arrives.
+
+A transport that can do so gives its groups `FusedCollectives`. The results have the same bits as
+those of packed buckets: shards and segments are the same.
+
+Shape legend: S segments (variables), R members of the group.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_adasum.aggregation.buckets import Bucket
+from tf_adasum.aggregation.groups import CollectiveGroup, FusedCollectives
+from tf_adasum.aggregation.levels import Shards
+from tf_adasum.aggregation.rules import AggregationRule
+
+
+@dataclasses.dataclass(frozen=True)
+class FusedRows:
+    """What a member has of the shards that it combines.
+
+    Attributes:
+        gradients: its own gradients.
+        received: the other members' parts of the shards.
+        gram: the inner products of the shards, ``[S, R, R]``.
+    """
+
+    gradients: Sequence[tf.Tensor]
+    received: tf.Tensor
+    gram: tf.Tensor
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        """That of the rows ``[R, W]``, if they were one tensor."""
+        return tf.TensorShape([self.gram.shape[-1], None])
+
+
+class FusedShards(Shards):
+    """The one level of a bucket that is not packed; see `Shards`.
+
+    Args:
+        rule: the `AggregationRule`.
+        group: all replicas.
+        fused: their `FusedCollectives`.
+        width: elements of a piece.
+        takes_products: whether anything depends on the inner products.
+    """
+
+    def __init__(
+        self,
+        rule: AggregationRule,
+        group: CollectiveGroup,
+        fused: FusedCollectives,
+        width: int,
+        takes_products: bool,
+    ):
+        super().__init__(rule, group, group)
+        self._fused, self._width, self._takes_products = fused, width, takes_products
+
+    def scatter(self, vector: Any, segments: np.ndarray) -> tuple[Any, np.ndarray]:
+        """Return the `FusedRows` of the list of a bucket's gradients, and the segments."""
+        gram_SRR, received = self._fused.scatter_gram(
+            vector, segments, self._width, self._takes_products
+        )
+        return FusedRows(vector, received, gram_SRR), segments
+
+    def gram(self, rows: Any, segments: np.ndarray) -> tf.Tensor:
+        """Return the inner products, which `scatter` has taken."""
+        del segments
+        return rows.gram
+
+    def combine(self, rows: Any, coefficients_SR: tf.Tensor, segments: np.ndarray) -> Any:
+        """Return the list of combined gradients: those of the other members' shards, too."""
+        return self._fused.combine_gather(
+            rows.gradients, rows.received, coefficients_SR, segments, self._width
+        )
+
+    def gather(self, combined: Any) -> Any:
+        """Return the combined gradients: every member has them."""
+        return combined
+
+
+class FusedPlan:
+    """How a bucket that is not packed is combined: a `Plan` of one level and one piece.
+
+    Args:
+        bucket: a `buckets.Bucket`.
+        level: the `FusedShards`.
+        wire_dtype: dtype of what is sent. Defaults to the gradients' own.
+    """
+
+    def __init__(self, bucket: Bucket, level: FusedShards, wire_dtype: tf.DType | None = None):
+        self.indices = bucket.indices
+        self.levels = [level]
+        self._bucket = bucket
+        self._dtype = wire_dtype or bucket.dtype
+
+    def split(self, gradients: Sequence[Sequence[tf.Tensor]]) -> list[tuple[Any, np.ndarray]]:
+        """Return the one piece: the list of this replica's gradients, and their segments."""
+        own = [tf.cast(gradients[0][index], self._dtype) for index in self.indices]
+        return [(own, self._bucket.segments)]
+
+    def join(self, pieces: Sequence[Any]) -> list[tuple[int, tf.Tensor]]:
+        """Return ``(index, gradient)`` for each combined gradient."""
+        (combined,) = pieces
+        whole = [tf.cast(gradient, self._bucket.dtype) for gradient in combined]
+        return list(zip(self.indices, whole, strict=True))

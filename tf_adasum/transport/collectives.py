@@ -1,0 +1,146 @@
+"""The collectives of a replica over UCX, with the same results as TensorFlow's, to the bit.
+
+Each run of a collective has a key of its own, which all workers count alike. UCX keeps nothing of a
+key, so none is used again soon.
+
+Shape legend: R members of a group, W elements.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from tf_adasum.aggregation.groups import CollectiveGroup
+from tf_adasum.seams import tensorflow as tensorflow_seam
+from tf_adasum.transport import library
+from tf_adasum.transport.mesh import Mesh
+
+# What the tags of messages have bits for. Channels and calls begin again after so many: those that
+# had their numbers are long over.
+MOST_REPLICAS, MOST_DEVICES = 2**16, 2**8
+CHANNELS, CALLS = 2**8, 2**20
+
+
+class UcxTransport:
+    """The groups of this worker's replicas, over a mesh.
+
+    Args:
+        mesh: the `Mesh`.
+        devices: how many each worker has.
+        replicas: how many there are on all workers.
+        first_replica: id of this worker's first one.
+
+    Attributes:
+        fuses: whether buckets of one level go without being packed. True, but in comparisons.
+
+    Raises:
+        ValueError: if there are too many.
+    """
+
+    def __init__(self, mesh: Mesh, devices: int, replicas: int, first_replica: int):
+        if replicas > MOST_REPLICAS or devices > MOST_DEVICES:
+            raise ValueError(
+                f"UCX carries the gradients of at most {MOST_REPLICAS} replicas and {MOST_DEVICES} "
+                f"devices per worker. Received: {replicas} replicas, {devices} devices per worker"
+            )
+        self._mesh, self._devices, self._first_replica = mesh, devices, first_replica
+        self._keys = [tensorflow_seam.CallKeys() for _ in range(devices)]
+        self.fuses = True
+
+    def group(self, local: int, stride: int, radix: int) -> CollectiveGroup:
+        """Return a local replica's group: `radix` replicas whose ids are `stride` apart.
+
+        Args:
+            local: number of the local replica.
+            stride: distance of neighbours.
+            radix: how many they are.
+        """
+        replica = self._first_replica + local
+        member = replica // stride % radix
+        first = replica - member * stride
+        members = [first + stride * number for number in range(radix)]
+        own = UcxCollectives(self._mesh, members, member, self._devices, self._keys[local])
+        return CollectiveGroup(own, np.arange(radix), member, own if self.fuses else None)
+
+
+class UcxCollectives:
+    """The `aggregation.groups.Collectives` of one replica, and its `FusedCollectives`.
+
+    Args:
+        mesh: the `Mesh`.
+        members: the replicas of the group.
+        member: which of them this one is: its rank.
+        devices: how many each worker has.
+        keys: this replica's `CallKeys`.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        members: list[int],
+        member: int,
+        devices: int,
+        keys: tensorflow_seam.CallKeys,
+    ):
+        self._ops: types.ModuleType = library.opened().ops
+        self._keys, self._first_key = keys, mesh.channel % CHANNELS * CALLS
+        self._attributes = {
+            "mesh": mesh.number,
+            "members": members,
+            "member": member,
+            "devices": devices,
+        }
+
+    def all_to_all(self, shards: tf.Tensor) -> tf.Tensor:
+        """Send row i of ``[R, W]`` to rank i; return ``[R, W]``, row i from rank i."""
+        return self._ops.tf_adasum_ucx_all_to_all(shards=shards, **self._arguments())
+
+    def all_reduce(self, value: tf.Tensor) -> tf.Tensor:
+        """Return the sum of the members' values, added in the order of the ranks on each."""
+        return tf.reduce_sum(self.all_gather(value[None]), axis=0)
+
+    def all_gather(self, value: tf.Tensor) -> tf.Tensor:
+        """Concatenate the members' values along the first axis, in the order of the ranks."""
+        return self._ops.tf_adasum_ucx_all_gather(value=value, **self._arguments())
+
+    def scatter_gram(
+        self,
+        gradients: Sequence[tf.Tensor],
+        segments: np.ndarray,
+        width: int,
+        takes_products: bool,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Send every member its shards; return the Gram matrices of the own ones, and these."""
+        return self._ops.tf_adasum_ucx_scatter_gram(
+            gradients=gradients,
+            segments=segments.tolist(),
+            width=width,
+            products=takes_products,
+            **self._arguments(),
+        )
+
+    def combine_gather(
+        self,
+        gradients: Sequence[tf.Tensor],
+        received: tf.Tensor,
+        coefficients_SR: tf.Tensor,
+        segments: np.ndarray,
+        width: int,
+    ) -> list[tf.Tensor]:
+        """Combine the own shards, and return the combined gradients of all members' shards."""
+        return self._ops.tf_adasum_ucx_combine_gather(
+            gradients=gradients,
+            received=received,
+            coefficients=coefficients_SR,
+            segments=segments.tolist(),
+            width=width,
+            **self._arguments(),
+        )
+
+    def _arguments(self):
+        call, turn = self._keys.next()
+        return {"key": self._first_key + call % CALLS, "turn": turn, **self._attributes}

@@ -1,0 +1,57 @@
+"""The network interface on which UCX listens: the one of this worker's address in the cluster.
+
+Left alone UCX listens on all of them, and may take one that the others do not reach. Standard
+library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+
+from tf_adasum.cluster import own_address
+from tf_adasum.cluster.tasks import Cluster
+
+_ANY_PORT = 9  # nothing is sent to it
+
+
+def of(cluster: Cluster) -> str:
+    """Return the name of an interface, such as "eth0" or "lo".
+
+    Raises:
+        RuntimeError: if this machine has none with this worker's address, nor one that leads to
+            the other workers.
+    """
+    hosts = [cluster.host_and_port(rank)[0] for rank in range(len(cluster.addresses))]
+    own, others = hosts[cluster.rank], sorted(set(hosts) - {hosts[cluster.rank]})
+    found = [name for address in _addresses(own) if (name := own_address.interface_with(address))]
+    # A host's name may stand for the loopback on the host itself, as Debian's installer has it.
+    reached = [name for name in found if not others or name != own_address.LOOPBACK]
+    if not reached:  # behind a translation of addresses: the interface towards the others
+        ways = [own_address.interface_with(address) for host in others for address in _from(host)]
+        reached = [way for way in ways if way]
+    if not reached:
+        raise RuntimeError(
+            f"no network interface of this machine has the address {own}, and none leads to the "
+            "other workers"
+        )
+    return reached[0]
+
+
+def _addresses(host):
+    """Return the IP addresses of a host, those of IPv4 first; none if its name is unknown."""
+    with contextlib.suppress(OSError):
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)
+        return [end[0] for _, _, _, _, end in sorted(found, key=lambda each: each[0])]
+    return []
+
+
+def _from(host):
+    """Return the addresses of this machine from which packets to a host would be sent."""
+    found = []
+    for address in _addresses(host):
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, _ANY_PORT))
+            found.append(own_address.of_end(probe.getsockname()))
+    return found

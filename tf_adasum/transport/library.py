@@ -1,0 +1,152 @@
+"""UCX in this process: where its library is, whether it can be used, and its functions.
+
+The wheel ``libucx-cu12`` (or ``libucx-cu13``) counts first, then the system's. It is opened when a
+strategy asks for it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.util
+import types
+from pathlib import Path
+
+from tf_adasum.ops import library as op_library
+
+INSTALL = "pip install 'tf-adasum[ucx]'"
+_SONAME = "libucp.so.0"
+_WHEEL = "libucx"
+_LONGEST_TEXT = 1024
+
+
+class Unavailable(RuntimeError):
+    """UCX cannot be used in this process; says why."""
+
+
+class Library:
+    """The functions of the compiled op that handle meshes, see custom_ops/ucx/adasum_ucx.h.
+
+    Attributes:
+        ops: module of the ops.
+        version: UCX's.
+    """
+
+    def __init__(self, path: str, ops: types.ModuleType):
+        self.ops = ops
+        self._functions = ctypes.CDLL(path)  # in the process already: TensorFlow has opened it
+        self.version = self._call("adasum_ucx_open", _path().encode())
+
+    def create(self, transports: str, device: str) -> int:
+        """Return the number of a new mesh.
+
+        Args:
+            transports: what UCX_TLS would say.
+            device: what UCX_NET_DEVICES would say.
+
+        Raises:
+            Unavailable: if UCX cannot make one.
+        """
+        return self._call("adasum_ucx_create", transports.encode(), device.encode(), numbered=True)
+
+    def address(self, mesh: int) -> bytes:
+        """Return the address of a mesh."""
+        size = self._functions.adasum_ucx_address(mesh, None, 0)
+        buffer = ctypes.create_string_buffer(size)
+        self._functions.adasum_ucx_address(mesh, buffer, size)
+        return buffer.raw
+
+    def connect(self, mesh: int, addresses: list[bytes]) -> None:
+        """Connect a mesh to all workers.
+
+        Args:
+            mesh: its number.
+            addresses: of all workers, in rank order.
+
+        Raises:
+            Unavailable: if one cannot be reached.
+        """
+        lengths = (ctypes.c_int * len(addresses))(*map(len, addresses))
+        self._call("adasum_ucx_connect", mesh, len(addresses), b"".join(addresses), lengths)
+
+    def attempt(
+        self, mesh: int, rank: int, workers: int, number: int, size: int, seconds: float
+    ) -> float:
+        """Send bytes to each of the other workers, and check those that come from them.
+
+        All workers have to call it, before the first op; its numbers count up.
+
+        Args:
+            mesh: its number.
+            rank: this worker's.
+            workers: how many there are.
+            number: of the attempt.
+            size: how many bytes.
+            seconds: to wait for at most.
+
+        Returns:
+            The seconds that it took.
+
+        Raises:
+            Unavailable: if it has failed, or not ended in time.
+        """
+        took = ctypes.c_double()
+        arguments = (mesh, rank, workers, number, ctypes.c_int64(size), ctypes.c_double(seconds))
+        self._call("adasum_ucx_try", *arguments, ctypes.byref(took))
+        return took.value
+
+    def close(self, mesh: int) -> None:
+        """Close a mesh on which all that was started has ended, or that is of no use.
+
+        Args:
+            mesh: its number.
+        """
+        self._functions.adasum_ucx_close(mesh)
+
+    def abort(self, message: str) -> None:
+        """End all exchanges of this process, those to come too, with `tf.errors.AbortedError`."""
+        self._functions.adasum_ucx_abort(message.encode())
+
+    def _call(self, name, *arguments, numbered=False):
+        text = ctypes.create_string_buffer(_LONGEST_TEXT)
+        number = getattr(self._functions, name)(*arguments, text, _LONGEST_TEXT)
+        said = text.value.decode(errors="replace")
+        if number < 0:
+            raise Unavailable(said)
+        return number if numbered else said
+
+
+@functools.cache
+def opened() -> Library:
+    """Return the process's `Library`.
+
+    Raises:
+        Unavailable: saying what is missing and where it comes from.
+    """
+    ops = op_library.load()
+    status = op_library.status()
+    if ops is None:
+        why = status.reason or f"{op_library.CHOICE_VARIABLE} leaves it out"
+        raise Unavailable(f"the compiled op is not used ({why})")
+    if not hasattr(ops, "tf_adasum_ucx_all_to_all"):
+        raise Unavailable(
+            "the compiled op was built without UCX's headers: pip install libucx-cu12, and build it"
+        )
+    try:
+        return Library(status.path, ops)
+    except Unavailable as error:
+        raise Unavailable(f"UCX cannot be opened ({error}): {INSTALL}") from None
+
+
+def is_open() -> bool:
+    """Whether this process has opened UCX."""
+    return opened.cache_info().currsize > 0
+
+
+def _path():
+    found = importlib.util.find_spec(_WHEEL)
+    for folder in (found and found.submodule_search_locations) or ():
+        path = Path(folder) / "lib" / _SONAME
+        if path.exists():
+            return str(path)
+    return _SONAME

@@ -1,0 +1,58 @@
+"""What workers tell each other at the start, so that all of them decide alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from tf_adasum.cluster.tasks import Cluster
+
+Gather = Callable[[np.ndarray], np.ndarray]
+
+_LONGEST_TEXT = 224  # bytes of a reason: with four numbers they fill 32 words
+
+
+class Talk:
+    """This worker's part in it; every worker has to make the same calls.
+
+    Args:
+        cluster: the `Cluster`.
+        gather: function of this worker's int64 array ``[k]`` that returns those of all workers,
+            ``[W, k]``.
+    """
+
+    def __init__(self, cluster: Cluster, gather: Gather):
+        self._cluster, self._gather = cluster, gather
+
+    def tell(self, failure: str, *numbers: int) -> tuple[str, np.ndarray]:
+        """Tell what has failed on this worker, and numbers.
+
+        Args:
+            failure: "" if nothing.
+            numbers: at most four.
+
+        Returns:
+            What has failed and where, the same text on all workers, "" if nothing on any; and the
+            numbers of all workers, int64 ``[W, len(numbers)]``.
+        """
+        text = failure.encode()[:_LONGEST_TEXT].ljust(_LONGEST_TEXT, b"\0")
+        words = np.frombuffer(text, np.int64)
+        rows = self._gather(np.array([*numbers, *words], np.int64))
+        texts = [row[len(numbers) :].tobytes().decode(errors="ignore").rstrip("\0") for row in rows]
+        return self._summary(texts), rows[:, : len(numbers)]
+
+    def bytes_of_all(self, own: bytes, lengths: Sequence[int]) -> list[bytes]:
+        """Return the bytes of all workers, whose lengths are known."""
+        words = -(-int(max(lengths)) // 8)
+        rows = self._gather(np.frombuffer(own.ljust(8 * words, b"\0"), np.int64))
+        return [row.tobytes()[:length] for row, length in zip(rows, lengths, strict=True)]
+
+    def _summary(self, texts):
+        failed = [rank for rank, text in enumerate(texts) if text]
+        if not failed:
+            return ""
+        said = texts[failed[0]]
+        if len(failed) == len(texts) and len(set(texts)) == 1:
+            return said
+        return f"{self._cluster.named(failed)}: {said}"
