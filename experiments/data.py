@@ -61,6 +61,44 @@ def mnist1d():
     return split(x, y, 800, 1000)
 
 
+# Of each row of clicks: counts, and fields with so many values.
+COUNTS = 4
+FIELDS = (512, 256, 128, 64, 32)
+
+
+@functools.cache
+def clicks():
+    """Return shown advertisements with whether they were clicked: 163,840, 8192 and 8192.
+
+    A row has four counts, ``⌊exp(1 + z)⌋`` with z normal, and a value of each of five fields, whose
+    values are as frequent as in Zipf's law. It is clicked with the probability ``σ(l)``:
+
+        l = l_0 + Σ_i a_i log(1 + count_i) + Σ_f b_f + Σ_{f<g} <u_f, u_g>
+
+    with b_f and u_f those of the value of field f. a and b are normal with standard deviation 0.5,
+    u has four entries with 0.4 each, and l_0 makes the mean of l -1.5, so that a quarter is
+    clicked. As in the advertisements that DLRM learns from, values matter in pairs, and most of
+    them are rare. The seed is fixed.
+    """
+    random = np.random.default_rng(20)
+    rows = 163_840 + 2 * 8192
+    counts = np.floor(np.exp(1 + random.standard_normal([rows, COUNTS])))
+    logit = np.log1p(counts) @ random.normal(0, 0.5, COUNTS)
+    vectors, columns = [], [counts]
+    for size in FIELDS:
+        frequency = 1 / np.arange(1, size + 1)
+        value = random.choice(size, rows, p=frequency / frequency.sum())
+        columns.append(value[:, None])
+        logit += random.normal(0, 0.5, size)[value]
+        vectors.append(random.normal(0, 0.4, [size, 4])[value])
+    for f, first in enumerate(vectors):
+        for second in vectors[f + 1 :]:
+            logit += np.sum(first * second, axis=1)
+    logit += -1.5 - logit.mean()
+    clicked = random.random(rows) < 1 / (1 + np.exp(-logit))
+    return split(np.concatenate(columns, 1).astype(np.int32), clicked.astype(np.int32), 8192, 8192)
+
+
 # Of the characters of the texts, in lower case; others are read as a space.
 ALPHABET = "\n !'(),-.:;?[]abcdefghijklmnopqrstuvwxyz"
 HELD = ("macbeth", "hamlet")  # for validation, for the test

@@ -28,11 +28,13 @@ class Experiment:
         name: as the command line and files have it.
         title: of its section of the page.
         packages: what has to be installed for its data, besides those of the package.
+        is_played: whether it has runs of its own.
     """
 
     name: str
     title: str
     packages: tuple[str, ...] = ()
+    is_played = True
 
     @property
     def folder(self) -> pathlib.Path:

@@ -1,19 +1,22 @@
 """Figures that can be read on light and on dark pages: transparent, with mid-grey text."""
 
 import contextlib
+import statistics
 
 GREY = "#808488"
 COLOURS = {
     "mean": "#e07b39",
     "adasum": "#2a8fd0",
     "adasum of steps": "#3aa675",
+    "adacons": "#9b6dd6",
     "one replica": GREY,
 }
-MARKERS = {"mean": "s", "adasum": "o", "adasum of steps": "^", "one replica": "D"}
+MARKERS = {"mean": "s", "adasum": "o", "adasum of steps": "^", "adacons": "v", "one replica": "D"}
 NAMES = {
     "mean": "mean",
     "adasum": "Adasum",
     "adasum of steps": "Adasum of steps (DeltaAdasum)",
+    "adacons": "AdaCons",
     "one replica": "one replica",
 }
 STYLE = {
@@ -75,6 +78,21 @@ class Figures:
     def image(self, name, text):
         """Return a picture in Markdown, with what it shows in words."""
         return f"![{text}]({self.link}/{self.name}-{name}.svg)"
+
+
+def median_and_range(axes, x, values, *, color, **style):
+    """Draw the median over the seeds as a line, and from the lowest to the highest a band.
+
+    Args:
+        axes: one of matplotlib's.
+        x: where.
+        values: at each of them what the seeds have.
+        color: of both.
+        style: of the line.
+    """
+    axes.plot(x, [statistics.median(own) for own in values], color=color, **style)
+    band = list(map(min, values)), list(map(max, values))
+    axes.fill_between(x, *band, color=color, alpha=0.18, lw=0)
 
 
 def legend(figure, axes):

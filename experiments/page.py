@@ -35,6 +35,8 @@ def section(experiment, results, folder, link):
     from experiments.running import duration
 
     report = experiment.report(results, Figures(folder, link, experiment.name))
+    if not experiment.is_played:
+        return report.verdicts, report.body
     command = f"`python -m experiments run {experiment.name}`"
     if not len(results):
         return report.verdicts, f"{report.body}\n\nNot played yet: {command}."

@@ -5,8 +5,10 @@ import itertools
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -124,6 +126,42 @@ def test_a_search_that_was_killed_ends_with_the_same_runs(room, tmp_path):
     assert killed == whole
 
 
+KILLED = """
+import pathlib, sys, time
+sys.path[:0] = sys.argv[1:3]
+from experiments import results, running, search
+from test_experiments import Silent, Valley
+
+class Slow(Valley):
+    def play(self, case):
+        time.sleep(0.02)
+        return super().play(case)
+
+valley = Slow(search.Search(1.0, (-1, 0, 1), seeds=(7, 8), final_seeds=(1, 2)), {"mean": 2})
+running.run(valley, results.Results(pathlib.Path(sys.argv[3])), Silent())
+"""
+
+
+def test_a_process_that_was_killed_and_started_again_ends_with_the_same_file(room, tmp_path):
+    tests, path = pathlib.Path(__file__).parent, tmp_path / "killed" / "runs.jsonl"
+    command = [sys.executable, "-c", KILLED, str(ROOT), str(tests), str(path)]
+    _, _, whole = play(room, tmp_path / "whole", {"mean": 2})
+    killed = subprocess.Popen(command)
+    deadline = time.monotonic() + 60
+    while not (path.exists() and path.read_text().count("\n") >= 3):
+        assert killed.poll() is None and time.monotonic() < deadline
+        time.sleep(0.005)
+    killed.kill()
+    assert killed.wait(60) == -signal.SIGKILL
+    assert len(room("results").Results(path)) < len(whole), "it was killed before its end"
+    subprocess.run(command, check=True, timeout=60)
+
+    def lines(path):
+        return [(own["case"], own["result"]) for own in map(json.loads, path.open())]
+
+    assert lines(path) == lines(whole.path)
+
+
 # ---- numbers ------------------------------------------------------------------------------------
 
 
@@ -146,21 +184,202 @@ def test_warm_up_and_decay(room):
     assert room("schedules").warmup_and_decay(2.0, 1, 0.1) == [2.0]
 
 
+def test_pairs_are_the_words_within_windows(room):
+    """Against a loop over all pairs of places."""
+
+    class Widths:
+        def integers(self, low, high, count):
+            return np.resize([1, 3, 2], count)
+
+    text, read = room("word2vec.text"), np.arange(10, 18)
+    found = text._near(read, Widths())
+    widths = np.resize([1, 3, 2], len(read))
+    expected = [
+        (read[i], read[j])
+        for i in range(len(read))
+        for j in range(len(read))
+        if i != j and abs(i - j) <= widths[i]
+    ]
+    assert sorted(map(tuple, found.tolist())) == sorted(expected)
+
+
+def test_the_pairs_that_the_page_names_are_the_first(room):
+    text, tables = room("word2vec.text"), room("word2vec.tables")
+    if room("__main__").missing(room("word2vec").EXPERIMENT):
+        pytest.skip("the texts are not installed")
+    page = " ".join(tables.INTRODUCTION.lower().split())
+    named = [
+        page.find(f"{a} and {b}") + page.find(f"{b} and {a}") for a, b in text.pairs_of_words()
+    ]
+    assert min(named[:8]) > 0 and named[:8] == sorted(named[:8])
+    assert len(text.counts()) == text.VOCABULARY and min(text.counts().values()) >= 24
+
+
+def test_ranks_of_neighbours(room):
+    """By angles: 0°, 10°, 90°, 100° and a long vector at 15°."""
+    angles, lengths = np.radians([0, 10, 90, 100, 15]), np.array([1, 1, 1, 1, 50])
+    table = (lengths * [np.cos(angles), np.sin(angles)]).T
+    ranks = room("word2vec.experiment").ranks
+    assert ranks(table, np.array([[0, 1], [0, 4], [0, 3], [2, 3]])).tolist() == [
+        [1, 2],  # of 10° the nearest is 15°
+        [2, 2],
+        [4, 4],
+        [1, 1],
+    ]
+    table[0, 0] = np.nan
+    assert ranks(table, np.array([[0, 1]])).tolist() == [[4, 4]]
+
+
+def test_linear_scaling_of_an_elastic_training(room):
+    """T = 80: 40 steps at S = 2 are 20, 40 at S = 4 are 10; the rate falls at 60."""
+    scaled = room("adascale.experiment").scaled
+    (alone,) = scaled(0.5, 80, (4,))
+    assert len(alone) == 20
+    # 20 iterations, of which 20 · 5/90 = 1.11 warm up; the schedule falls after its step 60.
+    np.testing.assert_allclose(alone[:3], [0.5, 0.5 * (1 + 3 / (20 * 5 / 90)), 2.0], rtol=1e-6)
+    np.testing.assert_allclose(alone[15:17], [2.0, 0.2], rtol=1e-6)
+    (stretched,) = scaled(0.5, 80, (4,), 40)
+    assert len(stretched) == 40
+    first, second = scaled(0.5, 80, (2, 4))
+    assert len(first) == 20 and len(second) == 10
+    np.testing.assert_allclose(first[:3], [0.5, 0.5 * (1 + 1 / (30 * 5 / 90)), 1.0], rtol=1e-6)
+    # Steps 40, 44, … 60 and 64, … 76 of the schedule.
+    np.testing.assert_allclose(second, [2.0] * 6 + [0.2] * 4, rtol=1e-6)
+
+
 def test_every_epoch_sees_each_row_at_most_once(room):
-    order = room("simulation.training").orders(rows=11, steps=7, global_batch=2, seed=3)
+    order = room("simulation.playing").orders(rows=11, steps=7, global_batch=2, seed=3)
     assert order.shape == (7, 2)
     assert len(set(order[:5].ravel())) == 10
     again, other = (
-        room("simulation.training").orders(rows=11, steps=7, global_batch=2, seed=seed)
+        room("simulation.playing").orders(rows=11, steps=7, global_batch=2, seed=seed)
         for seed in (3, 4)
     )
     assert (order == again).all() and (order != other).any()
 
 
+# ---- clicks -------------------------------------------------------------------------------------
+
+
+def test_the_auc_is_the_share_of_pairs_in_the_right_order(room):
+    random = np.random.default_rng(0)
+    y = random.integers(0, 2, 60)
+    logits = random.standard_normal([60, 2]).astype("float32")
+    scores = logits[:, 1] - logits[:, 0]
+    pairs = scores[y == 1][:, None] > scores[y == 0]
+    found = room("models.clicks").Clicks(4, (3,)).score(logits, y)
+    assert float(found) == pytest.approx(pairs.mean(), abs=1e-12)
+
+
+def test_the_clicks_are_those_of_the_stated_model(room):
+    train, held, test = (getattr(room("data").clicks(), name) for name in SPLITS)
+    assert [len(own[1]) for own in (train, held, test)] == [163_840, 8192, 8192]
+    x, y = train
+    assert (x >= 0).all() and (x[:, 4:].max(0) == [511, 255, 127, 63, 31]).all()
+    # Zipf's law: twice as often as the next value, four times as often as the fourth.
+    counts = np.bincount(x[:, 4])
+    assert counts[0] / counts[[1, 3]] == pytest.approx([2, 4], rel=0.1)
+    assert 0.2 < y.mean() < 0.3
+    # ⌊exp(1 + z)⌋ ≤ 1 where z < log 2 - 1.
+    assert (x[:, 0] <= 1).mean() == pytest.approx(0.3795, abs=0.01)
+
+
+SPLITS = ("train", "validation", "test")
+
+
+def test_the_regressions_verdict_is_of_its_ranges(room):
+    regression = room("adacons.regression")
+    assert regression.numbers("2.66e-05 (1.9e-07 to 4.1e-04)") == [2.66e-05, 1.9e-07, 4.1e-04]
+    text = regression.verdict()
+    assert text.startswith("**confirmed** with the step to the optimum: on 8 AdaCons 2.66e-05")
+    assert "**not confirmed** with the step line search on the loss" in text
+
+
+# ---- verdicts -----------------------------------------------------------------------------------
+
+
+def of_cnn(room, tmp_path, accuracy):
+    """Return an experiment like the CNN's on digits, one rate, and what was found.
+
+    Args:
+        accuracy: a function of a case.
+    """
+    search = room("search").Search(0.02, (0,), widenings=0, seeds=(100,), final_seeds=range(9))
+    cnn = room("cnn.experiment")
+    own = cnn.CNNExperiment(cnn.PROBLEMS[:1], (4, 16, 32), search, "")
+    own.play = lambda case: {
+        "accuracy": accuracy(case) + case["seed"] / 1000,
+        "loss": 1.0,
+        "steps": [1],
+        "accuracies": [accuracy(case)],
+    }
+    results = room("results").Results(tmp_path / "runs.jsonl")
+    room("running").run(own, results, Silent())
+    return cnn, room("classification.tables").Found(own, results, own.problems[0], (4, 16, 32))
+
+
+def test_verdicts_on_tuned_rates_are_on_the_form_that_the_validation_prefers(room, tmp_path):
+    known = {
+        ("adasum", "validation"): 0.9,
+        ("adasum of steps", "validation"): 0.8,
+        ("adasum", "test"): 0.6,
+        ("adasum of steps", "test"): 0.9,
+        ("mean", "validation"): 0.7,
+        ("mean", "test"): 0.7,
+    }
+    _, found = of_cnn(room, tmp_path, lambda case: known.get((case["rule"], case["split"]), 0.95))
+    assert found.chosen(16) == "adasum"
+    text = room("classification.verdicts").tuned([found], 16)
+    assert text.startswith("**refuted**") and "on 16 Adasum 0.604, mean 0.704 (worse)" in text
+
+
+@pytest.mark.parametrize(
+    ("lasting", "word"),
+    [
+        ({"mean": 4, "adasum": 32}, "confirmed"),
+        ({"mean": 4, "adasum": 16}, "confirmed in part"),
+        ({"mean": 16, "adasum": 32}, "confirmed in part"),
+        ({"mean": 16, "adasum": 16}, "not confirmed"),
+    ],
+)
+def test_the_verdict_at_one_replicas_rate_is_on_16_and_32(room, tmp_path, lasting, word):
+    def accuracy(case):
+        return 0.95 if case["replicas"] <= lasting.get(case["rule"], 1) else 0.5
+
+    cnn, found = of_cnn(room, tmp_path, accuracy)
+    assert cnn.same([found]).startswith(f"**{word}** on digits")
+
+
+def test_the_verdict_on_a_target_asks_who_comes_there(room):
+    word_of = room("residual.experiment").word_of
+    assert word_of(None, 7.5) == "**confirmed**"
+    assert word_of(5.0, None) == "**refuted**"
+    assert word_of(None, None).startswith("**not confirmed** (none")
+    assert word_of(9.0, 7.5).startswith("**not confirmed** (both")
+
+
+def test_the_verdict_on_a_larger_batch_asks_for_less_than_half_of_the_loss(room):
+    word_of = room("transformer.experiment").word_of
+    assert word_of([[0.2] * 3, [0.09] * 3], 0.01) == "**confirmed**"
+    assert word_of([[0.2] * 3, [0.15] * 3], 0.01) == "**confirmed in part**"
+    assert word_of([[0.2] * 3, [0.3] * 3], 0.01) == "**refuted**"
+    assert word_of([[0.2] * 3, [0.09] * 3], 0.06) == "**not confirmed**"
+
+
+def test_the_verdict_on_the_start_is_where_orthogonality_is_between_one_nth_and_one(room):
+    start = room("orthogonality.experiment").start
+    assert start([[0.27], [0.14]], [4, 8]) == "**confirmed**"
+    assert start([[0.27], [0.5]], [4, 8]).startswith("**confirmed in part**")
+    assert start([[0.27], [0.6]], [4, 8]) == "**not confirmed**"
+
+
 # ---- the experiments ----------------------------------------------------------------------------
 
 
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("residual", "transformer")]
+SLOW = [
+    pytest.param(name, marks=pytest.mark.slow)
+    for name in ("word2vec", "residual", "transformer", "adascale", "adacons", "ablations")
+]
 
 
 @pytest.mark.parametrize("name", ["cnn", "orthogonality", *SLOW])
@@ -179,6 +398,76 @@ def test_smoke(room, name):
     assert ended.returncode == 0, ended.stderr[-3000:]
     assert "| claim | source | at our size |" in ended.stdout
     assert ".svg" in ended.stdout.splitlines()[-1]
+
+
+def test_time_to_accuracy_is_steps_times_step_times(room, tmp_path, monkeypatch):
+    """Invented steps and step times: 100 steps of 40 ms are 4 s."""
+    own = room("time_to_accuracy.experiment")
+    rows = [
+        own.Row("cnn", "CNN", "accuracy 0.9", 1, "one replica", 500),
+        own.Row("cnn", "CNN", "accuracy 0.9", 4, "mean", 200),
+        own.Row("cnn", "CNN", "accuracy 0.9", 4, "adasum", 100),
+        own.Row("cnn", "CNN", "accuracy 0.9", 4, "adasum of steps", None),
+    ]
+    monkeypatch.setattr(own, "of_cnn", lambda: rows)
+    for name in ("of_word2vec", "of_transformer"):
+        monkeypatch.setattr(own, name, lambda: [])
+    times = {("mean", "1x1"): 0.001, ("mean", "2x2"): 0.03, ("adasum", "2x2"): 0.04}
+    times |= {("mean", "4x1"): 0.05, ("adasum of steps", "4x1"): 0.07}
+    path = tmp_path / "steps.json"
+    steps = [
+        {"task": "cnn", "rule": rule, "topology": topology, "seconds": seconds}
+        for (rule, topology), seconds in times.items()
+    ]
+    path.write_text(json.dumps({"machine": "invented", "commit": "none", "steps": steps}))
+    report = own.TimeToAccuracy(path).report(None, None)
+    for line in (
+        "| 1 | one replica | 500 | 0.5 s (1.0 ms) |  |  |",
+        "| 4 | mean | 200 |  | 6.0 s (30.0 ms) | 10.0 s (50.0 ms) |",
+        "| 4 | Adasum | 100 |  | 4.0 s (40.0 ms) |  |",
+        "| 4 | Adasum of steps (DeltaAdasum) | – |  |  | – (70.0 ms) |",
+    ):
+        assert f"| CNN | accuracy 0.9 {line}" in report.body
+    ((_, _, verdict),) = report.verdicts
+    assert verdict == "CNN, N = 4, of the mean's time: Adasum 0.67 on 2 workers"
+    absent = own.TimeToAccuracy(tmp_path / "absent.json").report(None, None)
+    assert absent.verdicts[0][2] == "not measured yet"
+
+
+def test_the_latency_is_read_from_the_report(room):
+    own = room("latency.experiment")
+    lines = [
+        "| workers | gradients | UCX's way | kind | milliseconds | kind / sum | to adasum | CPU |",
+        "| 2 | 1 MB | shared memory | sum | 8 (7..9) | 1.00 (1.00..1.00) | 0.7 (0.5..1.0) | 5 |",
+        "| 2 | 1 MB | shared memory | adasum | 12 (9..13) | 1.43 (1.04..1.74) | 1.00 (1..1) | 5 |",
+        "| 4 | 1 MB | shared memory | adasum | 9 (8..10) | 1.10 (1.04..1.74) | 1.00 (1..1) | 5 |",
+        "| 2 | 1 MB | TCP | adasum | 9 (8..10) | 0.74 (0.52..1.23) | 1.00 (1..1) | 4 |",
+    ]
+    found = own.ratios("\n".join(lines))
+    assert found == {("adasum", "2", "1 MB"): 1.43, ("adasum", "4", "1 MB"): 1.10}
+    text = own.verdict(found, "adasum")
+    assert text.startswith("**confirmed in part**") and text.endswith("1 of 2 no more than 1.15")
+    assert len(own.ratios(max(own.REPORTS.glob("*-exchange_transport.md")).read_text())) == 16
+
+
+def test_steps_to_a_target_are_read_from_the_lines(room):
+    """Of the committed runs, with rules that the benchmark measures, too."""
+    own = room("time_to_accuracy.experiment")
+    runs = [{"steps": [2, 4], "losses": losses} for losses in ([3, 1], [1, 1], [3, None])]
+    assert own.median_steps(runs, -1.5, own.lowered) == 4
+    assert own.median_steps(runs[2:], -1.5, own.lowered) is None
+    rows = [*own.of_cnn(), *own.of_word2vec(), *own.of_transformer()]
+    assert {"cnn", "transformer"} <= {row.task for row in rows}
+    assert all(row.steps is None or row.steps > 0 for row in rows)
+    benchmark = room("page").of_benchmarks("experiment_steps")
+    for row in rows:
+        rules = ("one replica", *benchmark.TASKS[row.task][2])
+        assert row.rule in rules and row.replicas in {w * d for w, d in benchmark.TOPOLOGIES}
+
+
+def test_the_readmes_numbers_are_those_of_the_lines(room):
+    front_page = room("front_page")
+    assert front_page.numbers(front_page.chosen()) in front_page.README.read_text()
 
 
 def test_the_page_has_a_place_for_every_experiment(room):

@@ -9,52 +9,13 @@ import dataclasses
 
 from experiments import data, schedules
 from experiments.classification import figures, tables
+from experiments.classification.problem import Problem
 from experiments.experiment import Experiment, Report
 from experiments.search import Search
 
-BATCH = 4  # rows of each replica
 WARMUP = 0.1
 EVALUATIONS = 20
 ONE = "one replica"
-RULES = ("mean", "adasum", "adasum of steps")
-
-
-@dataclasses.dataclass(frozen=True)
-class Problem:
-    """A task.
-
-    Attributes:
-        data: a function of `experiments.data`.
-        optimizer: one of `simulation.updates.UPDATES`.
-        schedule: "decay", with warm-up, or "constant".
-        epochs: how often the training split is seen.
-        rules: those that are compared.
-    """
-
-    data: str
-    optimizer: str
-    schedule: str
-    epochs: int
-    rules: tuple[str, ...] = RULES
-
-    def setting(self, replicas, rule):
-        """Return a case without rate, seed and split."""
-        own = {"data": self.data, "optimizer": self.optimizer, "schedule": self.schedule}
-        return own | {"epochs": self.epochs, "replicas": replicas, "rule": rule}
-
-    @property
-    def title(self):
-        """In words."""
-        names = {"digits": "digits", "mnist1d": "MNIST-1D"}
-        optimizers = {"momentum": "Momentum 0.9", "sgd": "SGD", "adam": "Adam"}
-        how = {"decay": "warm-up and linear decay to 0", "constant": "constant rate"}
-        epochs = "1 epoch" if self.epochs == 1 else f"{self.epochs} epochs"
-        return f"{names[self.data]}, {epochs}, {optimizers[self.optimizer]}, {how[self.schedule]}"
-
-    @property
-    def slug(self):
-        """In the names of files."""
-        return f"{self.data}-{self.optimizer}-{self.schedule}-{self.epochs}"
 
 
 def score(result):
@@ -82,12 +43,14 @@ class Classification(Experiment):
     @property
     def packages(self):
         """What its data and its figures need."""
-        return "scipy", "matplotlib", *{data.PACKAGES[own.data] for own in self.problems}
+        needed = {data.PACKAGES.get(own.data) for own in self.problems} - {None}
+        return "scipy", "matplotlib", *sorted(needed)
 
     def small(self):
         """Return it on the first problem, for an epoch, with two rates and two seeds."""
         search = Search(0.02, (0, 1), widenings=0, seeds=(100,), final_seeds=(0, 1))
-        problems = (dataclasses.replace(self.problems[0], epochs=1),)
+        own = {"epochs": 1, "exponents": None, "replicas": None, "seeds": None}
+        problems = (dataclasses.replace(self.problems[0], **own),)
         return dataclasses.replace(self, problems=problems, replicas=(8,), search=search)
 
     def model_of(self, name):
@@ -106,12 +69,24 @@ class Classification(Experiment):
 
     def alone(self, results, problem):
         """Return the grid of one replica."""
-        return self.search.grid(results, [problem.setting(1, ONE)], score)
+        return self.search_of(problem).grid(results, [problem.setting(1, ONE)], score)
 
     def together(self, results, problem, replicas, k_alone):
         """Return the grid of all rules, with the rate of one replica in it."""
         settings = [problem.setting(replicas, rule) for rule in problem.rules]
-        return self.search.grid(results, settings, score, also=(k_alone,))
+        return self.search_of(problem).grid(results, settings, score, also=(k_alone,))
+
+    def search_of(self, problem):
+        """Return the search with the problem's own grid and seeds, if it has them."""
+        return dataclasses.replace(
+            self.search,
+            exponents=problem.exponents or self.search.exponents,
+            seeds=problem.seeds or self.search.seeds,
+        )
+
+    def replicas_of(self, problem):
+        """Return N of a problem, besides 1."""
+        return problem.replicas or self.replicas
 
     def plan(self, results):
         """Return the searches, and what follows from them."""
@@ -124,7 +99,7 @@ class Classification(Experiment):
             (setting,) = alone.settings
             k_alone = alone.best(results, setting)
             cases += alone.runs(setting, k_alone, "test")
-            for replicas in sorted(self.replicas, reverse=True):  # the claims are about many
+            for replicas in sorted(self.replicas_of(problem), reverse=True):  # claims are of many
                 grid = self.together(results, problem, replicas, k_alone)
                 cases += grid.cases()
                 if not grid.is_complete:
@@ -140,10 +115,11 @@ class Classification(Experiment):
 
         splits = getattr(data, case["data"])()
         rule, of_steps = training.parted(case["rule"])
+        replicas, batch = case["replicas"], self.batch_of(case)
         played = training.training(
-            self.model_of(case["data"]), case["optimizer"], rule, case["replicas"], BATCH, of_steps
+            self.model_of(case["data"]), case["optimizer"], rule, replicas, batch, of_steps
         )
-        steps = case["epochs"] * (len(splits.train[1]) // (BATCH * case["replicas"]))
+        steps = case["epochs"] * (len(splits.train[1]) // (batch * replicas))
         if case["schedule"] == "decay":
             rates = schedules.warmup_and_decay(case["rate"], steps, WARMUP)
         else:
@@ -163,14 +139,22 @@ class Classification(Experiment):
             "accuracies": curves["accuracy"],
         }
 
+    def batch_of(self, case):
+        """Return the rows of each replica."""
+        if "batch" in case:  # of an ablation
+            return case["batch"]
+        (batch,) = {own.batch for own in self.problems if own.data == case["data"]}
+        return batch
+
     # ---- what is said of it ---------------------------------------------------------------------
 
     def report(self, results, pictures):
         """Return tables and figures of what is finished."""
         found, missing = [], []
         for problem in self.problems:
-            finished = [n for n in self.replicas if self.is_finished(results, problem, n)]
-            left = [str(n) for n in self.replicas if n not in finished]
+            wanted = self.replicas_of(problem)
+            finished = [n for n in wanted if self.is_finished(results, problem, n)]
+            left = [str(n) for n in wanted if n not in finished]
             if left:
                 missing.append(f"{problem.title}, on {', '.join(left)}")
             if finished:
@@ -178,13 +162,15 @@ class Classification(Experiment):
         body = [self.introduction]
         for own in found:
             figures.rates(own, pictures)
-            figures.replicas(own, pictures)
+            if len(own.grids) > 1:
+                figures.replicas(own, pictures)
             body.append(tables.section(own, pictures))
         if missing:
-            body.append(f"Not played yet: {'; '.join(missing)}.")
+            body.append(f"Not played to the end, for time: {'; '.join(missing)}.")
         return Report(self.verdicts(found), "\n\n".join(body))
 
     def is_finished(self, results, problem, replicas):
         """Whether all runs of a problem on so many replicas are there."""
-        own = dataclasses.replace(self, problems=(problem,), replicas=(replicas,))
+        problem = dataclasses.replace(problem, replicas=(replicas,))
+        own = dataclasses.replace(self, problems=(problem,))
         return all(case in results for case in own.plan(results))

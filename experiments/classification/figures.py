@@ -2,7 +2,7 @@
 
 import statistics
 
-from experiments.figures import COLOURS, MARKERS, NAMES, legend
+from experiments.figures import COLOURS, MARKERS, NAMES, legend, median_and_range
 
 
 def rates(found, pictures):
@@ -27,8 +27,8 @@ def rates(found, pictures):
             own.set_xticks(ticks, [f"{tick:g}" for tick in ticks], rotation=60, fontsize=8)
             own.set_title(f"N = {n}")
             own.set_xlabel("learning rate")
-        axes[0][0].set_ylabel("accuracy (higher is better)")
-        axes[0][0].set_ylim(0, 1.02)
+        axes[0][0].set_ylabel(f"{found.problem.measure.name} (higher is better)")
+        axes[0][0].set_ylim(*found.problem.measure.axis)
         legend(figure, axes)
 
 
@@ -40,12 +40,8 @@ def curve(axes, found, grid, setting):
         [found.results[case]["accuracy"] for case in grid.runs(setting, k, "validation")]
         for k in grid.exponents
     ]
-    colour = COLOURS[name]
-    medians = list(map(statistics.median, values))
-    axes.plot(x, medians, color=colour, marker=MARKERS[name], label=NAMES[name])
-    axes.fill_between(
-        x, list(map(min, values)), list(map(max, values)), color=colour, alpha=0.2, lw=0
-    )
+    style = {"color": COLOURS[name], "marker": MARKERS[name], "label": NAMES[name]}
+    median_and_range(axes, x, values, **style)
 
 
 def replicas(found, pictures):
@@ -60,25 +56,26 @@ def replicas(found, pictures):
                     found.accuracies(n, rule, exponent(n, rule) if exponent else found.k_alone)
                     for n in n_all
                 ]
-                medians = list(map(statistics.median, values))
-                own.plot(n_all, medians, **style)
-                band = (list(map(min, values)), list(map(max, values)))
-                own.fill_between(n_all, *band, color=COLOURS[rule], alpha=0.15, lw=0)
+                median_and_range(own, n_all, values, **style)
             counts = [found.steps_to_target(n, rule, found.best(n, rule)) for n in n_all]
             there = [(n, count) for n, count in zip(n_all, counts, strict=True) if count]
             if there:
                 steps.plot(*zip(*there, strict=True), **style)
-                steps.set_yscale("log")
+        if not steps.lines:
+            steps.text(0.5, 0.5, "no rule comes there", ha="center", transform=steps.transAxes)
+            steps.set_yticks([])
+        steps.set_ylim(bottom=0)
         alone = statistics.median(found.alone_accuracies)
         for own in (same, tuned):
             own.axhline(alone, color=COLOURS["one replica"], ls="--", label=NAMES["one replica"])
-            own.set_ylabel("test accuracy (higher is better)")
+            own.set_ylabel(f"test {found.problem.measure.name} (higher is better)")
         same.set_title("at one replica's best rate")
         tuned.set_title("each at its own best rate")
-        steps.set_title(f"steps to {found.target:.3f}, tuned")
+        steps.set_title(f"steps to {found.target:.{found.problem.measure.digits}f}, tuned")
         steps.set_ylabel("steps (lower is better)")
         for own in axes[0]:
             own.set_xscale("log", base=2)
             own.set_xticks(n_all, [str(n) for n in n_all])
             own.set_xlabel("replicas N")
+        steps.set_xlim(same.get_xlim())
         legend(figure, axes)

@@ -14,8 +14,6 @@ from experiments.comparison import (
 from experiments.figures import NAMES
 from experiments.page import markdown
 
-TARGET = 0.02  # below one replica's accuracy
-
 
 class Found:
     """The finished runs of a problem.
@@ -38,6 +36,16 @@ class Found:
         """Return the best exponent."""
         return self.grids[replicas].best(self.results, self.problem.setting(replicas, rule))
 
+    def chosen(self, replicas):
+        """Return the form of Adasum that is best on the validation split, at its best rate."""
+        grid = self.grids[replicas]
+
+        def score(rule):
+            setting = self.problem.setting(replicas, rule)
+            return grid.median(self.results, setting, self.best(replicas, rule))
+
+        return max((rule for rule in self.problem.rules if rule != "mean"), key=score)
+
     def finals(self, replicas, rule, k):
         """Return the results on the test split."""
         if replicas == 1:
@@ -57,13 +65,15 @@ class Found:
 
     @functools.cached_property
     def target(self):
-        """The accuracy whose steps are counted."""
-        return round(statistics.median(self.alone_accuracies) - TARGET, 3)
+        """The accuracy, or what else is measured, whose steps are counted."""
+        measure = self.problem.measure
+        return round(statistics.median(self.alone_accuracies) - measure.lost, measure.digits)
 
-    def steps_to_target(self, replicas, rule, k):
+    def steps_to_target(self, replicas, rule, k, target=None):
         """Return the median number of steps to the target; None where half do not come there."""
+        target = self.target if target is None else target
         found = [
-            first_reaching(result["steps"], result["accuracies"], self.target)
+            first_reaching(result["steps"], result["accuracies"], target)
             for result in self.finals(replicas, rule, k)
         ]
         median = statistics.median_low([float("inf") if step is None else step for step in found])
@@ -98,8 +108,9 @@ class Found:
 
 def section(found, pictures):
     """Return the table of a problem, its figures, and what has to be said of the search."""
+    digits = found.problem.measure.digits
     same, tuned = (found.tests(tuned=own) for own in (False, True))
-    rows = [["1", "one replica", with_range(found.alone_accuracies), "", "", "", "", ""]]
+    rows = [["1", "one replica", with_range(found.alone_accuracies, digits), "", "", "", "", ""]]
     rows[0][4] = f"{found.rate(found.k_alone):g}"
     rows[0][7] = steps_text(found.steps_to_target(1, None, found.k_alone))
     for n in found.grids:
@@ -109,21 +120,24 @@ def section(found, pictures):
                 [
                     n,
                     NAMES[rule],
-                    with_range(found.accuracies(n, rule, found.k_alone)),
+                    with_range(found.accuracies(n, rule, found.k_alone), digits),
                     p_text(same[n, rule]) if rule != "mean" else "",
                     f"{found.rate(k):g}",
-                    with_range(found.accuracies(n, rule, k)),
+                    with_range(found.accuracies(n, rule, k), digits),
                     p_text(tuned[n, rule]) if rule != "mean" else "",
                     steps_text(found.steps_to_target(n, rule, k)),
                 ]
             )
     header = ["N", "rule", "same rate", "p", "best rate", "tuned", "p"]
-    header.append(f"steps to {found.target:.3f}")
-    slug = found.problem.slug
+    header.append(f"steps to {found.target:.{digits}f}")
+    slug, measured = found.problem.slug, found.problem.measure.name
+    measured = measured[0].upper() + measured[1:]
     parts = [
         f"### {found.problem.title[:1].upper()}{found.problem.title[1:]}",
-        pictures.image(f"{slug}-rates", "Accuracy over the learning rate, a panel for each N"),
-        pictures.image(f"{slug}-replicas", "Accuracy and steps to a target over replicas"),
+        pictures.image(f"{slug}-rates", f"{measured} over the learning rate, a panel for each N"),
+        pictures.image(f"{slug}-replicas", f"{measured} and steps to a target over replicas")
+        if len(found.grids) > 1
+        else "",
         markdown(header, rows),
         limits(found),
     ]

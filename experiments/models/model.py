@@ -11,9 +11,11 @@ class Model:
 
     Attributes:
         example: `tf.TensorSpec`s of an input and of its label.
+        classes: how many labels there are, at least.
     """
 
     example: tuple[tf.TensorSpec, tf.TensorSpec]
+    classes: int = 10
 
     def keras(self):
         """Return a new Keras model."""
@@ -27,6 +29,11 @@ class Model:
             x: inputs ``[N, B, ...]``.
         """
         raise NotImplementedError
+
+    def score(self, logits, y):
+        """Return what is measured on a split besides the loss, the larger the better: accuracy."""
+        hits = tf.cast(tf.argmax(logits, -1, y.dtype) == y, tf.float32)
+        return tf.reduce_mean(hits)
 
     @functools.cached_property
     def shapes(self):

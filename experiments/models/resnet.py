@@ -1,4 +1,4 @@
-"""A small residual network for signals, with layer normalization in the place of batches'."""
+"""A small residual network, with layer normalization in the place of batches'."""
 
 import dataclasses
 import functools
@@ -9,30 +9,31 @@ import tensorflow as tf
 from experiments.models.model import Model
 from experiments.simulation import layers
 
-KERNEL = (1, 5)
-
 
 @dataclasses.dataclass(frozen=True)
 class ResNet(Model):
     """A convolution, stages of residual blocks, the mean over positions, a dense layer.
 
-    A block is twice: layer normalization, ReLU, convolution. The first block of each stage but the
-    first halves the length, and its shortcut is a convolution.
+    A block is twice: layer normalization, ReLU, convolution. The first convolution halves height
+    and width, and so does the first block of each stage but the first; its shortcut is a
+    convolution.
 
     Attributes:
-        length: of a signal.
+        shape: of an image: height, width, channels; a signal has a height of 1.
+        kernel: height and width of the convolutions' kernels.
         widths: channels of each stage.
         blocks: of each stage.
     """
 
-    length: int = 40
+    shape: tuple[int, int, int] = (1, 40, 1)
+    kernel: tuple[int, int] = (1, 5)
     widths: tuple[int, ...] = (16, 32)
     blocks: int = 2
 
     @property
     def example(self):
-        """A signal and its class."""
-        return tf.TensorSpec([1, self.length, 1]), tf.TensorSpec([], tf.int32)
+        """An image and its class."""
+        return tf.TensorSpec(self.shape), tf.TensorSpec([], tf.int32)
 
     def _strides(self):
         """Yield width and stride of each block."""
@@ -43,15 +44,16 @@ class ResNet(Model):
     def keras(self):
         """Return a new Keras model; its layers have the names that `logits` knows."""
 
-        def convolution(name, x, width, kernel=KERNEL, stride=1):
+        def convolution(name, x, width, kernel=None, stride=1):
+            kernel = kernel or self.kernel
             layer = keras.layers.Conv2D(width, kernel, stride, padding="same", name=name)
             return layer(x)
 
         def normalized(name, x):
             return keras.layers.ReLU()(keras.layers.LayerNormalization(name=name)(x))
 
-        inputs = keras.layers.Input([1, self.length, 1])
-        x = convolution("first", inputs, self.widths[0])
+        inputs = keras.layers.Input(self.shape)
+        x = convolution("first", inputs, self.widths[0], stride=2)
         for number, (width, stride) in enumerate(self._strides()):
             a, b, c = (f"{letter}{number}" for letter in "abc")
             shortcut = convolution(c, x, width, 1, stride) if stride > 1 else x
@@ -75,7 +77,7 @@ class ResNet(Model):
             gamma, beta = own[f"{name}/gamma"], own[f"{name}/beta"]
             return tf.nn.relu(layers.layer_normalization(x, gamma, beta))
 
-        x = convolution("first", x)
+        x = convolution("first", x, 2)
         for number, (_, stride) in enumerate(self._strides()):
             a, b, c = (f"{letter}{number}" for letter in "abc")
             shortcut = convolution(c, x, stride) if stride > 1 else x

@@ -10,54 +10,44 @@ import statistics
 
 import numpy as np
 
-from experiments import data, schedules
-from experiments.cnn.experiment import EXPERIMENT as CNN
+from experiments import data
 from experiments.comparison import with_range
 from experiments.experiment import Experiment, Report
-from experiments.figures import GREY
+from experiments.figures import GREY, median_and_range
+from experiments.orthogonality.tasks import TASKS, Task
 from experiments.page import markdown
-from experiments.results import Results
 
-BATCH = 4
 BATCHES = 8  # that a measurement is the mean of
 MEASUREMENTS = 20
-WARMUP = 0.1
 SOURCE = "Maleki et al., MLSys 2021, the slide on orthogonality"
 
 INTRODUCTION = """\
 Orthogonality is ‖adasum(g₁ … g_N)‖² / Σ‖gᵢ‖²: 1 where all gradients are orthogonal, 1/N where all
 are the same. *Published*, without numbers: gradients start out all parallel, and become more
-orthogonal later in the training. Here: the CNN on digits and on MNIST-1D, batch 4 on
-each replica, trained with Adasum, Momentum 0.9, warm-up and linear decay, at the best rate of one
-replica; each measurement is the mean over eight batches. Medians (lowest to highest) of five
-seeds, of the overall orthogonality; "it grows" where the mean of the last quarter of a training is
-above that of the first.
+orthogonal later in the training. Here: the CNN on digits and on MNIST-1D, batch 4 on each replica,
+trained with Adasum, Momentum 0.9, warm-up and linear decay, at the best rate of one replica; and
+the Transformer on Shakespeare, as its section has it, with LAMB and `DeltaAdasum` at its best rate.
+Each measurement is the mean over eight batches. Medians (lowest to highest) of five seeds, of the
+overall orthogonality; "it grows" where the mean of the last quarter of a training is above that of
+the first.
 
 *Why, as we think.* At random weights the gradients of different images point apart. They agree most
 within the first epoch, while the network learns what all images have in common; what is left then
 is particular to each batch. The published curves may begin after that, or be of batches so large
-that noise does not hide the common part."""
-
-LAYERS = ("convolution 1", "convolution 2", "dense 1", "dense 2")
+that noise does not hide the common part. The Transformer's gradients do agree most at the start:
+each is the mean over 64 characters, and how frequent each character is comes first."""
 
 
 @dataclasses.dataclass(frozen=True)
 class OrthogonalityExperiment(Experiment):
-    """Orthogonality on the CNN.
+    """Orthogonality over trainings.
 
     Attributes:
-        datasets: names of data sets.
-        rate: of all trainings. Defaults to `None`: the best of one replica, as the CNN's search has
-            found it; until then nothing is played.
-        replicas: N.
-        epochs: of each training.
+        tasks: what is trained.
         seeds: one training each.
     """
 
-    datasets: tuple[str, ...] = ("digits", "mnist1d")
-    rate: float | None = None
-    replicas: tuple[int, ...] = (4, 8, 16, 32)
-    epochs: int = 6
+    tasks: tuple[Task, ...] = TASKS
     seeds: tuple[int, ...] = tuple(range(5))
 
     name = "orthogonality"
@@ -66,52 +56,31 @@ class OrthogonalityExperiment(Experiment):
     @property
     def packages(self):
         """What its data and its figures need."""
-        return "matplotlib", *(data.PACKAGES[dataset] for dataset in self.datasets)
+        return "matplotlib", *(data.PACKAGES[task.data] for task in self.tasks)
 
     def small(self):
         """Return it on digits, with one seed."""
-        few = {"datasets": self.datasets[:1], "replicas": (4,), "epochs": 1, "seeds": (0,)}
-        return dataclasses.replace(self, rate=0.02, **few)
+        few = dataclasses.replace(self.tasks[0], rate=0.02, replicas=(4,), epochs=1)
+        return dataclasses.replace(self, tasks=(few,), seeds=(0,))
+
+    def cases(self, task):
+        """Return the cases of a task; none as long as a rate is not known."""
+        cases = [task.case(n, seed) for n in task.replicas for seed in self.seeds]
+        return cases if all(case["rate"] is not None for case in cases) else []
 
     def plan(self, results):
         """Return every training whose rate is known."""
-        return [
-            self.case(dataset, replicas, seed)
-            for dataset in self.datasets
-            for replicas in self.replicas
-            for seed in self.seeds
-            if self.rate_of(dataset) is not None
-        ]
+        return [case for cases in self._planned.values() for case in cases]
 
-    def case(self, dataset, replicas, seed):
-        """Return a case."""
-        own = {"data": dataset, "rate": self.rate_of(dataset), "epochs": self.epochs}
-        return own | {"replicas": replicas, "seed": seed}
-
-    @functools.cache  # noqa: B019 - one experiment lives as long as the program
-    def rate_of(self, dataset):
-        """Return the learning rate, or None where the CNN's search has not come so far."""
-        if self.rate is not None:
-            return self.rate
-        found = Results(CNN.folder / "runs.jsonl")
-        problems = [
-            own for own in CNN.problems if own.data == dataset and own.epochs == self.epochs
-        ]
-        alone = CNN.alone(found, problems[0])
-        if not alone.is_complete:
-            return None
-        return CNN.search.rate(alone.best(found, alone.settings[0]))
+    @functools.cached_property
+    def _planned(self):
+        return {task.data: self.cases(task) for task in self.tasks}
 
     def play(self, case):
         """Train, and measure at equal distances, before each part of the steps."""
-        from experiments.simulation.training import training
-
-        splits = getattr(data, case["data"])()
-        trained = training(
-            CNN.model_of(case["data"]), "momentum", "adasum", case["replicas"], BATCH
-        )
-        rows = case["replicas"] * BATCH
-        steps = case["epochs"] * (len(splits.train[1]) // rows)
+        (task,) = (own for own in self.tasks if own.data == case["data"])
+        trained, splits = task.trained(case["replicas"]), task.splits
+        rows, steps = case["replicas"] * task.batch, task.steps(case["replicas"])
         random = np.random.default_rng([case["seed"], 2])
         x, y = splits.train
         measured = {"step": [], "layers": [], "overall": []}
@@ -123,14 +92,14 @@ class OrthogonalityExperiment(Experiment):
                 values.append(trained.orthogonality(state[0], x[chosen], y[chosen]).numpy())
             mean = np.mean(values, axis=0).round(4)
             measured["step"].append(int(step))
-            measured["layers"].append([float(own) for own in mean[:-1:2]])  # kernels, not biases
+            measured["layers"].append([float(mean[index]) for _, index in task.layers])
             measured["overall"].append(float(mean[-1]))
 
         curves = trained.play(
             splits.train,
             splits.validation,
             steps=steps,
-            rates=schedules.warmup_and_decay(case["rate"], steps, WARMUP),
+            rates=task.rates(case),
             seed=case["seed"],
             evaluations=MEASUREMENTS,
             look=look,
@@ -138,30 +107,33 @@ class OrthogonalityExperiment(Experiment):
         return measured | {"steps": steps, "accuracies": curves["accuracy"]}
 
     def report(self, results, pictures):
-        """Return a table and a figure for each dataset."""
+        """Return a table and a figure for each task."""
         body, ranges = [INTRODUCTION], []
-        for dataset in self.datasets:
-            if any(
-                self.case(dataset, n, s) not in results for n in self.replicas for s in self.seeds
-            ):
+        for task in self.tasks:
+            cases = self._planned[task.data]
+            if not cases or any(case not in results for case in cases):
                 continue
-            self.draw(results, dataset, pictures)
-            rows, told = self.rows(results, dataset)
+            self.draw(results, task, pictures)
+            rows, told = self.rows(results, task)
             header = ["N", "1/N", "initial weights", "first quarter", "last quarter"]
             header.append("trainings in which it grows")
-            text = f"Orthogonality over the training, overall and by layer, {TITLES[dataset]}"
-            body += [f"### Orthogonality on {TITLES[dataset]}", pictures.image(dataset, text)]
+            text = f"Orthogonality over the training, overall and by layer, {task.title}"
+            body += [f"### Orthogonality on {task.title}", pictures.image(task.data, text)]
             body += [markdown(header, rows)]
-            ranges.append(f"On {TITLES[dataset]}: {told}")
+            ranges.append(f"On {task.title}: {told}")
         claim = "gradients start out parallel and become more orthogonal"
         said = "<br>".join(ranges) or "not played yet"
         return Report([(claim, SOURCE, said)], "\n\n".join(body))
 
-    def rows(self, results, dataset):
+    def found(self, results, task, replicas):
+        """Return the results on so many replicas."""
+        return [results[case] for case in self._planned[task.data] if case["replicas"] == replicas]
+
+    def rows(self, results, task):
         """Return the rows of a table, and what they say in words."""
         rows, grown, medians = [], 0, []
-        for n in self.replicas:
-            found = [results[self.case(dataset, n, seed)]["overall"] for seed in self.seeds]
+        for n in task.replicas:
+            found = [run["overall"] for run in self.found(results, task, n)]
             quarter = max(1, len(found[0]) // 4)
             first = [own[0] for own in found]
             early = [statistics.mean(own[:quarter]) for own in found]
@@ -176,38 +148,46 @@ class OrthogonalityExperiment(Experiment):
         )
         trainings = len(rows) * len(self.seeds)
         word = "confirmed" if grown == trainings else "not confirmed"
+        word_of_start = start(medians, task.replicas)
         return rows, (
             f"that they become more orthogonal is **{word}** ({grown} of {trainings} trainings, "
             f"{early} in the first quarter, {late} in the last); that they start out parallel is "
-            f"not: {first} at the initial weights"
+            f"{word_of_start}: {first} at the initial weights"
         )
 
-    def draw(self, results, dataset, pictures):
+    def draw(self, results, task, pictures):
         """Draw a panel for each N: overall with its range, and each layer."""
-        columns = len(self.replicas)
-        with pictures.drawn(dataset, 1, columns, size=(3.0, 2.9), sharey=True) as (figure, axes):
-            for own, n in zip(axes[0], self.replicas, strict=True):
-                found = [results[self.case(dataset, n, seed)] for seed in self.seeds]
-                x = [step / found[0]["steps"] * self.epochs for step in found[0]["step"]]
-                for index, layer in enumerate(LAYERS):
+        columns = len(task.replicas)
+        with pictures.drawn(task.data, 1, columns, size=(3.0, 2.9), sharey=True) as (figure, axes):
+            for own, n in zip(axes[0], task.replicas, strict=True):
+                found = self.found(results, task, n)
+                x = [step / found[0]["steps"] * task.length for step in found[0]["step"]]
+                for index, (layer, _) in enumerate(task.layers):
                     layers = np.median(
                         [[at[index] for at in run["layers"]] for run in found], axis=0
                     )
                     own.plot(x, layers, lw=1, label=layer)
-                overall = np.array([run["overall"] for run in found])
-                median = np.median(overall, axis=0)
-                own.plot(x, median, lw=2.5, color="#c2410c", label="overall")
-                own.fill_between(
-                    x, overall.min(0), overall.max(0), color="#c2410c", alpha=0.2, lw=0
-                )
+                overall = list(zip(*(run["overall"] for run in found), strict=True))
+                median_and_range(own, x, overall, color="#c2410c", lw=2.5, label="overall")
                 own.axhline(1 / n, color=GREY, ls=":", label="1/N: all the same")
                 own.set_title(f"N = {n}")
-                own.set_xlabel("epochs")
+                own.set_xlabel(task.unit)
             axes[0][0].set_ylabel("orthogonality (1: orthogonal)")
             axes[0][0].set_ylim(0, 1.02)
             handles, labels = axes[0][0].get_legend_handles_labels()
-            figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
+            wide = len(labels) if columns > 2 else -(-len(labels) // 2)
+            figure.legend(handles, labels, loc="outside upper center", ncols=wide)
 
 
-TITLES = {"digits": "digits", "mnist1d": "MNIST-1D"}
+def start(medians, replicas):
+    """Return the verdict on the initial weights: where the medians are between 1/N and 1."""
+    pairs = zip(medians, replicas, strict=True)
+    farthest = max((own[0] - 1 / n) / (1 - 1 / n) for own, n in pairs)
+    if farthest < 0.1:
+        return "**confirmed**"
+    return (
+        "**confirmed in part** (nearer to 1/N than to 1)" if farthest < 0.5 else "**not confirmed**"
+    )
+
+
 EXPERIMENT = OrthogonalityExperiment()

@@ -1,4 +1,4 @@
-"""A residual network with Momentum and with Adam on a large global batch."""
+"""A residual network with Momentum on a large global batch."""
 
 from experiments.residual.experiment import EXPERIMENT
 

@@ -1,11 +1,11 @@
 """A training of N replicas: steps in one graph, and the numbers that come out of it."""
 
 import functools
-import itertools
 
 import numpy as np
 import tensorflow as tf
 
+from experiments.simulation import playing
 from experiments.simulation.combination import Combination
 from experiments.simulation.updates import UPDATES
 from tf_adasum import ops
@@ -99,11 +99,10 @@ class Training:
 
     @tf.function
     def evaluate(self, weights, x, y):
-        """Return mean loss and accuracy on a split."""
+        """Return the mean loss on a split, and the model's score: the accuracy, if not another."""
         logits = self.model.logits(self.unpacked(weights[None]), x[None])[0]
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
-        hits = tf.cast(tf.argmax(logits, -1, y.dtype) == y, tf.float32)
-        return tf.reduce_mean(losses), tf.reduce_mean(hits)
+        return tf.reduce_mean(losses), self.model.score(logits, y)
 
     @tf.function
     def orthogonality(self, weights, x, y):
@@ -111,63 +110,14 @@ class Training:
         gram = ops.segment_gram(self.gradients(weights, x, y), list(self.offsets))
         return orthogonality(*squared_lengths(gram))
 
-    def play(self, split, evaluated, *, steps, rates, seed, evaluations=20, look=None):
-        """Train from the beginning.
+    def measure(self, state, x, y):
+        """Return loss and score of a state on a split."""
+        loss, accuracy = self.evaluate(state[0], x, y)
+        return {"loss": loss, "accuracy": accuracy}
 
-        Args:
-            split: training inputs and labels, NumPy arrays.
-            evaluated: those of the split on which the training is measured.
-            steps: T.
-            rates: ``[T]``.
-            seed: of initial weights and of the data's order.
-            evaluations: how often it is measured, in equal distances.
-            look: called with the number of steps and the state, before each part of the steps.
-
-        Returns:
-            dict with lists: "step", "loss" and "accuracy" at each measurement.
-        """
-        x, y = _on_device(split)
-        held = _on_device(evaluated)
-        order = tf.constant(orders(len(split[1]), steps, self.replicas * self.batch, seed))
-        rates = tf.constant(rates, tf.float32)
-        state = self.initial(seed)
-        stops = np.unique(np.linspace(0, steps, min(evaluations, steps) + 1).round().astype(int))
-        curves = {"step": [], "loss": [], "accuracy": []}
-        for begin, end in itertools.pairwise(stops):
-            if look is not None:
-                look(begin, state)
-            between = (tf.constant(stop, tf.int32) for stop in (begin, end))
-            state = self.steps(state, x, y, order, rates, *between)
-            loss, accuracy = (float(own) for own in self.evaluate(state[0], *held))
-            curves["step"].append(int(end))
-            curves["loss"].append(round(loss, 4) if np.isfinite(loss) else None)
-            curves["accuracy"].append(round(accuracy, 4))
-            if not np.isfinite(loss):
-                break
-        return curves
-
-
-def orders(rows, steps, global_batch, seed):
-    """Return the rows of each step, int32 ``[T, N B]``: epochs are shuffled, the rest is left."""
-    random = np.random.default_rng([seed, 1])
-    per_epoch = rows // global_batch
-    if not per_epoch:
-        raise ValueError(f"A global batch of {global_batch} is more than the {rows} rows there are")
-    epochs = [
-        random.permutation(rows)[: per_epoch * global_batch] for _ in range(-(-steps // per_epoch))
-    ]
-    return np.concatenate(epochs).reshape([-1, global_batch])[:steps].astype(np.int32)
-
-
-_CACHE: dict = {}
-
-
-def _on_device(split):
-    """Return the tensors of a split's arrays; made once for each."""
-    key = tuple(map(id, split))
-    if key not in _CACHE:
-        _CACHE[key] = (split, tuple(map(tf.constant, split)))
-    return _CACHE[key][1]
+    def play(self, split, evaluated, **options):
+        """Train from the beginning; arguments and curves as `playing.play` has them."""
+        return playing.play(self, split, evaluated, **options)[0]
 
 
 def parted(rule):

@@ -18,7 +18,7 @@ from experiments.comparison import (
     with_range,
 )
 from experiments.experiment import Experiment, Report
-from experiments.figures import COLOURS, MARKERS, NAMES, legend
+from experiments.figures import COLOURS, MARKERS, NAMES, legend, median_and_range
 from experiments.page import markdown
 from experiments.search import Search
 
@@ -27,9 +27,7 @@ WARMUP = 0.1
 EVALUATIONS = 40
 FASTER = 0.7  # of the steps
 RULES = ("mean", "adasum of steps")
-SEARCH = Search(
-    base=0.01, exponents=(-2, -1, 0, 1), seeds=(100, 101), final_seeds=(0, 1, 2, 3, 4, 5)
-)
+SEARCH = Search(base=0.01, exponents=(-2, -1, 0, 1), seeds=(100, 101))
 SOURCE = "Maleki et al., MLSys 2021, abstract and summaries"
 
 INTRODUCTION = """\
@@ -37,15 +35,15 @@ Characters of Shakespeare's works: 40 of them for training, Macbeth for the sear
 test. A Transformer of two blocks with 20,776 weights, sequences of 32 characters, 2 on each
 replica, LAMB with warm-up and linear decay. *Published*: BERT-Large converges 30 % faster with
 Adasum; with LAMB it scales to batches of 128K, LAMB alone to half of that. The table has the loss
-on the test text, of six seeds, as median (lowest to highest), each rule at its own best rate. p is
-of Wilcoxon's paired test against the mean after as many steps, corrected by Holm's method. *Steps
-to the mean's loss* are those to the mean's final median loss, a dash where less than half of the
-seeds come there. With six seeds and two tests no p can be below 0.062.
+on the test text, of ten seeds, as median (lowest to highest), each rule at its own best rate. p is
+of Wilcoxon's paired test against the mean after as many steps, corrected by Holm's method for the
+tests of a batch; those of a verdict for all that it says. *Steps to the mean's loss* are those to
+the mean's final median loss, a dash where less than half of the seeds come there.
 
 *Why, as we think.* These trainings end while the loss still falls with every step: 30 % fewer steps
-cost more than Adasum gains. It reaches the mean's loss earlier on 32 replicas, but by less, and not
-on 8. BERT's trainings end where more steps bring little. As elsewhere Adasum's best rate is a
-fraction of the mean's."""
+cost more than Adasum gains. It reaches the mean's loss earlier, but by less; after as many steps it
+is ahead on 32 replicas, and on 8 it is not. BERT's trainings end where more steps bring little. As
+elsewhere Adasum's best rate is a fraction of the mean's."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,10 +107,11 @@ class TransformerExperiment(Experiment):
         splits = data.shakespeare()
         rule, of_steps = training.parted(case["rule"])
         model = Transformer(len(data.ALPHABET))
+        batch = case.get("batch", BATCH)  # another one in an ablation
         played = training.training(
-            model, case["optimizer"], rule, case["replicas"], BATCH, of_steps
+            model, case["optimizer"], rule, case["replicas"], batch, of_steps
         )
-        steps = round(case["share"] * case["sequences"] / (BATCH * case["replicas"]))
+        steps = round(case["share"] * case["sequences"] / (batch * case["replicas"]))
         curves = played.play(
             splits.train,
             getattr(splits, case["split"]),
@@ -142,7 +141,7 @@ class TransformerExperiment(Experiment):
             markdown(header, rows),
             *(own.limits() for own in found.values()),
         ]
-        said = ["<br>".join(own.faster() for own in found.values()), larger(found)]
+        said = [faster(found), larger(found)]
         verdicts = [(claim, SOURCE, text) for claim, text in zip(CLAIMS, said, strict=True)]
         return Report(verdicts, "\n\n".join(filter(None, body)))
 
@@ -216,20 +215,6 @@ class Found:
         median = statistics.median_low([float("inf") if step is None else step for step in found])
         return "–" if median == float("inf") else f"{median:g}"
 
-    def faster(self):
-        """Say whether Adasum's loss after fewer steps is below the mean's, or above."""
-        fewer, whole = self.losses(RULES[1], FASTER), self.losses("mean", 1)
-        p = paired_p(fewer, whole)
-        low, high = statistics.median(fewer), statistics.median(whole)
-        word = "not confirmed"
-        if p < SIGNIFICANT:
-            word = "confirmed" if low < high else "refuted"
-        return (
-            f"**{word}** on {self.replicas} replicas: "
-            f"{low:.3f} after {FASTER:.0%} of the steps, the mean {high:.3f} after all "
-            f"(p = {p_text(p)})"
-        )
-
     def limits(self):
         """Name the rules whose best rate is an edge of the widest grid."""
         named = [f"{NAMES[own['rule']]} ({own['share']:.0%})" for own in self.grid.limited]
@@ -238,20 +223,51 @@ class Found:
         return f"Best at an edge of the widest grid on {self.replicas}: {', '.join(named)}."
 
 
+def faster(found):
+    """Say whether Adasum's loss after fewer steps is below the mean's, or above, on each batch."""
+    pairs = [(own.losses(RULES[1], FASTER), own.losses("mean", 1)) for own in found.values()]
+    tests, texts = holm([paired_p(*pair) for pair in pairs]), []
+    for n, pair, p in zip(found, pairs, tests, strict=True):
+        fewer, whole = map(statistics.median, pair)
+        word = "not confirmed"
+        if p < SIGNIFICANT:
+            word = "confirmed" if fewer < whole else "refuted"
+        texts.append(
+            f"**{word}** on {n} replicas: {fewer:.3f} after {FASTER:.0%} of the steps, "
+            f"the mean {whole:.3f} after all (p = {p_text(p)})"
+        )
+    return "<br>".join(texts)
+
+
 def larger(found):
-    """Say what each rule loses from the smallest to the largest batch."""
+    """Say what each rule loses from the smallest to the largest batch, seed by seed."""
     if len(found) < 2:
         return "not played yet"
     first, last = (found[n] for n in (min(found), max(found)))
     texts, lost = [], []
     for rule in RULES:
-        begin, end = (statistics.median(own.losses(rule, 1)) for own in (first, last))
-        lost.append(end - begin)
-        texts.append(f"{NAMES[rule]} {begin:.3f} to {end:.3f}")
-    # Both take a quarter of the steps: that nothing is lost cannot be asked for.
-    word = "confirmed" if lost[1] < lost[0] / 2 else "not confirmed"
+        begin, end = first.losses(rule, 1), last.losses(rule, 1)
+        lost.append([after - before for before, after in zip(begin, end, strict=True)])
+        texts.append(
+            f"{NAMES[rule]} {statistics.median(begin):.3f} to {statistics.median(end):.3f}"
+        )
+    p = paired_p(lost[1], lost[0])
     batches = f"from {min(found)} to {max(found)} replicas, as many sequences"
-    return f"**{word}**: {batches}: {', '.join(texts)}"
+    return f"{word_of(lost, p)}: {batches}: {', '.join(texts)} (less lost: p = {p_text(p)})"
+
+
+def word_of(lost, p):
+    """Return the verdict on what the mean and Adasum lose.
+
+    Both take a quarter of the steps: that nothing is lost cannot be asked for, but less than half
+    of what the mean loses.
+    """
+    mean, adasum = map(statistics.median, lost)
+    if p >= SIGNIFICANT:
+        return "**not confirmed**"
+    if adasum > mean:
+        return "**refuted**"
+    return "**confirmed**" if adasum < mean / 2 else "**confirmed in part**"
 
 
 def draw(found, pictures):
@@ -274,10 +290,8 @@ def draw(found, pictures):
                 if not runs:
                     continue
                 values = list(zip(*(run["losses"] for run in runs), strict=True))
-                x, colour = runs[0]["steps"], COLOURS[rule]
-                own.plot(x, list(map(statistics.median, values)), color=colour, label=NAMES[rule])
-                band = (list(map(min, values)), list(map(max, values)))
-                own.fill_between(x, *band, color=colour, alpha=0.2, lw=0)
+                style = {"color": COLOURS[rule], "label": NAMES[rule]}
+                median_and_range(own, runs[0]["steps"], values, **style)
             own.set_title(f"N = {n}, {BATCH * n} sequences in a step")
             own.set_xlabel("steps")
         axes[0][0].set_ylabel("test loss (lower is better)")

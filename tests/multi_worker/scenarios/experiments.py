@@ -25,6 +25,7 @@ RATES = {"sgd": 0.05, "momentum": 0.05, "adam": 0.001, "lamb": 0.001}
 
 
 def model_of(name):
+    from experiments.models.clicks import Clicks
     from experiments.models.cnn import CNN
     from experiments.models.resnet import ResNet
     from experiments.models.transformer import Transformer
@@ -32,8 +33,9 @@ def model_of(name):
     models = {
         "images": CNN(),
         "signals": CNN((1, 40, 1), (1, 5), (1, 2)),
-        "residual": ResNet(12, (4, 6), 1),
+        "residual": ResNet((1, 12, 1), (1, 5), (4, 6), 1),
         "characters": Transformer(11, length=6, width=8),
+        "clicks": Clicks(2, (10, 12), width=4, hidden=(5, 6)),
     }
     return models[name]
 
@@ -42,9 +44,10 @@ def data_of(model, rows):
     x, y = model.example
     random = np.random.default_rng(0)
     if x.dtype.is_integer:
-        return tuple(random.integers(0, 10, [rows, *own.shape]).astype("int32") for own in (x, y))
-    inputs = random.standard_normal([rows, *x.shape]).astype("float32")
-    return inputs, random.integers(0, 10, [rows, *y.shape]).astype("int32")
+        inputs = random.integers(0, 10, [rows, *x.shape]).astype("int32")
+    else:
+        inputs = random.standard_normal([rows, *x.shape]).astype("float32")
+    return inputs, random.integers(0, model.classes, [rows, *y.shape]).astype("int32")
 
 
 def simulated_and_trained(strategy, cases):
@@ -79,6 +82,116 @@ def simulated_and_trained(strategy, cases):
     return returned
 
 
+def pairs_simulated_and_trained(strategy, rules):
+    """Return word2vec's tables before, after simulated steps and after those of `fit`, by rule."""
+    from experiments.models.skipgram import SkipGram, loss_of_pairs
+    from experiments.simulation.combination import RULES
+    from experiments.simulation.tables import SparseTraining
+
+    replicas = strategy.num_replicas_in_sync
+    model = SkipGram(20, width=3, negatives=2)
+    random = np.random.default_rng(0)
+    # Few words: they repeat within a replica's rows, and on several replicas.
+    x = random.integers(0, 20, [STEPS * replicas * 5, 4]).astype("int32")
+    y = np.tile(np.array([1, 0, 0], "float32"), [len(x), 1])
+    rates = np.linspace(2.0, 0.5, STEPS).astype("float32")
+    initial = [random.standard_normal(shape).astype("float32") for shape in model.shapes]
+    returned = {}
+    for rule in rules:
+        training = SparseTraining(model, rule, replicas, 5)
+        order = tf.reshape(tf.range(len(x)), [STEPS, -1])
+        tables = list(map(tf.constant, initial))
+        returned[f"before {rule}"] = initial
+        for begin in (0, STEPS // 2):
+            between = (tf.constant(begin), tf.constant(begin + STEPS // 2))
+            tables = training.steps(tables, *map(tf.constant, (x, y)), order, rates, *between)
+        returned[f"simulated {rule}"] = [own.numpy() for own in tables]
+
+        use_rule(strategy, "mean" if rule == "mean" else RULES[rule]())
+        with strategy.scope():
+            made = model.keras()
+            made.set_weights(initial)
+            made.compile(keras.optimizers.SGD(0.1), loss_of_pairs)
+        made.fit(x, y, batch_size=replicas * 5, shuffle=False, verbose=0, callbacks=[Rates(rates)])
+        returned[f"trained {rule}"] = made.get_weights()
+    return returned
+
+
+def gains_simulated_and_trained(strategy):
+    """Return weights, τ and r of AdaScale in the simulation, and of `fit`; S is set anew halfway.
+
+    And the weights of linear scaling in both.
+    """
+    from experiments.adascale import experiment
+    from experiments.simulation import gains
+
+    replicas, total = strategy.num_replicas_in_sync, 40
+    model = model_of("images")
+    use_rule(strategy, "mean")
+    first, second = 4 * replicas * BATCH, 4 * replicas * 2 * BATCH
+    x, y = data_of(model, first + second)
+    rates = experiment.falling(0.1, total)
+    base = experiment.schedule(0.1, total)
+
+    state = gains.GainTraining(model, replicas, BATCH).initial(0)
+    returned = {"before": state.weights.numpy()}
+    order = np.arange(len(y), dtype="int32")
+    parts = ((order[:first], BATCH, replicas), (order[first:], 2 * BATCH, 2 * replicas))
+    for rows, batch, scale in parts:
+        own = gains.GainTraining(model, replicas, batch, scale)
+        rows = tf.reshape(tf.constant(rows), [-1, replicas * batch])
+        for _ in range(4):  # τ just above what it is: one step
+            until = state.scale_invariant_steps + 1e-6
+            # The step's own rows: a training begins its order anew at the end.
+            state = state._replace(iterations=state.iterations % 4)
+            state = own.steps(state, tf.constant(x), tf.constant(y), rows, rates, until)
+    returned["simulated"] = state.weights.numpy()
+    returned["simulated gain"] = float(state.gain), float(state.scale_invariant_steps)
+
+    sgd = {"momentum": 0.9}
+    with strategy.scope():
+        made = model.keras()
+        made.set_weights(model.initial(0))
+        adascale = tf_adasum.optimizers.AdaScale(keras.optimizers.SGD(base, **sgd))
+        made.compile(adascale, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    fit = {"shuffle": False, "verbose": 0}
+    made.fit(x[:first], y[:first], batch_size=replicas * BATCH, **fit)
+    adascale.set_scale(2 * replicas)
+    made.fit(x[first:], y[first:], batch_size=2 * replicas * BATCH, **fit)
+    returned["trained"] = np.concatenate([own.ravel() for own in made.get_weights()])
+    returned["trained gain"] = float(adascale.gain), float(adascale.scale_invariant_steps)
+
+    steps = 4
+    small = experiment.schedule(0.1, 4 * steps)
+    scaling = tf_adasum.schedules.LinearScalingWarmup(small, scale=replicas, total_steps=4 * steps)
+    (own_rates,) = experiment.scaled(0.1, 4 * steps, (replicas,))
+    one = gains.training(model, "momentum", "mean", 1, replicas * BATCH)
+    state = one.initial(0)
+    rows = tf.reshape(tf.constant(order[:first]), [-1, replicas * BATCH])
+    between = (tf.constant(0), tf.constant(steps))
+    state = one.steps(state, tf.constant(x), tf.constant(y), rows, own_rates, *between)
+    returned["simulated scaling"] = state[0].numpy()
+    with strategy.scope():
+        made = model.keras()
+        made.set_weights(model.initial(0))
+        chosen = keras.optimizers.SGD(scaling, **sgd)
+        made.compile(chosen, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    made.fit(x[:first], y[:first], batch_size=replicas * BATCH, **fit)
+    returned["trained scaling"] = np.concatenate([own.ravel() for own in made.get_weights()])
+    return returned
+
+
+class Rates(keras.callbacks.Callback):
+    """Sets the learning rate of each step."""
+
+    def __init__(self, rates):
+        super().__init__()
+        self.rates = rates
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.model.optimizer.learning_rate = self.rates[batch]
+
+
 def having_gradients(model):
     """Return where weights have a gradient: the softmax of attention ignores the keys' bias.
 
@@ -91,10 +204,6 @@ def having_gradients(model):
 
 
 def weights_of_fit(strategy, model, optimizer, of_steps, x, y, rates):
-    class Rates(keras.callbacks.Callback):
-        def on_train_batch_begin(self, batch, logs=None):
-            self.model.optimizer.learning_rate = rates[batch]
-
     with strategy.scope():
         made = model.keras()
         made.set_weights(model.initial(0))
@@ -103,5 +212,5 @@ def weights_of_fit(strategy, model, optimizer, of_steps, x, y, rates):
             chosen = tf_adasum.optimizers.DeltaAdasum(chosen)
         made.compile(chosen, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     rows = strategy.num_replicas_in_sync * BATCH
-    made.fit(x, y, batch_size=rows, shuffle=False, verbose=0, callbacks=[Rates()])
+    made.fit(x, y, batch_size=rows, shuffle=False, verbose=0, callbacks=[Rates(rates)])
     return np.concatenate([own.ravel() for own in made.get_weights()])

@@ -1,0 +1,148 @@
+"""Variants of Adasum on the largest global batch of two headlines, each at its best rate.
+
+All variants of a study see the same global batches: the replicas times the rows of each are the
+same, so that the mean is the same for any number of replicas.
+"""
+
+import dataclasses
+import statistics
+
+from experiments.ablations.studies import STUDIES, Study
+from experiments.comparison import holm, p_text, paired_p, with_range
+from experiments.experiment import Experiment, Report
+from experiments.figures import COLOURS
+from experiments.page import markdown
+
+CLAIM = "what Adasum's result depends on"
+INTRODUCTION = """\
+Where a headline is not confirmed, or only in part: is it how Adasum is used? Each variant is tuned
+on the grid of its headline, with its seeds and its tests, at the same global batch. *Of the model*
+takes one coefficient for all variables, which by default have their own. *Of steps* is
+`DeltaAdasum`. More replicas with fewer rows each split the same global batch finer. p is of
+Wilcoxon's paired test against the mean, corrected by Holm's method for the tests of a table. The
+runs that a headline has already are taken over.
+
+*What we read from it.* On the CNN, in so few steps, seeds differ as much as variants do, and a
+search with three of them errs: it gave Adasum on 32 replicas a rate at which it is no better than
+the mean. That one coefficient for the model, or another split of the batch, is better than the mean
+says that the verdict on this headline is open rather than negative. On the Transformer all variants
+end below LAMB with the mean; on 32 replicas gradients or steps, and one coefficient for all
+variables or one for each, end within 0.005 of each other. Which variant is best is read from the
+test split: it is no advice."""
+
+
+@dataclasses.dataclass(frozen=True)
+class AblationExperiment(Experiment):
+    """Studies of variants.
+
+    Attributes:
+        studies: one for each headline.
+    """
+
+    studies: tuple[Study, ...] = STUDIES
+
+    name = "ablations"
+    title = "Ablations"
+
+    @property
+    def packages(self):
+        """What the headlines need."""
+        return tuple(dict.fromkeys(name for own in self.studies for name in own.headline.packages))
+
+    def small(self):
+        """Return it on the first study with three variants."""
+        return dataclasses.replace(self, studies=(self.studies[0].small(),))
+
+    def plan(self, results):
+        """Return the searches, and what follows from them."""
+        cases = []
+        for study in self.studies:
+            grid = study.grid(results)
+            cases += grid.cases()
+            if not grid.is_complete:
+                return cases
+            for setting in grid.settings:
+                cases += grid.runs(setting, grid.best(results, setting), "test")
+        return cases
+
+    def play(self, case):
+        """Train once, as the headline's experiment does."""
+        (study,) = (own for own in self.studies if own.has(case))
+        return study.headline.play(case)
+
+    def report(self, results, pictures):
+        """Return a table of each study that is finished."""
+        body, said, left = [INTRODUCTION], [], []
+        for study in self.studies:
+            own = dataclasses.replace(self, studies=(study,))
+            if any(case not in results for case in own.plan(results)):
+                left.append(study.title)
+                continue
+            rows, text = told(study, results)
+            draw(study, results, pictures)
+            header = ["variant", "replicas", "rows of each", "best rate", study.measure, "p"]
+            name = study.headline.name
+            picture = pictures.image(name, f"{study.measure.capitalize()} of each variant")
+            body += [f"### {study.title}", picture, markdown(header, rows)]
+            said.append(text)
+        if left:
+            body.append(f"Not played, for time: {'; '.join(left)}.")
+        verdict = "<br>".join(said) or "not played yet"
+        return Report([(CLAIM, "ours", verdict)], "\n\n".join(body))
+
+
+def values_of(study, results, grid):
+    """Return what each variant has come to on the test split, by seed."""
+    return [
+        [study.value(results[case]) for case in grid.runs(own, grid.best(results, own), "test")]
+        for own in grid.settings
+    ]
+
+
+def told(study, results):
+    """Return the rows of a study's table, and in words which variant is best."""
+    grid = study.grid(results)
+    values = values_of(study, results, grid)
+    mean = values[0]  # the first variant
+    tests = ["", *map(p_text, holm([paired_p(own, mean) for own in values[1:]]))]
+    rows = [
+        [
+            variant.name,
+            variant.replicas,
+            variant.batch,
+            f"{study.search.rate(grid.best(results, setting)):g}",
+            with_range(own),
+            p,
+        ]
+        for variant, setting, own, p in zip(
+            study.variants, grid.settings, values, tests, strict=True
+        )
+    ]
+    medians = list(map(statistics.median, values))
+    chosen = max(medians) if study.is_higher_better else min(medians)
+    best = study.variants[medians.index(chosen)]
+    return rows, (
+        f"{study.title}: mean {medians[0]:.3f}; the best variant is {best.name} of "
+        f"{best.replicas} replicas with {best.batch} rows each, {chosen:.3f}"
+    )
+
+
+def draw(study, results, pictures):
+    """Draw the median and the range of each variant, one below the other."""
+    values = values_of(study, results, study.grid(results))
+    count = len(values)
+    size = (6.4, 0.8 + 0.3 * count)
+    with pictures.drawn(study.headline.name, size=size) as (_, axes):
+        (own,) = axes[0]
+        for place, (variant, found) in enumerate(zip(study.variants, values, strict=True)):
+            colour = COLOURS[variant.rule.replace(" of the model", "")]
+            own.plot([min(found), max(found)], [place] * 2, color=colour, lw=2, alpha=0.5)
+            own.plot(statistics.median(found), place, color=colour, marker="o", ms=6)
+        names = [f"{own.name}, {own.replicas} × {own.batch}" for own in study.variants]
+        own.set_yticks(range(count), names)
+        own.invert_yaxis()
+        better = "higher" if study.is_higher_better else "lower"
+        own.set_xlabel(f"{study.measure} ({better} is better)\nmedian and range of the seeds")
+
+
+EXPERIMENT = AblationExperiment()

@@ -1,0 +1,159 @@
+"""The headlines of which variants are tried."""
+
+import dataclasses
+
+from experiments.classification.experiment import score as by_accuracy
+from experiments.cnn.experiment import EXPERIMENT as CNN
+from experiments.experiment import Experiment
+from experiments.search import Search
+from experiments.transformer.experiment import BATCH as SEQUENCES
+from experiments.transformer.experiment import EXPERIMENT as TRANSFORMER
+from experiments.transformer.experiment import score as by_loss
+
+TWO_EPOCHS = next(own for own in CNN.problems if own.epochs == 2)
+NAMES = {
+    "mean": "mean",
+    "adasum": "Adasum",
+    "adasum of the model": "Adasum of the model",
+    "adasum of steps": "Adasum of steps",
+    "adasum of the model of steps": "Adasum of the model, of steps",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """A rule, and how the global batch is split.
+
+    Attributes:
+        rule: as cases have it.
+        replicas: N.
+        batch: rows of each.
+    """
+
+    rule: str
+    replicas: int
+    batch: int
+
+    @property
+    def name(self):
+        """In words."""
+        return NAMES[self.rule]
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """Variants of one headline's training.
+
+    Attributes:
+        title: of the training, in words.
+        headline: the experiment, which plays it.
+        search: its grid.
+        variants: the mean, then others.
+    """
+
+    title: str
+    headline: Experiment
+    search: Search
+    variants: tuple[Variant, ...]
+
+    measure = ""
+    is_higher_better = True
+    default_batch = 0  # of the headline's own cases, which do not have it
+
+    def grid(self, results):
+        """Return the grid of all variants."""
+        settings = [self.setting(variant) for variant in self.variants]
+        return self.search.grid(results, settings, self.score)
+
+    def setting(self, variant):
+        """Return a case without rate, seed and split: where it is the headline's own, that one."""
+        own = self.of_headline(variant)
+        return own if variant.batch == self.default_batch else own | {"batch": variant.batch}
+
+    def of_headline(self, variant):
+        """Return the case that its headline has of it."""
+        raise NotImplementedError
+
+    def score(self, result):
+        """Return what is compared in a search."""
+        raise NotImplementedError
+
+    def value(self, result):
+        """Return what is compared at the end."""
+        raise NotImplementedError
+
+    def has(self, case):
+        """Whether a case is one of this study."""
+        return any(self.setting(own).items() <= dict(case).items() for own in self.variants)
+
+    def small(self):
+        """Return it with three variants and two rates."""
+        search = Search(0.02, (0, 1), widenings=0, seeds=(100,), final_seeds=(0, 1))
+        return dataclasses.replace(self, search=search, variants=self.variants[:3])
+
+
+@dataclasses.dataclass(frozen=True)
+class OfCNN(Study):
+    """The CNN on digits with Momentum, for two epochs."""
+
+    measure = "test accuracy"
+    default_batch = 4
+
+    def of_headline(self, variant):
+        """Return the case that the CNN has of it."""
+        return TWO_EPOCHS.setting(variant.replicas, variant.rule)
+
+    def score(self, result):
+        """Return what is compared in a search."""
+        return by_accuracy(result)
+
+    def value(self, result):
+        """Return what is compared at the end."""
+        return result["accuracy"]
+
+
+@dataclasses.dataclass(frozen=True)
+class OfTransformer(Study):
+    """The Transformer with LAMB, after all steps."""
+
+    measure = "test loss"
+    is_higher_better = False
+    default_batch = SEQUENCES
+
+    def of_headline(self, variant):
+        """Return the case that the Transformer has of it."""
+        return TRANSFORMER.setting(variant.replicas, variant.rule, 1)
+
+    def score(self, result):
+        """Return what is compared in a search."""
+        return by_loss(result)
+
+    def value(self, result):
+        """Return what is compared at the end."""
+        return float("inf") if result["loss"] is None else result["loss"]
+
+
+STUDIES = (
+    OfCNN(
+        "CNN on digits, 2 epochs, Momentum, 128 rows in a step",
+        CNN,
+        CNN.search_of(TWO_EPOCHS),
+        (
+            *(Variant(rule, 32, 4) for rule in NAMES),
+            *(Variant("adasum", n, 128 // n) for n in (8, 128)),
+            *(Variant("adasum of steps", n, 128 // n) for n in (8, 128)),
+        ),
+    ),
+    OfTransformer(
+        "Transformer, LAMB, 64 sequences in a step",
+        TRANSFORMER,
+        TRANSFORMER.search,
+        (
+            Variant("mean", 32, 2),
+            Variant("adasum of steps", 32, 2),
+            Variant("adasum of the model of steps", 32, 2),
+            Variant("adasum", 32, 2),
+            Variant("adasum of steps", 8, 8),
+        ),
+    ),
+)

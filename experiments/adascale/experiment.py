@@ -1,0 +1,236 @@
+"""AdaScale's Table 2: S times the batch, without new tuning, against linear scaling.
+
+The learning rate is tuned for S = 1 alone. AdaScale (AS), linear scaling with warm-up (LSW) and the
+same with as many iterations as AdaScale took (LSW+) take it over, as do both with an S that changes
+during the training. At the largest S all three are also tuned anew, on one grid.
+"""
+
+import dataclasses
+import functools
+import statistics
+
+import numpy as np
+
+from experiments import data
+from experiments.experiment import Experiment, Report
+from experiments.search import Search
+
+ONE = "S = 1"
+AS, LSW, MORE = METHODS = ("AS", "LSW", "LSW+")
+BATCH = 8  # rows of a small batch
+FALL = 0.75  # of the steps, from where on the rate is a tenth
+WARMUP = 5 / 90  # of the iterations of LSW; the package's default
+SEARCH = Search(base=0.01, exponents=(-1, 0, 1), seeds=(100, 101, 102), final_seeds=tuple(range(8)))
+
+
+@dataclasses.dataclass(frozen=True)
+class AdaScaleExperiment(Experiment):
+    """AS, LSW and LSW+ on two tasks.
+
+    Attributes:
+        tasks: data, and the epochs of S = 1.
+        scales: S, besides 1.
+        elastic: S of each third of a training that is elastic, upwards.
+        tuned: the S at which all methods are tuned anew.
+        search: the grid.
+    """
+
+    tasks: tuple[tuple[str, int], ...] = (("digits", 12), ("mnist1d", 8))
+    scales: tuple[int, ...] = (4, 16, 64)
+    elastic: tuple[int, ...] = (4, 16, 64)
+    tuned: tuple[int, ...] = (64,)
+    search: Search = SEARCH
+
+    name = "adascale"
+    title = "AdaScale against linear scaling"
+
+    @property
+    def packages(self):
+        """What its data and its figures need."""
+        return "scipy", "matplotlib", *{data.PACKAGES[name] for name, _ in self.tasks}
+
+    def small(self):
+        """Return it on the first task, for an epoch, with one S."""
+        search = Search(0.02, (0, 1), widenings=0, seeds=(100,), final_seeds=(0, 1))
+        tasks = ((self.tasks[0][0], 1),)
+        return dataclasses.replace(
+            self, tasks=tasks, scales=(8,), elastic=(4, 8), tuned=(8,), search=search
+        )
+
+    # ---- what is played -------------------------------------------------------------------------
+
+    def setting(self, task, scale, method, iterations=None):
+        """Return a case without rate, seed and split."""
+        name, epochs = task
+        own = {"data": name, "epochs": epochs, "scale": scale, "method": method}
+        return own if iterations is None else own | {"iterations": iterations}
+
+    def alone(self, results, task):
+        """Return the grid of S = 1."""
+        return self.search.grid(results, [self.setting(task, 1, ONE)], score)
+
+    def tests(self, setting, k):
+        """Return the cases of a setting on the test split."""
+        own = dict(setting, rate=self.search.rate(k), split="test")
+        return [dict(own, seed=seed) for seed in self.search.final_seeds]
+
+    def iterations(self, results, task, scale, k_alone):
+        """Return what LSW+ takes: the median of AdaScale's iterations; None before these ran."""
+        cases = self.tests(self.setting(task, scale, AS), k_alone)
+        if any(case not in results for case in cases):
+            return None
+        return round(statistics.median(results[case]["iterations"] for case in cases))
+
+    def settings(self, results, task, scale, k_alone):
+        """Return the settings of one S; without LSW+ as long as its iterations are not known."""
+        settings = [self.setting(task, scale, AS), self.setting(task, scale, LSW)]
+        iterations = self.iterations(results, task, scale, k_alone)
+        if iterations is not None:
+            settings.append(self.setting(task, scale, MORE, iterations))
+        return settings
+
+    def elastics(self, task):
+        """Return the settings with an S that changes."""
+        phases = "-".join(map(str, self.elastic)), "-".join(map(str, self.elastic[::-1]))
+        return [self.setting(task, scale, method) for scale in phases for method in (AS, LSW)]
+
+    def anew(self, results, task, scale, k_alone):
+        """Return the grid of all methods at one S."""
+        settings = self.settings(results, task, scale, k_alone)
+        return self.search.grid(results, settings, score, also=(k_alone,))
+
+    def plan(self, results):
+        """Return the tables of all tasks first, then what is tuned anew."""
+        cases = []
+        for task in self.tasks:
+            alone = self.alone(results, task)
+            cases += alone.cases()
+            if not alone.is_complete:
+                return cases
+            k_alone = alone.best(results, alone.settings[0])
+            cases += self.tests(alone.settings[0], k_alone)
+            settings = [
+                own for scale in self.scales for own in self.settings(results, task, scale, k_alone)
+            ]
+            for own in settings + self.elastics(task):
+                cases += self.tests(own, k_alone)
+            if any(case not in results for case in cases):
+                return cases
+        for task in self.tasks:
+            alone = self.alone(results, task)
+            k_alone = alone.best(results, alone.settings[0])
+            for scale in self.tuned:
+                grid = self.anew(results, task, scale, k_alone)
+                cases += grid.cases()
+                if not grid.is_complete:
+                    return cases
+                for own in grid.settings:
+                    cases += self.tests(own, grid.best(results, own))
+        return cases
+
+    def play(self, case):
+        """Train once; measured on the split of the case."""
+        from experiments.models.cnn import CNN
+        from experiments.simulation import gains
+
+        splits = getattr(data, case["data"])()
+        model = CNN() if case["data"] == "digits" else CNN((1, 40, 1), (1, 5), (1, 2))
+        total = case["epochs"] * (len(splits.train[1]) // BATCH)
+        rates = falling(case["rate"], total)
+        phases = phases_of(case["scale"])
+        own = splits.train, getattr(splits, case["split"])
+        if case["method"] == AS:
+            trainings = [
+                (index / len(phases), gains.gain_training(model, scale, BATCH))
+                for index, scale in enumerate(phases)
+            ]
+            return gains.play(trainings, *own, rates=rates, seed=case["seed"])
+        if case["method"] == ONE:
+            of_phases = [rates]
+        else:
+            of_phases = scaled(case["rate"], total, phases, case.get("iterations"))
+        return gains.play_scaled(model, BATCH, phases, *own, rates=of_phases, seed=case["seed"])
+
+    # ---- what is said of it ---------------------------------------------------------------------
+
+    def report(self, results, figures):
+        """Return tables and figures of what is finished."""
+        from experiments.adascale import tables
+
+        return Report(*tables.report(self, results, figures))
+
+    def is_finished(self, results, task, tuned=()):
+        """Whether all runs of a task's table are there, and those that are tuned anew."""
+        own = dataclasses.replace(self, tasks=(task,), tuned=tuned)
+        return all(case in results for case in own.plan(results))
+
+
+def score(result):
+    """Return what is compared in a search: accuracy, then the training loss."""
+    if result["accuracy"] is None:
+        return 0.0, -1e9
+    return result["accuracy"], -result["training loss"]
+
+
+def phases_of(scale):
+    """Return S of each part of a training, of a number or of "4-16-64"."""
+    return (scale,) if isinstance(scale, int) else tuple(map(int, scale.split("-")))
+
+
+def schedule(rate, total):
+    """Return that of S = 1: the rate, and a tenth of it for the last quarter."""
+    import keras
+
+    boundary = [round(FALL * total)]
+    return keras.optimizers.schedules.PiecewiseConstantDecay(boundary, [rate, rate / 10])
+
+
+@functools.cache
+def falling(rate, total):
+    """Return the rates of S = 1, ``[T]``."""
+    return values(schedule(rate, total), total)
+
+
+@functools.cache
+def scaled(rate, total, phases, iterations=None):
+    """Return the rates of linear scaling with warm-up: for each phase an array.
+
+    With one S this is the package's `LinearScalingWarmup`. Where S changes, each phase goes through
+    its part of the schedule at S times the rate, and only the first one warms up, in as many
+    iterations as all phases' share of 5/90.
+    """
+    from tf_adasum.schedules import LinearScalingWarmup
+
+    if len(phases) == 1:
+        made = LinearScalingWarmup(
+            schedule(rate, total),
+            scale=phases[0],
+            total_steps=total,
+            warmup=WARMUP,
+            iterations=iterations,
+        )
+        return [values(made, made.iterations)]
+    small = falling(rate, total)
+    edges = np.linspace(0, total, len(phases) + 1).round().astype(int)
+    parts = [
+        scale * small[begin:end:scale]
+        for scale, begin, end in zip(phases, edges, edges[1:], strict=False)
+    ]
+    warming = WARMUP * sum(map(len, parts))
+    rising = np.minimum(np.arange(len(parts[0])) / warming, 1)
+    parts[0] = parts[0] / phases[0] * (1 + (phases[0] - 1) * rising)
+    return parts
+
+
+def values(schedule, count):
+    """Return the first rates of a schedule of Keras."""
+    import tensorflow as tf
+
+    @tf.function
+    def all_of_them():
+        return tf.map_fn(schedule, tf.range(count), fn_output_signature=tf.float32)
+
+    return all_of_them().numpy()
+
+
+EXPERIMENT = AdaScaleExperiment()

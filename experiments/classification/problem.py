@@ -1,0 +1,77 @@
+"""What is trained in a classification, and by what it is measured."""
+
+import dataclasses
+
+RULES = ("mean", "adasum", "adasum of steps")
+
+
+@dataclasses.dataclass(frozen=True)
+class Measure:
+    """A number by which trainings are compared, the larger the better.
+
+    Attributes:
+        name: in words.
+        digits: that are shown.
+        lost: how far the target is below one replica's.
+        axis: from where to where it is drawn over the rates.
+    """
+
+    name: str
+    digits: int
+    lost: float
+    axis: tuple[float, float]
+
+
+ACCURACY = Measure("accuracy", 3, 0.02, (0, 1.02))
+AUC = Measure("AUC", 4, 0.01, (0.48, 0.8))
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """A task.
+
+    Attributes:
+        data: a function of `experiments.data`.
+        optimizer: one of `simulation.updates.UPDATES`.
+        schedule: "decay", with warm-up, or "constant".
+        epochs: how often the training split is seen.
+        rules: those that are compared.
+        batch: rows of each replica.
+        exponents: the grid at its beginning. Defaults to `None`: that of the experiment's search.
+        replicas: N, besides 1. Defaults to `None`: those of the experiment.
+        seeds: of the search. Defaults to `None`: those of the experiment's.
+    """
+
+    data: str
+    optimizer: str
+    schedule: str
+    epochs: int
+    rules: tuple[str, ...] = RULES
+    batch: int = 4
+    exponents: tuple[int, ...] | None = None
+    replicas: tuple[int, ...] | None = None
+    seeds: tuple[int, ...] | None = None
+
+    def setting(self, replicas, rule):
+        """Return a case without rate, seed and split."""
+        own = {"data": self.data, "optimizer": self.optimizer, "schedule": self.schedule}
+        return own | {"epochs": self.epochs, "replicas": replicas, "rule": rule}
+
+    @property
+    def title(self):
+        """In words."""
+        names = {"digits": "digits", "mnist1d": "MNIST-1D", "clicks": "clicks"}
+        optimizers = {"momentum": "Momentum 0.9", "sgd": "SGD", "adam": "Adam"}
+        how = {"decay": "warm-up and linear decay to 0", "constant": "constant rate"}
+        epochs = "1 epoch" if self.epochs == 1 else f"{self.epochs} epochs"
+        return f"{names[self.data]}, {epochs}, {optimizers[self.optimizer]}, {how[self.schedule]}"
+
+    @property
+    def measure(self):
+        """What is compared."""
+        return AUC if self.data == "clicks" else ACCURACY
+
+    @property
+    def slug(self):
+        """In the names of files."""
+        return f"{self.data}-{self.optimizer}-{self.schedule}-{self.epochs}"

@@ -1,0 +1,96 @@
+"""The README's picture and its numbers, of committed runs: what is strongest and survives tuning.
+
+One training of the two-layer CNN's section on 32 replicas, over its steps and over the learning
+rate; `python -m experiments report` renews both.
+"""
+
+import statistics
+import textwrap
+
+from experiments.classification.figures import curve
+from experiments.classification.tables import Found
+from experiments.cnn import EXPERIMENT as CNN
+from experiments.comparison import p_text, with_range
+from experiments.figures import COLOURS, Figures, legend, median_and_range
+from experiments.page import PAGE, ROOT, rewritten
+from experiments.results import Results
+
+README = ROOT / "README.md"
+REPLICAS = 32
+RULES = ("mean", "adasum")
+WIDTH = 116  # of the README
+
+
+def chosen():
+    """Return what was found of the training."""
+    (problem,) = (own for own in CNN.problems if (own.data, own.epochs) == ("mnist1d", 6))
+    results = Results(CNN.folder / "runs.jsonl")
+    finished = [n for n in CNN.replicas if CNN.is_finished(results, problem, n)]
+    return Found(CNN, results, problem, finished)
+
+
+def write():
+    """Draw the picture, and renew the README's part."""
+    found = chosen()
+    draw(found, Figures(PAGE.parent / "images", "docs/images", "accuracy"))
+    README.write_text(rewritten(README.read_text(), {"accuracy": numbers(found)}))
+
+
+def numbers(found):
+    """Return the accuracies in words."""
+    mean, adasum = (found.best(REPLICAS, rule) for rule in RULES)
+
+    def accuracy(rule, k):
+        return with_range(found.accuracies(REPLICAS, rule, k))
+
+    steps = found.finals(REPLICAS, "mean", mean)[0]["steps"][-1]
+    runs_alone = found.finals(1, None, found.k_alone)
+    alone = statistics.median(found.alone_accuracies)
+    p = p_text(found.tests(tuned=True)[REPLICAS, "adasum"])
+    text = (
+        f"After {steps} steps, median of {len(runs_alone)} seeds (lowest to highest): "
+        f"{accuracy('adasum', adasum)} with Adasum, whose best rate is {found.rate(adasum):g}; "
+        f"{accuracy('mean', mean)} with the mean, whose best rate is {found.rate(mean):g} "
+        f"(p = {p}), and {accuracy('mean', found.k_alone)} with the mean at one replica's best "
+        f"rate, {found.rate(found.k_alone):g}. One replica has {alone:.3f}, after "
+        f"{runs_alone[0]['steps'][-1]} steps."
+    )
+    return textwrap.fill(text, WIDTH)
+
+
+def draw(found, pictures):
+    """Draw the accuracy over the steps, and over the learning rate."""
+    alone = "one replica"
+    with pictures.drawn("steps-and-rates", 1, 2, size=(4.4, 3.5), sharey=True) as (figure, axes):
+        steps, rates = axes[0]
+        for rule, k, line in (
+            *((rule, found.best(REPLICAS, rule), "-") for rule in RULES),
+            ("mean", found.k_alone, "--"),
+        ):
+            runs = found.finals(REPLICAS, rule, k)
+            values = list(zip(*(run["accuracies"] for run in runs), strict=True))
+            style = {"color": COLOURS[rule], "ls": line}
+            if line == "--":
+                style["label"] = "mean at one replica's best rate"
+            median_and_range(steps, runs[0]["steps"], values, **style)
+        steps.axhline(
+            statistics.median(found.alone_accuracies),
+            color=COLOURS[alone],
+            ls="-.",
+            label=f"one replica after {REPLICAS} times as many steps",
+        )
+        steps.set_title("each rule at its best rate")
+        steps.set_xlabel(f"steps on {REPLICAS} replicas")
+        steps.set_ylabel("accuracy (higher is better)")
+        grid = found.grids[REPLICAS]
+        curve(rates, found, found.alone, found.alone.settings[0])
+        for setting in grid.settings:
+            if setting["rule"] in RULES:
+                curve(rates, found, grid, setting)
+        rates.set_xscale("log", base=2)
+        ticks = [found.rate(k) for k in grid.exponents][::2]
+        rates.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        rates.set_title("all rates that were tried")
+        rates.set_xlabel("learning rate")
+        rates.set_ylim(0, 1.02)
+        legend(figure, axes)

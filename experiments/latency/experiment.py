@@ -1,0 +1,73 @@
+"""How much longer an exchange by Adasum takes than the sum: the newest committed report says it."""
+
+from experiments.experiment import Experiment, Report
+from experiments.page import ROOT, markdown
+
+CLAIM = "Adasum's all-reduce takes 10 to 15 % longer than the sum's"
+SOURCE = "Maleki et al., MLSys 2021, the slide on latency"
+REPORTS = ROOT / "benchmarks" / "results"
+WAY = "shared memory"  # UCX's, on one machine; TensorFlow's collectives do not know it
+KINDS = {"adasum": "TensorFlow's collectives", "adasum; ucx": "UCX"}
+PUBLISHED = 1.15
+
+
+def ratios(text):
+    """Return the median ratio to the sum of each (kind, workers, gradients) in a report."""
+    found = {}
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 8 and cells[2] == WAY and cells[3] in KINDS:
+            workers, gradients, _, kind, _, ratio, *_ = cells
+            found[kind, workers, gradients] = float(ratio.split()[0])
+    return found
+
+
+class Latency(Experiment):
+    """A table of the benchmark's medians."""
+
+    name = "latency"
+    title = "Latency"
+    is_played = False
+
+    def small(self):
+        """Return itself: there is nothing to make smaller."""
+        return self
+
+    def plan(self, results):
+        """Return no case."""
+        return []
+
+    def report(self, results, figures):
+        """Return the table and a verdict for each way to exchange."""
+        path = max(REPORTS.glob("*-exchange_transport.md"))
+        found = ratios(path.read_text())
+        columns = list(dict.fromkeys(key[1:] for key in found))
+        rows = [
+            [name, *(f"{found[(kind, *column)]:.2f}" for column in columns)]
+            for kind, name in KINDS.items()
+        ]
+        header = ["Adasum over", *(f"{n} workers, {gradients}" for n, gradients in columns)]
+        text = (
+            "Time of a reduction under Adasum, divided by that of TensorFlow's sum of the same "
+            "gradients over TensorFlow's collectives in the neighbouring step; medians, on CPUs "
+            "of one machine with two cores: "
+            f"[report](../benchmarks/results/{path.name})."
+        )
+        said = "<br>".join(verdict(found, kind) for kind in KINDS)
+        return Report([(CLAIM, SOURCE, said)], f"{text}\n\n{markdown(header, rows)}")
+
+
+def verdict(found, kind):
+    """Say where an exchange takes no longer than published, of (workers, gradients)."""
+    own = {key[1:]: ratio for key, ratio in found.items() if key[0] == kind}
+    within = [ratio for ratio in own.values() if ratio <= PUBLISHED]
+    word = "confirmed in part" if within else "not confirmed"
+    if len(within) == len(own):
+        word = "confirmed"
+    return (
+        f"**{word}** over {KINDS[kind]}: {min(own.values()):.2f} to {max(own.values()):.2f} of the "
+        f"sum's time, {len(within)} of {len(own)} no more than {PUBLISHED}"
+    )
+
+
+EXPERIMENT = Latency()

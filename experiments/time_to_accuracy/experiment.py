@@ -1,0 +1,213 @@
+"""Steps to a target, from other experiments, times what a step takes on workers.
+
+Nothing is played here: steps come from the lines of `cnn`, `word2vec` and `transformer`, step times
+from the file that `benchmarks/experiment_steps.py` writes.
+"""
+
+import dataclasses
+import json
+import pathlib
+import statistics
+
+from experiments.comparison import first_reaching
+from experiments.experiment import Experiment, Report
+from experiments.figures import NAMES
+from experiments.page import ROOT, markdown
+from experiments.results import Results
+
+FILE = ROOT / "benchmarks" / "results" / "experiment_steps.json"
+COMMAND = "`python benchmarks/experiment_steps.py`"
+ONE = "one replica"
+CLAIM = "a target is reached in less time with Adasum than with a tuned mean"
+SOURCE = "what a user buys; the papers have it at their size"
+WORD2VEC_BATCH = 16
+
+INTRODUCTION = """\
+Median steps to a target, each rule at its own best rate, times the median time of a step in `fit`
+of the same model, with the same rows on each replica; of one replica, and of N replicas on 2
+workers and on 4, with N/2 and N/4 devices each. A dash: less than half of the seeds reach the
+target. All workers share the cores of one machine, which has fewer of them than replicas: what can
+be read from the times are rules side by side, not what more machines would gain."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """The steps of a rule.
+
+    Attributes:
+        task: as `benchmarks/experiment_steps.py` has it.
+        title: of it, in words.
+        target: in words.
+        replicas: N.
+        rule: as it is named in figures.
+        steps: the median; None where the target is not reached.
+    """
+
+    task: str
+    title: str
+    target: str
+    replicas: int
+    rule: str
+    steps: float | None
+
+
+def median_steps(runs, target, curve):
+    """Return the median step at which a curve is at the target or above; None if most are not.
+
+    Args:
+        runs: results with "steps".
+        target: the value.
+        curve: a function from a result to the values at its steps, the larger the better.
+    """
+    found = [first_reaching(run["steps"], curve(run), target) for run in runs]
+    median = statistics.median_low([float("inf") if step is None else step for step in found])
+    return None if median == float("inf") else median
+
+
+def lowered(run):
+    """Return the losses of a run with the sign that makes larger better."""
+    return [None if loss is None else -loss for loss in run["losses"]]
+
+
+def of_cnn():
+    """Yield the rows of the CNN on digits."""
+    from experiments.classification import tables
+    from experiments.cnn import EXPERIMENT as cnn
+
+    results, problem = Results(cnn.folder / "runs.jsonl"), cnn.problems[0]
+    finished = [n for n in (4, 8) if cnn.is_finished(results, problem, n)]
+    if not finished:
+        return
+    found = tables.Found(cnn, results, problem, finished)
+    own = "cnn", f"CNN, {problem.title}", f"accuracy {found.target:.3f}"
+    yield Row(*own, 1, ONE, found.steps_to_target(1, None, found.k_alone))
+    for n in finished:
+        for rule in problem.rules:
+            yield Row(*own, n, rule, found.steps_to_target(n, rule, found.best(n, rule)))
+
+
+def of_word2vec():
+    """Yield the rows of word2vec."""
+    from experiments.word2vec import EXPERIMENT as word2vec
+    from experiments.word2vec import tables
+
+    results = Results(word2vec.folder / "runs.jsonl")
+    if not word2vec.is_finished(results, WORD2VEC_BATCH, 8):
+        return
+    found = tables.Found(word2vec, results, WORD2VEC_BATCH, 8)
+    alone = statistics.median(found.losses(ONE, found.k_alone))
+    target = round((1 + tables.MATCHES) * alone, 3)
+    own = "word2vec", "word2vec", f"loss {target:.3f}"
+    for n, rule, k in (
+        (1, ONE, found.k_alone),
+        *((8, rule, found.best(rule)) for rule in tables.RULES),
+    ):
+        yield Row(*own, n, rule, median_steps(found.runs(rule, k), -target, lowered))
+
+
+def of_transformer():
+    """Yield the rows of the Transformer, which has no target of one replica."""
+    from experiments.transformer import EXPERIMENT as transformer
+    from experiments.transformer import experiment
+
+    results = Results(transformer.folder / "runs.jsonl")
+    if not transformer.is_finished(results, 8):
+        return
+    found = experiment.Found(transformer, results, 8)
+    target = round(statistics.median(found.losses("mean", 1)), 3)
+    own = "transformer", "Transformer with LAMB", f"loss {target:.3f}, the mean's last"
+    for rule in experiment.RULES:
+        yield Row(*own, 8, rule, median_steps(found.runs(rule, 1), -target, lowered))
+
+
+class TimeToAccuracy(Experiment):
+    """Tables of steps and of time.
+
+    Args:
+        file: what `benchmarks/experiment_steps.py` wrote.
+    """
+
+    name = "time_to_accuracy"
+    title = "Time to accuracy"
+    packages = ("scipy",)
+    is_played = False
+
+    def __init__(self, file=FILE):
+        self.file = pathlib.Path(file)
+
+    def small(self):
+        """Return itself: there is nothing to make smaller."""
+        return self
+
+    def plan(self, results):
+        """Return no case."""
+        return []
+
+    def report(self, results, figures):
+        """Return the table."""
+        if not self.file.exists():
+            text = f"{INTRODUCTION}\n\nNot measured yet: {COMMAND}."
+            return Report([(CLAIM, SOURCE, "not measured yet")], text)
+        measured = json.loads(self.file.read_text())
+        seconds = {
+            (line["task"], line["rule"], line["topology"]): line["seconds"]
+            for line in measured["steps"]
+        }
+        rows = [*of_cnn(), *of_word2vec(), *of_transformer()]
+        header = ["task", "target", "N", "rule", "steps", "1 worker", "2 workers", "4 workers"]
+        lines = [
+            [
+                row.title,
+                row.target,
+                row.replicas,
+                NAMES[row.rule],
+                "–" if row.steps is None else f"{row.steps:g}",
+                *(text_of(row, workers, seconds) for workers in (1, 2, 4)),
+            ]
+            for row in rows
+        ]
+        said = "<br>".join(filter(None, compared(rows, seconds))) or "not measured yet"
+        where = f"Steps measured on: {measured['machine']}, commit {measured['commit']}, {COMMAND}."
+        body = [INTRODUCTION, markdown(header, lines), where]
+        return Report([(CLAIM, SOURCE, said)], "\n\n".join(body))
+
+
+def step_time(row, workers, seconds):
+    """Return the seconds of a step on so many workers; None where it was not measured."""
+    if row.replicas % workers or (row.replicas == 1) != (workers == 1):
+        return None
+    rule = "mean" if row.rule == ONE else row.rule
+    return seconds.get((row.task, rule, f"{workers}x{row.replicas // workers}"))
+
+
+def text_of(row, workers, seconds):
+    """Return "seconds to the target (milliseconds of a step)", or nothing."""
+    step = step_time(row, workers, seconds)
+    if step is None:
+        return ""
+    took = "–" if row.steps is None else f"{row.steps * step:.1f} s"
+    return f"{took} ({1000 * step:.1f} ms)"
+
+
+def compared(rows, seconds):
+    """Yield for each task, N and number of workers what Adasum's time is beside the mean's."""
+    groups = {}
+    for row in rows:
+        groups.setdefault((row.title, row.replicas), []).append(row)
+    for (title, replicas), own in groups.items():
+        texts = []
+        for workers in (2, 4):
+            times = {
+                row.rule: row.steps * step
+                for row in own
+                if row.steps is not None and (step := step_time(row, workers, seconds))
+            }
+            mean = times.pop("mean", None)
+            for rule, took in times.items():
+                if mean is not None:
+                    texts.append(f"{NAMES[rule]} {took / mean:.2f} on {workers} workers")
+        if texts:
+            yield f"{title}, N = {replicas}, of the mean's time: {', '.join(texts)}"
+
+
+EXPERIMENT = TimeToAccuracy()
