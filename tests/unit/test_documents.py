@@ -5,11 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from tf_adasum._version import __version__
+
 pytestmark = pytest.mark.one_stack
 
 ROOT = Path(__file__).parents[2]
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 DOCUMENTS = [ROOT / "README.md", CONTRIBUTING, ROOT / "CHANGELOG.md"]
+DOCUMENTS += [ROOT / "SECURITY.md", ROOT / "CODE_OF_CONDUCT.md"]
+TEMPLATES = ROOT / ".github" / "ISSUE_TEMPLATE"
 DOCUMENTS += sorted((ROOT / "docs").rglob("*.md"))
 # [text](path#heading), not of another site.
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
@@ -88,3 +92,18 @@ def test_targets_of_make_exist(document):
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     said = set(MAKE.findall(document.read_text()))
     assert "test" in said and not said - targets
+
+
+def test_the_citation_is_of_this_version():
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert re.findall(r"^version: (.*)$", citation, re.MULTILINE) == [__version__]
+    for paper in ("2006.02924", "2007.05105"):
+        assert paper in citation and paper in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.skipif(not TEMPLATES.exists(), reason="only a clone has the templates of issues")
+def test_reports_of_errors_ask_for_what_the_doctor_says():
+    asked = {path.name: path.read_text() for path in TEMPLATES.glob("*.yml")}
+    assert len(asked) == 4
+    assert "tf-adasum-doctor --json" in asked["1-goes-wrong.yml"]
+    assert asked["1-goes-wrong.yml"].count("required: true") == 3

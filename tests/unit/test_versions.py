@@ -141,7 +141,7 @@ def test_python():
     assert tuple(name for name in named if "." in name) == PYTHON
 
 
-@pytest.mark.parametrize("name", ["README.md", "Makefile"])
+@pytest.mark.parametrize("name", ["README.md", "docs/install.md", "Makefile"])
 def test_every_requirement_in_a_file_is_of_a_supported_series(name):
     found = REQUIREMENT.findall((ROOT / name).read_text())
     assert found
@@ -150,16 +150,17 @@ def test_every_requirement_in_a_file_is_of_a_supported_series(name):
         assert set() < admitted(specifiers) <= series, (package, specifiers)
 
 
-def test_what_the_readme_says():
-    text = (ROOT / "README.md").read_text()
+def test_what_the_documents_say():
+    readme = (ROOT / "README.md").read_text()
+    text = (ROOT / "docs" / "install.md").read_text()
     rows = dict(re.findall(r"^\| ([\w ]+) \| (.*) \|$", text, re.MULTILINE))
     columns = {name: re.findall(r"\d+\.\d+", row) for name, row in rows.items()}
     assert columns["TensorFlow"] == [*ends(TENSORFLOW), _version.TENSORFLOW_OF_ADDONS]
     assert columns["Keras"] == [*ends(KERAS), _version.KERAS_OF_ADDONS]
     assert columns["TensorFlow Addons"] == [_version.ADDONS]
     assert columns["Python"][:2] == ends(PYTHON)
-    assert _version.STACKS.partition(", and with")[0] in text
-    for name, series in re.findall(r"\b(TensorFlow|Keras) (\d\.\d+)", text):
+    assert _version.STACKS.partition(", and with")[0] in readme
+    for name, series in re.findall(r"\b(TensorFlow|Keras) (\d\.\d+)", text + readme):
         assert series in SERIES[name.lower()], f"{name} {series}"
 
 

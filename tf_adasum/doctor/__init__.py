@@ -2,10 +2,12 @@
 
     tf-adasum-doctor                        this machine
     tf-adasum-launch -n 2 -m tf_adasum.doctor     several workers; so with any other launcher
+    tf-adasum-doctor --explain TFA-501      what to do about a message
 
 Reading order: `main` (command line) -> `installation` (checks of one worker, as `findings`) ->
 `together` (several workers: who does what when) -> `station` (their open ports), `pairs` (latency
 and bandwidth), `exchange` (Adasum, in a process of its own) -> `tables` (what is printed of it).
+`answers` is apart: the page of answers to messages.
 
 Standard library only: TensorFlow is imported inside checks, and may be broken.
 """
@@ -21,7 +23,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tf_adasum.cluster.tasks import Cluster
-from tf_adasum.doctor import installation, surroundings, tables, together
+from tf_adasum.doctor import answers, installation, surroundings, tables, together
 from tf_adasum.doctor.findings import Finding, run
 
 # After which a worker ends whatever happens, so that nobody hangs.
@@ -45,14 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         >>> main([])  # takes half a minute, and depends on the machine  # doctest: +SKIP
         0
     """
-    parser = argparse.ArgumentParser(
-        prog="tf-adasum-doctor",
-        description="Report what is installed, built and visible. Started as several workers, as "
-        "by `tf-adasum-launch -n 2 -m tf_adasum.doctor`, also how fast they reach each other. "
-        "Exit code 0: usable, 1: not.",
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+    parser = build_parser()
     options = parser.parse_args(arguments)
+    if options.explain is not None:
+        return _explain(parser, options.explain)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's own notes are not findings
     surrounding, others = surroundings.find(os.environ)
     is_alone = isinstance(others, Cluster) and len(others.addresses) == 1
@@ -75,6 +73,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         faulthandler.cancel_dump_traceback_later()
 
 
+def build_parser() -> argparse.ArgumentParser:
+    """Build the parser of the command line."""
+    parser = argparse.ArgumentParser(
+        prog="tf-adasum-doctor",
+        description="Report what is installed, built and visible. Started as several workers, as "
+        "by `tf-adasum-launch -n 2 -m tf_adasum.doctor`, also how fast they reach each other. "
+        "Exit code 0: usable, 1: not.",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+    parser.add_argument("--explain", metavar="CODE", help="what to do about a message that ends so")
+    return parser
+
+
 def diagnose(surrounding: Sequence[Finding] = ()) -> list[Finding]:
     """Run every check of this worker; those that need TensorFlow only if it can be imported.
 
@@ -84,6 +95,7 @@ def diagnose(surrounding: Sequence[Finding] = ()) -> list[Finding]:
     checks = (
         installation.check_python,
         installation.check_distributions,
+        installation.check_numpy,
         installation.check_compiler,
         installation.check_tensorboard,
     )
@@ -91,16 +103,26 @@ def diagnose(surrounding: Sequence[Finding] = ()) -> list[Finding]:
     imported = run(installation.check_tensorflow_import)
     findings += [*surrounding, *imported]
     if not together.has_failed(imported):
+        of_keras = run(installation.check_keras)
+        findings += of_keras
         for check in (
-            installation.check_keras,
             installation.check_addons,
-            installation.check_hooks,
+            *([] if together.has_failed(of_keras) else [installation.check_hooks]),
             installation.check_devices,
             installation.check_custom_op,
+            installation.check_ucx,
             installation.check_arithmetic,
         ):
             findings += run(check)
     return findings
+
+
+def _explain(parser: argparse.ArgumentParser, code: str) -> int:
+    try:
+        print(answers.answer(code))
+    except ValueError as error:
+        parser.error(f"--explain: {error}")
+    return 0
 
 
 def _print_one(findings: list[Finding], as_json: bool) -> int:

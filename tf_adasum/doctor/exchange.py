@@ -35,10 +35,12 @@ def measured() -> dict:
     import tensorflow as tf
 
     import tf_adasum
+    from tf_adasum.seams import tensorflow as tensorflow_seam
 
     options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=_SECONDS_TO_WAIT)
     strategy = tf_adasum.AdasumMirroredStrategy(communication_options=options)
     devices = [each.partition("device:")[2] for each in strategy.extended.worker_devices]
+    over = tensorflow_seam.cross_device_ops(strategy.extended).carrier or "TensorFlow's collectives"
 
     @tf.function
     def exchange(gradients):
@@ -76,7 +78,7 @@ def measured() -> dict:
             if strategy.workers.from_first(int(bool(found) and expected > SECONDS_FOR_A_SIZE)):
                 found.append({"bytes": size, "left_out": True, "expected_seconds": expected})
             else:
-                found.append({"bytes": size, "seconds": times_of(size)})
+                found.append({"bytes": size, "seconds": times_of(size), "over": over})
     return {"devices": devices, "exchanges": found}
 
 

@@ -7,14 +7,9 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tf_adasum._version import TENSORFLOW_OF_ADDONS
+from tf_adasum._version import INSTALL_BOTH
 
 OK, NOTE, WARN, FAIL = "ok", "note", "warn", "FAIL"
-
-INSTALL = (
-    f"pip install 'tf-adasum[cpu]' or 'tf-adasum[cuda]', or for TensorFlow {TENSORFLOW_OF_ADDONS} "
-    "'tf-adasum[keras2-cuda]'; in a checkout: -e '.[cpu]'"
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +52,7 @@ def run(check: Check) -> list[Finding]:
                 FAIL,
                 subject,
                 f"could not be checked: {describe(error)}",
-                f"unless that says what to do, reinstall: {INSTALL}",
+                f"unless that says what to do: {INSTALL_BOTH}",
             )
         ]
 

@@ -15,7 +15,9 @@ from collections.abc import Callable, Mapping
 
 from tf_adasum._version import (
     ADDONS,
+    INSTALL_BOTH,
     INSTALL_KERAS,
+    INSTALL_WITH_GPUS,
     KERAS,
     PYTHON,
     TENSORFLOW,
@@ -25,13 +27,11 @@ from tf_adasum._version import (
     series,
     why_not,
 )
-from tf_adasum.doctor.findings import FAIL, INSTALL, NOTE, OK, WARN, Finding, describe
+from tf_adasum.doctor.findings import FAIL, NOTE, OK, WARN, Finding, describe
 from tf_adasum.launch.environments import visible_gpus
 
-_BUILD = (
-    "in the source folder, with a C++ compiler: "
-    "pip install --no-build-isolation --no-deps --force-reinstall -e ."
-)
+# The first TensorFlow that NumPy 2 may stand beside.
+_WITH_NUMPY_2 = "2.18"
 
 
 def check_python(version: tuple[int, ...] | None = None) -> list[Finding]:
@@ -59,13 +59,27 @@ def check_distributions(
     found = {name: version for name in names if (version := version_of(name)) is not None}
     text = " and ".join(f"{name} {version}" for name, version in found.items())
     if len(found) == 2:
-        fix = f"pip uninstall -y tensorflow tensorflow-cpu, then {INSTALL}"
+        fix = f"pip uninstall -y tensorflow tensorflow-cpu, then {INSTALL_BOTH}"
         return [Finding(FAIL, "tensorflow", f"{text} overwrite each other's files", fix)]
     if not found:
         text = "neither tensorflow nor tensorflow-cpu is installed as a package"
-        return [Finding(WARN, "tensorflow", text, INSTALL)]
+        return [Finding(WARN, "tensorflow", text, INSTALL_BOTH)]
     (version,) = found.values()
     return [_series_finding("tensorflow", text, version, TENSORFLOW_OF_ADDONS, *TENSORFLOW)]
+
+
+def check_numpy(version_of: Callable[[str], str | None] | None = None) -> list[Finding]:
+    """Compare NumPy with TensorFlow, which up to 2.17 cannot be imported with NumPy 2."""
+    version_of = version_of or _installed_version
+    version = version_of("numpy")
+    tensorflow = version_of("tensorflow") or version_of("tensorflow-cpu")
+    facts = {"numpy": version}
+    if version is None:
+        return [Finding(WARN, "numpy", "not installed as a package", INSTALL_BOTH, facts)]
+    if tensorflow and place(version) >= (2, 0) and place(tensorflow) < place(_WITH_NUMPY_2):
+        text = f"{version} is too new for TensorFlow {tensorflow}"
+        return [Finding(FAIL, "numpy", text, "pip install 'numpy<2'", facts)]
+    return [Finding(OK, "numpy", version, facts=facts)]
 
 
 def check_tensorflow_import() -> list[Finding]:
@@ -74,7 +88,9 @@ def check_tensorflow_import() -> list[Finding]:
         tensorflow = importlib.import_module("tensorflow")
         version = tensorflow.__version__  # missing where a removed wheel left an empty folder
     except Exception as error:  # a broken installation raises more than ImportError
-        fix = f"pip uninstall -y tensorflow tensorflow-cpu, then {INSTALL}"
+        is_there = getattr(error, "name", None) != "tensorflow"
+        fix = f"pip uninstall -y tensorflow tensorflow-cpu, then {INSTALL_BOTH}"
+        fix = f"unless a line above says why: {fix}" if is_there else INSTALL_BOTH
         return [Finding(FAIL, "import", f"TensorFlow: {describe(error)}", fix)]
     text, facts = f"TensorFlow {version}", {"tensorflow": version}
     return [
@@ -99,6 +115,10 @@ def check_keras() -> list[Finding]:
     else:
         known = KERAS if place(version) >= place(KERAS[0]) else (series(version),)
         findings = [_series_finding("keras", version, version, *known, facts=facts)]
+    if os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true"):
+        text = "TF_USE_LEGACY_KERAS: tf.keras is the package tf_keras, whose `fit` is refused"
+        to_do = "build models with `import keras`, or unset it"
+        findings.append(Finding(WARN, "keras", text, to_do))
     if backend == "tensorflow":
         return [*findings, Finding(OK, "keras", "backend tensorflow")]
     return [*findings, Finding(FAIL, "keras", f"backend {backend}, not tensorflow", fix)]
@@ -131,9 +151,6 @@ def check_tensorboard(
 
 def check_hooks() -> list[Finding]:
     """Say whether the hooks find what they replace in this TensorFlow and this Keras."""
-    versions = (importlib.import_module(name).__version__ for name in ("tensorflow", "keras"))
-    if why_not(*versions):  # which stands there already
-        return []
     counts, off = {}, {}
     try:
         for seam in ("tensorflow", "keras"):
@@ -173,18 +190,31 @@ def check_custom_op() -> list[Finding]:
     backend = f"operations on CPUs run on: {ops.backend()}"
     if not status.loaded:
         text = f"not loaded: {status.reason or 'no reason given'}; {backend}"
-        fix = f"works, slower; to build it {_BUILD}"
+        fix = f"works, slower. {status.fix}"
         return [Finding(WARN, "compiled op", text, fix, {"op": ops.backend()})]
     built_for = f", built for {status.built_for}" if status.built_for else ""
     text = f"{status.path}{built_for}; {backend}"
     found = Finding(OK, "compiled op", text, facts={"op": ops.backend()})
+    has_gpus = bool(importlib.import_module("tensorflow").config.list_physical_devices("GPU"))
     if status.gpu_reason is None:
-        return [found, Finding(OK, "GPU kernels", "built")]
-    config = importlib.import_module("tensorflow").config
-    if not config.list_physical_devices("GPU"):
+        text = "used" if has_gpus else "there; TensorFlow sees no GPU to run them on"
+        return [found, Finding(OK if has_gpus else NOTE, "GPU kernels", text)]
+    if not has_gpus:
         return [found, Finding(NOTE, "GPU kernels", status.gpu_reason)]
-    fix = f"works, slower; to build them {_BUILD}, with nvcc or NVRTC"
+    build_it = importlib.import_module("tf_adasum.ops.library").BUILD_IT
+    fix = f"works, slower. {build_it}, with nvcc or NVRTC"
     return [found, Finding(WARN, "GPU kernels", status.gpu_reason, fix)]
+
+
+def check_ucx() -> list[Finding]:
+    """Say whether UCX can carry gradients here; without it TensorFlow does."""
+    library = importlib.import_module("tf_adasum.transport.library")
+    try:
+        version = library.opened().version
+    except library.Unavailable as error:
+        text = f"not used: {error}; TensorFlow's collectives carry the gradients of several workers"
+        return [Finding(NOTE, "UCX", text)]
+    return [Finding(OK, "UCX", f"{version}, to carry the gradients of several workers")]
 
 
 def check_devices(environment: Mapping[str, str] | None = None) -> list[Finding]:
@@ -199,7 +229,7 @@ def check_devices(environment: Mapping[str, str] | None = None) -> list[Finding]
     gpus = visible_gpus(os.environ if environment is None else environment)
     if gpus and not counts["GPU"]:
         text = f"{len(gpus)} GPUs are visible, but TensorFlow uses none"
-        fix = "pip uninstall -y tensorflow-cpu, then pip install 'tf-adasum[cuda]'"
+        fix = f"pip uninstall -y tensorflow-cpu, then {INSTALL_WITH_GPUS}"
         findings.append(Finding(WARN, "devices", text, fix))
     return findings
 
@@ -208,7 +238,8 @@ def check_arithmetic() -> list[Finding]:
     """Run every operation on every logical device, against NumPy."""
     config = importlib.import_module("tensorflow").config
     self_test = importlib.import_module("tf_adasum.ops.self_test")
-    fix = f"rebuild the compiled op {_BUILD}; until then TF_ADASUM_OPS=tensorflow does without it"
+    build_it = importlib.import_module("tf_adasum.ops.library").BUILD_IT
+    fix = f"{build_it}; until then TF_ADASUM_OPS=tensorflow does without it"
     findings = []
     for name in (device.name for device in config.list_logical_devices()):
         failures = self_test.failures(name)
@@ -226,9 +257,9 @@ def _series_finding(subject, text, version, *supported, facts=None) -> Finding:
         return Finding(OK, subject, text, facts=facts)
     if place(version) > place(supported[-1]):
         text = f"{text} is newer than {supported[-1]}, the newest known to work; it may"
-        return Finding(WARN, subject, text, INSTALL, facts)
+        return Finding(WARN, subject, text, INSTALL_BOTH, facts)
     wanted = " or ".join(f"{each}.x" for each in supported)
-    return Finding(FAIL, subject, f"{text} is not supported", f"{wanted}: {INSTALL}", facts)
+    return Finding(FAIL, subject, f"{text} is not supported", f"{wanted}: {INSTALL_BOTH}", facts)
 
 
 def _installed_version(name: str) -> str | None:

@@ -24,7 +24,10 @@ def lines_of(workers: Sequence[dict], pairs: Sequence[dict], exchanges: Sequence
             + (matrix(workers, pairs) if len(workers) <= WIDEST else summary(workers, pairs))
         )
     if exchanges:
-        parts.append("Adasum of gradients in float32, by the strategy itself:\n" + times(exchanges))
+        over = "".join(f", over {each['over']}" for each in exchanges[:1] if "over" in each)
+        parts.append(
+            f"Adasum of gradients in float32, by the strategy itself{over}:\n{times(exchanges)}"
+        )
     troubles = [
         f"{finding['level']:<4}  {worker['name']}: {finding['subject']}: {finding['text']}"
         + (f"\n      -> {finding['fix']}" if finding["fix"] else "")

@@ -56,7 +56,8 @@ class Examination:
         workers: of each its report: name, address, host, facts, findings.
         pairs: of each pair and direction "from", "to" (ranks), and "latency_seconds" and
             "bytes_per_second" or an "error"; those that stand out have "slow".
-        exchanges: of each size "bytes" and "seconds" of each time, as worker 0 has measured them.
+        exchanges: of each size "bytes", "seconds" of each time, as worker 0 has measured them, and
+            "over": what has carried them, and why.
         findings: of what concerns several.
     """
 

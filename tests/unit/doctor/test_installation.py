@@ -11,6 +11,7 @@ import types
 import pytest
 
 from tf_adasum import doctor
+from tf_adasum._version import TENSORFLOW, requirement
 from tf_adasum.doctor import findings, installation
 from tf_adasum.doctor.findings import FAIL, NOTE, OK, WARN
 from tf_adasum.seams.hooks import Hooks
@@ -21,6 +22,7 @@ OF_TENSORFLOW = re.compile(
     r"|[\d-]+ [\d:.]+: [IWE] "  # up to TensorFlow 2.20
 )
 
+BUILD_IT = "build it: pip install ."
 LIMIT = 120  # seconds; importing TensorFlow takes several on a busy machine
 
 
@@ -37,6 +39,7 @@ class Status:
     reason: str | None
     built_for: str | None
     gpu_reason: str | None = None
+    fix: str | None = BUILD_IT
 
 
 @pytest.fixture
@@ -51,6 +54,7 @@ def stub(monkeypatch):
         version="2.21.0",
         status=Status(True, "/lib/op.so", None, "2.21.0"),
         failures=lambda device: [],
+        ucx="1.22.0",
     ):
         kinds = ["CPU"] + ["GPU"] * gpus
         devices = [types.SimpleNamespace(name=f"/device:{kind}", kind=kind) for kind in kinds]
@@ -58,8 +62,17 @@ def stub(monkeypatch):
             list_physical_devices=lambda kind: [d for d in devices if d.kind == kind],
             list_logical_devices=lambda: devices,
         )
-        library = types.SimpleNamespace(status=lambda: status)
+        library = types.SimpleNamespace(status=lambda: status, BUILD_IT=BUILD_IT)
         hooks = Hooks("a library")
+
+        class Unavailable(Exception):
+            pass
+
+        def opened():
+            if ucx is None:
+                raise Unavailable("UCX cannot be opened (no such file): pip install it")
+            return types.SimpleNamespace(version=ucx)
+
         modules = {
             "tensorflow": types.SimpleNamespace(__version__=version, config=config),
             "keras": types.SimpleNamespace(
@@ -70,6 +83,9 @@ def stub(monkeypatch):
             ),
             "tf_adasum.ops.self_test": types.SimpleNamespace(failures=failures),
             "tf_adasum.ops.library": library,
+            "tf_adasum.transport.library": types.SimpleNamespace(
+                opened=opened, Unavailable=Unavailable
+            ),
             "tf_adasum.seams.keras": types.SimpleNamespace(hooks=hooks),
             "tf_adasum.seams.tensorflow": types.SimpleNamespace(hooks=hooks),
         }
@@ -77,7 +93,8 @@ def stub(monkeypatch):
             monkeypatch.setitem(sys.modules, name, module)
         monkeypatch.delenv("TF_CONFIG", raising=False)
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-        monkeypatch.setattr(installation, "_installed_version", {"tensorflow-cpu": version}.get)
+        installed = {"tensorflow-cpu": version, "numpy": "1.26.4"}
+        monkeypatch.setattr(installation, "_installed_version", installed.get)
 
     return install
 
@@ -99,7 +116,7 @@ def test_a_missing_op_is_a_warning_with_the_build_command(stub, capsys):
     assert doctor.main([]) == 0
     output = capsys.readouterr().out
     assert "warn  compiled op   not loaded: no library file" in output
-    assert "pip install --no-build-isolation" in output
+    assert f"works, slower. {BUILD_IT}" in output
 
 
 @pytest.mark.parametrize(
@@ -113,6 +130,13 @@ def test_addons_are_looked_for_on_their_stack(stub, version, level):
     assert installation.check_addons(lambda name: version) == []
 
 
+@pytest.mark.parametrize(("gpus", "level"), [(0, NOTE), (1, OK)])
+def test_gpu_kernels_are_used_where_there_is_a_gpu(stub, gpus, level):
+    stub(gpus=gpus)
+    _, gpu = installation.check_custom_op()
+    assert (gpu.level, gpu.text == "used") == (level, bool(gpus))
+
+
 @pytest.mark.parametrize(("gpus", "level"), [(0, NOTE), (1, WARN)])
 def test_missing_gpu_kernels_matter_where_there_is_a_gpu(stub, gpus, level):
     stub(gpus=gpus, status=Status(True, "/lib/op.so", None, "2.21.0", "no CUDA compiler found"))
@@ -120,6 +144,15 @@ def test_missing_gpu_kernels_matter_where_there_is_a_gpu(stub, gpus, level):
     assert (op.level, gpu.level) == (OK, level)
     assert "no CUDA compiler found" in gpu.text
     assert (gpu.fix is not None) == (level == WARN)
+
+
+@pytest.mark.parametrize(
+    ("version", "level", "text"), [("1.22.0", OK, "1.22.0, to carry"), (None, NOTE, "no such file")]
+)
+def test_ucx_is_only_noted_where_it_is_missing(stub, version, level, text):
+    stub(ucx=version)
+    (finding,) = installation.check_ucx()
+    assert finding.level == level and text in finding.text
 
 
 def test_every_device_is_tested_and_every_failure_reported(stub):
@@ -162,13 +195,14 @@ def test_an_exception_in_a_check_is_a_finding_and_the_others_still_run(stub):
 
 
 @pytest.mark.parametrize(
-    "broken",
+    ("broken", "removes"),
     [
-        "sys.modules['tensorflow'] = None",  # not installed
-        "sys.modules['tensorflow'] = types.ModuleType('tensorflow')",  # an empty folder is left
+        ("sys.modules['tensorflow'] = None", False),  # not installed
+        # An empty folder is left.
+        ("sys.modules['tensorflow'] = types.ModuleType('tensorflow')", True),
     ],
 )
-def test_without_tensorflow_there_is_a_fix_and_no_traceback(broken):
+def test_without_tensorflow_there_is_a_fix_and_no_traceback(broken, removes):
     code = f"import sys, types; {broken}; from tf_adasum import doctor; sys.exit(doctor.main([]))"
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT
@@ -176,7 +210,8 @@ def test_without_tensorflow_there_is_a_fix_and_no_traceback(broken):
     assert result.returncode == 1
     assert result.stderr == ""
     assert "FAIL  import" in result.stdout
-    assert "pip install 'tf-adasum[cpu]' or 'tf-adasum[cuda]'" in result.stdout
+    assert f"pip install 'tensorflow-cpu{requirement(TENSORFLOW)}'" in result.stdout
+    assert ("pip uninstall" in result.stdout) == removes
     assert "self-test" not in result.stdout
 
 
@@ -291,11 +326,29 @@ def test_distributions(installed, level, text):
         assert "pip uninstall -y tensorflow tensorflow-cpu" in finding.fix
 
 
-def test_a_keras_that_cannot_import_its_backend(monkeypatch):
+@pytest.mark.parametrize(
+    ("numpy", "tensorflow", "level"),
+    [("1.26.4", "2.17.1", OK), ("2.1.0", "2.17.1", FAIL), ("2.1.0", "2.18.0", OK)],
+)
+def test_numpy(numpy, tensorflow, level):
+    (finding,) = installation.check_numpy({"numpy": numpy, "tensorflow": tensorflow}.get)
+    assert (finding.level, finding.facts) == (level, {"numpy": numpy})
+    assert (finding.fix is not None) == (level == FAIL)
+
+
+def test_a_keras_that_cannot_import_its_backend(stub, monkeypatch):
+    stub()
     monkeypatch.setitem(sys.modules, "keras", None)
-    (finding,) = installation.check_keras()
-    assert finding.level == FAIL
-    assert "KERAS_BACKEND=tensorflow" in finding.fix
+    found = doctor.diagnose()
+    (finding,) = [each for each in found if each.level == FAIL]
+    assert finding.subject == "keras" and "KERAS_BACKEND=tensorflow" in finding.fix
+
+
+def test_where_tf_keras_is_another_package(stub, monkeypatch):
+    stub()
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
+    warned = [each for each in installation.check_keras() if each.level == WARN]
+    assert ["tf_keras" in each.text for each in warned] == [True]
 
 
 def test_compiler():

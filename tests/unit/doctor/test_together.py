@@ -40,7 +40,7 @@ class Exchanged:
 
 GOOD = {
     "devices": ["CPU:0", "CPU:1"],
-    "exchanges": [{"bytes": 2**22, "seconds": [0.001, 0.002, 0.004]}],
+    "exchanges": [{"bytes": 2**22, "seconds": [0.001, 0.002, 0.004], "over": "UCX (TCP)"}],
 }
 
 
@@ -98,6 +98,7 @@ def test_all_pairs_are_measured_and_shown_by_worker_0(monkeypatch, invited):
     json.dumps([shown.workers, shown.pairs])
     text = tables.lines_of(shown.workers, shown.pairs, shown.exchanges)
     assert "worker 2" in text and "2 CPU" in text and "4 MiB" in text and "2 ms" in text
+    assert "by the strategy itself, over UCX (TCP):" in text
 
 
 def test_a_worker_that_does_not_come_is_named(monkeypatch, capsys):

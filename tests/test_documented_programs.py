@@ -1,0 +1,242 @@
+"""The code in the documents runs: fragments, what stands under "after" in migrations, tutorials."""
+
+import ast
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import messages
+import numpy as np
+import pytest
+import tensorflow as tf
+from support import stacks
+
+import tf_adasum
+from tf_adasum import doctor
+from tf_adasum.launch import command_line
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^```python(?: title=\"([^\"\n]*)\")?\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LIMIT = 280
+
+
+def blocks(path):
+    """The pairs of title and text of a document's blocks of Python."""
+    return [match.groups() for match in BLOCK.finditer(path.read_text())]
+
+
+def programs():
+    """What stands under "after" in the pages of migration; the first of them is the fast one."""
+    for path in sorted((ROOT / "docs" / "migration").glob("*.md")):
+        for title, text in blocks(path):
+            if title and title.startswith("after"):
+                is_of_keras_2 = "with Keras 2" in title
+                marks = [] if path.stem == "horovod" or is_of_keras_2 else [pytest.mark.slow]
+                name = f"{path.stem}{'-keras2' if is_of_keras_2 else ''}"
+                yield pytest.param(text, is_of_keras_2, id=name, marks=marks)
+
+
+def environment(folder):
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    without = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
+    return without | {"PYTHONPATH": path, "HOME": str(folder)}
+
+
+@pytest.mark.parametrize(("text", "is_of_keras_2"), list(programs()))
+def test_a_migrated_program_trains_on_two_workers(text, is_of_keras_2, tmp_path):
+    if is_of_keras_2 != stacks.IS_KERAS_2:
+        pytest.skip("it is written for the other Keras")
+    end = "\nassert strategy.num_workers == 2\nlosses = model.history.history['loss']\n"
+    script = tmp_path / "train.py"
+    script.write_text(f"{text}{end}assert losses[-1] < losses[0], losses\nprint('trained')\n")
+    ended = subprocess.run(
+        [sys.executable, "-m", "tf_adasum.launch", "-n", "2", str(script)],
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert ended.stdout.count("trained") == 2
+
+
+# Blocks that do not run on one replica, and why; their first lines.
+NOT_RUN = {
+    "docs/launcher.md: def train(epochs):": "it leaves the model out",
+    'docs/optimizers.md: strategy = tf_adasum.AdasumMirroredStrategy(aggregation="mean")': (
+        "AdaScale needs several replicas: the tutorial runs the same"
+    ),
+    "docs/optimizers.md: rows = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x))": (
+        "its model has AdaScale: the docstring of ElasticScale runs the same"
+    ),
+    "docs/scaling.md: strategy = tf_adasum.AdasumMirroredStrategy(": "its plan is for eight hosts",
+}
+
+
+def fragments():
+    """The blocks of pages that are no whole programs, each with its page and first line."""
+    for path in DOCUMENTS:
+        if path.parent.name in ("docs", "how_to") or path.name == "README.md":
+            for _, text in blocks(path):
+                name = f"{path.relative_to(ROOT)}: {text.splitlines()[0]}"
+                yield pytest.param(name, text, id=name[:60])
+
+
+@pytest.fixture
+def names(monkeypatch, tmp_path):
+    """What a fragment finds there: that of pages' own earlier lines, and a small model and data."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    keras.utils.disable_interactive_logging()
+    x = np.linspace(-1, 1, 64, dtype=np.float32).reshape(16, 4)
+    y = (x.sum(axis=1, keepdims=True) > 0).astype(np.float32)
+    dataset = tf.data.Dataset.from_tensor_slices((x, y))
+    with tf.io.TFRecordWriter("train-0.tfrecord") as file:
+        file.write(b"a record")
+    strategy = tf_adasum.AdasumMirroredStrategy(["CPU:0"])
+
+    def build_model():
+        return keras.Sequential([keras.Input([4]), keras.layers.Dense(2)])
+
+    with strategy.scope():
+        model = build_model()
+        model.compile(optimizer="sgd", loss="mse")
+        optimizer = keras.optimizers.SGD(0.1)
+        optimizer.build(model.trainable_variables)
+    yield {
+        **{"keras": keras, "np": np, "tf": tf, "tf_adasum": tf_adasum},
+        **{"x": x, "y": y, "dataset": dataset.batch(8), "all_rows": dataset},
+        **{"strategy": strategy, "model": model, "optimizer": optimizer},
+        **{"build_model": build_model, "parse": lambda record: record, "global_batch_size": 8},
+    }
+    keras.mixed_precision.set_global_policy("float32")
+    keras.utils.enable_interactive_logging()
+
+
+@pytest.mark.keras3_only("the documents are written for Keras 3")
+@pytest.mark.parametrize(("name", "text"), list(fragments()))
+def test_a_fragment_runs(name, text, names):
+    if name in NOT_RUN:
+        pytest.skip(NOT_RUN[name])
+    exec(compile(text.replace("[...]", "[keras.layers.Dense(1)]"), name, "exec"), names)
+
+
+def test_what_does_not_run_is_there():
+    assert set(NOT_RUN) <= {case.values[0] for case in fragments()}
+
+
+@pytest.mark.one_stack
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_block_of_python_is_python(path):
+    for _, text in blocks(path):
+        ast.parse(text.replace("[...]", "[]"))
+
+
+# What runs the commands of blocks of the shell, by how they begin after variables; where it is no
+# test, why. Those of this package are read by their own parsers.
+SHELL = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
+RUN_BY = {
+    "srun": "tests/clusters/test_slurm.py",
+    "mpirun": "tests/clusters/test_mpi.py",
+    "if [ $? -eq 75 ]": "tests/clusters/test_slurm.py",
+    "python examples/clusters/ray/train.py": "tests/clusters/test_ray.py",
+    "python train.py": "tests/clusters/test_by_hand.py",  # with variables before it
+    "pip install": "tests/wheels/test_wheel.py",
+    "make": "Makefile",  # `tests/unit/test_documents.py` looks for the targets
+}
+PARSERS = {
+    "tf-adasum-launch": command_line.build_parser,
+    "python -m tf_adasum.launch": command_line.build_parser,
+    "tf-adasum-doctor": doctor.build_parser,
+    "python -m tf_adasum.doctor": doctor.build_parser,
+}
+
+
+def commands():
+    """The commands of the documents, each with its page."""
+    for path in DOCUMENTS:
+        for text in SHELL.findall(path.read_text()):
+            for line in text.replace("\\\n", " ").splitlines():
+                for command in re.split(r" && ", re.split(r"(?:^|\s)#", line)[0].strip()):
+                    if command:
+                        yield pytest.param(command.strip(), id=f"{path.stem}: {command}"[:70])
+
+
+@pytest.mark.one_stack
+@pytest.mark.parametrize("command", list(commands()))
+def test_commands_are_understood_or_run_by_a_test(command):
+    words = re.sub(r"^(?:[A-Z_]+=(?:'[^']*'|\S+) +)+", "", command)
+    for begin, parser in PARSERS.items():
+        if words.startswith(begin):
+            assert is_understood(parser(), shlex.split(words.removeprefix(begin)))
+            return
+    (place,) = [place for begin, place in RUN_BY.items() if words.startswith(begin)]
+    assert (ROOT / place).exists()
+
+
+def is_understood(parser, arguments):
+    try:
+        program = getattr(parser.parse_args(arguments), "command", ["program"])
+    except SystemExit:
+        return False
+    return program and program[0][0] != "-"  # an option that nobody knows begins the program
+
+
+@pytest.mark.one_stack
+def test_other_options_are_not_understood():
+    assert not is_understood(command_line.build_parser(), ["-n", "4", "--nobody-knows", "train.py"])
+    assert not is_understood(doctor.build_parser(), ["--nobody-knows"])
+
+
+@pytest.mark.one_stack
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_messages_that_documents_show_are_said(path):
+    """What stands in a block as ``SomeError: text`` is a message of the package."""
+    for block in re.findall(r"^```\n(\w+Error: .*?)^```", path.read_text(), re.M | re.S):
+        kind, _, text = " ".join(block.split()).partition(": ")
+        shown = text.removesuffix("...").strip()
+        said = [each for each in messages.messages() if each.kind in (kind, "the launcher")]
+        parts = [part.strip(" .") for each in said for part in each.text.split(messages.ANY)]
+        assert any(len(part) > 12 and part[:40] in shown for part in parts), block
+
+
+# What a tutorial says of its numbers.
+CLAIMS = {
+    "first_training": "one[-1] > 0.8 and adasum[0] > mean[0] and adasum[1] > mean[1]",
+    "orthogonality": "1 / 4 < large_batch < small_batch <= 1 and len(tracker.paths) == 6",
+    "adascale": "100 <= taken < 400 and history.history['accuracy'][-1] > 0.95"
+    " and all(1 <= gain <= 4 for gain in history.history['gain'])",
+    "own_rule": "abs(coefficients[3] - 1 / 400) < 1e-9 and loss < 1",
+    "custom_loop": "len(losses) == 5 and losses[-1] < losses[0] / 4",
+}
+
+
+def test_every_tutorial_is_checked():
+    assert {path.stem for path in (ROOT / "docs" / "tutorials").glob("*.md")} == set(CLAIMS)
+
+
+@pytest.mark.slow
+@pytest.mark.keras3_only("the tutorials are written for Keras 3")
+@pytest.mark.parametrize("name", CLAIMS)
+def test_a_tutorial_runs_and_does_what_it_says(name, tmp_path):
+    pytest.importorskip("sklearn", reason="the digits are those of scikit-learn")
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    pytest.importorskip("cloudpickle", reason="cloudpickle is not installed")
+    cells = [text for _, text in blocks(ROOT / "docs" / "tutorials" / f"{name}.md")]
+    script = tmp_path / "notebook.py"
+    script.write_text("\n".join([*cells, f"assert {CLAIMS[name]}\n"]))
+    ended = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=tmp_path,
+        env=environment(tmp_path) | {"MPLBACKEND": "Agg"},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+    )
+    assert ended.returncode == 0, ended.stdout[-1000:] + ended.stderr[-3000:]

@@ -1,0 +1,52 @@
+"""`tf-adasum-doctor --explain`: the page of answers, read out by the code of a message."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tf_adasum import doctor
+from tf_adasum.doctor import answers
+from tf_adasum.errors import see
+
+pytestmark = pytest.mark.one_stack
+
+PAGE = Path(__file__).parents[3] / "docs" / "troubleshooting.md"
+
+
+@pytest.mark.parametrize("given", ["TFA-501", "tfa-501", "501"])
+def test_an_answer_is_printed(given, capsys):
+    assert doctor.main(["--explain", given]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("TFA-501: … was lost …\n\nA worker's process has ended")
+    assert "start again from a backup (docs/how_to/checkpoints.md)" in printed
+    assert "TFA-502" not in printed and "](" not in printed
+
+
+def test_an_answer_keeps_its_code():
+    assert "\n```python\nwith strategy.scope():\n    model" in answers.answer("301")
+
+
+def test_every_heading_has_an_answer():
+    headings = re.findall(r"^### (TFA-\d+) ", PAGE.read_text(), re.MULTILINE)
+    assert list(answers.answers()) == headings and len(headings) > 50
+    assert all(len(text.split()) > 10 for text in answers.answers().values())
+
+
+def test_other_codes_are_refused(capsys):
+    with pytest.raises(SystemExit) as refused:
+        doctor.main(["--explain", "TFA-999"])
+    assert refused.value.code == 2
+    message = capsys.readouterr().err
+    assert "there are TFA-101, TFA-102" in message and "Received: TFA-999" in message
+
+
+def test_a_wheel_has_the_page_beside_the_doctor(monkeypatch, tmp_path):
+    copy = tmp_path / answers.PAGE
+    copy.write_text("# Title\n\n### TFA-101 `some words`\n\nAn answer.\n\n## Next\n")
+    monkeypatch.setattr(answers, "_PLACES", (copy, PAGE))
+    assert answers.answers() == {"TFA-101": "TFA-101: … some words …\n\nAn answer."}
+
+
+def test_a_message_ends_with_the_command():
+    assert see("TFA-501") == "(tf-adasum-doctor --explain TFA-501)"

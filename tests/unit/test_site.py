@@ -1,0 +1,174 @@
+"""The site says what the package has: every public name, every message, and no more."""
+
+import ast
+import importlib
+import inspect
+import json
+import re
+
+import api
+import messages
+import numpy as np
+import pictures
+import pytest
+import recording
+import tensorflow as tf
+
+import tf_adasum
+
+NAMES = [(module, name) for module in api.MODULES for name in api.public_names(module)]
+
+
+def own_public_names(module):
+    """The classes and functions that a module offers, by asking the module itself."""
+    names = getattr(module, "__all__", None)
+    if names is None:
+        names = [name for name, thing in vars(module).items() if is_own(thing, module)]
+    things = {name: getattr(module, name) for name in names if name[0] != "_"}
+    return {name for name, thing in things.items() if callable(thing)}
+
+
+def is_own(thing, module):
+    return callable(thing) and getattr(thing, "__module__", None) == module.__name__
+
+
+@pytest.mark.parametrize("module", api.MODULES)
+def test_the_reference_has_every_public_name(module):
+    place, _, name = module.rpartition(".")
+    found = getattr(importlib.import_module(place), name) if place else None
+    found = found or importlib.import_module(module)
+    assert set(api.public_names(module)) == own_public_names(found)
+    page = api.pages()[f"{name}.md"]
+    for each in api.public_names(module):
+        assert f"(tf_adasum.md#{each})" in page or f"#{module}.{each})" in page
+        assert re.search(rf"^::: tf_adasum\.(\w+\.)*{each}$", page, re.MULTILINE)
+
+
+@pytest.mark.one_stack
+@pytest.mark.keras3_only("there LAMB is that of TensorFlow Addons")
+@pytest.mark.parametrize(("module", "name"), NAMES, ids=map(".".join, NAMES))
+def test_public_names_are_documented_with_types_and_an_example(module, name):
+    place, node = api.definition(module, name)
+    docstring = ast.get_docstring(node)
+    assert docstring and docstring.splitlines()[0].endswith((".", ":"))
+    if isinstance(node, ast.FunctionDef):
+        arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        assert node.returns and all(argument.annotation for argument in arguments)
+    found = importlib.import_module(place)
+    assert inspect.getdoc(getattr(found, name)).splitlines()[0] == docstring.splitlines()[0]
+    assert ">>>" in docstring
+
+
+@pytest.mark.one_stack
+def test_what_has_no_docstring_is_an_error():
+    (node,) = ast.parse("def nobody_says_what(): ...").body
+    with pytest.raises(LookupError, match="nobody_says_what has no docstring"):
+        api.summary(node)
+
+
+@pytest.mark.one_stack
+@pytest.mark.parametrize("code", messages.explained())
+def test_what_troubleshooting_explains_is_said_by_the_package(code):
+    fragment = messages.explained()[code]
+    of_code = [each for each in messages.messages() if each.code == code]
+    joined = {each.path for each in of_code} & set(messages.SAID_BY)  # of several texts
+    of_code += [each for each in messages.messages() if each.path in joined]
+    assert [each for each in of_code if messages.is_in(fragment, each.text)]
+
+
+# Messages that need no answer although they are none about an argument, and why. A path stands for
+# the messages of its files, a text for those that begin so.
+PLAIN = {
+    "doctor/": "they become findings of the doctor, which say what to do",
+    "transport/": "they become a part of others, and lead to docs/transport.md",
+    "DamagedBackup": "it becomes a part of TFA-602",
+    "launch/function_worker.py": "it says what to install, or to return",
+    "launch/run.py": "the worker's own message follows",
+    "launch/output.py": "it is caught",
+    "….plot needs matplotlib": "it says what to install",
+    "With Keras 2 optimizers.LAMB": "it says what to install",
+    "Nothing was measured yet": "it says which line to write",
+    "… backs up within a keras.callbacks.CallbackList": "it says which line to write",
+    "The model does not have any trainable weights": "it is Keras's own",
+}
+
+
+def needs_a_code(message):
+    is_of_one_line = message.kind in (
+        *("ValueError", "TypeError", "AttributeError", "NotImplementedError"),
+    )
+    is_plain = any(
+        message.path.startswith(each) or message.text.startswith(each) or message.kind == each
+        for each in PLAIN
+    )
+    return not (is_of_one_line or is_plain or message.path in messages.SAID_BY)
+
+
+@pytest.mark.one_stack
+def test_messages_end_with_the_code_of_their_answer():
+    without = [each.text for each in messages.messages() if needs_a_code(each) and not each.code]
+    assert not without
+    assert {each.code for each in messages.messages()} == {"", *messages.explained()}
+    for path in messages.SAID_BY.keys() - {"launch/failures.py"}:  # it shows a worker's own
+        assert any(each.code for each in messages.messages() if each.path == path)
+    for each in messages.messages():  # at the end, and nowhere else
+        assert len(messages.CODE.findall(each.text)) == bool(each.code)
+
+
+@pytest.mark.one_stack
+def test_what_needs_no_code_is_said():
+    for each in PLAIN:
+        assert [one for one in messages.messages() if not one.code and each in str(one)]
+
+
+@pytest.mark.one_stack
+def test_every_message_stands_on_the_page_of_all():
+    page = messages.page()
+    assert len(messages.explained()) > 35 and len(messages.messages()) > 240
+    for each in messages.messages():
+        assert f'<a id="{each.anchor}"></a>' in page
+    # One each that is raised, warned, compared between workers, and put together by another file.
+    for text in (
+        "`values` must hold at least one tensor. Received: values=[]",
+        "The model does not have any trainable weights.",
+        "All workers have to check the same variables. Received: … "
+        + messages.END.format("TFA-508"),
+        "… was lost: …. … " + messages.END.format("TFA-501"),
+    ):
+        assert text in {each.text for each in messages.messages()}
+    assert not messages.is_in("is said by … nobody", "is said by anybody")
+
+
+@pytest.mark.one_stack
+@pytest.mark.parametrize("name", pictures.PICTURES)
+def test_pictures_are_those_of_the_script(name):
+    assert (pictures.FOLDER / name).read_text() == pictures.PICTURES[name]()
+
+
+@pytest.mark.one_stack
+def test_the_recording_shows_what_happened():
+    recorded = json.loads((recording.FOLDER / "restart.json").read_text())
+    assert (recording.FOLDER / "restart.svg").read_text() == recording.draw(recorded)
+    undisturbed, killed = ([text for _, text in recorded[name]] for name in recording.COMMANDS)
+    assert "checksum" in undisturbed[-1] and killed[-1] == undisturbed[-1]
+    at = killed.index(f"$ {recording.KILL}")
+    first_said = next(text for text in killed[at + 1 :] if not text.startswith("…"))
+    assert first_said.startswith(f"tf-adasum-launch: worker {recording.KILLED} ended with SIGKILL")
+    assert any(f"worker {recording.KILLED} (" in text and "was lost" in text for text in killed)
+    assert any("going on at epoch 3" in text for text in killed[at:])
+
+
+@pytest.mark.one_stack
+def test_a_recording_counts_what_it_leaves_out():
+    lines = [[0.1, "[worker 0] epoch 1"], [0.2, "[worker 1] x"], [0.3, ""], [0.4, "$ kill"]]
+    counted = [0.1, "… 2 lines of TensorFlow and of tracebacks"]
+    assert recording.shortened(lines) == [lines[0], counted, lines[3]]
+
+
+def test_the_tree_in_the_picture_is_the_rule():
+    gram = tf.constant([pictures.gram()], tf.float64)
+    (expected,) = tf_adasum.rules.Adasum().coefficients(gram).numpy()
+    leaves = [[float(i == j) for j in range(4)] for i in range(4)]
+    pairs = [pictures.node(pictures.gram(), *leaves[i : i + 2]) for i in (0, 2)]
+    # float64, a few operations: some units in the last place.
+    np.testing.assert_allclose(pictures.node(pictures.gram(), *pairs), expected, rtol=1e-15)

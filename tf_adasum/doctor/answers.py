@@ -1,0 +1,60 @@
+"""Answers: what docs/troubleshooting.md says of a message, by the code that the message ends with.
+
+A wheel has a copy of the page beside this file (setup.py); a clone has the page itself. Standard
+library only.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+
+PAGE = "troubleshooting.md"
+_PLACES = (Path(__file__).with_name(PAGE), Path(__file__).parents[2] / "docs" / PAGE)
+_SECTION = re.compile(r"^### (TFA-\d+) `([^\n]+)`\n\n(.*?)\s*(?=^##|\Z)", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\[([^\]]+)\]\(([^)\s]+)\)")
+
+
+def answers() -> dict[str, str]:
+    """Return the answers by their codes, each as plain text.
+
+    Raises:
+        FileNotFoundError: if the page is neither beside this file nor in docs/.
+    """
+    place = next((each for each in _PLACES if each.exists()), _PLACES[0])
+    sections = _SECTION.findall(place.read_text(encoding="utf-8"))
+    return {
+        code: f"{code}: … {words} …\n\n{_LINK.sub(_plain, text)}" for code, words, text in sections
+    }
+
+
+def answer(asked: str) -> str:
+    """Return the answer to a code.
+
+    Args:
+        asked: the code, such as ``"TFA-501"``; ``"tfa-501"`` and ``"501"`` will do.
+
+    Raises:
+        ValueError: if there is no such code.
+
+    Example:
+        >>> print(answer("504").partition(" Fewer")[0][:48])
+        TFA-504: … has ended, and …
+        <BLANKLINE>
+        One worker's script
+    """
+    found = answers()
+    code = "TFA-" + asked.strip().upper().removeprefix("TFA-")
+    if code not in found:
+        raise ValueError(f"there is no such code; there are {', '.join(found)}. Received: {asked}")
+    return found[code]
+
+
+def _plain(link):
+    """Return a link as a terminal can show it: the words, and where the page is in the clone."""
+    words, target = link.groups()
+    if target.startswith("#"):
+        return f"{words} (see {target[1:8].upper()})"
+    is_elsewhere = "://" in target
+    return f"{words} ({target if is_elsewhere else posixpath.normpath(f'docs/{target}')})"
