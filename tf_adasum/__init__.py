@@ -14,7 +14,8 @@ import importlib
 import sys
 import typing
 
-from tf_adasum._version import INSTALL_TENSORFLOW, STACKS, TENSORFLOW, __version__, requirement
+from tf_adasum._version import INSTALL_TENSORFLOW, INSTALL_WITH_GPUS, STACKS, __version__
+from tf_adasum.errors import see
 
 if typing.TYPE_CHECKING:
     from tf_adasum import callbacks, ops, optimizers, schedules
@@ -58,12 +59,18 @@ def __getattr__(name: str) -> typing.Any:
             return importlib.import_module(f"tf_adasum.{name}")
         return getattr(importlib.import_module(_MODULE_OF[name]), name)
     except ModuleNotFoundError as error:
+        if error.name in ("jax", "torch", "openvino"):
+            raise ImportError(
+                f"Keras asks for {error.name}, which is not installed. tf_adasum needs Keras on "
+                "TensorFlow: set the environment variable KERAS_BACKEND=tensorflow, or the backend "
+                f"in ~/.keras/keras.json. {see('TFA-104')}"
+            ) from error
         if error.name != "tensorflow":
             raise
         raise ImportError(
             f"tf_adasum needs TensorFlow, of which there are two packages. Install one: "
-            f"{INSTALL_TENSORFLOW}, or with GPUs pip install "
-            f"'tensorflow[and-cuda]{requirement(TENSORFLOW)}'. It works with {STACKS}."
+            f"{INSTALL_TENSORFLOW}, or with GPUs {INSTALL_WITH_GPUS}. It works with {STACKS}. "
+            f"{see('TFA-101')}"
         ) from error
 
 

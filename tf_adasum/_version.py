@@ -53,6 +53,12 @@ def requirement(known: tuple[str, ...]) -> str:
 
 INSTALL_TENSORFLOW = f"pip install 'tensorflow-cpu{requirement(TENSORFLOW)}'"
 INSTALL_KERAS = f"pip install 'keras{requirement(KERAS)}'"
+INSTALL_WITH_GPUS = f"pip install 'tensorflow[and-cuda]{requirement(TENSORFLOW)}'"
+INSTALL_BOTH = (
+    f"{INSTALL_TENSORFLOW} (with GPUs 'tensorflow[and-cuda]{requirement(TENSORFLOW)}') "
+    f"'keras{requirement(KERAS)}', or for TensorFlow Addons 'tensorflow-cpu=="
+    f"{TENSORFLOW_OF_ADDONS}.*' 'keras=={KERAS_OF_ADDONS}.*'"
+)
 
 
 def why_not(tensorflow: str, keras: str) -> str:

@@ -27,7 +27,10 @@ from tf_adasum.cluster import (
     start_timeout,
 )
 from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.errors import see
 from tf_adasum.seams import tensorflow as tensorflow_seam
+from tf_adasum.transport import choice, mesh, trial
+from tf_adasum.transport.collectives import UcxTransport
 from tf_adasum.watch import watch
 from tf_adasum.watch.no_watch import NoWatch
 from tf_adasum.workers.workers import Workers
@@ -90,7 +93,7 @@ def say(line: str) -> None:
     print(f"tf_adasum: {line}", file=sys.stderr, flush=True)
 
 
-def found(source: str, workers: int, devices: int, scheme: Scheme) -> str:
+def found(source: str, workers: int, devices: int, scheme: Scheme, carrier: str = "") -> str:
     """Return the one line at the start: what was found, and how gradients are combined.
 
     Args:
@@ -98,13 +101,15 @@ def found(source: str, workers: int, devices: int, scheme: Scheme) -> str:
         workers: how many there are.
         devices: how many each of them has.
         scheme: rule and plan.
+        carrier: what carries the gradients. Defaults to "": it goes without saying.
 
     Example:
         >>> found("TF_CONFIG", 4, 1, Scheme(tf_adasum.rules.Sum(), 4))
         'TF_CONFIG: 4 workers x 1 device, rule Sum(), radix plan [4]'
     """
     topology = f"{workers} worker{'s' * (workers > 1)} x {devices} device{'s' * (devices > 1)}"
-    return f"{source or 'no cluster found'}: {topology}, {scheme.summary()}"
+    over = f", over {carrier}" if carrier else ""
+    return f"{source or 'no cluster found'}: {topology}, {scheme.summary()}{over}"
 
 
 def start(
@@ -117,6 +122,7 @@ def start(
     timeout: float | None,
     devices: tuple[str, ...],
     cross_device_ops: Callable,
+    transport: str,
 ) -> tuple[tensorflow_seam.GradientAggregatingExtended, watch.Watch | NoWatch]:
     """Bring the workers together, start TensorFlow, and return the strategy's `extended`.
 
@@ -129,6 +135,7 @@ def start(
         timeout: seconds, `communication_options.timeout_seconds`; None for the defaults.
         devices: names of this worker's devices.
         cross_device_ops: function that makes the `AdasumCrossDeviceOps`.
+        transport: what is to carry the gradients, "tensorflow", "ucx" or "auto".
 
     Returns:
         The strategy's `extended`, and the watch over the other workers.
@@ -167,6 +174,7 @@ def start(
         remaining = max(1.0, deadline - time.monotonic())
         with watching.call(breakage), _naming_the_others(tasks, remaining):
             collectives.meet(tensorflow_seam.first_replica(extended), _timeout(remaining))
+            _connect(extended, tasks, transport, _timeout(None if watching.is_on else remaining))
         _leave_progress_bars_to_the_first_worker(tasks)
         return extended, watching
     # TensorFlow runs, and the others may have something else to do before: the watch bounds the
@@ -180,8 +188,36 @@ def start(
         Workers(tasks.rank, len(tasks.addresses), gather, None).check_same(
             "All workers have to make their strategies in the same order, with the same settings.",
             ", ".join(f"{name}: {value}" for name, value in terms.items()),
+            code="TFA-211",
         )
+        _connect(extended, tasks, transport, unwatched)
     return extended, watching
+
+
+def _connect(extended, tasks, transport, options):
+    """Let UCX carry the gradients, if it is to and can; of one process nothing travels."""
+    collectives = tensorflow_seam.cross_device_ops(extended)
+    if transport == choice.TENSORFLOW or collectives.all_local:
+        return
+    devices = collectives.local_devices
+    gather = functools.partial(collectives.gather_from_workers, options=options)
+    carrier = trial.carrier(tasks, transport, devices, gather)
+    collectives.carrier = carrier.summary
+    if carrier.mesh is None:
+        return
+    collectives.transport = UcxTransport(
+        carrier.mesh,
+        devices=len(devices),
+        replicas=collectives.replicas,
+        first_replica=tensorflow_seam.first_replica(extended),
+    )
+
+
+def _end_collectives(message):
+    """End all that this process waits for of other workers."""
+    mesh.abort(message)
+    trial.forget()
+    tensorflow_seam.abort_collectives(message)
 
 
 def _timeout(seconds):
@@ -192,7 +228,7 @@ def _announce(extended, watching):
     """Let the watch see the strategy's collectives, and end them; return its `CrossDeviceOps`."""
     collectives = tensorflow_seam.cross_device_ops(extended)
     if collectives.counters is not None:
-        watching.started(collectives.counters.read, tensorflow_seam.abort_collectives)
+        watching.started(collectives.counters.read, _end_collectives)
     return collectives
 
 
@@ -240,7 +276,8 @@ def _naming_the_others(tasks, seconds) -> Iterator[None]:
             f"{tasks.names[tasks.rank]} has waited {seconds:.0f} s at the start of a strategy, but "
             f"not all of {tasks.named(others)} have come. All workers have to make the same "
             "strategies, in the same order. Restart all of them, or wait longer with "
-            "tf.distribute.experimental.CommunicationOptions(timeout_seconds=...)."
+            "tf.distribute.experimental.CommunicationOptions(timeout_seconds=...). "
+            f"{see('TFA-211')}"
         ) from error
 
 
@@ -259,7 +296,7 @@ def _saying_what_to_do(tasks) -> Iterator[None]:
             raise
         raise RuntimeError(
             "On several workers AdasumMirroredStrategy must be created before TensorFlow runs its "
-            "first operation: move it to the top of the script."
+            f"first operation: move it to the top of the script. {see('TFA-204')}"
         ) from error
 
 

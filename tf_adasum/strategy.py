@@ -20,6 +20,7 @@ from tf_adasum.replicas.empty_replicas import EmptyReplicas
 from tf_adasum.seams import keras as keras_seam
 from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.seams.base_strategy import GradientAggregatingStrategy, made
+from tf_adasum.transport import choice as transports
 from tf_adasum.workers import agreement
 from tf_adasum.workers import callbacks as worker_callbacks
 from tf_adasum.workers.place import Place
@@ -81,6 +82,10 @@ class AdasumMirroredStrategy(
             itself (`gradient_reduction`) are not looked at. Steps that a
             `keras.optimizers.LossScaleOptimizer` already skips are not counted here. Defaults to
             `"propagate"`.
+        transport: what carries gradients between CPUs of several workers: ``"tensorflow"``, its
+            collectives over gRPC; ``"ucx"``, which needs UCX on all workers (``pip install
+            tf-adasum[ucx]``); ``"auto"``, UCX where all workers have it and it is the faster one in
+            a trial at the start. Defaults to `None`: ``TF_ADASUM_TRANSPORT``, or TensorFlow's.
 
     Raises:
         ValueError: before any communication, for an unknown rule or one that returns the wrong
@@ -118,6 +123,7 @@ class AdasumMirroredStrategy(
         local_reduction: str | None = None,
         wire_dtype: str | None = None,
         on_nonfinite: str = "propagate",
+        transport: str | None = None,
     ):
         self._aggregation = rules.get(aggregation)
         action = nonfinite_gradients.checked(on_nonfinite)
@@ -129,6 +135,7 @@ class AdasumMirroredStrategy(
             cluster_resolver, options.timeout_seconds
         )
         names = local_devices(devices)
+        transport = transports.chosen(transport, names)
         count = len(tasks.addresses) if tasks else 1
         self._scheme = Scheme.checked(
             self._aggregation,
@@ -141,17 +148,19 @@ class AdasumMirroredStrategy(
             self,
             resolver,
             tasks,
-            terms=agreement.terms(self._scheme, len(names), self._options, action),
+            terms=agreement.terms(self._scheme, len(names), self._options, action, transport),
             options=self._options,
             timeout=options.timeout_seconds,
             devices=names,
             cross_device_ops=functools.partial(AdasumCrossDeviceOps, self._scheme),
+            transport=transport,
         )
         tf.distribute.Strategy.__init__(self, extended)
         self._scheme.probe_values()
         rank = tasks.rank if tasks else 0
         if rank == 0:
-            startup.say(startup.found(source, count, len(names), self._scheme))
+            carrier = tensorflow_seam.cross_device_ops(extended).carrier
+            startup.say(startup.found(source, count, len(names), self._scheme, carrier))
         self._workers = Workers.of(self, rank, count, self._options, self._watch)
         self._seeds = Seeds(self._workers)
         self._sharding = Sharding(self._workers)
@@ -253,8 +262,10 @@ class AdasumMirroredStrategy(
 
         A replica without rows, after a last batch that did not suffice for all, contributes zeros
         instead of its gradients. Its rows are those of the first argument with a batch axis of
-        unknown length, or in eager code of the first with a batch axis.
+        unknown length, or in eager code of the first with a batch axis. Raises NotImplementedError
+        in `fit` of a model of the package tf_keras.
         """
+        keras_seam.refuse_tf_keras(fn)
         try:
             return super().run(self._empty_replicas.noting(fn), args, kwargs, options)
         finally:

@@ -34,3 +34,5 @@ def test_two_workers_under_the_launcher():
     small, large = cluster["exchanges"]
     assert (small["bytes"], large["bytes"]) == (4 * 2**20, 64 * 2**20)
     assert 0 < min(small["seconds"]) and (large.get("left_out") or min(large["seconds"]) > 0)
+    assert small["over"] == large.get("over", small["over"])
+    assert small["over"] == "TensorFlow's collectives"  # nothing has asked for others

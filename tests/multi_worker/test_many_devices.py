@@ -16,6 +16,7 @@ def test_many_logical_devices_train(group):
     np.testing.assert_allclose(actual["weight0"], 2 * y.mean(axis=1, keepdims=True), rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.feature("more than eleven devices on each of several workers")
 @pytest.mark.parametrize("group", ["2x12"], indirect=True, scope="module")
 @pytest.mark.one_stack

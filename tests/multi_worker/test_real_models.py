@@ -70,6 +70,7 @@ def test_gan(together, alone):
 
 
 @on_workers_with_devices
+@pytest.mark.slow
 @pytest.mark.feature("a VAE: a loss of its own with trackers, no `call`")
 def test_vae(together, alone):
     results, expected = together("vae"), alone("vae")
@@ -84,6 +85,7 @@ def test_vae(together, alone):
 
 
 @on_workers
+@pytest.mark.slow
 @pytest.mark.feature("contrastive learning: `compile(loss=...)` without `call`")
 def test_contrastive(together, alone):
     results, expected = together("contrastive"), alone("contrastive")
@@ -95,6 +97,7 @@ def test_contrastive(together, alone):
 
 
 @on_workers
+@pytest.mark.slow
 @pytest.mark.feature("distillation: `compute_loss` of a model that holds another one")
 def test_distillation(together, alone):
     results, expected = together("distillation"), alone("distillation")
@@ -105,6 +108,7 @@ def test_distillation(together, alone):
 
 
 @on_workers_with_devices
+@pytest.mark.slow
 @pytest.mark.feature("metrics whose `result()` is their variable")
 def test_stateful_metric(together, alone):
     results, expected = together("stateful_metric"), alone("stateful_metric")
@@ -120,6 +124,7 @@ def test_stateful_metric(together, alone):
 
 
 @on_workers
+@pytest.mark.slow
 @pytest.mark.feature("an endpoint layer: targets as inputs, `add_loss`, its own metric")
 def test_endpoint_layer(together, alone):
     results, expected = together("endpoint_layer"), alone("endpoint_layer")
@@ -129,6 +134,7 @@ def test_endpoint_layer(together, alone):
 
 
 @on_workers
+@pytest.mark.slow
 @pytest.mark.feature("transfer learning: saved, loaded, frozen, compiled again")
 def test_transfer_learning(together, alone):
     results, expected = together("transfer_learning"), alone("transfer_learning")
@@ -148,6 +154,7 @@ def test_custom_loop(together, alone):
 
 
 @on_workers
+@pytest.mark.slow
 @pytest.mark.feature("`PyDataset` and generators of sequences, padded per batch")
 def test_sequences(together, alone):
     results, expected = together("sequences"), alone("sequences")
@@ -157,6 +164,7 @@ def test_sequences(together, alone):
 
 
 @on_workers
+@pytest.mark.slow
 @pytest.mark.feature("imbalanced classes: `class_weight`, AUC, the best epoch's weights")
 def test_imbalanced(together, alone):
     results, expected = together("imbalanced"), alone("imbalanced")
@@ -170,6 +178,7 @@ def test_imbalanced(together, alone):
 
 
 @on_workers_with_devices
+@pytest.mark.slow
 @pytest.mark.feature("a diffusion model: a copy of the weights by moving average in `train_step`")
 def test_diffusion(together, alone):
     results, expected = together("diffusion"), alone("diffusion")
@@ -180,6 +189,7 @@ def test_diffusion(together, alone):
 
 
 @on_workers
+@pytest.mark.slow
 @pytest.mark.feature("a miniature GPT: own attention, `predict` in a callback")
 def test_mini_gpt(together, alone):
     results, expected = together("mini_gpt"), alone("mini_gpt")

@@ -4,6 +4,8 @@ import pytest
 from scenarios import replica_check as scenarios
 from support import stacks
 
+from tf_adasum.errors import see
+
 
 def on(*topologies):
     return pytest.mark.parametrize("group", topologies, indirect=True, scope="module")
@@ -15,7 +17,7 @@ def assert_named(group, raised, path):
     assert kind == "ReplicasDiffer"
     worker = f" (worker {group.workers - 1})" if group.workers > 1 else ""
     assert repr(str(path)) in message
-    assert message.endswith(f"on replica {replica}{worker}")
+    assert message.endswith(f"on replica {replica}{worker} {see('TFA-508')}")
 
 
 @on("1x2", "2x1", "2x2")
@@ -72,7 +74,9 @@ class TestWorkers:
     @pytest.mark.one_stack
     def test_a_callback_that_not_all_have_is_refused_on_all(self, group, every):
         own = f"ReplicaCheck(every={every})" if every else "none"
-        received = f"Received: worker 0: ReplicaCheck(every='epoch'); worker 1: {own}"
+        received = (
+            f"Received: worker 0: ReplicaCheck(every='epoch'); worker 1: {own} {see('TFA-510')}"
+        )
         for result in group.run(scenarios.callback_of_one_worker, every=every):
             kind, message = result["raised"]
             assert kind == "ValueError" and message.endswith(received)

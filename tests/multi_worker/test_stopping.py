@@ -49,16 +49,23 @@ def assert_stopped(ended, last, more=1):
     assert "exit code 75" in ended[0][2]
 
 
+TO_WORKER_0 = ({"0": ["batch", 0, 2, "SIGTERM"]}, ["batch", 0, 2])
+TO_WORKER_1 = ({"1": ["validation", 1, 1, "SIGUSR1"]}, ["validation", 1, 1])
+TO_BOTH = ({rank: ["batch", 2, 3, "SIGTERM"] for rank in "01"}, ["batch", 2, 3])
+
+
+@pytest.mark.parametrize(
+    "plans",
+    [
+        pytest.param([TO_WORKER_1], id="one"),
+        pytest.param([TO_WORKER_0, TO_WORKER_1, TO_BOTH], id="three", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.feature("`callbacks.BackupAndRestore`: stopped by a signal, goes on bit for bit")
-def test_signals_to_any_worker(tmp_path):
+def test_signals_to_any_worker(tmp_path, plans):
     """To worker 0 in an epoch, to worker 1 in a validation, to both at once."""
     unbroken = train(tmp_path / "unbroken")
     assert [code for code, *_ in unbroken] == [0, 0], unbroken
-    plans = [
-        ({"0": ["batch", 0, 2, "SIGTERM"]}, ["batch", 0, 2]),
-        ({"1": ["validation", 1, 1, "SIGUSR1"]}, ["validation", 1, 1]),
-        ({rank: ["batch", 2, 3, "SIGTERM"] for rank in "01"}, ["batch", 2, 3]),
-    ]
     for signals, last in plans:
         assert_stopped(train(tmp_path / "broken", signals=signals), last)
     for (code, said, output), (_, expected, _) in zip(

@@ -58,10 +58,12 @@ def others():
                 yield pytest.param(table, case.name, marks=marks)
 
 
+@pytest.mark.slow
 def test_a_stranger_is_not_taken_for_worker_1(tmp_path, digest_of):
     check("strangers", QUICK["strangers"], tmp_path, digest_of)
 
 
+@pytest.mark.slow
 def test_a_worker_may_be_killed_while_it_writes(tmp_path, digest_of):
     check("disks", QUICK["disks"], tmp_path, digest_of)
 

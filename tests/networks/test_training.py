@@ -38,6 +38,7 @@ def check(case, folder, digest_of, timeout=None):
 
 
 @pytest.mark.usefixtures("make_network")
+@pytest.mark.slow
 def test_slow_links_change_nothing_and_a_cut_is_named(tmp_path, digest_of):
     for number, (name, timeout) in enumerate(QUICK.items()):
         (tmp_path / str(number)).mkdir()

@@ -67,9 +67,14 @@ def at_once(part, count, *, delays=None, limit=2 * SOON):
     deadline = time.monotonic() + limit
     for thread in threads:
         thread.join(max(0, deadline - time.monotonic()))
-    frames = sys._current_frames()
-    stacks = ["".join(traceback.format_stack(frames[t.ident])) for t in threads if t.is_alive()]
-    assert None not in seconds, f"still waiting after {limit} s:\n" + "\n".join(stacks)
+    late = [thread.name for thread in threads if thread.is_alive()]
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    stacks = [  # of all threads: what is waited for may be in another one
+        f"{names.get(ident, 'a thread that has not begun')}:\n"
+        + "".join(traceback.format_stack(frame))
+        for ident, frame in sys._current_frames().items()
+    ]
+    assert not late, f"still waiting after {limit} s: {late}\n" + "\n".join(stacks)
     return outcomes, seconds
 
 

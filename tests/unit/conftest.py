@@ -1,5 +1,6 @@
 """Fixtures of the tests that run on both backends and all dtypes; what one stack can show."""
 
+import gc
 import pathlib
 
 import pytest
@@ -14,6 +15,9 @@ stacks.make_devices()
 # before TensorFlow starts.
 ROOMS_OF_ONE_STACK = ("aggregation", "cluster", "launch", "support", "watch")
 
+# Rooms whose tests are of threads that wait for each other, for seconds.
+ROOMS_OF_THREADS = ("cluster", "doctor", "launch", "transport", "watch")
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
@@ -21,6 +25,33 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.path.parent.parent == unit and item.path.parent.name in ROOMS_OF_ONE_STACK:
             item.add_marker(pytest.mark.one_stack)
+
+
+# What is imported stays: a full collection need not look at it.
+gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def garbage_is_collected():
+    """Free what the tests of a file have left, before it gets old.
+
+    An iterator of tf.data waits, when it is freed, until its tuning looks whether it was cancelled:
+    TensorFlow wakes the tuning a moment too early (seen with 2.21). The tuning looks ever more
+    seldom, in the end once a minute.
+    """
+    yield
+    gc.collect()
+
+
+@pytest.fixture(autouse=True)
+def collections_wait(request):
+    """Keep such an iterator from being freed on one of these threads."""
+    if request.path.parent.name not in ROOMS_OF_THREADS:
+        yield
+        return
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture(params=["custom", "tensorflow"])

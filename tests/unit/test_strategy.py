@@ -159,6 +159,7 @@ def test_the_workers_are_asked_for_what_they_have_to_share(two_workers, monkeypa
         "communication_options.implementation": "AUTO",
         "backend of the op (TF_ADASUM_OPS)": ops.backend(),
         "on_nonfinite": "propagate",
+        "transport": "tensorflow",
     }
     with pytest.raises(Talked):
         make()  # once more, as nothing has started

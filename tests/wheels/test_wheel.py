@@ -3,10 +3,12 @@
 Each has one TensorFlow. `pip install` of the wheel is all that is done there.
 """
 
+import hashlib
 import importlib.util
 import json
 import os
 import re
+import struct
 import subprocess
 import sys
 import zipfile
@@ -44,6 +46,10 @@ def run(*command, folder=ROOT, **variables):
     return done.stdout
 
 
+def digest(file):
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
 @pytest.fixture(scope="module")
 def unpacked(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
@@ -57,25 +63,49 @@ def test_it_holds_a_library_for_each_version(unpacked):
     folder = unpacked / "tf_adasum" / "ops"
     info = json.loads((folder / "_build_info.json").read_text())
     names = {f"_adasum_ops_tf{minor}.so" for minor in MINORS}
-    names |= set(info["cuda"].get("bytes", ()))
+    names |= set(info["cuda"].get("sha256", ()))
     assert {path.name for path in folder.iterdir() if path.suffix in (".so", ".fatbin")} == names
     for minor in MINORS:
         library = folder / f"_adasum_ops_tf{minor}.so"
         assert info["libraries"][minor]["tensorflow_version"].startswith(f"{minor}.")
-        assert info["libraries"][minor]["bytes"] == library.stat().st_size
+        assert info["libraries"][minor]["sha256"] == digest(library)
+        assert info["libraries"][minor]["ucx"] == {"built": True}
         symbols.check(library)
-    for name in info["cuda"].get("bytes", ()):
+    for name, sha256 in info["cuda"].get("sha256", {}).items():
+        assert sha256 == digest(folder / name)
         if name.endswith(".so"):
             symbols.check(folder / name)
+
+
+def test_kernels_for_gpus_are_of_all_architectures(unpacked):
+    """The file's form: a header, and for each code its kind, 1 for PTX and 2 for cubins."""
+    folder = unpacked / "tf_adasum" / "ops"
+    cuda = json.loads((folder / "_build_info.json").read_text())["cuda"]
+    if "not_built" in cuda:
+        pytest.skip(cuda["not_built"])
+    data = (folder / "_adasum_kernels.fatbin").read_bytes()
+    magic, _, place, size = struct.unpack_from("<IHHQ", data)
+    assert magic == 0xBA55ED50 and place + size == len(data)
+    found = []
+    while place < len(data):
+        kind, _, header, size, architecture = struct.unpack_from("<HHIQ12xI", data, place)
+        found.append((kind, architecture))
+        assert data[place + header :][:4] == b"\x7fELF" or kind == 1
+        place += header + size
+    assert found == [(2, each) for each in cuda["architectures"]] + [(1, 120)]
+    assert cuda["cuda"].startswith("12."), "later ones do not run with the drivers of CUDA 12"
 
 
 def test_what_a_package_index_is_told(unpacked):
     (metadata,) = unpacked.glob("*.dist-info/METADATA")
     (tags,) = unpacked.glob("*.dist-info/WHEEL")
+    answers = unpacked / "tf_adasum" / "doctor" / "troubleshooting.md"
+    assert answers.read_text() == (ROOT / "docs" / "troubleshooting.md").read_text()
     text = metadata.read_text()
     assert "License-Expression: Apache-2.0\n" in text and "License-File: LICENSE\n" in text
     assert f"Version: {_version.__version__}\n" in text
-    assert "Data-parallel training with Keras" in text and not LINK.search(text)
+    (claim,) = re.findall(r"^\*\*.*\*\*$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert f"\n{claim}\n" in text and not LINK.search(text)
     assert re.findall("^Tag: (.*)$", tags.read_text(), re.MULTILINE) == [
         WHEELS[-1].name.removesuffix(".whl").split("-", 2)[2]
     ]

@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_adasum import atomic_files
-from tf_adasum.errors import DamagedBackup
+from tf_adasum.errors import DamagedBackup, see
 
 MAGIC = b"tf_adasum backup 1 "
 SUFFIX = ".backup"
@@ -202,7 +202,7 @@ class BackupFiles:
         except OSError as error:
             raise OSError(
                 "`backup_dir` must be a directory that worker 0 can write to: "
-                f"{error.strerror}. Received: backup_dir={str(self.folder)!r}"
+                f"{error.strerror}. Received: backup_dir={str(self.folder)!r} {see('TFA-601')}"
             ) from error
         disk = shutil.disk_usage(self.folder)
         room = disk.free + sum(path.stat().st_size for path in self._paths())
@@ -213,10 +213,10 @@ class BackupFiles:
             f"one takes {_mebibytes(size)} or more"
         )
         if room < size:
-            raise OSError(f"{text}. Make room, or use another `backup_dir`.")
+            raise OSError(f"{text}. Make room, or use another `backup_dir`. {see('TFA-601')}")
         warnings.warn(
             f"{text}. A new one is written beside the last one: the second will fail. Make room, "
-            "or use another `backup_dir`.",
+            f"or use another `backup_dir`. {see('TFA-601')}",
             stacklevel=2,
         )
 
@@ -240,7 +240,7 @@ class BackupFiles:
             raise OSError(
                 error.errno,
                 f"{error.strerror}: the backup {path.name} ({_mebibytes(size)}) cannot be written "
-                f"to {self.folder.absolute()}",
+                f"to {self.folder.absolute()} {see('TFA-601')}",
             ) from error
         self._good = [*(each for each in self._good if each != path), path][-self.keep :]
         self._remove_but(self._good)
@@ -275,7 +275,10 @@ class BackupFiles:
                 error_of = ValueError if isinstance(error, ValueError) else error_of
                 continue
             if refused:
-                warnings.warn(f"Training goes on from {path}: {'; '.join(refused)}.", stacklevel=2)
+                warnings.warn(
+                    f"Training goes on from {path}: {'; '.join(refused)}. {see('TFA-602')}",
+                    stacklevel=2,
+                )
             self._good = [path]
             return data, backup
         if refused:

@@ -16,7 +16,7 @@ from tf_adasum import atomic_files
 from tf_adasum.backup import signals, training_state
 from tf_adasum.backup.backup_files import Backup, BackupFiles
 from tf_adasum.backup.data_order import DataOrder
-from tf_adasum.errors import DamagedBackup
+from tf_adasum.errors import DamagedBackup, see
 from tf_adasum.seams import keras as keras_seam
 from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.seams.base_strategy import GradientAggregatingStrategy
@@ -116,7 +116,7 @@ class TrainingBackup:
         if not keras_seam.is_model_built(model):
             raise ValueError(
                 "BackupAndRestore needs a model that is built before `fit`: give it an Input, or "
-                f"call it on a batch. Received: {model.name!r}, which is not built"
+                f"call it on a batch. Received: {model.name!r}, which is not built {see('TFA-603')}"
             )
         training_state.build_optimizer(model)
         self._batches_since, self._resumed = 0, None
@@ -257,7 +257,7 @@ class TrainingBackup:
                 text = self._workers.bytes_from(teller, str(error).encode()).decode()
                 raise (ValueError if table[teller][2] == 2 else DamagedBackup)(
                     f"No backup can be used: {text}. To start from the beginning, remove it or use "
-                    "another `backup_dir`."
+                    f"another `backup_dir`. {see('TFA-602')}"
                 )
             return None
         data = self._workers.bytes_from(owner, found[0] if found else b"")
@@ -287,7 +287,8 @@ class TrainingBackup:
         if self._is_of_keras() and self._is_writer():
             warnings.warn(
                 f"{self.folder} holds a backup of keras.callbacks.BackupAndRestore, whose two "
-                "files may be of different moments. The next backup will be one file.",
+                "files may be of different moments. The next backup will be one file. "
+                f"{see('TFA-606')}",
                 stacklevel=2,
             )
             callback = keras.callbacks.BackupAndRestore(str(self.folder))

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_adasum.backup.backup_files import Array, bytes_of
+from tf_adasum.errors import see
 from tf_adasum.seams import keras as keras_seam
 
 # What has to be there to go on, section by section; metrics only serve the logs of an epoch.
@@ -23,9 +24,9 @@ METRICS = "metrics"
 # What is said where a section does not fit the model that goes on.
 ANEW = {
     "rule": "The aggregation rule's state starts anew: the backup holds that of another rule, "
-    "other groups of variables or another number of replicas.",
+    f"other groups of variables or another number of replicas. {see('TFA-604')}",
     METRICS: "The logs of the resumed epoch are those of its remaining batches: the backup was "
-    "written with other metrics or on another number of replicas.",
+    f"written with other metrics or on another number of replicas. {see('TFA-604')}",
 }
 
 

@@ -24,6 +24,7 @@ from tf_adasum.cluster.invitation import Invitation
 from tf_adasum.cluster.reception import Reception, listening
 from tf_adasum.cluster.secret import Secret
 from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.errors import see
 
 # For which a call is held; the caller waits for 10 s.
 _SECONDS_TO_HOLD = 3.0
@@ -135,7 +136,7 @@ class Coordinator:
                     self.wrong = (
                         f"Workers {', '.join(map(str, ranks))} say that they are at one address, "
                         f"{', '.join(sorted(twice))}. Give each of them the address at which the "
-                        f"others reach it, in {own_address.INTERFACE}."
+                        f"others reach it, in {own_address.INTERFACE}. {see('TFA-206')}"
                     )
                     self._list = []
                 self._settled.set()
@@ -200,7 +201,7 @@ class Coordinator:
             return None
         wrong = (
             f"Another job's worker 0 answers at {self._invitation.coordinator}: job {own}; this "
-            f"worker is of job {its}. Give each job a coordinator of its own."
+            f"worker is of job {its}. Give each job a coordinator of its own. {see('TFA-212')}"
         )
         return {"wrong": wrong}
 
@@ -217,7 +218,7 @@ class Coordinator:
                 self._go_wrong(
                     f"All workers must be started with the same {term}. Received: "
                     f"{self._own.terms.get(term)} on worker 0 ({self._invitation.coordinator}), "
-                    f"{printable(str(theirs.terms.get(term)), 100)} on {who}"
+                    f"{printable(str(theirs.terms.get(term)), 100)} on {who} {see('TFA-207')}"
                 )
             elif not 0 <= rank < count:
                 self._go_wrong(
@@ -322,7 +323,7 @@ def _two_of(rank, one, other, count, *, has_joined=False):
     again = ", or it has started again after all had joined: start all again"
     return (
         f"Two workers have the rank {rank}: one at {one} and one at {other}. Give each worker a "
-        f"rank of its own, from 0 to {count - 1}{again if has_joined else ''}."
+        f"rank of its own, from 0 to {count - 1}{again if has_joined else ''}. {see('TFA-206')}"
     )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from tf_adasum.cluster import addresses, node_lists, tf_config
 from tf_adasum.cluster.invitation import MOST_WORKERS, Invitation
+from tf_adasum.errors import see
 
 COORDINATOR = "TF_ADASUM_COORDINATOR"
 RANK = "TF_ADASUM_RANK"
@@ -114,7 +115,7 @@ class _Word:
                 raise ValueError(
                     f"{own.name} and {other.name} contradict each other. Unset the one that is not "
                     f"meant, or set {WORLD_SIZE}=1 where each process is to train alone. "
-                    f"Received: {self.shown}, {started.shown}"
+                    f"Received: {self.shown}, {started.shown} {see('TFA-203')}"
                 )
         parts = [
             other if own.value is None and other.value is not None else own
@@ -148,7 +149,7 @@ class _Word:
                 f"{self.source} says that this process was started together with others, but not "
                 f"all that it needs to join them: set {' and '.join(missing)}"
                 f"{';' if WORLD_SIZE in missing else ','} {alone} where each process is to train "
-                f"alone. Received: {self.shown}"
+                f"alone. Received: {self.shown} {see('TFA-202')}"
             )
         return Invitation(coordinator, rank, size, self.source, self.job)
 

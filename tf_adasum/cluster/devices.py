@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 
 import tensorflow as tf
 
+from tf_adasum.errors import see
+
 # Set by tf-adasum-launch for its workers.
 DEVICES_PER_WORKER = "TF_ADASUM_DEVICES_PER_WORKER"
 
@@ -61,7 +63,8 @@ def _checked(requested):
         raise ValueError(
             f"`devices` names devices that do not exist: {', '.join(missing)}. This worker has "
             f"{present}; more logical CPUs are made with "
-            f"tf.config.set_logical_device_configuration. Received: devices={requested!r}"
+            f"tf.config.set_logical_device_configuration. Received: devices={requested!r} "
+            f"{see('TFA-209')}"
         )
     return names
 
@@ -125,5 +128,6 @@ def _configure_logical_cpus(count):
     except RuntimeError as error:
         raise ValueError(
             f"{DEVICES_PER_WORKER}={count} needs {count} logical CPU devices, which cannot be made "
-            "any more because TensorFlow has already run an operation. Create the strategy first."
+            "any more because TensorFlow has already run an operation. Create the strategy first. "
+            f"{see('TFA-204')}"
         ) from error

@@ -31,6 +31,7 @@ from tf_adasum.cluster.meeting import ANOTHER_PROGRAM, NO_ANSWER
 from tf_adasum.cluster.rendezvous import SECONDS_BETWEEN_MESSAGES, different_secrets
 from tf_adasum.cluster.secret import Secret
 from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.errors import see
 
 _SECONDS_TO_CONNECT = 2.0
 # Between calls on worker 0: at first, and at last while it does not answer.
@@ -374,7 +375,8 @@ class _Joining:
             f"Start all {self._invitation.num_workers} workers, check that {self._first} can be "
             "reached from the other workers' machines, or wait longer with "
             f"{START_TIMEOUT}=SECONDS or tf.distribute.experimental.CommunicationOptions("
-            f"timeout_seconds=...). The address comes from {self._invitation.source}.",
+            f"timeout_seconds=...). The address comes from {self._invitation.source}. "
+            f"{see('TFA-201')}",
         ]
         return " ".join(filter(None, sentences))
 

@@ -22,6 +22,7 @@ from tf_adasum.cluster.introductions import Distrusted, Introduction, Stranger
 from tf_adasum.cluster.reception import Reception, listening
 from tf_adasum.cluster.secret import Secret
 from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.errors import see
 
 SECONDS_BETWEEN_ROUNDS = 0.1
 
@@ -122,7 +123,7 @@ class Meeting:
                 return (
                     f"All workers must be started with the same {term}. Received: "
                     f"{self._own.terms.get(term)} on {names[self._own.rank]}, "
-                    f"{self.heard[rank].terms.get(term)} on {names[rank]}"
+                    f"{self.heard[rank].terms.get(term)} on {names[rank]} {see('TFA-207')}"
                 )
             is_guest = self._cluster.first_knows_all and self._own.rank > 0
             return self.heard[0].difference if is_guest and 0 in self.heard else ""
@@ -181,12 +182,14 @@ class Meeting:
             ours = self._introduction()
             waiting = [rank for rank in self._others if self._has_to_call(rank, ours)]
             waiting.sort(key=lambda rank: self._called.get(rank, 0.0))
-            for rank in waiting[: _MOST_CALLS - len(self._calling)]:
+            waiting = waiting[: _MOST_CALLS - len(self._calling)]
+            for rank in waiting:
                 self._calling.add(rank)
                 self._called[rank] = time.monotonic()
                 self._tries[rank] += 1
-                arguments = (rank, ours, deadline)
-                threading.Thread(target=self._call, args=arguments, daemon=True).start()
+        for rank in waiting:  # answers do not wait until the system has begun these threads
+            arguments = (rank, ours, deadline)
+            threading.Thread(target=self._call, args=arguments, daemon=True).start()
 
     def _has_to_call(self, rank, ours):
         if rank in self._calling:

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Mapping
 
 INTERFACE = "TF_ADASUM_INTERFACE"
+LOOPBACK = "lo"
 
 _SIOCGIFADDR = 0x8915  # <linux/sockios.h>: the IPv4 address of an interface
 _IPV6_ADDRESSES = "/proc/net/if_inet6"
@@ -42,6 +43,16 @@ def given(environment: Mapping[str, str] = os.environ, *, ipv6_first: bool = Fal
         f"The environment variable {INTERFACE} must be an interface of this machine that has an "
         f"address ({names}), or such an address. Received: {INTERFACE}={text!r}"
     )
+
+
+def interface_with(address: str) -> str:
+    """Return the name of this machine's interface that has an IP address; "" if none has."""
+    if is_loopback(address):
+        return LOOPBACK
+    for _, name in socket.if_nameindex():
+        if address in (*_ipv4_of(name), *_ipv6_of(name)):
+            return name
+    return ""
 
 
 def of_end(name: tuple) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from tf_adasum.cluster import addresses, json_lines, ports
 from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.errors import see
 
 # At a time, besides one of each task. With one more the oldest has to go: a task needs
 # milliseconds, and whoever stays longer is likely to be none.
@@ -103,7 +104,8 @@ def listening(cluster: Cluster) -> socket.socket:
         if error.errno == errno.EADDRINUSE:
             raise port_in_use(cluster, ports.user_of(port)) from error
         raise OSError(
-            error.errno, f"{cluster.named([cluster.rank])} cannot listen on its port: {error}"
+            error.errno,
+            f"{cluster.named([cluster.rank])} cannot listen on its port: {error} {see('TFA-205')}",
         ) from error
     return listener
 
@@ -118,5 +120,5 @@ def port_in_use(cluster: Cluster, user: str | None) -> OSError:
     return OSError(
         errno.EADDRINUSE,
         f"the port of {cluster.named([cluster.rank])} is in use by {user or 'another process'}. "
-        "End that process or give the task another port",
+        f"End that process or give the task another port {see('TFA-205')}",
     )

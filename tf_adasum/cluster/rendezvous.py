@@ -25,6 +25,7 @@ from tf_adasum.cluster.meeting import (
     Meeting,
 )
 from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.errors import see
 
 SECONDS_BETWEEN_MESSAGES = 10.0
 _SECONDS_FOR_A_SERVER = 10.0
@@ -130,7 +131,8 @@ def different_secrets(name: str, has_secret: bool, others: Mapping[str, bool]) -
     ]
     return (
         f"All workers must be started with the same secret, in the variable {secret.NAME} or "
-        f"in a file that {secret.FILE_NAME} names. Received: {', '.join(received)}"
+        f"in a file that {secret.FILE_NAME} names. Received: {', '.join(received)} "
+        f"{see('TFA-207')}"
     )
 
 
@@ -146,7 +148,8 @@ def _who_is_missing(cluster, meeting, timeout):
         *_troubles(cluster, meeting),
         "Start every task of the cluster, check that each address can be reached from the other "
         f"tasks' machines, or wait longer with {START_TIMEOUT}=SECONDS or "
-        "tf.distribute.experimental.CommunicationOptions(timeout_seconds=...).",
+        "tf.distribute.experimental.CommunicationOptions(timeout_seconds=...). "
+        f"{see('TFA-201')}",
     ]
     return " ".join(sentences)
 

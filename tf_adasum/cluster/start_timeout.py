@@ -64,7 +64,8 @@ def main(task: dict) -> None:
         then = "tf-adasum-launch ends the others; with --max-restarts it starts all of them again."
     print(
         f"tf_adasum: {task['name']} has waited {task['seconds']:.0f} s in TensorFlow's start-up"
-        f"{reached}. It ends here, because nothing else ends it. {then}",
+        f"{reached}. It ends here, because nothing else ends it. {then} "
+        "(tf-adasum-doctor --explain TFA-208)",
         file=sys.stderr,
         flush=True,
     )

@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         >>> main(["-n", "4", "train.py"])  # starts processes  # doctest: +SKIP
         0
     """
-    parser = _parser()
+    parser = build_parser()
     options = parser.parse_args(arguments)
     target = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not target:
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 128 + signal.SIGINT
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
     """Build the parser; everything from the script's name on belongs to the script."""
     parser = argparse.ArgumentParser(
         prog=PROGRAM,

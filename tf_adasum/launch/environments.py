@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 
 from tf_adasum.cluster import detection, tf_config
+from tf_adasum.errors import see
 from tf_adasum.launch import noise
 from tf_adasum.launch.nodes import Nodes
 
@@ -127,6 +128,7 @@ def _gpu_shares(gpus: list[str], num_workers: int, per_worker: int | None) -> li
         raise ValueError(
             f"-n / --devices-per-worker: expected {num_workers * size} GPUs for {num_workers} "
             f"workers with {size} each. Received: {len(gpus)} visible GPUs ({','.join(gpus)}). "
-            "Lower -n or --devices-per-worker, or set CUDA_VISIBLE_DEVICES= to use CPUs"
+            "Lower -n or --devices-per-worker, or set CUDA_VISIBLE_DEVICES= to use CPUs "
+            f"{see('TFA-210')}"
         )
     return [gpus[index * size : (index + 1) * size] for index in range(num_workers)]

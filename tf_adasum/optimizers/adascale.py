@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from tf_adasum.arguments import check_number
+from tf_adasum.errors import see
 from tf_adasum.optimizers import gain
 from tf_adasum.optimizers.wrapper import WrapperOptimizer, checked
 from tf_adasum.schedules import LinearScalingWarmup
@@ -143,7 +144,7 @@ class AdaScale(WrapperOptimizer):
             raise ValueError(
                 "AdaScale measures how the gradients of a step differ, and here there is one of "
                 "them: train on several replicas, or pass gradient_accumulation_steps to the inner "
-                f"optimizer. Received: scale={scale}, 1 replica, no accumulation"
+                f"optimizer. Received: scale={scale}, 1 replica, no accumulation {see('TFA-308')}"
             )
 
     def set_scale(self, scale: float) -> None:
@@ -404,7 +405,8 @@ def _refuse_rules(strategy):
         raise ValueError(
             "AdaScale estimates the noise of the *mean* gradient, and this strategy combines "
             "gradients in another way: use AdasumMirroredStrategy(aggregation='mean'), or remove "
-            f"AdaScale: Adasum already adapts to the batch size. Received: {strategy.aggregation!r}"
+            f"AdaScale: Adasum already adapts to the batch size. Received: "
+            f"{strategy.aggregation!r} {see('TFA-307')}"
         )
 
 
@@ -413,6 +415,6 @@ def _warn_of_experiment(name):
     warnings.warn(
         f"AdaScale around {name} is an experiment: it is made for SGD, and what is known of it "
         "(Johnson et al., ICML 2020, Table 2; docs/optimizers.md) was measured with SGD, with and "
-        "without momentum.",
+        f"without momentum. {see('TFA-311')}",
         stacklevel=3,
     )

@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 from keras.optimizers.schedules import LearningRateSchedule
 
+from tf_adasum.errors import see
 from tf_adasum.optimizers.lamb_arguments import check_numbers, patterns
 from tf_adasum.seams import keras as keras_seam
 from tf_adasum.seams.keras.keras3.wrapper import SelfDecayingOptimizer
@@ -168,7 +169,7 @@ class LAMB(SelfDecayingOptimizer):
         if unused:
             warnings.warn(
                 f"LAMB excludes no variable by {', '.join(map(repr, unused))}: nothing in the "
-                f"paths of the variables matches, which are {', '.join(paths)}",
+                f"paths of the variables matches, which are {', '.join(paths)} {see('TFA-312')}",
                 stacklevel=2,
             )
 

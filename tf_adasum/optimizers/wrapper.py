@@ -5,6 +5,7 @@ import warnings
 import keras
 import tensorflow as tf
 
+from tf_adasum.errors import see
 from tf_adasum.seams import keras as keras_seam
 
 
@@ -121,7 +122,7 @@ class WrapperOptimizer(keras_seam.WrapperBase):
         if len(store.keys()) != len(own):
             warnings.warn(
                 f"The state of {self.name!r} starts anew: the file has {len(store.keys())} "
-                f"variables of it, and it needs {len(own)}.",
+                f"variables of it, and it needs {len(own)}. {see('TFA-604')}",
                 stacklevel=2,
             )
             return

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from tf_adasum.aggregation import RuleApplication
 from tf_adasum.aggregation.rules import granularity
+from tf_adasum.errors import see
 from tf_adasum.seams import keras as keras_seam
 
 
@@ -109,7 +110,7 @@ def _warn_of_other_shapes(saved, own):
     warnings.warn(
         "The aggregation rule's state starts anew: the file holds "
         + (f"one of the shapes {list(saved)}" if saved else "none")
-        + f", and this model needs {list(own)} (groups of variables, replicas).",
+        + f", and this model needs {list(own)} (groups of variables, replicas). {see('TFA-604')}",
         stacklevel=3,
     )
 

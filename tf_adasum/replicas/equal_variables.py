@@ -17,7 +17,7 @@ import zlib
 import numpy as np
 import tensorflow as tf
 
-from tf_adasum.errors import ReplicasDiffer
+from tf_adasum.errors import ReplicasDiffer, see
 from tf_adasum.seams import keras as keras_seam
 
 NOT_HERE = 0  # the digest of a variable that a worker does not have (any more)
@@ -101,7 +101,9 @@ def check(strategy, variables=None):
         return
     if (counts_and_sums[:, 0] != len(variables)).any():
         strategy.workers.check_same(
-            "All workers have to check the same variables.", f"{len(variables)} of them"
+            "All workers have to check the same variables.",
+            f"{len(variables)} of them",
+            code="TFA-508",
         )
     digests_NV = gather(digests)
     everywhere_V = (digests_NV != NOT_HERE).all(axis=0)
@@ -166,7 +168,7 @@ def _message(variable, replicas, differing, devices):
         f"The replicas hold different values of {path!r}{more} and would train on with "
         "them. Restore the same file on all workers, make the same assignments on all of them, and "
         "let nothing but the optimizer change weights in a step. "
-        f"Received: other values than on replica 0 on {', '.join(where)}"
+        f"Received: other values than on replica 0 on {', '.join(where)} {see('TFA-508')}"
     )
 
 

@@ -11,13 +11,14 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_adasum.errors import see
 from tf_adasum.replicas.empty_replicas import replica
 
 ACTIONS = ("propagate", "skip", "raise")
 
 # With these words the message begins; what is between them and MESSAGE_END reaches the user.
 MESSAGE = "Gradients are not finite (on_nonfinite: raise)."  # no quotes: TensorFlow escapes them
-MESSAGE_END = "The step was not done on any replica."
+MESSAGE_END = f"The step was not done on any replica. {see('TFA-509')}"
 
 
 def checked(action):
@@ -129,7 +130,7 @@ class NonFinite:
         warnings.warn(
             f"{self.skipped_steps} steps were left out, because a replica's gradients held a NaN "
             "or Inf (on_nonfinite='skip'). strategy.skipped_steps counts on; on_nonfinite='raise' "
-            "names the variable.",
+            f"names the variable. {see('TFA-509')}",
             stacklevel=2,
         )
 

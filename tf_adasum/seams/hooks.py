@@ -26,6 +26,7 @@ import types
 import warnings
 from collections.abc import Callable, Iterator
 
+from tf_adasum.errors import see
 from tf_adasum.seams.library import Library
 
 # The attribute of a replaced function that holds the hooks around it, the innermost first.
@@ -195,6 +196,12 @@ class Hooks:
             self._has_warned = True
             lines = (f"- {feature} ({', '.join(gone)})" for feature, gone in self.off.items())
             warnings.warn(
-                "\n".join([f"{self._library.title} has moved what some features need:", *lines]),
+                "\n".join(
+                    [
+                        f"{self._library.title} has moved what some features need:",
+                        *lines,
+                        see("TFA-103"),
+                    ]
+                ),
                 stacklevel=2,
             )

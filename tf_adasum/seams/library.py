@@ -13,6 +13,7 @@ import collections
 import importlib
 
 from tf_adasum._version import STACKS, place
+from tf_adasum.errors import see
 
 
 class Absent:
@@ -100,7 +101,7 @@ class Library:
         """
         return ImportError(
             f"{self.title} has moved what tf_adasum builds on: {', '.join(targets)}. tf_adasum "
-            f"works with {STACKS}. Install a supported one: {self._install}"
+            f"works with {STACKS}. Install a supported one: {self._install} {see('TFA-103')}"
         )
 
 

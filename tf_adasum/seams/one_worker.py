@@ -10,6 +10,8 @@ import contextlib
 import threading
 from collections.abc import Iterator
 
+from tf_adasum.errors import see
+
 _running = threading.local()  # Keras may call callbacks from another thread while training goes on
 
 
@@ -48,5 +50,6 @@ def refuse(call: str) -> None:
         raise RuntimeError(
             f"{call} takes all workers, and {name} runs on worker 0 only: the others would never "
             "come. Do it in a callback of your own that runs on all workers, and give this one the "
-            f"result, or read `logs`, which all workers have. Received: {call} in {name}.{method}"
+            f"result, or read `logs`, which all workers have. Received: {call} in {name}.{method} "
+            f"{see('TFA-507')}"
         )

@@ -27,6 +27,7 @@ from tf_adasum.cluster import addresses, ports
 from tf_adasum.cluster.administration import WATCH_PORT
 from tf_adasum.cluster.json_lines import LONGEST_LINE, Connection
 from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.errors import see
 from tf_adasum.watch import messages
 
 _SECONDS_TO_CONNECT = 5.0
@@ -212,7 +213,8 @@ def _listening(host, port):
         given = f", {WATCH_PORT}={port}" if port else ""
         used_by = f". It is in use by {user}" if user else ""
         raise OSError(
-            error.errno, f"worker 0 cannot listen on the watch's port{given}: {error}{used_by}"
+            error.errno,
+            f"worker 0 cannot listen on the watch's port{given}: {error}{used_by} {see('TFA-205')}",
         ) from error
     return listener
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from tf_adasum.cluster.start_timeout import LAUNCHER
 from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.errors import see
 
 # Seconds after which collectives that all workers wait in are taken for different ones: where some
 # wait for others in Python, and where nothing tells them apart. A shorter wait may be one large
@@ -143,7 +144,10 @@ def broken(cluster: Cluster, breakage: Breakage, unreachable: str) -> str:
         unreachable: as in `Status`, of this worker.
     """
     if breakage.differ:
-        return f"The workers have not made the same calls: {breakage.line}. {_THE_SAME_PROGRAM}"
+        return (
+            f"The workers have not made the same calls: {breakage.line}. {_THE_SAME_PROGRAM} "
+            f"{see('TFA-503')}"
+        )
     own, others = cluster.rank, range(len(cluster.names))
     blamed = [rank for rank in others if rank != own and cluster.names[rank] in breakage.workers]
     if len(others) == 2:
@@ -153,7 +157,7 @@ def broken(cluster: Cluster, breakage: Breakage, unreachable: str) -> str:
     else:
         between = cluster.named(blamed) if blamed else "others"
         what = f"the connection between {cluster.named([own])} and {between} broke"
-    return f"{what}: {breakage.line}. {WHAT_TO_DO}"
+    return f"{what}: {breakage.line}. {WHAT_TO_DO} {see('TFA-505')}"
 
 
 def failure(
@@ -171,19 +175,21 @@ def failure(
     own = statuses[cluster.rank]
     others = {rank: status for rank, status in statuses.items() if rank != cluster.rank}
     needs_others = own.inside or own.waits or own.state == "starting"
+    then = f"{WHAT_TO_DO} {see('TFA-501')}"
     for rank, status in others.items() if needs_others else ():
         if status.state == "lost":
-            return f"{cluster.named([rank])} was lost: {status.why}. {WHAT_TO_DO}"
+            return f"{cluster.named([rank])} was lost: {status.why}. {then}"
     if own.waits >= GRACE or is_broken:
         for rank, status in others.items():
             if status.state == "failed" and own.inside and status.call == own.call:
-                return f"{cluster.named([rank])} failed: {status.why}. {WHAT_TO_DO}"
+                return f"{cluster.named([rank])} failed: {status.why}. {then}"
             if status.state == "ended" and status.why:
-                return f"{cluster.named([rank])} has ended: {status.why}. {WHAT_TO_DO}"
+                return f"{cluster.named([rank])} has ended: {status.why}. {then}"
             if status.state == "ended":
                 return (
                     f"{cluster.named([rank])} has ended, and {cluster.names[cluster.rank]} waits "
-                    f"for it. All workers have to make the same calls. {WHAT_TO_DO}"
+                    f"for it. All workers have to make the same calls. {WHAT_TO_DO} "
+                    f"{see('TFA-504')}"
                 )
     for rank, status in others.items() if needs_others else ():
         if status.state == "gave up":  # after the others: it may have known less
@@ -193,20 +199,22 @@ def failure(
     is_complete = len(statuses) == len(cluster.names)
     if is_complete and all(status.waits >= GRACE_OF_ALL for status in statuses.values()):
         if cut := _cut(cluster, statuses):
-            return f"{cut}. {WHAT_TO_DO}" if own.waits >= min(patience, CUT) else None
+            is_long = own.waits >= min(patience, CUT)
+            return f"{cut}. {WHAT_TO_DO} {see('TFA-505')}" if is_long else None
         differ = len({status.of_python for status in statuses.values()}) > 1
         if own.waits >= min(patience, DIFFERENT if differ else DEADLOCK):
             places = [f"{cluster.names[r]} is at {statuses[r].at}" for r in sorted(statuses)]
             return (
                 "The workers wait for each other, because they have not made the same calls: "
-                f"{', '.join(places)}. {_THE_SAME_PROGRAM}"
+                f"{', '.join(places)}. {_THE_SAME_PROGRAM} {see('TFA-503')}"
             )
     if own.waits >= patience:
         return (
             f"{cluster.names[cluster.rank]} has waited {own.waits:.0f} s for "
             f"{_who_is_awaited(cluster, statuses)}. All workers have to make the same calls; "
             "where one takes that long, wait longer with "
-            "tf.distribute.experimental.CommunicationOptions(timeout_seconds=...)."
+            "tf.distribute.experimental.CommunicationOptions(timeout_seconds=...). "
+            f"{see('TFA-502')}"
         )
     return None
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tf_adasum import ops
 from tf_adasum._version import __version__, series
 from tf_adasum.aggregation import Scheme
+from tf_adasum.errors import see
 from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.workers.workers import Workers
 
@@ -24,6 +25,7 @@ def terms(
     devices: int,
     options: tensorflow_seam.CommunicationOptions,
     on_nonfinite: str,
+    transport: str,
 ) -> dict:
     """Return what workers compare when they meet, before TensorFlow starts.
 
@@ -32,6 +34,7 @@ def terms(
         devices: the number of this worker's devices.
         options: of the strategy's collectives.
         on_nonfinite: the strategy's argument.
+        transport: "tensorflow", "ucx" or "auto".
     """
     return {
         "tf_adasum": __version__,
@@ -43,6 +46,7 @@ def terms(
         "communication_options.implementation": options.implementation.value,
         "backend of the op (TF_ADASUM_OPS)": ops.backend(),
         "on_nonfinite": on_nonfinite,
+        "transport": transport,
     }
 
 
@@ -60,6 +64,7 @@ def check_same_cardinality(workers: Workers, cardinality: int) -> None:
         "All workers need a dataset of the same number of batches. Give all of them the same "
         "dataset, or one of unknown cardinality, or repeat() it and pass steps_per_epoch.",
         SPECIAL_CARDINALITIES.get(cardinality, cardinality),
+        code="TFA-405",
     )
 
 
@@ -80,6 +85,7 @@ def is_same_length(workers: Workers, cardinality: int) -> bool:
         "pass steps_per_epoch, or none.",
         cardinality == tf.data.INFINITE_CARDINALITY,
         shown=str(SPECIAL_CARDINALITIES.get(cardinality, cardinality)),
+        code="TFA-405",
     )
     return False
 
@@ -119,7 +125,8 @@ class SameGradients:
             what,
             f"worker {self._workers.rank}'s replicas differ" if differ_here else shapes[0],
             shown=by_replica if differ_here else names[0],
+            code="TFA-305",
         )
         if differ_here:  # this worker is the only one
-            raise ValueError(f"{what} Received: {by_replica}")
+            raise ValueError(f"{what} Received: {by_replica} {see('TFA-305')}")
         self._known.add(hash(shapes[0]))

@@ -151,6 +151,7 @@ class LastCallback(keras.callbacks.Callback):
             "Callbacks that wait for the other workers have to be passed on all workers, with the "
             "same arguments.",
             ", ".join(self.first.waiting) or "none",
+            code="TFA-510",
         )
         self.model.distribute_strategy.check_model(self.model)
 

@@ -12,6 +12,7 @@ import warnings
 
 import keras
 
+from tf_adasum.errors import see
 from tf_adasum.seams import keras as keras_seam
 from tf_adasum.seams import one_worker
 from tf_adasum.workers.workers import Workers
@@ -124,6 +125,6 @@ class FirstWorkerOnly(keras.callbacks.Callback):
             warnings.warn(
                 f"{name} has set model.stop_training within an epoch, and runs on worker 0 only: "
                 "all workers stop at the end of the epoch. A callback that stops a training within "
-                "an epoch has to run on all workers.",
+                f"an epoch has to run on all workers. {see('TFA-507')}",
                 stacklevel=2,
             )

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tf_adasum.errors import see
 from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.workers.workers import Workers
 
@@ -37,26 +38,26 @@ SHARDED_TWICE = (
     "are not seen. Leave `shard` out, or put the lines that make the dataset into a function: "
     "strategy.distribute_datasets_from_function(lambda context: dataset), with "
     "context.num_input_pipelines, context.input_pipeline_id and, for `batch`, "
-    "context.get_per_replica_batch_size."
+    "context.get_per_replica_batch_size. " + see("TFA-407")
 )
 ORDERS_DIFFER = (
     "The workers shuffle this dataset in different orders: of each batch every worker takes its "
     "part, so that some rows are seen twice and some never. Call keras.utils.set_random_seed with "
     "the same seed on all workers before the dataset is made, and let no worker draw random "
     "numbers or shuffle on its own before that; or give all the same one: "
-    "dataset.shuffle(n, seed=1), tf.data.Dataset.list_files(pattern, seed=1)."
+    "dataset.shuffle(n, seed=1), tf.data.Dataset.list_files(pattern, seed=1). " + see("TFA-402")
 )
 DATA_DIFFERS = (
     "The workers' data differ, and each worker takes its part of its own: rows are lost, or seen "
     "twice. Give all workers the same data in the same order (sort lists of files, give random "
     "splits and permutations a seed). Where each worker has rows of its own, pass "
     "strategy.distribute_datasets_from_function(lambda context: "
-    "dataset.batch(context.get_per_replica_batch_size(batch_size)))."
+    "dataset.batch(context.get_per_replica_batch_size(batch_size))). " + see("TFA-401")
 )
 SAME_ROWS = (
     "With AutoShardPolicy.OFF all workers take the same rows in every step: W workers do the work "
     "of one. Leave the policy out, or give each worker its own rows: "
-    "dataset.shard(workers, index)."
+    "dataset.shard(workers, index). " + see("TFA-403")
 )
 
 
@@ -173,7 +174,7 @@ class Sharding:
                 "options = tf.data.Options(); options.experimental_distribute.auto_shard_policy = "
                 "tf.data.experimental.AutoShardPolicy.DATA; dataset = dataset.with_options(options)"
                 f", or write more files. Received: {files} file{'s' * (files != 1)}, "
-                f"{self._workers.count} workers"
+                f"{self._workers.count} workers {see('TFA-404')}"
             )
 
     def _has_files_for_all(self, dataset, pipeline, files):

@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tf_adasum.errors import see
 from tf_adasum.seams import keras as keras_seam
 from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.seams.base_strategy import GradientAggregatingStrategy
@@ -138,13 +139,16 @@ class Workers:
         own = data if self.rank == rank else bytes(size)
         return b"".join(self._add(words).tobytes() for words in _pieces(own))[:size]
 
-    def check_same(self, what: str, value: object, shown: str | None = None) -> None:
+    def check_same(
+        self, what: str, value: object, shown: str | None = None, *, code: str = ""
+    ) -> None:
         """Check that all workers have the same.
 
         Args:
             what: what all of them need and how to get it, in sentences: the error begins with them.
             value: anything whose `str` says all that has to be the same.
             shown: what the error shows for this worker. Defaults to `value`.
+            code: of the answer in docs/troubleshooting.md. Defaults to none.
 
         Raises:
             ValueError: on all workers, naming what each of them has.
@@ -161,7 +165,8 @@ class Workers:
             shown = own.tobytes()[: sizes[rank]].decode()
             ranks_of.setdefault((digests[rank], shown), []).append(rank)
         received = (f"{_named(ranks)}: {shown}" for (_, shown), ranks in ranks_of.items())
-        raise ValueError(f"{what} Received: {'; '.join(received)}")
+        answer = f" {see(code)}" if code else ""
+        raise ValueError(f"{what} Received: {'; '.join(received)}{answer}")
 
 
 def _in_the_same_call(own: np.ndarray, gather: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
@@ -180,7 +185,8 @@ def _in_the_same_call(own: np.ndarray, gather: Callable[[np.ndarray], np.ndarray
     received = (f"{text} on worker {rank}" for rank, text in enumerate(texts))
     raise RuntimeError(
         "All workers have to call fit, evaluate and predict together, also in callbacks: what only "
-        f"one worker does must not call them. Received: {', '.join(received)}"
+        f"one worker does must not call them. Received: {', '.join(received)} "
+        f"{see('TFA-506')}"
     )
 
 

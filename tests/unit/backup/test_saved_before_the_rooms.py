@@ -8,6 +8,7 @@ import sys
 import zipfile
 
 import numpy as np
+import pytest
 from support import stacks
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "golden"
@@ -40,6 +41,7 @@ def assert_same(actual, expected, where, **tolerance):
         np.testing.assert_allclose(own, other, err_msg=f"{where}: {path}", **tolerance)
 
 
+@pytest.mark.slow
 def test_goes_on_from_files_of_old(tmp_path):
     with zipfile.ZipFile(ARCHIVE) as archive:
         numbers = json.loads(archive.read("numbers.json"))

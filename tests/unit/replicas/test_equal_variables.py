@@ -12,6 +12,7 @@ import tensorflow as tf
 from support.fake_workers import each_of
 
 import tf_adasum
+from tf_adasum.errors import see
 from tf_adasum.replicas import equal_variables
 
 FIRST_REPLICA = tf.VariableAggregation.ONLY_FIRST_REPLICA
@@ -133,7 +134,9 @@ def test_the_first_variable_that_differs_is_named(value, other):
     kind, message = replicas.check(lambda rank: variables)
     assert kind is tf_adasum.ReplicasDiffer
     assert "'kernel' (the first of 2 variables)" in message
-    assert message.endswith("than on replica 0 on replica 1, replica 4 (worker 2)")
+    assert message.endswith(
+        f"than on replica 0 on replica 1, replica 4 (worker 2) {see('TFA-508')}"
+    )
 
 
 def test_a_variable_that_a_worker_does_not_have_any_more_is_not_compared():
@@ -151,7 +154,9 @@ def test_lists_of_other_lengths_are_refused_on_all_workers():
     variable = replicas.variable("weight", [1.0])
     kind, message = replicas.check(lambda rank: [variable] * (1 + rank // 2))
     assert kind is ValueError
-    assert message.endswith("Received: workers 0, 1: 1 of them; worker 2: 2 of them")
+    assert message.endswith(
+        f"Received: workers 0, 1: 1 of them; worker 2: 2 of them {see('TFA-508')}"
+    )
 
 
 # ---- arguments ---------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import types
 import pytest
 
 from tf_adasum._version import STACKS
+from tf_adasum.errors import see
 from tf_adasum.seams.hooks import Hooks
 from tf_adasum.seams.library import Absent, Library
 
@@ -47,7 +48,7 @@ def test_all_that_has_moved_is_said_at_once():
     message = str(raised.value)
     assert message.startswith("Shelf 2.5.1 has moved")
     assert "shelf.books.Dictionary, shelf.maps.Globe." in message
-    assert STACKS in message and message.endswith(INSTALL)
+    assert STACKS in message and message.endswith(f"{INSTALL} {see('TFA-103')}")
     assert isinstance(raised.value.__cause__, ImportError)
 
 
@@ -82,7 +83,9 @@ def test_hooks_name_all_that_has_moved_and_replace_nothing(shelf):
     with pytest.raises(ImportError) as raised:
         hooks.install()
     assert "Novel.lend, " in str(raised.value) and "Novel.burn." in str(raised.value)
-    assert "Novel.read" not in str(raised.value) and str(raised.value).endswith(INSTALL)
+    assert "Novel.read" not in str(raised.value) and str(raised.value).endswith(
+        f"{INSTALL} {see('TFA-103')}"
+    )
     assert shelf.Novel.read is read
 
 
@@ -101,6 +104,7 @@ def test_a_hook_that_carries_a_feature_switches_it_off_and_says_so_once(shelf, r
     assert features == [
         f"- lending ({', '.join(names)})",
         "- order: sort by hand (shelf.books.sort)",
+        see("TFA-103"),
     ]
     assert hooks.off["lending"] == names
 

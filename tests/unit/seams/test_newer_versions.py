@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,9 +17,9 @@ from keras.src.trainers.trainer import Trainer
 
 import tf_adasum
 from tf_adasum._version import STACKS
+from tf_adasum.errors import see
 from tf_adasum.seams import keras as keras_seam
 from tf_adasum.seams import tensorflow as tensorflow_seam
-from tf_adasum.seams.keras import generation
 from tf_adasum.seams.keras.keras3.private_names import MULTI_OPTIMIZER
 from tf_adasum.seams.tensorflow.private_names import CollectiveReplicaLauncher
 
@@ -94,9 +95,10 @@ def test_one_warning_names_the_features_of_each_library(outcome):
     assert "- one order of a shuffling keras.utils.PyDataset" in of_keras
     assert "- saving on one worker within strategy.scope()" in of_keras
     lines = of_keras.splitlines()
-    assert len([line for line in lines if MULTI_OPTIMIZER not in line]) == 4  # not in older ones
+    assert len([line for line in lines if MULTI_OPTIMIZER not in line]) == 5  # not in older ones
     of_tensorflow = one(outcome[1], "TensorFlow", "has moved what some features need")
-    assert of_tensorflow.endswith("(tensorflow.python.data.ops.scan_op._ScanDataset)")
+    assert "(tensorflow.python.data.ops.scan_op._ScanDataset)\n" in of_tensorflow
+    assert of_tensorflow.endswith(see("TFA-103"))
 
 
 def test_a_step_says_that_it_runs_without_xla(outcome):
@@ -125,7 +127,9 @@ def test_what_is_needed_is_named_all_at_once(monkeypatch):
     message = str(raised.value)
     assert "TFOptimizer._all_reduce_sum_gradients" in message and "Trainer.compile" in message
     assert "get_attr_skipset" not in message
-    assert message.endswith("Install a supported one: pip install 'keras>=3.11,<3.16'")
+    assert message.endswith(
+        f"Install a supported one: pip install 'keras>=3.11,<3.16' {see('TFA-103')}"
+    )
 
 
 def test_methods_that_are_overridden_are_needed(monkeypatch):
@@ -136,12 +140,30 @@ def test_methods_that_are_overridden_are_needed(monkeypatch):
         tensorflow_seam.hooks.install()
 
 
-@pytest.mark.parametrize(("value", "count"), [("1", 1), ("True", 1), ("0", 0), ("", 0)])
-def test_models_of_tf_keras_are_not_ours(monkeypatch, recwarn, value, count):
-    monkeypatch.setenv("TF_USE_LEGACY_KERAS", value)
-    specification = importlib.util.spec_from_file_location("again", generation.__file__)
-    specification.loader.exec_module(importlib.util.module_from_spec(specification))
-    assert sum("import keras" in str(warning.message) for warning in recwarn) == count
+@pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="PyTorch is here")
+def test_a_backend_that_is_not_installed_is_named():
+    done = subprocess.run(
+        [sys.executable, "-c", "import tf_adasum; tf_adasum.optimizers"],
+        env=os.environ | {"KERAS_BACKEND": "torch"},
+        cwd=PACKAGE.parent,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=120,
+    )
+    assert done.stderr.splitlines()[-1].startswith("ImportError: Keras asks for torch")
+    assert "KERAS_BACKEND=tensorflow" in done.stderr
+
+
+def test_models_of_tf_keras_are_refused():
+    """Their `fit` calls `strategy.run` with a function of tf_keras; tf_keras itself is not here."""
+    strategy = tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"])
+
+    def run_step():
+        raise AssertionError("called")
+
+    run_step.__module__ = "tf_keras.src.engine.training"
+    with pytest.raises(NotImplementedError, match="Build it with `import keras`"):
+        strategy.run(run_step)
 
 
 def test_what_has_a_feature_says_it_in_words():

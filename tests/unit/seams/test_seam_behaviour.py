@@ -280,3 +280,13 @@ def test_optimizers_of_a_model_are_found_in_lists_and_dictionaries():
     model.compile(optimizers[0], "mse")
     model.second, model.others = optimizers[1], [{"third": optimizers[2]}, (optimizers[3],)]
     assert {*map(id, keras_seam.optimizers_of(model))} == {*map(id, optimizers)}
+
+
+@pytest.mark.keras3_only("Keras 2 has a warning")
+def test_data_without_a_batch_are_said_to_be_so():
+    with tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"]).scope():
+        model = keras.Sequential([keras.layers.Dense(1)])  # built from the first batch
+        model.compile("sgd", "mse")
+    data = tf.data.Dataset.from_tensor_slices((np.ones([4, 3]), np.ones([4, 1])))
+    with pytest.raises(ValueError, match="The data have no batch"):
+        model.fit(data.batch(8, drop_remainder=True), verbose=0)

@@ -4,6 +4,7 @@ import pytest
 import tensorflow as tf
 from support.fake_workers import each_of
 
+from tf_adasum.errors import see
 from tf_adasum.workers import agreement
 
 INFINITE, UNKNOWN = tf.data.INFINITE_CARDINALITY, tf.data.UNKNOWN_CARDINALITY
@@ -40,7 +41,7 @@ def test_equal_numbers_of_batches(cardinality, count):
 def test_other_numbers_of_batches_are_named(cardinalities, received):
     message = checked(cardinalities)
     assert "dataset of the same number of batches" in message
-    assert message.endswith(f"Received: {received}")
+    assert message.endswith(f"Received: {received} {see('TFA-405')}")
 
 
 def lengths(cardinalities):
@@ -60,7 +61,9 @@ def test_datasets_of_other_lengths_are_told_apart():
 def test_infinite_datasets_go_with_infinite_ones():
     message = message_of(lengths([3, INFINITE, 4]))
     assert "must all be infinite, or all end" in message
-    assert message.endswith("Received: worker 0: 3; worker 1: infinite; worker 2: 4")
+    assert message.endswith(
+        f"Received: worker 0: 3; worker 1: infinite; worker 2: 4 {see('TFA-405')}"
+    )
 
 
 def gradients(shapes_of_workers, times=1):
@@ -99,7 +102,7 @@ def test_gradients_of_the_same_shapes(shapes):
 def test_other_gradients_are_named(shapes, received):
     message = gradients(shapes)
     assert message.startswith("All replicas have to reduce the gradients of the same variables")
-    assert message.endswith(f"Received: {received}")
+    assert message.endswith(f"Received: {received} {see('TFA-305')}")
 
 
 def test_workers_ask_once_for_each_shape():

@@ -5,6 +5,7 @@ import pytest
 from support.fake_training import model_of
 from support.fake_workers import each_of
 
+from tf_adasum.errors import see
 from tf_adasum.seams import keras as keras_seam
 from tf_adasum.workers import callbacks as worker_callbacks
 from tf_adasum.workers.workers import Workers
@@ -118,7 +119,9 @@ class TestTogether:
         ]:
             for error in each_of(2, part(said)):
                 assert isinstance(error, ValueError)
-                assert str(error).endswith(f"with the same arguments. Received: {received}")
+                assert str(error).endswith(
+                    f"with the same arguments. Received: {received} {see('TFA-510')}"
+                )
 
     @pytest.mark.keras3_only("Keras 2 backs up all workers by itself")
     @pytest.mark.parametrize("is_there", [True, False])

@@ -6,6 +6,7 @@ import keras
 import pytest
 from support.fake_training import model_of
 
+from tf_adasum.errors import see
 from tf_adasum.seams import one_worker
 from tf_adasum.workers import callbacks as worker_callbacks
 from tf_adasum.workers.first_worker import FirstWorkerOnly, is_for_first_worker
@@ -166,6 +167,8 @@ def test_what_takes_all_workers_is_refused_by_name():
     assert str(caught.value).startswith(
         "model.predict takes all workers, and Predicts runs on worker 0 only"
     )
-    assert str(caught.value).endswith("Received: model.predict in Predicts.on_epoch_end")
+    assert str(caught.value).endswith(
+        f"Received: model.predict in Predicts.on_epoch_end {see('TFA-507')}"
+    )
     assert not one_worker.is_alone()
     one_worker.refuse("model.predict")  # elsewhere it is not

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 from support.fake_workers import each_of
 
+from tf_adasum.errors import see
 from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.workers import sharding
 from tf_adasum.workers.sharding import Policy, Sharding
@@ -100,7 +101,7 @@ class TestPolicy:
         error, _ = checked(monkeypatch, make, count=3)
         assert isinstance(error, ValueError)
         assert "AutoShardPolicy.DATA" in str(error)
-        assert str(error).endswith("Received: 1 file, 3 workers")
+        assert str(error).endswith(f"Received: 1 file, 3 workers {see('TFA-404')}")
 
     @pytest.mark.parametrize("policy", [Policy.AUTO, Policy.FILE])
     def test_by_data_where_the_order_matters(self, monkeypatch, folder, policy):

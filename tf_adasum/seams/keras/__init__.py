@@ -12,6 +12,7 @@ Hooks stand where their function stands (`hooks.replaces`), with the reason as i
 
 import keras
 
+from tf_adasum.errors import see
 from tf_adasum.seams.keras import custom_loops, files, layers
 from tf_adasum.seams.keras.fit import (
     calls_under_way,
@@ -36,6 +37,7 @@ from tf_adasum.seams.keras.optimizers import (
     take_over,
     tensorflow_variable,
 )
+from tf_adasum.seams.keras.tf_keras import refuse_tf_keras
 
 if IS_KERAS_2:
     from tf_adasum.seams.keras.keras2 import files as files_of_keras2
@@ -126,6 +128,6 @@ def install():
         raise RuntimeError(
             "tf_adasum needs Keras on TensorFlow: set the environment variable "
             "KERAS_BACKEND=tensorflow before Keras is imported. "
-            f"Received: backend {keras.backend.backend()!r}"
+            f"Received: backend {keras.backend.backend()!r} {see('TFA-104')}"
         )
     hooks.install()

@@ -3,6 +3,7 @@
 import keras
 import tensorflow as tf
 
+from tf_adasum.errors import see
 from tf_adasum.seams.keras.generation import hooks
 from tf_adasum.seams.keras.optimizers import is_ours, tensorflow_variable
 
@@ -11,7 +12,7 @@ WHAT_TO_WRITE = (
     "`optimizer.apply` into a function of one replica's rows, and call it by `strategy.run`:\n\n"
     "    dataset = strategy.experimental_distribute_dataset(dataset)\n"
     "    for x, y in dataset:\n"
-    "        losses = strategy.run(train_step, args=(x, y))\n"
+    "        losses = strategy.run(train_step, args=(x, y))\n\n" + see("TFA-302")
 )
 
 

@@ -6,6 +6,7 @@ import zipfile
 import tensorflow as tf
 
 from tf_adasum import atomic_files
+from tf_adasum.errors import see
 from tf_adasum.seams.keras.generation import hooks, private_names
 from tf_adasum.seams.keras.optimizers import is_ours
 
@@ -51,4 +52,6 @@ def load(original, *args, **kwargs):
         is_missing = getattr(error, "errno", None)
         if not is_ours(strategy) or is_missing or path in str(error):
             raise
-        raise OSError(f"{path} cannot be read, it is cut off or damaged: {error}") from error
+        raise OSError(
+            f"{path} cannot be read, it is cut off or damaged: {error} {see('TFA-605')}"
+        ) from error

@@ -7,6 +7,7 @@ import weakref
 import keras
 import tensorflow as tf
 
+from tf_adasum.errors import see
 from tf_adasum.seams import one_worker
 from tf_adasum.seams.base_strategy import made
 from tf_adasum.seams.keras.generation import hooks, private_names
@@ -108,7 +109,7 @@ def _warn_of_no_strategy(model):
         warnings.warn(
             f"The model {model.name!r} was built outside of the scope of the "
             "AdasumMirroredStrategy: each worker trains it alone, on one device. Build and compile "
-            "it inside: with strategy.scope(): model = ...",
+            f"it inside: with strategy.scope(): model = ... {see('TFA-301')}",
             stacklevel=5,  # hooks have called this
         )
 

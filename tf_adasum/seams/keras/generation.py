@@ -1,32 +1,26 @@
 """Which generation of Keras this is, its private names, and the registry of the hooks into it."""
 
-import os
 import warnings
 
 import keras
 import tensorflow as tf
 
 from tf_adasum._version import STACKS, newer, why_not
+from tf_adasum.errors import see
 from tf_adasum.seams.hooks import Hooks
 
 if what := why_not(tf.__version__, keras.__version__):
     raise ImportError(
         f"tf_adasum works with {STACKS}. {what}. Found: Keras {keras.__version__}, TensorFlow "
-        f"{tf.__version__}"
+        f"{tf.__version__} {see('TFA-103')}"
     )
 if what := newer(tf.__version__, keras.__version__):
     warnings.warn(
         f"tf_adasum is known to work with {STACKS}. It tries to work with {what}, too; `python -m "
-        "tf_adasum.doctor` says what has moved there.",
+        f"tf_adasum.doctor` says what has moved there. {see('TFA-103')}",
         stacklevel=2,
     )
 IS_KERAS_2 = keras.__version__.startswith("2.")
-if not IS_KERAS_2 and os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true"):
-    warnings.warn(
-        "With TF_USE_LEGACY_KERAS tf.keras is the package tf_keras, whose gradients tf_adasum does "
-        "not combine: build models with `import keras`.",
-        stacklevel=2,
-    )
 if IS_KERAS_2:
     from tf_adasum.seams.keras.keras2 import private_names
 else:

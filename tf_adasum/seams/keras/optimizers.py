@@ -224,10 +224,10 @@ def check_same_settings(strategy, settings):
     what = "All workers need an optimizer with the same settings."
     if our_replica_context():
         tf.distribute.get_replica_context().merge_call(
-            lambda strategy: strategy.workers.check_same(what, settings)
+            lambda strategy: strategy.workers.check_same(what, settings, code="TFA-310")
         )
     elif is_ours(strategy):
-        strategy.workers.check_same(what, settings)
+        strategy.workers.check_same(what, settings, code="TFA-310")
 
 
 class BaseStep:

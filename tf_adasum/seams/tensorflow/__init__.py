@@ -6,6 +6,7 @@ imported here.
 """
 
 from tf_adasum.seams.tensorflow.broken_collectives import breakage
+from tf_adasum.seams.tensorflow.collective_keys import CallKeys
 from tf_adasum.seams.tensorflow.cross_device_ops import (
     GradientCrossDeviceOps,
     GradientReduction,
@@ -43,6 +44,7 @@ from tf_adasum.seams.tensorflow.runtime import (
 )
 
 __all__ = [
+    "CallKeys",
     "CommunicationOptions",
     "GradientAggregatingExtended",
     "GradientCrossDeviceOps",

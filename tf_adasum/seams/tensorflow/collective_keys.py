@@ -169,6 +169,45 @@ class ReusingLauncher(CollectiveReplicaLauncher):
             return tf.constant(FIRST_REUSED_KEY + KEYS_OF_A_SIGNATURE * place + turn, tf.int32)
 
 
+class CallKeys:
+    """Keys of one replica's collectives of which nothing is kept: each run of one has its own.
+
+    All workers count alike, however often each of them traces a function: the calls of what holds
+    a collective, and in what TensorFlow may run several times within a call, as a loop, its runs.
+    """
+
+    def __init__(self) -> None:
+        self._calls = itertools.count()
+        with tf.init_scope(), tf.device("CPU:0"):
+            self._runs = ResourceVariable(0, dtype=tf.int64)
+
+    def next(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the number of the call, and that of the run since the call: two int64 scalars."""
+        if tf.executing_eagerly():
+            return self._call(), tf.constant(0, tf.int64)
+        call, runs_before = _at_each_call(self._call), _at_each_call(self._runs_before)
+        with tf.device("CPU:0"):
+            return call, self._runs.assign_add(1) - runs_before
+
+    def _call(self):
+        with tf.device("CPU:0"):
+            return tf.constant(next(self._calls), tf.int64)
+
+    def _runs_before(self):
+        # Not those of all calls: an error may have cut one off, after more runs here than there.
+        with tf.device("CPU:0"):
+            return self._runs.read_value()
+
+
+def _at_each_call(ask: Callable[[], tf.Tensor]) -> tf.Tensor:
+    """Return what a function returns each time that the function being traced is called."""
+    if tf.executing_eagerly():
+        return ask()
+    graph = tf.compat.v1.get_default_graph()
+    spec = tf.TensorSpec([], tf.int64)
+    return graph.capture_call_time_value(functools.partial(_at_each_call, ask), spec)
+
+
 @hooks.replaces(FuncGraph, "capture_call_time_value", feature=CONTROL_FLOW)
 def capture_call_time_value(original, self, *args, **kwargs):
     """Let functions that hold collectives be called inside `tf.cond` and `tf.while_loop`.

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_adasum.errors import see
 from tf_adasum.seams.tensorflow.private_names import (
     FuncGraph,
     Function,
@@ -17,7 +18,8 @@ from tf_adasum.seams.tensorflow.private_names import (
 
 NO_XLA = (
     "Gradients cannot be aggregated inside XLA-compiled code: TensorFlow's collectives have no XLA "
-    "kernels on this device. Compile the model with jit_compile=False (or 'auto')."
+    "kernels on this device. Compile the model with jit_compile=False (or 'auto'). "
+    + see("TFA-303")
 )
 
 

@@ -7,6 +7,7 @@ import weakref
 import keras
 import tensorflow as tf
 
+from tf_adasum.errors import see
 from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.seams.keras.generation import hooks
 from tf_adasum.seams.keras.keras2.private_names import (
@@ -61,7 +62,7 @@ def _leave_xla_out(model):
     if model.jit_compile and not model.run_eagerly:
         warnings.warn(
             "AdasumMirroredStrategy trains this model without XLA: TensorFlow's collectives have "
-            "no XLA kernels. Compile it with jit_compile=False.",
+            f"no XLA kernels. Compile it with jit_compile=False. {see('TFA-304')}",
             stacklevel=4,
         )
         model.jit_compile = False

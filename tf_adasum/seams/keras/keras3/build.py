@@ -4,6 +4,7 @@ import weakref
 
 import tensorflow as tf
 
+from tf_adasum.errors import see
 from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.seams.keras.fit import call_under_way
 from tf_adasum.seams.keras.generation import hooks
@@ -45,8 +46,14 @@ def maybe_symbolic_build(original, self, iterator=None, data_batch=None):
             _built_by_step.add(self)
         return None
     if iterator is not None:
-        *_, batches = next(iter(iterator))
-        data_batch = next(batches)
+        try:
+            *_, batches = next(iter(iterator))
+            data_batch = next(batches)
+        except StopIteration:
+            raise ValueError(
+                "The data have no batch, not even one to build the model from: are there fewer "
+                f"rows than the batch size, with drop_remainder=True? {see('TFA-406')}"
+            ) from None
     first_local_batch = tf.nest.map_structure(
         lambda value: strategy.experimental_local_results(value)[0], data_batch
     )

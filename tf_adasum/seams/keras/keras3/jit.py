@@ -12,6 +12,7 @@ import warnings
 import keras
 import tensorflow as tf
 
+from tf_adasum.errors import see
 from tf_adasum.seams.keras.keras3.private_names import (
     XLA,
     Trainer,
@@ -137,6 +138,6 @@ def _warn(model, step, reason):
     warnings.warn(
         f"AdasumMirroredStrategy runs the {step.__name__} of {model.name!r} without XLA: {reason}, "
         "and TensorFlow's collectives have no XLA kernels. Compile the model with "
-        "jit_compile=False.",
+        f"jit_compile=False. {see('TFA-304')}",
         stacklevel=3,
     )

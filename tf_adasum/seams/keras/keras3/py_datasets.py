@@ -50,7 +50,9 @@ def begin_pass(strategy, adapter, has_steps):
         data = adapter.py_dataset
         if passes == 1:
             strategy.workers.check_same(
-                "All workers need a PyDataset of the same number of batches.", data.num_batches
+                "All workers need a PyDataset of the same number of batches.",
+                data.num_batches,
+                code="TFA-405",
             )
         share_seed(strategy, adapter)
         if passes <= PASSES_COMPARED:

@@ -9,6 +9,7 @@ import inspect
 import keras
 import tensorflow as tf
 
+from tf_adasum.errors import see
 from tf_adasum.seams.keras.generation import hooks
 from tf_adasum.seams.keras.keras3.optimizers import all_variables
 from tf_adasum.seams.keras.keras3.private_names import BaseTrainer, Trainer
@@ -30,6 +31,7 @@ FUNCTIONS_OF_STEPS = {
 MODEL_OUTSIDE = (
     "The model {name!r} was built or loaded outside of the scope of the strategy. Do it inside, as "
     "compile():\n\n    with strategy.scope():\n        model = ...\n        model.compile(...)"
+    "\n\n" + see("TFA-301")
 )
 
 
@@ -75,7 +77,7 @@ def _check(model, strategy, predicts):
         raise ValueError(
             f"The weight {path_of(variable)!r} was made outside of the scope of the strategy. "
             "Build or load its layer inside:\n\n    with strategy.scope():\n        layer = ...\n\n"
-            "or freeze it: layer.trainable = False"
+            f"or freeze it: layer.trainable = False {see('TFA-301')}"
         )
     if predicts or not model.compiled:
         return
@@ -86,7 +88,7 @@ def _check(model, strategy, predicts):
             raise ValueError(
                 f"The optimizer {optimizer.name!r} was made outside of the scope of the strategy. "
                 f"Make it inside:\n\n    with strategy.scope():\n        optimizer = {kind}(...)\n"
-                "        model.compile(optimizer=optimizer, ...)"
+                f"        model.compile(optimizer=optimizer, ...)\n\n{see('TFA-301')}"
             )
     _check_metrics(strategy, model.metrics)
 
@@ -109,7 +111,8 @@ def _check_metrics(strategy, metrics):
             raise ValueError(
                 f"The metric {metric.name!r} was made outside of the scope of the "
                 "strategy: each worker would measure its own rows. Make it inside:\n\n"
-                "    with strategy.scope():\n        metric = ...\n        model.compile(...)"
+                "    with strategy.scope():\n        metric = ...\n        model.compile(...)\n\n"
+                f"{see('TFA-301')}"
             )
 
 
