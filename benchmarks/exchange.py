@@ -3,7 +3,8 @@
     python benchmarks/exchange.py            writes benchmarks/results/DATE-exchange.md
     python benchmarks/exchange.py --fit      fits the cost model: DATE-exchange_fit.md
     python benchmarks/exchange.py --extend   rewrites the generated parts of docs/scaling.md
-    python benchmarks/exchange.py --transport  UCX against TensorFlow: DATE-exchange_transport.md
+    python benchmarks/exchange.py --transport  UCX against TensorFlow, and Horovod where it is
+                                             (horovod_beside.py): DATE-exchange_transport.md
 
 Starts 2 and then 4 workers on this machine. In each step the workers combine gradients of known
 shapes by TensorFlow's SUM (what `MultiWorkerMirroredStrategy` does) and by Adasum, with its radix

@@ -1,8 +1,9 @@
-"""What `benchmarks/exchange.py --transport` measures: UCX against TensorFlow's collectives."""
+"""What `benchmarks/exchange.py --transport` measures: UCX, TensorFlow's collectives, Horovod."""
 
 import os
 from unittest import mock
 
+import horovod_beside
 import numpy as np
 import report
 from exchange_worker import on_workers
@@ -10,34 +11,57 @@ from exchange_worker import on_workers
 # What UCX_TLS is set to: how a host's own processes reach each other, and how hosts do.
 WAYS = {"shared memory": "posix,cma,self", "TCP": "tcp,self"}
 KINDS = ["sum", "adasum", "adasum; ucx; packed", "adasum; ucx"]
+HOROVOD = "Horovod's Adasum"
+ROUNDS = 3
+
+
+def measured(workers, shapes, way, steps):
+    """Return for each of the gradients a dict from kinds to the seconds of the steps of a round."""
+    cases = [(own, KINDS) for own in shapes.values()]
+    with mock.patch.dict(os.environ, {"UCX_TLS": WAYS[way]}):
+        arguments = {"cases": cases, "steps": steps}
+        found, _ = on_workers(workers, 1, "times", transport="ucx", **arguments)
+    for own, by_kind in zip(shapes.values(), found, strict=True):
+        if horovod_beside.is_there():
+            theirs = horovod_beside.on_workers(workers, way, "times", shapes=own, steps=steps)
+            by_kind["Horovod's sum"] = {"seconds": theirs["sum"]}
+            by_kind[HOROVOD] = {"seconds": theirs["adasum"]}
+    return found
 
 
 def rows(workers, shapes, steps):
     """One row for each of the gradients, the ways and the kinds."""
-    for way, transports in WAYS.items():
-        cases = [(own, KINDS) for own in shapes.values()]
-        with mock.patch.dict(os.environ, {"UCX_TLS": transports}):
-            arguments = {"cases": cases, "steps": steps}
-            measured, _ = on_workers(workers, 1, "times", transport="ucx", **arguments)
-        for name, by_kind in zip(shapes, measured, strict=True):
-            for kind in KINDS:
-                seconds = np.array(by_kind[kind]["seconds"])
-                ratios = [report.quartiles(seconds / by_kind[of]["seconds"]) for of in KINDS[:2]]
-                cpu = 1000 * np.median(by_kind[kind]["cpu_seconds"])
-                milliseconds = report.quartiles(seconds, scale=1000, digits=1)
-                yield [workers, name, way, kind, milliseconds, *ratios, f"{cpu:.0f}"]
+    for way in WAYS:
+        rounds = [measured(workers, shapes, way, steps) for _ in range(ROUNDS)]
+        for name, own in zip(shapes, zip(*rounds, strict=True), strict=True):
+            for kind in own[0]:
+                seconds = [each[kind]["seconds"] for each in own]
+                row = [workers, name, way, kind, report.quartiles(np.ravel(seconds), 1000, 1)]
+                for other in ("adasum", HOROVOD):
+                    row.append(ratio(own, kind, other) if other in own[0] else "")
+                cpu = [each[kind].get("cpu_seconds", []) for each in own]
+                yield [*row, f"{1000 * np.median(cpu):.0f}" if np.size(cpu) else ""]
+
+
+def ratio(rounds, kind, other):
+    """Return the median, and the range, of the rounds' ratios of medians."""
+    medians = [
+        np.median(each[kind]["seconds"]) / np.median(each[other]["seconds"]) for each in rounds
+    ]
+    return f"{np.median(medians):.2f} ({min(medians):.2f}..{max(medians):.2f})"
 
 
 def main(shapes, steps, counts):
     """Write the report."""
-    header = ["workers", "gradients", "UCX's way", "kind", "milliseconds"]
-    header += ["kind / sum", "kind / adasum", "CPU ms"]
+    header = ["workers", "gradients", "way", "kind", "milliseconds"]
+    header += ["kind / adasum", "kind / Horovod's Adasum", "CPU ms"]
     body = (
         "Kinds: TensorFlow's SUM; Adasum over TensorFlow's collectives; Adasum over UCX, of packed "
-        "buckets and of the gradients' own memory, with the same bits. In each step the kinds take "
-        "turns, in one process. Milliseconds of a reduction, median (quartiles) of the steps on "
-        "worker 0; ratios are those of neighbouring steps; CPU milliseconds of worker 0's process, "
-        "median.\n\n"
+        "buckets and of the gradients' own memory, with the same bits; Horovod 0.28.1 over Open "
+        "MPI, where it is installed. In each step the kinds of one package take turns, in one "
+        f"process; the packages take turns in {ROUNDS} rounds. Milliseconds of a reduction, median "
+        "(quartiles) of all steps on worker 0; ratios of a round's medians, median (lowest.."
+        "highest) of the rounds; CPU milliseconds of worker 0's process, median.\n\n"
         + report.table(header, [row for each in counts for row in rows(each, shapes, steps)])
     )
-    report.write("exchange_transport", "Exchange: UCX against TensorFlow's collectives", body)
+    report.write("exchange_transport", "Exchange: UCX, TensorFlow's collectives, Horovod", body)

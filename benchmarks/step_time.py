@@ -1,6 +1,7 @@
 """Time the steps of `fit`: AdasumMirroredStrategy against TensorFlow's own strategy.
 
     python benchmarks/step_time.py
+    python benchmarks/step_time.py --transport
     python benchmarks/step_time.py --jit
 
 A model of 25 million parameters is trained on 2 workers under both strategies in turn, in one
@@ -8,12 +9,16 @@ process. Keras 3's `fit` does not run under the stock `MultiWorkerMirroredStrate
 workers, so the baseline is that strategy with a `reduce` that is mended here. Writes
 benchmarks/results/DATE-step_time.md.
 
+With `--transport` the mean and Adasum over UCX take turns, too, and Horovod where it is installed
+(horovod_beside.py). Writes benchmarks/results/DATE-step_time_transport.md.
+
 With `--jit` a CNN and a Transformer are trained under AdasumMirroredStrategy, with
 `compile(jit_compile=True)` and without it in turn. Writes benchmarks/results/DATE-jit_time.md.
 """
 
 import argparse
 
+import horovod_beside
 import numpy as np
 import report
 from fit_steps import WARM_UP, time_in_turn
@@ -40,17 +45,16 @@ def stock_strategy():
     return StockStrategy()
 
 
-def build(strategy, optimizer):
+def model_of_25_million(optimizer):
     """Return the compiled model."""
     import keras
 
     keras.utils.set_random_seed(0)
-    with strategy.scope():
-        layers = [keras.layers.Input([FEATURES]), keras.layers.Dense(WIDTH, "relu")]
-        layers += [keras.layers.Dense(WIDTH, "relu"), keras.layers.Dense(CLASSES)]
-        model = keras.Sequential(layers)
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(optimizer=optimizer(), loss=loss)
+    layers = [keras.layers.Input([FEATURES]), keras.layers.Dense(WIDTH, "relu")]
+    layers += [keras.layers.Dense(WIDTH, "relu"), keras.layers.Dense(CLASSES)]
+    model = keras.Sequential(layers)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer=optimizer, loss=loss)
     return model
 
 
@@ -61,19 +65,50 @@ def random_rows(count):
     return x, random.integers(0, CLASSES, count)
 
 
-def measure(rounds, steps, out):
+def measure(rounds, steps, out, transports):
     """Return the seconds of each step under each strategy, on every worker."""
     import keras
 
     import tf_adasum
 
-    ours = tf_adasum.AdasumMirroredStrategy()
-    models = {
-        kind: build(strategy, lambda: keras.optimizers.SGD(0.001))
-        for kind, strategy in (("stock", stock_strategy()), ("adasum", ours))
-    }
+    strategies = {"adasum": tf_adasum.AdasumMirroredStrategy(), "stock": stock_strategy()}
+    if transports:
+        strategies |= {
+            f"{rule} over UCX": tf_adasum.AdasumMirroredStrategy(aggregation=rule, transport="ucx")
+            for rule in ("mean", "adasum")
+        }
+    models = {}
+    for kind, strategy in strategies.items():
+        with strategy.scope():
+            models[kind] = model_of_25_million(keras.optimizers.SGD(0.001))
     x, y = random_rows(ROWS * (WARM_UP + steps))
-    report.save(ours, time_in_turn(models, x, y, batch_size=ROWS, rounds=rounds), out)
+    measured = time_in_turn(models, x, y, batch_size=ROWS, rounds=rounds)
+    report.save(strategies["adasum"], measured, out)
+
+
+def compare_transports(arguments, options):
+    """Write the report of `--transport`."""
+    seconds = report.on_workers(arguments.workers, __file__, *options, "--transport")
+    per_round = {kind: np.median(own, axis=1) for kind, own in seconds.items()}
+    if horovod_beside.is_there():
+        own = {"rounds": arguments.rounds, "steps": arguments.steps, "rows": ROWS}
+        theirs = horovod_beside.on_workers(arguments.workers, "shared memory", "fit", **own)
+        per_round |= {f"Horovod, {kind}": np.median(own, axis=1) for kind, own in theirs.items()}
+    rows = [
+        [kind, report.quartiles(own, 1000, 0), report.quartiles(own / per_round["stock"])]
+        for kind, own in per_round.items()
+    ]
+    report.write(
+        "step_time_transport",
+        "Steps of `fit` over UCX, against the stock strategy and Horovod",
+        f"{arguments.workers} workers, 25.1 million parameters, SGD, {ROWS} rows in a global "
+        f"batch. Milliseconds of a step on worker 0: medians of {arguments.steps} steps in each of "
+        f"{arguments.rounds} rounds in which the strategies take turns, here their median "
+        "(quartiles). *Stock* is `MultiWorkerMirroredStrategy`, with the fix of `reduce`. UCX and "
+        "Open MPI use shared memory. Horovod 0.28.1, with TensorFlow 2.15 and Keras 2.15, runs "
+        "after the others, in processes of its own.\n\n"
+        + report.table(["strategy", "milliseconds", "/ stock"], rows),
+    )
 
 
 def cnn():
@@ -162,13 +197,20 @@ def main():
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--jit", action="store_true", help="compare jit_compile on and off")
+    parser.add_argument("--transport", action="store_true", help="UCX, and Horovod")
     parser.add_argument("--out", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.out:
-        kind = measure_jit if arguments.jit else measure
-        kind(arguments.rounds, arguments.steps, arguments.out)
+        own = arguments.rounds, arguments.steps, arguments.out
+        if arguments.jit:
+            measure_jit(*own)
+        else:
+            measure(*own, transports=arguments.transport)
         return
     options = ["--rounds", str(arguments.rounds), "--steps", str(arguments.steps)]
+    if arguments.transport:
+        compare_transports(arguments, options)
+        return
     options += ["--jit"] if arguments.jit else []
     seconds = report.on_workers(arguments.workers, __file__, *options)
     if arguments.jit:

@@ -5,9 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from tf_adasum.transport import library
+from support import meshes
 
 ROOT = Path(__file__).parents[3]
 
