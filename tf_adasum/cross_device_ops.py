@@ -74,6 +74,7 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
     ):
         super().__init__(devices, group_size, options, collective_keys)
         self.scheme = scheme if isinstance(scheme, Scheme) else Scheme(scheme, group_size)
+        self._sums = Scheme(rules.Sum(), group_size)
         self.transport: UcxTransport | None = None
         self.carrier = ""
         self._groups_by_stride: dict[tuple[int, int], list] = {}
@@ -110,6 +111,11 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
         devices = len(self.local_devices)
         of_ranks = self.gather([np.asarray(vector)] * devices, options)
         return of_ranks[np.argsort(self._replica_of_rank)][::devices]
+
+    @property
+    def gradient_sum(self) -> tensorflow_seam.GradientSum | None:
+        """The marker of a sum of gradients; None where TensorFlow's own all-reduce takes it."""
+        return None if self.transport is None else tensorflow_seam.GradientSum()
 
     def combine_gradients(
         self,
@@ -150,10 +156,11 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
 
     def _combine_collectively(self, gradients, options):
         combined = []
+        is_sum = isinstance(options, tensorflow_seam.GradientSum)
         for local, device in enumerate(self.local_devices):
             same_bits = ops.same_bits_everywhere(device)
             exchange = CollectiveExchange(
-                self.scheme,
+                self._sums if is_sum else self.scheme,
                 functools.partial(self._group, local, options),
                 gathered_bytes=GATHERED_BYTES if same_bits else 0,
             )

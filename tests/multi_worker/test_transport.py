@@ -9,7 +9,7 @@ from scenarios import transport as scenarios
 from support import faults, meshes
 from support.worker_group import WorkerGroup
 
-from tf_adasum.transport import choice, library
+from tf_adasum.transport import choice
 
 AT_ONCE = 8  # seconds, as in test_faults.py
 
@@ -51,6 +51,11 @@ class TestSameBits:
         ucx = ["AllGather", "CombineGather", "ScatterGram"]  # the first one Gram matrices
         for result in ucx_group.run(scenarios.operations):
             assert result["types"].tolist() == [f"TfAdasumUcx{name}" for name in ucx]
+
+    @pytest.mark.parametrize("rule", ["adasum", "mean"])
+    def test_ucx_trains(self, ucx_group, rule):
+        for result in ucx_group.run(scenarios.groups_that_train, rule=rule, epochs=1):
+            assert result["count"] > 0
 
     def test_reductions(self, ucx_group):
         plans = [{}, {"rule": "sum"}, {"wire_dtype": "bfloat16"}]

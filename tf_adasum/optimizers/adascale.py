@@ -369,9 +369,9 @@ def _sums_over_replicas(gradients, measured):
     if dtypes <= {tf.float32} or dtypes == {tf.float64}:
         (dtype,) = dtypes
         together = [*gradients, *(tf.cast(scalar, dtype) for scalar in measured)]
-        sums = context.all_reduce("SUM", together)
+        sums = keras_seam.summed(context, together)
         return sums[: len(gradients)], sums[len(gradients) :]
-    sums = context.all_reduce("SUM", gradients)
+    sums = keras_seam.summed(context, gradients)
     return sums, context.all_reduce("SUM", measured) if measured else []
 
 

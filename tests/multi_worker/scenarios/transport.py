@@ -2,6 +2,7 @@
 
 import contextlib
 import zlib
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -45,6 +46,14 @@ def train(strategy, rule, gathers, **options):
             return aggregation.train_text_model(strategy, rule, **options)
 
     return over_both(strategy, compute)
+
+
+def groups_that_train(strategy, rule, **options):
+    """How often `fit` asks the transport for a group of replicas."""
+    transport = tensorflow_seam.cross_device_ops(strategy.extended).transport
+    with mock.patch.object(transport, "group", wraps=transport.group) as group:
+        aggregation.train_text_model(strategy, rule, **options)
+    return {"count": group.call_count}
 
 
 def train_large(strategy):

@@ -34,6 +34,7 @@ from tf_adasum.seams.keras.optimizers import (
     optimizers_of,
     optimizers_within,
     path_of,
+    summed,
     take_over,
     tensorflow_variable,
 )

@@ -4,6 +4,7 @@ import contextlib
 
 import tensorflow as tf
 
+from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.seams.base_strategy import GradientAggregatingStrategy
 
 
@@ -32,6 +33,34 @@ def tensorflow_variable(variable):
 def marker_of(strategy):
     """Return the strategy's `gradient_reduction`; None where Keras goes its own way."""
     return strategy.gradient_reduction if is_ours(strategy) else None
+
+
+def goes_own_way(strategy):
+    """Whether gradients are reduced as Keras does it."""
+    return marker_of(strategy) is None and _marker_of_sum(strategy) is None
+
+
+def _marker_of_sum(strategy):
+    """Return the marker of gradients that are summed; None where TensorFlow's own sum is it."""
+    if not is_ours(strategy):
+        return None
+    return tensorflow_seam.cross_device_ops(strategy.extended).gradient_sum
+
+
+def summed(context, gradients):
+    """Return the sums over the replicas: `ReplicaContext.all_reduce`, by what carries gradients.
+
+    Sparse ones stay with TensorFlow, which leaves the same row of several replicas in several
+    places. Adam, for one, takes another step where it stands in one.
+    """
+    are_dense = [not isinstance(gradient, tf.IndexedSlices) for gradient in gradients]
+    dense = [gradient for gradient, is_dense in zip(gradients, are_dense, strict=True) if is_dense]
+    sparse = [own for own, is_dense in zip(gradients, are_dense, strict=True) if not is_dense]
+    sums = iter(
+        context.all_reduce("SUM", dense, options=_marker_of_sum(context.strategy)) if dense else ()
+    )
+    of_sparse = iter(context.all_reduce("SUM", sparse) if sparse else ())
+    return [next(sums if is_dense else of_sparse) for is_dense in are_dense]
 
 
 class Optimizers:
@@ -90,14 +119,18 @@ class Optimizers:
     def combine(self, optimizer, gradients, variables):
         """Combine what the replicas have for some variables by the strategy's rule.
 
+        Under the mean that is the sum: its divisor is in the loss.
+
         Args:
             optimizer: the one that was built for these variables.
-            gradients: this replica's, none of them None. Called in a replica of a strategy with a
-                marker.
+            gradients: this replica's, none of them None. Called in a replica of a strategy under
+                which Keras does not reduce by itself.
             variables: as many Keras or TensorFlow variables.
         """
         context = tf.distribute.get_replica_context()
         gradients = [of_known_shape(*pair) for pair in zip(gradients, variables, strict=True)]
+        if marker_of(context.strategy) is None:
+            return summed(context, gradients)
         indices = [self.index_of(optimizer, variable) for variable in variables]
         state = self._aggregation_state_of(optimizer, context)
         _check_same_gradients(context, gradients, variables, state.groups_of(indices))

@@ -10,6 +10,7 @@ from tf_adasum.seams.tensorflow.collective_keys import CallKeys
 from tf_adasum.seams.tensorflow.cross_device_ops import (
     GradientCrossDeviceOps,
     GradientReduction,
+    GradientSum,
     cross_device_ops,
     reading_alone,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "GradientAggregatingExtended",
     "GradientCrossDeviceOps",
     "GradientReduction",
+    "GradientSum",
     "Pipeline",
     "abort_collectives",
     "breakage",

@@ -67,6 +67,14 @@ class GradientReduction(CommunicationOptions):
         return self.with_options(super().merge(options))
 
 
+class GradientSum(GradientReduction):
+    """The marker of gradients that are summed, whatever the strategy's rule.
+
+    Under the mean, whose divisor Keras has put into the loss. Only where something else than
+    TensorFlow's collectives carries gradients: else the sum is not marked, and TensorFlow's own.
+    """
+
+
 class GradientCrossDeviceOps(CollectiveAllReduce):
     """TensorFlow's `CollectiveAllReduce`, with gradients going to `combine_gradients`.
 
@@ -96,6 +104,11 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
             for one in self._launchers
         ]
         self.counters = None if self.all_local else CollectiveCounters()
+
+    @property
+    def gradient_sum(self) -> GradientSum | None:
+        """The marker of a sum of gradients; None where TensorFlow's own all-reduce takes it."""
+        return None
 
     def combine_gradients(
         self, gradients: list[list[tf.Tensor]], options: GradientReduction
@@ -247,7 +260,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         state = options.state
         version = getattr(state, "version", None)
         key = (options.bytes_per_pack, options.timeout_seconds, options.implementation)
-        key += (options.indices, *map(_signature, gradients))
+        key += (type(options), options.indices, *map(_signature, gradients))
         functions = (
             self._functions_without_state
             if state is None

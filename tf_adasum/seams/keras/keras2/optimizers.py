@@ -20,6 +20,7 @@ from tf_adasum.seams.keras.keras2.private_names import (
 from tf_adasum.seams.keras.optimizers import (
     Optimizers,
     aggregation_state_of,
+    goes_own_way,
     is_ours,
     marker_of,
     path_of,
@@ -167,7 +168,7 @@ def aggregate_gradients(original, self, grads_and_vars):
         None,
         optimizer_utils.all_reduce_sum_gradients,
     )
-    if not context or not marker_of(context.strategy) or is_users_own:
+    if not context or goes_own_way(context.strategy) or is_users_own:
         return original(self, grads_and_vars)
     grads_and_vars = list(grads_and_vars)
     present = optimizer_utils.filter_empty_gradients(grads_and_vars)

@@ -19,6 +19,7 @@ from tf_adasum.seams.keras.optimizers import (
     BaseStep,
     Optimizers,
     cond,
+    goes_own_way,
     marker_of,
     on_any_replica,
     our_replica_context,
@@ -111,7 +112,7 @@ def all_reduce_sum_gradients(original, self, grads_and_vars):
     if step_of_wrapper(self):  # which has reduced them already
         return grads_and_vars
     context = tf.distribute.get_replica_context()
-    if not context or not marker_of(context.strategy):
+    if not context or goes_own_way(context.strategy):
         return original(self, grads_and_vars)
     present = filter_empty_gradients(grads_and_vars)
     return _optimizers.combine_present(self, grads_and_vars, present)
