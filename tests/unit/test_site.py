@@ -80,7 +80,8 @@ def test_what_troubleshooting_explains_is_said_by_the_package(code):
 # the messages of its files, a text for those that begin so.
 PLAIN = {
     "doctor/": "they become findings of the doctor, which say what to do",
-    "transport/": "they become a part of others, and lead to docs/transport.md",
+    "transport/interface.py": "it becomes a part of TFA-213",
+    "transport/library.py": "they become a part of TFA-213",
     "DamagedBackup": "it becomes a part of TFA-602",
     "launch/function_worker.py": "it says what to install, or to return",
     "launch/run.py": "the worker's own message follows",

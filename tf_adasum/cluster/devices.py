@@ -40,7 +40,7 @@ def local_devices(requested: Sequence[str] | None = None) -> tuple[str, ...]:
             if count and count > len(available):
                 raise ValueError(
                     f"{DEVICES_PER_WORKER}={count} asks for more devices than this worker has. "
-                    f"Received: {len(available)} {device_type} devices"
+                    f"Received: {len(available)} {device_type} devices {see('TFA-209')}"
                 )
             return tuple(available[: count or None])
     raise ValueError("TensorFlow has no device to hold a replica: no GPU and no CPU is visible.")

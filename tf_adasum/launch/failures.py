@@ -29,6 +29,7 @@ _BY_ITS_GUARD = " s in TensorFlow's start-up"  # what `cluster.start_timeout` sa
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _NAMED = re.compile(r"worker (\d+) \(")
 _LONGEST_LINE = 400
+_LONGEST_ERROR = 10_000  # what to do, and the code of the answer, are at the end
 _MOST_LINES = 400  # of a traceback
 _MOST_NAMES = 8
 
@@ -59,11 +60,11 @@ class LastWords:
         elif self._is_inside and text.strip("^~ ") and not text[0].isspace():
             self._is_inside = False
             if not self._is_ignored:
-                self.error = text[:_LONGEST_LINE]
+                self.error = _cut(text, _LONGEST_ERROR)
         if (is_begin or self._traceback) and not self._is_ignored:
             self._traceback = [*self._traceback, text][:_MOST_LINES]
         if text:
-            self.line = text[:_LONGEST_LINE]
+            self.line = _cut(text, _LONGEST_LINE)
 
     @property
     def traceback(self) -> str:
@@ -176,3 +177,7 @@ def _named(ranks: Sequence[int]) -> str:
     more = len(ranks) - _MOST_NAMES
     rest = f" and {more} more" if more > 0 else ""
     return f"{'worker' if len(ranks) == 1 else 'workers'} {shown}{rest}"
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else text[: longest - 2] + " …"

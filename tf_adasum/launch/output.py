@@ -166,7 +166,7 @@ class Relay:
     ):
         self._descriptor, self._console, self._log = descriptor, console, log
         self._prefix, self._redraws = prefix, redraws
-        self._hides_noise = hides_noise and descriptor == 2
+        self._noise = noise.Filter() if hides_noise and descriptor == 2 else None
         self._words = words if descriptor == 2 else None
 
     def copy(self, stream: Any, ended: threading.Event) -> None:
@@ -186,7 +186,7 @@ class Relay:
         stream.close()
 
     def _take(self, piece: bytes) -> None:
-        if self._hides_noise and noise.is_hidden(piece):
+        if self._noise is not None and self._noise.hides(piece):
             return
         is_line = piece.endswith(b"\n")
         if is_line and self._words is not None:

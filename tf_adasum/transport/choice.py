@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
+from tf_adasum.errors import see
+
 VARIABLE = "TF_ADASUM_TRANSPORT"
 AUTO, TENSORFLOW, UCX = NAMES = ("auto", "tensorflow", "ucx")
 
@@ -34,7 +36,8 @@ def chosen(
         raise ValueError(f"{where} must be one of {', '.join(NAMES)}. Received: {given}")
     if name == UCX and (why_not := obstacle(devices)):
         raise ValueError(
-            f"UCX cannot be used: {why_not}. Use transport='tensorflow'. Received: {given}"
+            f"UCX cannot be used: {why_not}. Use transport='tensorflow'. Received: {given} "
+            f"{see('TFA-213')}"
         )
     return name
 

@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_adasum.aggregation.groups import CollectiveGroup
+from tf_adasum.errors import see
 from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.transport import library
 from tf_adasum.transport.mesh import Mesh
@@ -45,7 +46,8 @@ class UcxTransport:
         if replicas > MOST_REPLICAS or devices > MOST_DEVICES:
             raise ValueError(
                 f"UCX carries the gradients of at most {MOST_REPLICAS} replicas and {MOST_DEVICES} "
-                f"devices per worker. Received: {replicas} replicas, {devices} devices per worker"
+                "devices per worker: use transport='tensorflow'. "
+                f"Received: {replicas} replicas, {devices} devices per worker {see('TFA-213')}"
             )
         self._mesh, self._devices, self._first_replica = mesh, devices, first_replica
         self._keys = [tensorflow_seam.CallKeys() for _ in range(devices)]

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.errors import see
 from tf_adasum.transport import choice, interface, library
 from tf_adasum.transport.mesh import Mesh
 from tf_adasum.transport.talk import Gather, Talk
@@ -163,7 +164,7 @@ def _tried(cluster, transport, talk, gather, devices, failure, is_given):
     if transport == choice.UCX:
         raise library.Unavailable(
             f"transport='ucx' cannot be used: {why}. Use transport='auto' on all workers, or make "
-            "UCX work on all of them (docs/transport.md)."
+            f"UCX work on all of them. {see('TFA-213')}"
         )
     return Carrier(None, f"TensorFlow's collectives ({why})")
 

@@ -12,9 +12,9 @@ import traceback
 
 
 def say(text: str) -> None:
-    """Write a line."""
+    """Write a line, in one piece: other threads write, too."""
     with contextlib.suppress(OSError, ValueError):  # ValueError: the stream is closed
-        print(f"tf_adasum: {text}", file=sys.stderr, flush=True)
+        print(f"tf_adasum: {text}\n", end="", file=sys.stderr, flush=True)
 
 
 def say_exception() -> None:

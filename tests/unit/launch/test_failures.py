@@ -67,6 +67,15 @@ def test_what_a_terminal_would_act_on_is_left_out():
     assert len(read("x" * 10_000).line) <= 500
 
 
+def test_an_exception_is_complete_and_what_is_cut_says_so():
+    message = "WorkerLostError: " + "x" * 3000 + " (tf-adasum-doctor --explain TFA-501)"
+    begin = 'Traceback (most recent call last):\n  File "a", line 1\n'
+    assert read(begin + message).error == message
+    assert read("x" * 10_000).line.endswith("x …")
+    endless = read(begin + "ValueError: " + "x" * 100_000).error
+    assert endless.endswith("x …") and len(endless) <= 10_000
+
+
 LOST = "tf_adasum.errors.WorkerLostError: worker {} (127.0.0.1:2222) failed: ValueError: x."
 
 

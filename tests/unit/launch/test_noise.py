@@ -21,7 +21,29 @@ HIDDEN += [
     "E0000 00:00:1730497080.565334   55183 cuda_blas.cc:1418] Unable to register cuBLAS factory: "
     "Attempting to register factory for plugin cuBLAS when one has already been registered",
 ]
+# As TensorFlow 2.21 has written it of a worker that was killed, and 2.15 and earlier write it.
+PEER = ':UNKNOWN:Error received from peer  {grpc_message:"recvmsg:Connection reset by peer"}'
+GOES_ON = [
+    "Additional GRPC error information from remote target /job:worker/replica:0/task:1 while "
+    "calling /tensorflow.WorkerService/RecvBuf:",
+    PEER,
+    "The error could be from a previous operation. Restart your program to reset.",
+]
+ABORTED = [
+    "E0000 00:00:1795429932.988983    8693 ring_alg.cc:291] Aborting RingGather with UNAVAILABLE: "
+    "Collective ops is aborted by: worker 0 (127.0.0.1:61356) was lost.",
+    *GOES_ON,
+    "E0000 00:00:1795429944.581418    9463 base_collective_executor.cc:252] "
+    "BaseCollectiveExecutor::StartAbort UNAVAILABLE: recvmsg:Connection reset by peer",
+    *GOES_ON,
+    "2023-12-01 10:00:00.123456: E tensorflow/core/common_runtime/base_collective_executor.cc:249] "
+    "BaseCollectiveExecutor::StartAbort CANCELLED: worker 1 was lost",
+]
 SHOWN = [
+    *GOES_ON,  # of an exception
+    "E0000 00:00:1795429944.581418    9463 base_collective_executor.cc:252] "
+    "BaseCollectiveExecutor::StartAbort INVALID_ARGUMENT: Incompatible shapes",
+    *GOES_ON,
     "E0000 00:00:1730497080.565334   55183 cuda_blas.cc:1418] failed to create cublas handle",
     "E0000 00:00:1795348199.984059   25055 add_port.cc:83] Failed to add port to server",
     "E0000 00:00:1795348199.984137   25055 grpc_server_lib.cc:618] UNKNOWN: Could not start",
@@ -49,6 +71,14 @@ def test_what_is_shown(line):
     assert not noise.is_hidden(f"{line}\n".encode())
 
 
+def test_aborted_collectives_are_hidden_with_the_lines_that_belong_to_them():
+    traceback = ["Traceback (most recent call last):", '  File "train.py", line 7', *GOES_ON]
+    hides = noise.Filter().hides
+    lines = [*ABORTED, *traceback, *HIDDEN, *ABORTED, *SHOWN[3:]]
+    shown = [line for line in lines if not hides(f"{line}\n".encode())]
+    assert shown == [*traceback, *SHOWN[3:]]
+
+
 @pytest.mark.parametrize(
     ("level", "hides"),
     [("0", False), ("1", True), ("2", True), ("3", True), ("", False), ("-1", False), ("x", False)],
@@ -63,14 +93,14 @@ def test_the_level_decides(level, hides):
     [
         (None, [], SHOWN),
         ("1", [], SHOWN),
-        ("0", [], HIDDEN + SHOWN),
-        (None, ["--verbose"], HIDDEN + SHOWN),
-        ("2", ["--verbose"], HIDDEN + SHOWN),
+        ("0", [], SHOWN + HIDDEN + ABORTED),
+        (None, ["--verbose"], SHOWN + HIDDEN + ABORTED),
+        ("2", ["--verbose"], SHOWN + HIDDEN + ABORTED),
     ],
     ids=str,
 )
 def test_the_launcher_leaves_them_out_of_stderr(tmp_path, level, options, seen):
-    lines = HIDDEN + SHOWN
+    lines = SHOWN + HIDDEN + ABORTED
     path = tmp_path / "worker.py"
     path.write_text(
         f"import sys\nfor line in {lines!r}:\n    print(line)\n    print(line, file=sys.stderr)\n"

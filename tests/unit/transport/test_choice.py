@@ -39,7 +39,7 @@ def test_another_name_is_refused(argument, variable, message):
 
 
 def test_ucx_carries_no_gradients_of_gpus():
-    with pytest.raises(ValueError, match=r"devices GPU:0, GPU:1\).*Received: transport='ucx'"):
+    with pytest.raises(ValueError, match=r"GPU:0, GPU:1\).*Received: transport='ucx' .*TFA-213"):
         choice.chosen("ucx", ["GPU:0", "GPU:1"], {})
     assert choice.chosen("auto", ["GPU:0"], {}) == "auto", "which other workers may have, too"
     assert "NCCL (devices GPU:0)" in choice.obstacle(["CPU:0", "GPU:0"])
