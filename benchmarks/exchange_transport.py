@@ -12,7 +12,7 @@ from exchange_worker import on_workers
 WAYS = {"shared memory": "posix,cma,self", "TCP": "tcp,self"}
 KINDS = ["sum", "adasum", "adasum; ucx; packed", "adasum; ucx"]
 HOROVOD = "Horovod's Adasum"
-ROUNDS = 3
+ROUNDS = 2
 
 
 def measured(workers, shapes, way, steps):

@@ -44,12 +44,14 @@ bool Mesh::Init(const std::string& transports, const std::string& device, std::s
   if (fails(ucx_.config_read(nullptr, nullptr, &config), "UCX cannot read its settings")) {
     return false;
   }
+  // Large messages are written into the receiver's memory: UCX 1.22 would read them, which takes
+  // more than twice as long over TCP (100 MB, two workers: 260 against 108 ms).
+  const std::pair<const char*, const char*> settings[] = {
+      {"TLS", transports.c_str()}, {"NET_DEVICES", device.c_str()}, {"RNDV_SCHEME", "put_zcopy"}};
   ucs_status_t status = UCS_OK;
-  if (std::getenv("UCX_TLS") == nullptr) {
-    status = ucx_.config_modify(config, "TLS", transports.c_str());
-  }
-  if (status == UCS_OK && std::getenv("UCX_NET_DEVICES") == nullptr) {
-    status = ucx_.config_modify(config, "NET_DEVICES", device.c_str());
+  for (const auto& [name, value] : settings) {
+    const bool is_users = std::getenv((std::string("UCX_") + name).c_str()) != nullptr;
+    if (status == UCS_OK && !is_users) status = ucx_.config_modify(config, name, value);
   }
   if (status == UCS_OK) {
     ucp_params_t params{};
