@@ -3,6 +3,8 @@
 import contextlib
 import statistics
 
+import numpy as np
+
 GREY = "#808488"
 COLOURS = {
     "mean": "#e07b39",
@@ -38,6 +40,8 @@ STYLE = {
     "lines.markersize": 4,
     "svg.hashsalt": "tf_adasum",  # the same figure is the same file
 }
+# Of an entry of a legend, at the size of STYLE.
+LINE_INCHES, LETTER_INCHES = 0.55, 0.07
 
 
 class Figures:
@@ -101,5 +105,14 @@ def legend(figure, axes):
     for own in axes.flat:
         for handle, label in zip(*own.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
-    columns = axes.shape[1]  # as many entries in a row as there is width for
+    columns = fitting(list(entries), figure.get_figwidth())
     figure.legend(entries.values(), entries, loc="outside upper center", ncols=columns)
+
+
+def fitting(labels, inches):
+    """Return how many columns a legend can have; each is as wide as its longest label."""
+    for columns in range(len(labels), 1, -1):
+        longest = [max(map(len, own)) for own in np.array_split(labels, columns)]
+        if sum(LINE_INCHES + LETTER_INCHES * length for length in longest) <= inches:
+            return columns
+    return 1

@@ -79,7 +79,7 @@ def draw(found, pictures):
             ls="-.",
             label=f"one replica after {REPLICAS} times as many steps",
         )
-        steps.set_title("each rule at its best rate")
+        steps.set_title("each rule at its best rate (test split)")
         steps.set_xlabel(f"steps on {REPLICAS} replicas")
         steps.set_ylabel("accuracy (higher is better)")
         grid = found.grids[REPLICAS]
@@ -90,7 +90,7 @@ def draw(found, pictures):
         rates.set_xscale("log", base=2)
         ticks = [found.rate(k) for k in grid.exponents][::2]
         rates.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-        rates.set_title("all rates that were tried")
+        rates.set_title("all rates that were tried (validation split)")
         rates.set_xlabel("learning rate")
         rates.set_ylim(0, 1.02)
         legend(figure, axes)

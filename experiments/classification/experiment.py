@@ -47,11 +47,11 @@ class Classification(Experiment):
         return "scipy", "matplotlib", *sorted(needed)
 
     def small(self):
-        """Return it on the first problem, for an epoch, with two rates and two seeds."""
+        """Return it on the first problem, for an epoch, on 4 and 8 replicas, with two rates."""
         search = Search(0.02, (0, 1), widenings=0, seeds=(100,), final_seeds=(0, 1))
         own = {"epochs": 1, "exponents": None, "replicas": None, "seeds": None}
         problems = (dataclasses.replace(self.problems[0], **own),)
-        return dataclasses.replace(self, problems=problems, replicas=(8,), search=search)
+        return dataclasses.replace(self, problems=problems, replicas=(4, 8), search=search)
 
     def model_of(self, name):
         """Return the model for a data set."""

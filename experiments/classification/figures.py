@@ -4,6 +4,8 @@ import statistics
 
 from experiments.figures import COLOURS, MARKERS, NAMES, legend, median_and_range
 
+APART = 0.08  # doublings of N between rules that take as many steps
+
 
 def rates(found, pictures):
     """Draw the accuracy over the learning rate: a panel for each N, a curve for each rule."""
@@ -27,7 +29,7 @@ def rates(found, pictures):
             own.set_xticks(ticks, [f"{tick:g}" for tick in ticks], rotation=60, fontsize=8)
             own.set_title(f"N = {n}")
             own.set_xlabel("learning rate")
-        axes[0][0].set_ylabel(f"{found.problem.measure.name} (higher is better)")
+        axes[0][0].set_ylabel(f"validation {found.problem.measure.name}\n(higher is better)")
         axes[0][0].set_ylim(*found.problem.measure.axis)
         legend(figure, axes)
 
@@ -49,7 +51,7 @@ def replicas(found, pictures):
     n_all = list(found.grids)
     with pictures.drawn(f"{found.problem.slug}-replicas", 1, 3, size=(3.3, 2.9)) as (figure, axes):
         same, tuned, steps = axes[0]
-        for rule in found.problem.rules:
+        for place, rule in enumerate(found.problem.rules):
             style = {"color": COLOURS[rule], "marker": MARKERS[rule], "label": NAMES[rule]}
             for own, exponent in ((same, None), (tuned, found.best)):
                 values = [
@@ -58,17 +60,19 @@ def replicas(found, pictures):
                 ]
                 median_and_range(own, n_all, values, **style)
             counts = [found.steps_to_target(n, rule, found.best(n, rule)) for n in n_all]
-            there = [(n, count) for n, count in zip(n_all, counts, strict=True) if count]
+            beside = 2 ** (APART * (place - (len(found.problem.rules) - 1) / 2))
+            there = [(n * beside, count) for n, count in zip(n_all, counts, strict=True) if count]
             if there:
                 steps.plot(*zip(*there, strict=True), **style)
         if not steps.lines:
             steps.text(0.5, 0.5, "no rule comes there", ha="center", transform=steps.transAxes)
             steps.set_yticks([])
-        steps.set_ylim(bottom=0)
+        steps.margins(y=0.1)
+        steps.set_ylim(0, max(steps.get_ylim()[1], 1.1 * steps.dataLim.y1))
         alone = statistics.median(found.alone_accuracies)
         for own in (same, tuned):
             own.axhline(alone, color=COLOURS["one replica"], ls="--", label=NAMES["one replica"])
-            own.set_ylabel(f"test {found.problem.measure.name} (higher is better)")
+            own.set_ylabel(f"test {found.problem.measure.name}\n(higher is better)")
         same.set_title("at one replica's best rate")
         tuned.set_title("each at its own best rate")
         steps.set_title(f"steps to {found.target:.{found.problem.measure.digits}f}, tuned")

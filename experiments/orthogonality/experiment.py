@@ -13,12 +13,15 @@ import numpy as np
 from experiments import data
 from experiments.comparison import with_range
 from experiments.experiment import Experiment, Report
-from experiments.figures import GREY, median_and_range
+from experiments.figures import GREY, legend, median_and_range
 from experiments.orthogonality.tasks import TASKS, Task
 from experiments.page import markdown
 
 BATCHES = 8  # that a measurement is the mean of
 MEASUREMENTS = 20
+# Of the overall curve, and of layers, none of which is as red.
+OVERALL = "#d1481f"
+OF_LAYERS = ("#2a8fd0", "#3aa675", "#9b6dd6", "#b8962e", "#cf62a0", GREY)
 SOURCE = "Maleki et al., MLSys 2021, the slide on orthogonality"
 
 INTRODUCTION = """\
@@ -162,21 +165,22 @@ class OrthogonalityExperiment(Experiment):
             for own, n in zip(axes[0], task.replicas, strict=True):
                 found = self.found(results, task, n)
                 x = [step / found[0]["steps"] * task.length for step in found[0]["step"]]
-                for index, (layer, _) in enumerate(task.layers):
+                for index, ((layer, _), colour) in enumerate(
+                    zip(task.layers, OF_LAYERS, strict=False)
+                ):
                     layers = np.median(
                         [[at[index] for at in run["layers"]] for run in found], axis=0
                     )
-                    own.plot(x, layers, lw=1, label=layer)
+                    own.plot(x, layers, lw=1, color=colour, label=layer)
                 overall = list(zip(*(run["overall"] for run in found), strict=True))
-                median_and_range(own, x, overall, color="#c2410c", lw=2.5, label="overall")
+                median_and_range(own, x, overall, color=OVERALL, lw=2.5, label="overall")
                 own.axhline(1 / n, color=GREY, ls=":", label="1/N: all the same")
                 own.set_title(f"N = {n}")
                 own.set_xlabel(task.unit)
+                own.set_xlim(0, task.length)
             axes[0][0].set_ylabel("orthogonality (1: orthogonal)")
             axes[0][0].set_ylim(0, 1.02)
-            handles, labels = axes[0][0].get_legend_handles_labels()
-            wide = len(labels) if columns > 2 else -(-len(labels) // 2)
-            figure.legend(handles, labels, loc="outside upper center", ncols=wide)
+            legend(figure, axes)
 
 
 def start(medians, replicas):

@@ -281,7 +281,7 @@ def draw(found, pictures):
             own.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
             own.set_title(f"N = {n}, {BATCH * n} sequences in a step")
             own.set_xlabel("learning rate")
-        axes[0][0].set_ylabel("loss (lower is better)")
+        axes[0][0].set_ylabel("validation loss (lower is better)")
         legend(figure, axes)
     with pictures.drawn("steps", 1, len(found), size=(4.2, 2.9), sharey=True) as (figure, axes):
         for own, (n, of_batch) in zip(axes[0], found.items(), strict=True):

@@ -16,6 +16,9 @@ CLAIMS = (
     "beside it the mean has a tuned rate",
 )
 MATCHES = 0.01  # of the loss: how far above one replica's a rule matches it
+# Curves, and crosses, that lie on one another can be told apart.
+LINES = {ONE: {"lw": 5, "alpha": 0.5}, "mean": {}, "adasum": {"ls": "--"}}
+CROSSES = {ONE: "1", "mean": "+", "adasum": "x"}
 HIGHEST = 4.2  # in the figure; untrained tables have 4.159
 NEAR = 10  # neighbours among which the other word of a pair is looked for
 
@@ -254,7 +257,7 @@ def draw(found, pictures):
             axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
             axis.set_title(f"N = {own.replicas}, {own.batch} pairs each")
             axis.set_xlabel("learning rate")
-        axes[0][0].set_ylabel("loss (lower is better)")
+        axes[0][0].set_ylabel("validation loss (lower is better)")
         axes[0][0].set_ylim(2.5, HIGHEST + 0.1)
         legend(figure, axes)
     with pictures.drawn("pairs", 1, len(found), size=(3.6, 2.9), sharey=True) as (figure, axes):
@@ -266,7 +269,8 @@ def draw(found, pictures):
                     continue
                 seen = np.array(runs[0]["steps"]) / runs[0]["steps"][-1]
                 losses = list(zip(*(run["losses"] for run in runs), strict=True))
-                median_and_range(axis, seen, losses, color=COLOURS[rule], label=NAMES[rule])
+                style = {"color": COLOURS[rule], "label": NAMES[rule]} | LINES[rule]
+                median_and_range(axis, seen, losses, **style)
             axis.set_title(f"N = {own.replicas}, {own.batch} pairs each")
             axis.set_xlabel("share of the pairs, each at its best rate")
         axes[0][0].set_ylabel("test loss (lower is better)")
@@ -285,5 +289,5 @@ def curve(axes, own, grid, setting):
     axes.plot(*zip(*points, strict=True), **style)
     if crosses:
         x = [rate for rate, _ in crosses]
-        marks = {"color": COLOURS[rule], "marker": "x", "ls": "", "ms": 6}
+        marks = {"color": COLOURS[rule], "marker": CROSSES[rule], "ls": "", "ms": 7}
         axes.plot(x, [HIGHEST] * len(x), label=f"{NAMES[rule]} diverges", **marks)
