@@ -1,10 +1,10 @@
-"""Repeat the demo with several seeds and write a report.
+"""Train on digits with several seeds, under each stack, and write a report.
 
     python benchmarks/digits.py --seeds 0 1 2
     python benchmarks/digits.py --name digits_addons      with the Python of the other stack
 
-Runs examples/train_digits.py with the settings of `make demo`: one replica alone, then four workers
-with two devices each with "mean" and with "adasum", everything else equal. Writes
+Runs examples/train_digits.py: one replica alone, then four workers with two devices each with
+"mean" and with "adasum", everything else equal, the learning rate, too. Writes
 benchmarks/results/DATE-NAME.md, beside it every run as JSON, and DATE-NAME.png, the picture of the
 first seed.
 """
@@ -83,7 +83,7 @@ Machine: {os.cpu_count()} CPU cores, {platform.machine()}, no GPU. Python
 
 Plain SGD, learning rate 0.05, 4 rows per replica, 6 epochs, after the last epoch; seeds
 {", ".join(map(str, seeds))}. Validation: 300 rows, so that 0.01 is 3 rows. All workers share the
-cores of one machine: the seconds say what the demo takes, not what adding workers gains.
+cores of one machine: the seconds do not say what adding workers gains.
 
 {table(runs)}
 

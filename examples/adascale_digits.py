@@ -30,7 +30,7 @@ import time
 
 import keras
 import tensorflow as tf
-from train_digits import build_cnn, load, shifted
+from train_digits import build_cnn, load, shuffled
 
 from tf_adasum.callbacks import GainTracker, StopAtScaleInvariantStep
 from tf_adasum.optimizers import AdaScale
@@ -90,7 +90,7 @@ def train(method, scale, seed, iterations, arguments):
     """
     keras.utils.set_random_seed(seed)
     training, validation = load("digits")
-    rows = shifted(*training, batch_size=arguments.batch, seed=seed).repeat()
+    rows = shuffled(*training, batch_size=arguments.batch, seed=seed).repeat()
     schedule = falling(arguments.learning_rate, arguments.steps)
     model = build_cnn(training[0].shape[1:])
     model.compile(

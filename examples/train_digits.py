@@ -3,8 +3,9 @@
     python examples/train_digits.py                                  one process
     tf-adasum-launch -n 4 examples/train_digits.py --rule adasum     four local workers
 
-The digits are scikit-learn's: 1797 real 8×8 scans, shifted by up to one pixel while training; 300
-of them are kept for validation. ``--data mnist`` takes MNIST's 28×28 digits, which Keras downloads.
+The digits are scikit-learn's: 1797 real 8×8 scans, shifted by up to one pixel while training, but
+for ``--no-shift``; 300 of them are kept for validation. ``--data mnist`` takes MNIST's 28×28
+digits, which Keras downloads.
 
 At the end worker 0 prints a table, and saves the validation accuracy of every epoch (``NAME.json``)
 and a picture (``NAME.png``) in which earlier runs can be drawn too: ``--also mean.json``.
@@ -35,6 +36,7 @@ def parse_arguments():
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--data", default="digits", choices=["digits", "mnist"])
+    parser.add_argument("--shift", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--out", type=pathlib.Path, default=None, metavar="NAME")
     parser.add_argument("--also", type=pathlib.Path, nargs="*", default=[], metavar="JSON")
     return parser.parse_args()
@@ -60,23 +62,25 @@ def load(name):
     ]
 
 
-def shifted(images, labels, *, batch_size, seed):
-    """Return a dataset of shuffled batches in which every image is moved by up to one pixel.
+def shuffled(images, labels, *, batch_size, seed, shift=True):
+    """Return a dataset of shuffled batches in which images are moved by up to one pixel.
 
     All workers have to see the same global batches, of which each takes its part: the order and
     the shifts come from the seed and the position in the epoch alone.
     """
     side = images.shape[1]
 
-    def shift(index, image_and_label):
+    def moved(index, image_and_label):
         image, label = image_and_label
+        if not shift:
+            return image, label
         padded = tf.pad(image, [[1, 1], [1, 1], [0, 0]])
-        moved = tf.image.stateless_random_crop(padded, [side, side, 1], seed=[seed, index])
-        return moved, label
+        crop = tf.image.stateless_random_crop(padded, [side, side, 1], seed=[seed, index])
+        return crop, label
 
     dataset = tf.data.Dataset.from_tensor_slices((images, labels))
     dataset = dataset.shuffle(len(images), seed=seed, reshuffle_each_iteration=True)
-    return dataset.enumerate().map(shift).batch(batch_size, drop_remainder=True)
+    return dataset.enumerate().map(moved).batch(batch_size, drop_remainder=True)
 
 
 def build_cnn(input_shape):
@@ -102,8 +106,11 @@ def train(arguments):
     replicas = strategy.num_replicas_in_sync
 
     train_data, validation_data = load(arguments.data)
-    dataset = shifted(
-        *train_data, batch_size=arguments.batch_per_replica * replicas, seed=arguments.seed
+    dataset = shuffled(
+        *train_data,
+        batch_size=arguments.batch_per_replica * replicas,
+        seed=arguments.seed,
+        shift=arguments.shift,
     )
     optimizer = keras.optimizers.get(arguments.optimizer)
     optimizer = type(optimizer).from_config(
@@ -161,13 +168,13 @@ def save_picture(runs, path):
     for run in runs:
         accuracies = run["val_accuracy"]
         label = run["rule"] + (f", {run['replicas']} replicas" if run["replicas"] > 1 else "")
+        label += f", learning rate {run['learning_rate']:g}"
         axes.plot(range(1, len(accuracies) + 1), accuracies, marker="o", label=label)
     axes.set_xlabel("epoch")
     axes.set_ylabel("validation accuracy")
     axes.set_ylim(0, 1)
     axes.set_title(
-        f"{runs[0]['data']}, {runs[0]['optimizer']}, learning rate {runs[0]['learning_rate']:g}, "
-        f"batch {runs[0]['batch_per_replica']} per replica"
+        f"{runs[0]['data']}, {runs[0]['optimizer']}, {runs[0]['batch_per_replica']} rows a replica"
     )
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
