@@ -39,6 +39,8 @@ SEARCHED = {
     "custom loop": "tutorials/custom_loop.html",
     "is it faster": "scaling.html#is-it-faster",
     "does it work with Keras 2": "versions.html",
+    "write my own rule": "rules.html#your-own-rule",
+    "faster on CPUs": "transport.html",
 }
 PHONE = {"width": 390, "height": 844}
 MOST_BYTES = 1_000_000

@@ -33,7 +33,8 @@ SPAN = re.compile(
 ALL_MESSAGES = "There are more: [all messages](reference/messages.md)."
 MOST_LINES, MOST_CHARACTERS = 500, 100_000  # of a file that is shown, such as a report of runs
 # How much more, or less, a page counts in the search: who searches has a task or a message.
-TASKS = ("how_to/", "migration/", "troubleshooting", "training", "clusters", "optimizers", "rules")
+TASKS = ("how_to/", "tutorials/", "migration/", "troubleshooting", "training", "clusters")
+TASKS += ("optimizers", "rules")
 BOOSTS = {
     **dict.fromkeys(TASKS, 2),
     **dict.fromkeys(("evidence", "compatibility", "hooks", "kernels", "explanation/"), 0.5),
