@@ -1,7 +1,8 @@
 """Time the exchange of gradients: Adasum against TensorFlow's own SUM all-reduce.
 
     python benchmarks/exchange.py            writes benchmarks/results/DATE-exchange.md
-    python benchmarks/exchange.py --fit      fits the cost model: DATE-exchange_fit.md
+    python benchmarks/exchange.py --fit      fits the cost model: DATE-exchange_fit.md; over UCX
+                                             --fit ucx: DATE-exchange_fit_ucx.md
     python benchmarks/exchange.py --extend   rewrites the generated parts of docs/scaling.md
     python benchmarks/exchange.py --transport  UCX against TensorFlow, and Horovod where it is
                                              (horovod_beside.py): DATE-exchange_transport.md
@@ -139,7 +140,7 @@ def compare(steps, memory_runs):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--fit", action="store_true", help="fit the cost model")
+    parser.add_argument("--fit", nargs="?", const="tensorflow", choices=["tensorflow", "ucx"])
     parser.add_argument("--extend", action="store_true", help="rewrite docs/scaling.md")
     parser.add_argument("--transport", action="store_true", help="UCX, on --workers")
     parser.add_argument("--workers", type=int, nargs="+", default=list(PLANS))
@@ -147,7 +148,7 @@ def main():
     parser.add_argument("--memory-runs", type=int, default=1, help="0 leaves the memory out")
     arguments = parser.parse_args()
     if arguments.fit:
-        exchange_fit.main(PLANS, arguments.steps or 25)
+        exchange_fit.main(PLANS, arguments.steps or 25, arguments.fit)
     elif arguments.extend:
         exchange_extend.main(resnet50_shapes())
     elif arguments.transport:

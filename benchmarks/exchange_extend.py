@@ -30,14 +30,19 @@ def parts(resnet50_shapes):
     from tf_adasum.aggregation import cost_model
 
     fitted, cluster = cost_model.DEFAULT, cost_model.CostModel(**CLUSTER)
+    ucx = cost_model.UCX
     loads = {
         "ResNet-50, 161 variables": buckets_of(resnet50_shapes),
         "one variable of 100 MB": buckets_of([[25_000_000]]),
     }
     return {
-        "fitted constants": constants_part(fitted),
+        "fitted constants": constants_part(fitted, "DEFAULT", "exchange_fit"),
+        "fitted constants over UCX": constants_part(ucx, "UCX", "exchange_fit_ucx"),
         "estimate with the fitted constants": "\n\n".join(
             estimate(fitted, name, buckets) for name, buckets in loads.items()
+        ),
+        "estimate with the fitted constants over UCX": "\n\n".join(
+            estimate(ucx, name, buckets) for name, buckets in loads.items()
         ),
         "estimate for a cluster": "\n\n".join(
             estimate(cluster, name, buckets) for name, buckets in loads.items()
@@ -56,12 +61,12 @@ def buckets_of(shapes):
     return [(4 * bucket.size, len(bucket.indices)) for bucket in buckets.plan(gradients)]
 
 
-def constants_part(model):
-    path = newest("exchange_fit")
+def constants_part(model, variable, name):
+    path = newest(name)
     return (
         f"α = {model.alpha:.1e} s, β = {model.beta:.1e} s per byte, γ = {model.gamma:.1e} s per "
         f"product and byte ([report](../benchmarks/results/{path.name})): "
-        "`tf_adasum.aggregation.cost_model.DEFAULT`."
+        f"`tf_adasum.aggregation.cost_model.{variable}`."
     )
 
 

@@ -29,19 +29,22 @@ BUCKETS = [
 ARITHMETIC_FROM = 4_000_000
 
 
-def points(plans, steps):
+def points(plans, steps, transport):
     """Measure all exchanges.
 
     Args:
         plans: for each number of workers the kinds of exchange, such as ``["[4]", "[2, 2]"]``.
         steps: number of steps.
+        transport: "tensorflow" or "ucx".
 
     Returns:
         list of dicts: the point's ``workers``, ``cores`` of the machine, ``kind``, ``size`` in
         bytes, ``segments``, and the ``seconds`` of each step.
     """
     found = []
+    over = "" if transport == "tensorflow" else f"; {transport}"
     for workers, own in plans.items():
+        own = [f"{plan}{over}" for plan in own]
         cases = [
             (
                 [[size // 4 // segments]] * segments,
@@ -49,12 +52,13 @@ def points(plans, steps):
             )
             for size, segments in BUCKETS
         ]
-        measured, _ = on_workers(workers, 1, "times", cases=cases, steps=steps, gathers=False)
+        arguments = {"cases": cases, "steps": steps, "gathers": False}
+        measured, _ = on_workers(workers, 1, "times", transport=transport, **arguments)
         found += [
             {
                 "workers": workers,
                 "cores": os.cpu_count(),
-                "kind": kind,
+                "kind": kind.removesuffix(over),
                 "size": size,
                 "segments": segments,
                 "seconds": by_kind[kind]["seconds"],
@@ -165,11 +169,12 @@ def assignment(constants):
     return f"TF_ADASUM_COST_MODEL='{numbers}'"
 
 
-def main(plans, steps):
-    """Measure, fit and write benchmarks/results/DATE-exchange_fit.md."""
-    found = points(plans, steps)
+def main(plans, steps, transport):
+    """Measure, fit and write benchmarks/results/DATE-exchange_fit.md; over UCX …_fit_ucx.md."""
+    found = points(plans, steps, transport)
     constants = fit(
         [amounts(point) for point in found], [np.median(point["seconds"]) for point in found]
     )
     title = "The exchange's cost model, fitted to measurements"
-    report.write("exchange_fit", title, report_body(found, constants))
+    name = "exchange_fit" if transport == "tensorflow" else f"exchange_fit_{transport}"
+    report.write(name, title, report_body(found, constants))

@@ -152,15 +152,20 @@ def test_report_of_a_fit_says_how_far_off_the_model_is(benchmarks):
     assert small[2].startswith("1.1") and small[3].startswith("1.1")
 
 
-def test_defaults_of_the_cost_model_are_those_of_the_newest_report(benchmarks, monkeypatch):
+@pytest.mark.parametrize(
+    ("variable", "name"), [("DEFAULT", "exchange_fit"), ("UCX", "exchange_fit_ucx")]
+)
+def test_constants_of_the_cost_model_are_those_of_the_newest_report(
+    benchmarks, monkeypatch, variable, name
+):
     import exchange_extend
 
     from tf_adasum.aggregation import cost_model
 
-    text = exchange_extend.newest("exchange_fit").read_text()
+    text = exchange_extend.newest(name).read_text()
     (setting,) = re.findall(r"TF_ADASUM_COST_MODEL='(.*)'", text)
     monkeypatch.setenv(cost_model.VARIABLE, setting)
-    assert cost_model.measured() == cost_model.DEFAULT
+    assert cost_model.measured() == getattr(cost_model, variable)
 
 
 def test_the_pages_tables_are_what_the_script_writes(benchmarks):

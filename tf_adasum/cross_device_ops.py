@@ -15,6 +15,7 @@ from tf_adasum.aggregation import (
     RuleApplication,
     Scheme,
     aggregate,
+    cost_model,
     rules,
 )
 from tf_adasum.aggregation.divided_group import DividedGroup, classes_of, pairs_of
@@ -163,6 +164,7 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
                 self._sums if is_sum else self.scheme,
                 functools.partial(self._group, local, options),
                 gathered_bytes=GATHERED_BYTES if same_bits else 0,
+                shipped=cost_model.DEFAULT if self.transport is None else cost_model.UCX,
             )
             with tf.device(device):
                 own = [gradients[local]]

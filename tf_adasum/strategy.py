@@ -46,7 +46,7 @@ class AdasumMirroredStrategy(
     the learning rate of a single replica with a per-replica batch of the size you tuned it for.
 
     In a custom training loop the loss of a replica is its own mean (not divided by N), unless the
-    rule is ``"mean"``, which leaves Keras's and TensorFlow's own path untouched.
+    rule is ``"mean"``: then TensorFlow (over UCX the package) sums what Keras has divided by N.
 
     Args:
         devices: list of str, this worker's devices, such as ``["GPU:0", "GPU:1"]``; all workers

@@ -17,8 +17,8 @@ number of messages, the Gram matrices and the arithmetic. ``[N]`` has the fewest
 N is large its ``n N / 2`` products and ``S N² / 2`` numbers outweigh them. docs/scaling.md has the
 plans that follow for N up to 1024.
 
-α, β and γ are fitted by ``python benchmarks/exchange.py --fit``, which prints what to set in the
-environment of every worker.
+α, β and γ are fitted by ``python benchmarks/exchange.py --fit`` (``--fit ucx`` over UCX), which
+prints what to set in the environment of every worker.
 """
 
 import dataclasses
@@ -92,12 +92,18 @@ def amounts(plan: Sequence[int], size: float, segments: int) -> tuple[float, flo
     return messages, sent, products
 
 
-# From the newest benchmarks/results/*-exchange_fit.md: 2 and 4 processes on one machine.
+# From the newest benchmarks/results/*-exchange_fit.md, over TensorFlow's collectives, and
+# *-exchange_fit_ucx.md: 2 and 4 processes on one machine.
 DEFAULT = CostModel(alpha=8.2e-4, beta=4.7e-9, gamma=7.4e-11)
+UCX = CostModel(alpha=8.2e-4, beta=4.7e-9, gamma=7.4e-11)
 
 
 def default_plan(
-    replicas: int, size: float, segments: int, costs: CostModel | None = None
+    replicas: int,
+    size: float,
+    segments: int,
+    costs: CostModel | None = None,
+    shipped: CostModel = DEFAULT,
 ) -> tuple[int, ...]:
     """Return the plan of a bucket for which the user has chosen none.
 
@@ -107,6 +113,7 @@ def default_plan(
         segments: S.
         costs: what was measured on the user's cluster, which decides for every N. Defaults to
             `None`: ``[N]`` up to 16 replicas, and the choice of the shipped constants beyond.
+        shipped: those constants. Defaults to those of TensorFlow's collectives.
 
     Example:
         >>> default_plan(16, 2**20, 10)
@@ -118,7 +125,7 @@ def default_plan(
     """
     if costs is None and replicas <= MOST_ON_ONE_LEVEL:
         return (replicas,)
-    return (costs or DEFAULT).best(replicas, size, segments)
+    return (costs or shipped).best(replicas, size, segments)
 
 
 def measured() -> CostModel | None:

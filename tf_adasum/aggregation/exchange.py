@@ -151,6 +151,7 @@ class CollectiveExchange:
         gathered_bytes: up to so many bytes of all replicas' buckets, a bucket is combined on every
             replica. Only where the same computation gives the same bits everywhere. Defaults to
             `0`.
+        shipped: the cost model of what carries the gradients, where the scheme has none.
     """
 
     def __init__(
@@ -158,10 +159,12 @@ class CollectiveExchange:
         scheme: Scheme,
         group_of: Callable[[int, int], CollectiveGroup],
         gathered_bytes: int = 0,
+        shipped: cost_model.CostModel = cost_model.DEFAULT,
     ):
         self.scheme = scheme
         self._group_of = group_of
         self._gathered_bytes = gathered_bytes
+        self._shipped = shipped
 
     @property
     def group(self) -> CollectiveGroup:
@@ -204,7 +207,9 @@ class CollectiveExchange:
         radix_plan = self.scheme.radix_plan
         if radix_plan is None and rule.is_tree_of_pairs and rule.works_in_levels:
             costs = self.scheme.costs
-            radix_plan = cost_model.default_plan(across, size // averaged, segments, costs)
+            radix_plan = cost_model.default_plan(
+                across, size // averaged, segments, costs, self._shipped
+            )
         return self.scheme.levels(radix_plan or (across,))
 
     def all_slices(self, slices: Sequence[Sequence[Slices]]) -> list[list[Slices]]:

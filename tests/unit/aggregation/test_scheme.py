@@ -409,7 +409,7 @@ def test_measured_constants_choose_everywhere(replicas):
         assert (len(plan) > 1) == (replicas > 4)
 
 
-def levels_of(scheme):
+def levels_of(scheme, **arguments):
     """The rules and radices of the levels on which a bucket of 1 MiB is combined."""
     members = []
 
@@ -418,7 +418,7 @@ def levels_of(scheme):
         return CollectiveGroup(None, range(radix), 0)
 
     bucket = buckets.Bucket.of([0], [tf.TensorSpec([2**18], tf.float32)])
-    plan = CollectiveExchange(scheme, group_of).plan(bucket, is_whole=False)
+    plan = CollectiveExchange(scheme, group_of, **arguments).plan(bucket, is_whole=False)
     return [level.rule for level in plan.levels], [radix for _, radix in members[::2]]
 
 
@@ -435,6 +435,14 @@ def test_exchanges_take_the_plan_that_measured_constants_choose(monkeypatch):
     monkeypatch.setenv(cost_model.VARIABLE, "alpha=0,beta=0,gamma=1")
     assert levels_of(Scheme.checked(Adasum(), 8))[1] == [4, 2]
     assert levels_of(Scheme.checked(Adasum(), 8, radix_plan=[8]))[1] == [8], "unless one is given"
+
+
+def test_beyond_16_replicas_the_constants_of_the_transport_choose(monkeypatch):
+    scheme = Scheme.checked(Adasum(), 32)
+    assert levels_of(scheme, shipped=FAST_LEVELS)[1] == [4, 4, 2] != levels_of(scheme)[1]
+    monkeypatch.setenv(cost_model.VARIABLE, "alpha=8e-4,beta=5e-9,gamma=7e-11")
+    measured = Scheme.checked(Adasum(), 32)
+    assert levels_of(measured, shipped=FAST_LEVELS)[1] == [4, 8], "what was measured counts more"
 
 
 # ---- subclasses of the rules -------------------------------------------------------------------

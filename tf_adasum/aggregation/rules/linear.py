@@ -31,7 +31,8 @@ class Mean(AggregationRule):
     """``(1/R) Σ_i g_i``: what every data-parallel framework does by default.
 
     Under `AdasumMirroredStrategy` this rule is TensorFlow's and Keras's stock path: Keras divides
-    mean-type losses by the number of replicas and TensorFlow sums the gradients.
+    mean-type losses by the number of replicas and TensorFlow sums the gradients; over UCX it is the
+    package that sums those of a Keras optimizer.
 
     Example:
         >>> tf_adasum.rules.Mean().coefficients(tf.zeros([1, 4, 4], tf.float64)).numpy()
