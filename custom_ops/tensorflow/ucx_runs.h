@@ -1,18 +1,30 @@
-// What the ops over UCX share: tags of messages, words of failures, and memory that is kept.
+// What the ops over UCX share: their group and its messages, memory that is kept, how a run ends.
+//
+// They are asynchronous: no thread of TensorFlow waits, and any number of them can be under way, in
+// any order. `key` and `turn` tell them apart: all members of a group give one run of an op the same
+// two, and another run others.
+//
+// They are not stateful: TensorFlow 2.21 runs stateful ones of a function one after the other, and
+// two of them that wait for each other, as those of two devices, for ever. A key that is known only
+// when a function is called keeps them from being folded or merged.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <mutex>
+#include <string>
+#include <vector>
 
+#include "../ucx/adasum_ucx.h"
 #include "absl/status/status.h"
-#include "huge_pages.h"
+#include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 
 namespace tf_adasum {
 
-// How TensorFlow's own collectives say it; seams/tensorflow/broken_collectives.py knows it by that.
-constexpr char kAborted[] = "Collective ops is aborted by: ";
+// The failure of a run whose step was cancelled.
 constexpr char kCancelled[] = "the step was cancelled";
 
 // A tag: 28 bits of the key, 12 of the turn, the sender's number among all replicas, the receiver's
@@ -22,32 +34,98 @@ constexpr int kTurnBits = 12, kSenderBits = 16, kReceiverBits = 8;
 struct Key {
   uint64_t key, turn;
 
+  // Reads the inputs of these names.
+  absl::Status Read(tensorflow::OpKernelContext* context);
+
   uint64_t Tag(int sender, int receiver) const {
     const uint64_t number = key << kTurnBits | (turn & ((1 << kTurnBits) - 1));
     return (number << kSenderBits | sender) << kReceiverBits | receiver;
   }
 };
 
+// A group of replicas, and which of them this one is.
+struct Group {
+  Mesh* mesh = nullptr;
+  std::vector<int> members;  // replicas
+  int member = 0;
+  int devices = 1;  // replicas of a worker
+
+  // Reads the attributes of these names.
+  absl::Status Read(tensorflow::OpKernelConstruction* context);
+
+  int size() const { return static_cast<int>(members.size()); }
+  // Member i calls i = 1, 2, … its neighbours on one side its sources, on the other its targets:
+  // not all send to the first one at once.
+  int Source(int i) const { return (member + size() - i) % size(); }
+  int Target(int i) const { return (member + i) % size(); }
+
+  Message Received(const Key& key, int source, char* data, size_t bytes) const {
+    return {members[source] / devices, key.Tag(members[source], members[member] % devices), data,
+            bytes};
+  }
+  Message Sent(const Key& key, int target, char* data, size_t bytes) const {
+    return {members[target] / devices, key.Tag(members[member], members[target] % devices), data,
+            bytes};
+  }
+};
+
+// In the registration of an op, what `Key` and `Group` read; and in its text.
+#define TF_ADASUM_AMONG_A_GROUP() \
+  Input("key: int64")             \
+      .Input("turn: int64")       \
+      .Attr("mesh: int")          \
+      .Attr("members: list(int)") \
+      .Attr("member: int")        \
+      .Attr("devices: int")       \
+      .SetIsDistributedCommunication()
+#define TF_ADASUM_AMONG_A_GROUP_DOC                            \
+  "key: of this call, the same for all members.\n"             \
+  "turn: of this run in the call, the same for all members.\n" \
+  "mesh: number of the mesh in this process.\n"                \
+  "members: the replicas of the group, in its order.\n"        \
+  "member: which of them this one is.\n"                       \
+  "devices: how many replicas each worker has.\n"
+
 // Memory is kept from run to run, and used again when nobody else holds it: the page faults of
 // fresh memory take as long as the exchange itself.
 class KeptMemory {
  public:
   absl::Status Allocate(tensorflow::OpKernelContext* context, tensorflow::DataType dtype,
-                        const tensorflow::TensorShape& shape, tensorflow::Tensor* tensor) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (!kept_.IsInitialized() || kept_.shape() != shape || !kept_.RefCountIsOne()) {
-      kept_ = tensorflow::Tensor();
-      const absl::Status status = context->allocate_temp(dtype, shape, &kept_);
-      if (!status.ok()) return status;
-      PreferHugePages(kept_.data(), kept_.TotalBytes());
-    }
-    *tensor = kept_;
-    return absl::OkStatus();
-  }
+                        const tensorflow::TensorShape& shape, tensorflow::Tensor* tensor);
 
  private:
   std::mutex mutex_;
   tensorflow::Tensor kept_;  // guarded by mutex_
+};
+
+// The end of a run: it has ended, and the thread that started it is done. The later of the two
+// tells TensorFlow, after which nothing of the op or of its context is touched.
+class Ending {
+ public:
+  Ending(tensorflow::OpKernelContext* context, tensorflow::AsyncOpKernel::DoneCallback done);
+
+  // Has `leave` called where the step is cancelled. It must lead to `End` on another thread: here
+  // `End` would wait for `leave`.
+  void OnCancellation(const std::function<void()>& leave);
+
+  // The run has ended: with "", or what failed. The first call counts.
+  void End(const std::string& failure);
+  bool has_ended() const { return has_ended_; }
+
+  // The thread that started the run is done. It calls this once, after all else.
+  void EndStart() { Leave(); }
+
+ private:
+  void Leave();
+
+  tensorflow::OpKernelContext* const context_;
+  tensorflow::CancellationManager* const manager_;
+  tensorflow::AsyncOpKernel::DoneCallback done_;
+  tensorflow::CancellationToken token_ = 0;
+  bool is_registered_ = false;
+  std::string failure_;
+  std::atomic<bool> has_ended_{false};
+  std::atomic<int> left_{2};
 };
 
 }  // namespace tf_adasum

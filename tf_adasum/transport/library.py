@@ -18,6 +18,7 @@ INSTALL = "pip install 'tf-adasum[ucx]'"
 _SONAME = "libucp.so.0"
 _WHEEL = "libucx"
 _LONGEST_TEXT = 1024
+_OPS = ("all_to_all", "all_gather", "scatter_gram", "combine_gather")
 
 
 class Unavailable(RuntimeError):
@@ -128,9 +129,14 @@ def opened() -> Library:
     if ops is None:
         why = status.reason or f"{op_library.CHOICE_VARIABLE} leaves it out"
         raise Unavailable(f"the compiled op is not used ({why})")
-    if not hasattr(ops, "tf_adasum_ucx_all_to_all"):
+    missing = [name for name in _OPS if not hasattr(ops, f"tf_adasum_ucx_{name}")]
+    if missing == list(_OPS):
         raise Unavailable(
             "the compiled op was built without UCX's headers: pip install libucx-cu12, and build it"
+        )
+    if missing:
+        raise Unavailable(
+            f"the compiled op is older than this package and lacks {', '.join(missing)}: build it"
         )
     try:
         return Library(status.path, ops)

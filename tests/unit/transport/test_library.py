@@ -1,11 +1,17 @@
-"""What opening UCX does to a process."""
+"""What opening UCX does to a process, and which compiled op it takes."""
 
 import json
+import re
 import subprocess
 import sys
+import types
 from pathlib import Path
 
+import pytest
 from support import meshes
+
+from tf_adasum.ops import library as op_library
+from tf_adasum.transport import library
 
 ROOT = Path(__file__).parents[3]
 
@@ -54,3 +60,42 @@ def test_signals_memory_and_other_interfaces_are_left_alone():
     assert seen["after"][:2] == seen["before"][:2]
     assert seen["before"][2] == []
     assert set(seen["after"][2]) == {"0100007F"}, "127.0.0.1, in the kernel's form"
+
+
+NAMES = ["all_to_all", "all_gather", "scatter_gram", "combine_gather"]
+
+
+def opened_with(monkeypatch, names):
+    """Call `library.opened` in a process whose compiled op has these of the ops over UCX."""
+    ops = types.SimpleNamespace(**{f"tf_adasum_ucx_{name}": None for name in names})
+    status = types.SimpleNamespace(reason=None, path="the library's")
+    monkeypatch.setattr(op_library, "load", lambda: ops)
+    monkeypatch.setattr(op_library, "status", lambda: status)
+    monkeypatch.setattr(library, "Library", lambda path, ops: (path, ops))
+    return library.opened.__wrapped__(), ops
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ([], "built without UCX's headers"),
+        (NAMES[:2], "is older than this package and lacks scatter_gram, combine_gather: build it"),
+        (NAMES[:3], "lacks combine_gather:"),
+        (NAMES[1:], "lacks all_to_all:"),
+    ],
+)
+def test_all_ops_are_needed(monkeypatch, names, message):
+    with pytest.raises(library.Unavailable, match=re.escape(message)):
+        opened_with(monkeypatch, names)
+
+
+def test_a_library_with_all_ops_is_taken(monkeypatch):
+    (path, taken), ops = opened_with(monkeypatch, NAMES)
+    assert path == "the library's" and taken is ops
+
+
+def test_the_ops_that_are_needed_are_those_that_are_built():
+    names = dir(meshes.opened().ops)
+    built = {name for name in names if re.fullmatch("tf_adasum_ucx_[a-z_]+", name)}
+    built -= {name for name in built if name.endswith("_eager_fallback")}
+    assert built == {f"tf_adasum_ucx_{name}" for name in NAMES}

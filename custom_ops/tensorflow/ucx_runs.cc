@@ -1,0 +1,89 @@
+#include "ucx_runs.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "huge_pages.h"
+
+namespace tf_adasum {
+namespace {
+
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+
+// How TensorFlow's own collectives say it; seams/tensorflow/broken_collectives.py knows it by that.
+constexpr char kAborted[] = "Collective ops is aborted by: ";
+
+}  // namespace
+
+absl::Status Key::Read(OpKernelContext* context) {
+  const Tensor *first, *second;
+  TF_RETURN_IF_ERROR(context->input("key", &first));
+  TF_RETURN_IF_ERROR(context->input("turn", &second));
+  if (first->dims() != 0 || second->dims() != 0) {
+    return absl::InvalidArgumentError("expected one key and one turn");
+  }
+  key = static_cast<uint64_t>(first->scalar<int64_t>()());
+  turn = static_cast<uint64_t>(second->scalar<int64_t>()());
+  return absl::OkStatus();
+}
+
+absl::Status Group::Read(OpKernelConstruction* context) {
+  int number;
+  TF_RETURN_IF_ERROR(context->GetAttr("mesh", &number));
+  TF_RETURN_IF_ERROR(context->GetAttr("members", &members));
+  TF_RETURN_IF_ERROR(context->GetAttr("member", &member));
+  TF_RETURN_IF_ERROR(context->GetAttr("devices", &devices));
+  mesh = FindMesh(number);
+  if (mesh == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("mesh: there is none with number ", number));
+  }
+  if (member < 0 || member >= size() || devices <= 0) {
+    return absl::InvalidArgumentError("member: expected one of members");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status KeptMemory::Allocate(OpKernelContext* context, tensorflow::DataType dtype,
+                                  const tensorflow::TensorShape& shape, Tensor* tensor) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!kept_.IsInitialized() || kept_.shape() != shape || !kept_.RefCountIsOne()) {
+    kept_ = Tensor();
+    TF_RETURN_IF_ERROR(context->allocate_temp(dtype, shape, &kept_));
+    PreferHugePages(kept_.data(), kept_.TotalBytes());
+  }
+  *tensor = kept_;
+  return absl::OkStatus();
+}
+
+Ending::Ending(OpKernelContext* context, tensorflow::AsyncOpKernel::DoneCallback done)
+    : context_(context), manager_(context->cancellation_manager()), done_(std::move(done)) {}
+
+void Ending::OnCancellation(const std::function<void()>& leave) {
+  if (manager_ == nullptr) return;
+  token_ = manager_->get_cancellation_token();
+  is_registered_ = manager_->RegisterCallback(token_, leave);
+  if (!is_registered_) leave();
+}
+
+void Ending::End(const std::string& failure) {
+  if (has_ended_.exchange(true)) return;
+  failure_ = failure;
+  Leave();
+}
+
+void Ending::Leave() {
+  if (left_.fetch_sub(1) > 1) return;
+  if (is_registered_) manager_->DeregisterCallback(token_);
+  if (failure_ == kCancelled) {
+    context_->SetStatus(absl::CancelledError(failure_));
+  } else if (!failure_.empty()) {
+    // UNAVAILABLE would be shown as an internal error (seen with TensorFlow 2.21).
+    context_->SetStatus(absl::AbortedError(absl::StrCat(kAborted, failure_)));
+  }
+  const auto done = std::move(done_);
+  done();
+}
+
+}  // namespace tf_adasum

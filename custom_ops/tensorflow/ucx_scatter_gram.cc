@@ -1,0 +1,191 @@
+// Sends every member its shards of the own gradients, and takes the inner products of what arrives:
+// see ucx_fused_ops.h.
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "../cpu/chunks.h"
+#include "../cpu/gram.h"
+#include "absl/status/status.h"
+#include "registration.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "ucx_fused_ops.h"
+
+namespace tf_adasum {
+namespace {
+
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+using tensorflow::shape_inference::InferenceContext;
+
+template <typename T>
+class ScatterGramRun : public FusedRun {
+ public:
+  using FusedRun::FusedRun;
+
+  std::vector<Tensor> gradients;
+  Tensor received, gram;
+  bool takes_products = true;
+
+ private:
+  // The sends, and each batch of the own shards.
+  size_t CountSteps() const override { return 1 + bucket_->own().batches.size(); }
+
+  void StartSteps() override {
+    const Group& group = bucket_->group;
+    const MemberShards& own = bucket_->own();
+    products_.resize(own.chunks * Pairs());
+    for (const Batch& batch : own.batches) {
+      std::vector<Message> receives;
+      for (size_t p = batch.first; p < batch.last; ++p) {
+        const Part& part = own.parts[p];
+        for (int i = 1; i < group.size(); ++i) {
+          const int source = group.Source(i);
+          receives.push_back(group.Received(
+              key_, source, bucket_->ReceivedOf(received, source, part), bucket_->BytesOf(part)));
+        }
+      }
+      Exchanges(std::move(receives), {}, [this, &batch] {
+        if (!takes_products) return EndStep();
+        Schedule([this, &batch] { TakeProducts(batch); });
+      });
+    }
+    Exchanges({}, bucket_->OthersParts(&Group::Target, &Group::Sent, key_, gradients),
+              [this] { EndStep(); });
+  }
+
+  size_t Pairs() const { return bucket_->group.size() * (bucket_->group.size() + 1) / 2; }
+
+  void TakeProducts(const Batch& batch) {
+    for (size_t p = batch.first; p < batch.last; ++p) {
+      const Part& part = bucket_->own().parts[p];
+      const auto rows = bucket_->RowsOf<T>(gradients, received, part);
+      double* products = &products_[part.first_chunk * Pairs()];
+      for (int64_t at = 0; at < part.size(); at += kChunkElements, products += Pairs()) {
+        ChunkProducts<T>(rows, {0, at, std::min(at + kChunkElements, part.size())}, products);
+      }
+    }
+    EndStep();
+  }
+
+  // Adds the chunks of a gradient's shard in their order, and then its shards in theirs.
+  void Complete() override {
+    const size_t pairs = Pairs();
+    const int members = bucket_->group.size();
+    double* const gram_SRR = gram.flat<double>().data();
+    std::fill_n(gram_SRR, gram.NumElements(), 0.0);
+    if (!takes_products) return;
+    const auto& parts = bucket_->own().parts;
+    std::vector<double> sums(pairs);
+    for (size_t p = 0; p < parts.size();) {
+      const Part& first = parts[p];
+      std::fill(sums.begin(), sums.end(), 0.0);
+      for (;
+           p < parts.size() && parts[p].gradient == first.gradient && parts[p].piece == first.piece;
+           ++p) {
+        const int64_t chunks = (parts[p].size() + kChunkElements - 1) / kChunkElements;
+        const double* products = &products_[parts[p].first_chunk * pairs];
+        for (int64_t c = 0; c < chunks; ++c) {
+          for (size_t k = 0; k < pairs; ++k) sums[k] += *products++;
+        }
+      }
+      double* const gram_RR = gram_SRR + first.gradient * members * members;
+      size_t k = 0;
+      for (int i = 0; i < members; ++i) {
+        for (int j = i; j < members; ++j) gram_RR[i * members + j] += sums[k++];
+      }
+    }
+    for (double* gram_RR = gram_SRR; gram_RR < gram_SRR + gram.NumElements();
+         gram_RR += members * members) {
+      for (int i = 0; i < members; ++i) {
+        for (int j = 0; j < i; ++j) gram_RR[i * members + j] = gram_RR[j * members + i];
+      }
+    }
+  }
+
+  std::vector<double> products_;  // of each chunk
+};
+
+template <typename T>
+class ScatterGramOp : public FusedOp {
+ public:
+  explicit ScatterGramOp(OpKernelConstruction* context) : FusedOp(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("products", &takes_products_));
+  }
+
+  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
+    Key key;
+    std::vector<Tensor> gradients;
+    std::shared_ptr<const Bucket> bucket;
+    OP_REQUIRES_OK_ASYNC(context, key.Read(context), done);
+    OP_REQUIRES_OK_ASYNC(context, Divide(context, &gradients, &bucket), done);
+    Tensor received;
+    const int64_t members = group_.size(), variables = gradients.size();
+    const TensorShape shape({(members - 1) * bucket->own().elements});
+    OP_REQUIRES_OK_ASYNC(context, kept_.Allocate(context, gradients[0].dtype(), shape, &received),
+                         done);
+    Tensor* gram;
+    OP_REQUIRES_OK_ASYNC(
+        context, context->allocate_output(0, TensorShape({variables, members, members}), &gram),
+        done);
+    context->set_output(1, received);
+
+    auto run = std::make_shared<ScatterGramRun<typename ElementOf<T>::type>>(bucket, context,
+                                                                             std::move(done));
+    run->gradients = std::move(gradients);
+    run->received = received;
+    run->gram = *gram;
+    run->takes_products = takes_products_;
+    run->Start(key);
+  }
+
+ private:
+  bool takes_products_ = true;
+  KeptMemory kept_;
+};
+
+absl::Status ScatterGramShape(InferenceContext* c) {
+  std::vector<int> members;
+  TF_RETURN_IF_ERROR(c->GetAttr("members", &members));
+  int gradients;
+  TF_RETURN_IF_ERROR(c->GetAttr("S", &gradients));
+  const int64_t size = static_cast<int64_t>(members.size());
+  c->set_output(0, c->MakeShape({gradients, size, size}));
+  c->set_output(1, c->UnknownShapeOfRank(1));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+REGISTER_OP(TF_ADASUM_UCX_SCATTER_GRAM)
+    .Input("gradients: S * T")
+    .Output("gram: double")
+    .Output("received: T")
+    .Attr("S: int >= 1")
+    .Attr("T: " TF_ADASUM_TYPES)
+    .Attr("segments: list(int)")
+    .Attr("width: int")
+    .Attr("products: bool")
+    .TF_ADASUM_AMONG_A_GROUP()
+    .SetShapeFn(ScatterGramShape)
+    .Doc(R"doc(
+Brings the members' shards of a bucket together, and takes the inner products of the own ones.
+
+gradients: the gradients of the bucket, of the same shapes on all members.
+gram: the inner products of the own shards, of shape [S, R, R]; those of all members add up to those
+  of the gradients.
+received: the other members' elements of the own shards.
+segments: S + 1 offsets of the gradients in the bucket, which may have gaps.
+width: elements of the bucket in a piece: a multiple of R.
+products: whether inner products are taken; else `gram` is zero.
+)doc" TF_ADASUM_AMONG_A_GROUP_DOC);
+
+TF_ADASUM_REGISTER_KERNELS(Name(TF_ADASUM_UCX_SCATTER_GRAM).Device(tensorflow::DEVICE_CPU),
+                           ScatterGramOp);
+
+}  // namespace tf_adasum
