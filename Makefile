@@ -59,16 +59,22 @@ check: lint types
 WITH_THE_REST = $(addprefix tests/multi_worker/,test_faults.py test_start.py test_restart.py \
     test_replica_check.py)
 WITH_WORKERS = $(filter-out $(WITH_THE_REST),$(wildcard tests/multi_worker/test_*.py))
+# Tests with workers run a second time with UCX in the place of TensorFlow's collectives: some files,
+# in `make test-all` all.
+OVER_UCX = --sample $(addprefix tests/multi_worker/,test_custom_loops.py test_dtypes.py \
+    test_nonfinite.py test_optimizers.py test_own_steps.py test_rows.py)
 test: $(READY)
 	@mkdir -p build
 	$(PYTEST) tests $(WITH_WORKERS:%=--ignore=%) > build/tests.log 2>&1 & rest=$$!; \
 	$(PYTEST) tests/multi_worker $(WITH_THE_REST:%=--ignore=%) $(TABLE); \
 	groups=$$?; \
 	wait $$rest; rest=$$?; cat build/tests.log; exit $$((groups + rest))
+	TF_ADASUM_TRANSPORT=ucx $(PYTEST) $(OVER_UCX)
 
 # The table of what works is written anew; where it has changed, it belongs into docs/.
 test-all: ALL = --slow
 test-all: WITH_THE_REST =
+test-all: OVER_UCX = tests/multi_worker
 test-all: TABLE = --compatibility build/compatibility.md
 test-all: test
 

@@ -13,6 +13,9 @@ from tf_adasum.errors import see
 VARIABLE = "TF_ADASUM_TRANSPORT"
 AUTO, TENSORFLOW, UCX = NAMES = ("auto", "tensorflow", "ucx")
 
+# What the tags of UCX's messages have bits for.
+MOST_REPLICAS, MOST_DEVICES = 2**16, 2**8
+
 
 def chosen(
     transport: str | None, devices: Sequence[str], environment: Mapping[str, str] = os.environ
@@ -20,7 +23,7 @@ def chosen(
     """Return ``"auto"``, ``"tensorflow"`` or ``"ucx"``.
 
     Args:
-        transport: the strategy's argument; None for what the variable says, else TensorFlow's.
+        transport: the strategy's argument; None for what the variable says, else ``"auto"``.
         devices: names of this worker's devices.
         environment: where the variable is. Defaults to ``os.environ``.
 
@@ -29,7 +32,7 @@ def chosen(
     """
     given, name = f"transport={transport!r}", transport
     if transport is None:
-        name = environment.get(VARIABLE) or TENSORFLOW
+        name = environment.get(VARIABLE) or AUTO
         given = f"{VARIABLE}={name!r}"
     if name not in NAMES:
         where = f"The environment variable {VARIABLE}" if transport is None else "`transport`"
@@ -42,9 +45,19 @@ def chosen(
     return name
 
 
-def obstacle(devices: Sequence[str]) -> str:
-    """Return why UCX cannot carry the gradients of some devices; "" if it can."""
+def obstacle(devices: Sequence[str], workers: int = 1) -> str:
+    """Return why UCX cannot carry the gradients of some devices; "" if it can.
+
+    Args:
+        devices: names of this worker's devices.
+        workers: how many have as many devices. Defaults to 1.
+    """
     others = [device for device in devices if "CPU" not in device.upper()]
-    if not others:
-        return ""
-    return f"the gradients of GPUs go over NCCL (devices {', '.join(others)})"
+    if others:
+        return f"the gradients of GPUs go over NCCL (devices {', '.join(others)})"
+    if len(devices) > MOST_DEVICES or len(devices) * workers > MOST_REPLICAS:
+        return (
+            f"it carries the gradients of at most {MOST_REPLICAS} replicas and {MOST_DEVICES} "
+            "devices per worker"
+        )
+    return ""

@@ -15,14 +15,12 @@ import numpy as np
 import tensorflow as tf
 
 from tf_adasum.aggregation.groups import CollectiveGroup
-from tf_adasum.errors import see
 from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.transport import library
 from tf_adasum.transport.mesh import Mesh
 
 # What the tags of messages have bits for. Channels and calls begin again after so many: those that
 # had their numbers are long over.
-MOST_REPLICAS, MOST_DEVICES = 2**16, 2**8
 CHANNELS, CALLS = 2**8, 2**20
 
 
@@ -32,23 +30,13 @@ class UcxTransport:
     Args:
         mesh: the `Mesh`.
         devices: how many each worker has.
-        replicas: how many there are on all workers.
         first_replica: id of this worker's first one.
 
     Attributes:
         fuses: whether buckets of one level go without being packed. True, but in comparisons.
-
-    Raises:
-        ValueError: if there are too many.
     """
 
-    def __init__(self, mesh: Mesh, devices: int, replicas: int, first_replica: int):
-        if replicas > MOST_REPLICAS or devices > MOST_DEVICES:
-            raise ValueError(
-                f"UCX carries the gradients of at most {MOST_REPLICAS} replicas and {MOST_DEVICES} "
-                "devices per worker: use transport='tensorflow'. "
-                f"Received: {replicas} replicas, {devices} devices per worker {see('TFA-213')}"
-            )
+    def __init__(self, mesh: Mesh, devices: int, first_replica: int):
         self._mesh, self._devices, self._first_replica = mesh, devices, first_replica
         self._keys = [tensorflow_seam.CallKeys() for _ in range(devices)]
         self.fuses = True

@@ -72,7 +72,13 @@ class Attempt:
     seconds: float
 
 
-def carrier(cluster: Cluster, transport: str, devices: Sequence[str], gather: Gather) -> Carrier:
+def carrier(
+    cluster: Cluster,
+    transport: str,
+    devices: Sequence[str],
+    gather: Gather,
+    is_watched: bool = True,
+) -> Carrier:
     """Return what carries the gradients of another strategy; every worker has to call it.
 
     Args:
@@ -81,12 +87,15 @@ def carrier(cluster: Cluster, transport: str, devices: Sequence[str], gather: Ga
         devices: names of this worker's devices.
         gather: function of this worker's int64 array ``[k]`` that returns those of all workers,
             ``[W, k]``, by TensorFlow's collectives.
+        is_watched: whether this worker's watch is on. Defaults to True.
 
     Raises:
         Unavailable: on all workers, for "ucx" where it cannot be used on one of them.
     """
     talk, kept = Talk(cluster, gather), _carriers.get((cluster, transport))
-    missing = choice.obstacle(devices) or _missing()
+    missing = choice.obstacle(devices, len(cluster.addresses)) or _missing()
+    if transport == choice.AUTO and not is_watched:
+        missing = "without the watch it would wait for a lost worker for ever"
     own = [kept is not None, VARIABLE in os.environ, next(_channels)]
     failure, numbers = talk.tell(missing, *own)
     are_kept, are_given, channels = numbers.T
@@ -207,7 +216,7 @@ def _opened(functions, cluster, transports):
     try:
         device = interface.of(cluster)
         number = functions.create(transports or SHARED_MEMORY, device)
-    except RuntimeError as error:
+    except (RuntimeError, OSError) as error:
         return -1, "", b"", str(error)
     return number, device, functions.address(number), ""
 

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 from support.stacks import Variable
 
-from scenarios.basics import use_rule
+from scenarios.basics import over, use_rule
 from tf_adasum.optimizers import AdaScale
 from tf_adasum.seams import keras as keras_seam
 
@@ -102,7 +102,7 @@ def steps(strategy, count, kind="own", steps=STEPS, momentum=0.9, schedule=False
 
 
 def collectives(strategy):
-    """Return how many collectives a step has in SGD and in AdaScale, and the bytes they reduce."""
+    """How many of TensorFlow's collectives a step has in SGD and in AdaScale, and their bytes."""
     use_rule(strategy, "mean")
 
     def measure(wrap):
@@ -117,7 +117,8 @@ def collectives(strategy):
                 lambda: keras_seam.apply(optimizer, [tf.ones(shape) for shape in SHAPES], variables)
             )
 
-        graph = step.get_concrete_function().graph
+        with over(strategy, None):
+            graph = step.get_concrete_function().graph
         found = [node for node in graph.get_operations() if node.type.startswith("Collective")]
         sent = [node.inputs[0].shape.num_elements() * node.inputs[0].dtype.size for node in found]
         return [len(found), sum(sent)]

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from support import oracle
 
-from scenarios.basics import known_gradients, random_data, scope, use_rule, weights_of
+from scenarios.basics import known_gradients, over, random_data, scope, use_rule, weights_of
 from tf_adasum import callbacks, cross_device_ops, rules
 from tf_adasum.seams import keras as keras_seam
 from tf_adasum.seams import tensorflow as tensorflow_seam
@@ -92,10 +92,13 @@ def copies_of(strategy, combined):
 
 
 def elements_sent(strategy, size, **options):
-    """Elements that each local replica sends for one gradient of `size`, Gram matrices apart."""
+    """Elements that each local replica sends for one gradient of `size`, Gram matrices apart.
+
+    Read from TensorFlow's collectives.
+    """
     use_rule(strategy, "adasum", **options)
     gradients = [tf.ones([strategy.num_replicas_in_sync, size])]
-    with nothing_gathered():
+    with nothing_gathered(), over(strategy, None):
         step = reduction(strategy, gradients, strategy.gradient_reduction)
         graph = step.get_concrete_function().graph
     sent = {}

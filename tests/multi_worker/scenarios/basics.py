@@ -28,6 +28,17 @@ def use_rule(strategy, rule, **options):
     tensorflow_seam.cross_device_ops(strategy.extended).scheme = strategy._scheme
 
 
+@contextlib.contextmanager
+def over(strategy, transport):
+    """Let a transport carry the gradients of what is traced in it; None for TensorFlow's."""
+    collectives = tensorflow_seam.cross_device_ops(strategy.extended)
+    saved, collectives.transport = collectives.transport, transport
+    try:
+        yield
+    finally:
+        collectives.transport = saved
+
+
 def scope(strategy):
     return strategy.scope() if strategy else contextlib.nullcontext()
 
@@ -298,7 +309,7 @@ def train_unbuilt_model(strategy, rows):
 
 
 def collective_attributes(strategy, **options):
-    """Timeouts and hints of the collectives that reduce a large and a small bucket."""
+    """Timeouts and hints of TensorFlow's collectives that reduce a large and a small bucket."""
     use_rule(strategy, "adasum")
     marker = tensorflow_seam.GradientReduction(**options)
 
@@ -311,11 +322,9 @@ def collective_attributes(strategy, **options):
 
         return strategy.run(replica_step)
 
-    nodes = [
-        node
-        for node in step.get_concrete_function().graph.as_graph_def().node
-        if node.op.startswith("Collective")
-    ]
+    with over(strategy, None):
+        graph = step.get_concrete_function().graph
+    nodes = [node for node in graph.as_graph_def().node if node.op.startswith("Collective")]
     return {
         "ops": sorted(node.op for node in nodes),
         "timeouts": [node.attr["timeout_seconds"].f for node in nodes],

@@ -11,24 +11,13 @@ from scenarios import aggregation, basics
 from tf_adasum.seams import tensorflow as tensorflow_seam
 
 
-@contextlib.contextmanager
-def over(strategy, transport):
-    """Let a transport carry the gradients of what is traced in it; None for TensorFlow's."""
-    collectives = tensorflow_seam.cross_device_ops(strategy.extended)
-    saved, collectives.transport = collectives.transport, transport
-    try:
-        yield
-    finally:
-        collectives.transport = saved
-
-
 def over_both(strategy, compute):
     """Results of a function over either transport: "tensorflow NAME" and "ucx NAME"."""
     ucx = tensorflow_seam.cross_device_ops(strategy.extended).transport
     assert ucx is not None, "the strategy was made with UCX"
     results = {}
     for name, transport in (("tensorflow", None), ("ucx", ucx)):
-        with over(strategy, transport):
+        with basics.over(strategy, transport):
             results |= {f"{name} {key}": value for key, value in compute().items()}
     return results
 

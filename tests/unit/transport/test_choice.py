@@ -8,8 +8,8 @@ from tf_adasum.transport import choice
 @pytest.mark.parametrize(
     ("argument", "variable", "expected"),
     [
-        (None, None, "tensorflow"),
-        (None, "", "tensorflow"),
+        (None, None, "auto"),
+        (None, "", "auto"),
         (None, "auto", "auto"),
         (None, "tensorflow", "tensorflow"),
         (None, "ucx", "ucx"),
@@ -44,3 +44,11 @@ def test_ucx_carries_no_gradients_of_gpus():
     assert choice.chosen("auto", ["GPU:0"], {}) == "auto", "which other workers may have, too"
     assert "NCCL (devices GPU:0)" in choice.obstacle(["CPU:0", "GPU:0"])
     assert choice.obstacle(["/device:CPU:0", "cpu:1"]) == ""
+
+
+def test_ucx_has_bits_for_so_many_replicas():
+    devices = [f"CPU:{number}" for number in range(256)]
+    assert choice.obstacle(devices, workers=256) == ""
+    assert "at most 65536 replicas" in choice.obstacle(devices, workers=257)
+    with pytest.raises(ValueError, match=r"at most .* 256 devices per worker\. Use .*TFA-213"):
+        choice.chosen("ucx", [*devices, "CPU:256"], {})

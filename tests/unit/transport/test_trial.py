@@ -47,7 +47,7 @@ def cluster_of(rank, workers=2):
     return Cluster(tuple(f"127.0.0.1:{1 + number}" for number in range(workers)), names, rank)
 
 
-def on_workers(transport, workers=2, devices=lambda rank: ["CPU:0"]):
+def on_workers(transport, workers=2, devices=lambda rank: ["CPU:0"], is_watched=lambda rank: True):
     """Results, or errors, of threads that are the workers, by rank."""
     barrier, rows, results = threading.Barrier(workers), [None] * workers, [None] * workers
 
@@ -61,7 +61,7 @@ def on_workers(transport, workers=2, devices=lambda rank: ["CPU:0"]):
 
         try:
             results[rank] = trial.carrier(
-                cluster_of(rank, workers), transport, devices(rank), gather
+                cluster_of(rank, workers), transport, devices(rank), gather, is_watched(rank)
             )
         except library.Unavailable as error:
             results[rank] = error
@@ -199,6 +199,34 @@ def test_one_worker_with_a_gpu(fake):
             "GPUs go over NCCL (devices GPU:0))"
         )
     assert functions.made == []
+
+
+def test_a_worker_whose_watch_is_off(fake):
+    functions = fake(seconds=1e-6)
+    for each in on_workers("auto", is_watched=lambda rank: rank == 0):
+        assert each.mesh is None
+        assert "UCX is not used: worker 1 (127.0.0.1:2): without the watch" in each.summary
+    assert functions.made == []
+    for each in on_workers("ucx", is_watched=lambda rank: rank == 0):
+        assert each.mesh is not None, "it was asked for"
+
+
+def test_more_devices_than_tags_have_bits_for(fake):
+    functions = fake()
+    for each in on_workers("auto", devices=lambda rank: ["CPU:0"] * 257):
+        assert "at most 65536 replicas and 256 devices per worker" in each.summary
+    assert functions.made == []
+
+
+def test_an_interface_that_the_system_does_not_tell(fake, monkeypatch):
+    fake()
+    monkeypatch.setattr(trial.interface, "of", _refused)
+    for each in on_workers("auto"):
+        assert each.mesh is None and "Operation not permitted" in each.summary
+
+
+def _refused(cluster):
+    raise PermissionError(1, "Operation not permitted")
 
 
 @pytest.mark.parametrize("workers", [2, 3])
