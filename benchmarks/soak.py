@@ -1,6 +1,6 @@
 """Train for thousands of steps and look for memory that is not freed.
 
-    python benchmarks/soak.py [--transport ucx]
+    python benchmarks/soak.py [--transport ucx] [--kinds fit loop]
 
 Two workers run `fit` for many epochs, with validation and callbacks, and then a custom training
 loop; each process notes its resident memory after every tenth step. The memory that a step keeps is
@@ -35,6 +35,7 @@ SAMPLED = 10  # steps between two samples
 EARLY = 200  # a step whose sample is shown
 WARM_UP = 0.4  # of all steps: until the allocators have what they need
 LIMIT = 1024  # bytes per step
+SECONDS = 3600  # after which a training counts as hanging, also on a busy machine
 KINDS = {
     "fit": "`fit`, one epoch",
     "loop": "custom loop",
@@ -172,6 +173,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--transport", choices=["tensorflow", "ucx"], default="tensorflow")
+    parser.add_argument("--kinds", choices=KINDS, nargs="+", default=list(KINDS))
     parser.add_argument("--worker", choices=KINDS, help=argparse.SUPPRESS)
     parser.add_argument("--out", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -180,7 +182,7 @@ def main():
         return
     is_default = arguments.transport == parser.get_default("transport")
     rows, slopes = [], {}
-    for kind, name in KINDS.items():
+    for kind in arguments.kinds:
         if kind.startswith("stock") and not is_default:
             continue
         measured = report.on_workers(
@@ -188,6 +190,7 @@ def main():
             __file__,
             *("--worker", kind, "--steps", str(arguments.steps)),
             *("--transport", arguments.transport),
+            seconds=SECONDS,
         )
         slopes[kind] = [slope(samples) for samples in measured]
         for worker, samples in enumerate(measured):
@@ -195,14 +198,14 @@ def main():
             bytes_per_step, error = slopes[kind][worker]
             rows.append(
                 [
-                    name,
+                    KINDS[kind],
                     worker,
                     *(f"{samples[place] / 2**20:.1f}" for place in (0, early, first, -1)),
                     f"{bytes_per_step / 1024:.3f} ± {error / 1024:.3f}",
                 ]
             )
     verdicts = []
-    for kind in ("fit", "loop", "wide"):
+    for kind in [kind for kind in ("fit", "loop", "wide") if kind in slopes]:
         steepest = max(value for value, _ in slopes[kind])
         verdict = "kept" if steepest < LIMIT else "NOT kept"
         verdicts.append(f"{KINDS[kind]} {steepest / 1024:.3f} KiB per step ({verdict})")
