@@ -1,6 +1,6 @@
 """Exchange random gradients over UCX and over TensorFlow, and kill workers: the same bits?
 
-    python benchmarks/fuzz_transport.py [--exchanges 20000] [--minutes 30] [--seed 0]
+    python benchmarks/fuzz_transport.py [--exchanges 20000] [--minutes 60] [--devices 1 2]
 
 Two, three and four workers of one and two devices start, over shared memory and over TCP, by turns.
 They exchange gradients of random shapes, dtypes and sizes, by random rules, radix plans, dtypes on
@@ -449,30 +449,42 @@ def _counts(start):
     return start.exchanges, start.differing, start.unequal
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--exchanges", type=int, default=20_000)
-    parser.add_argument("--minutes", type=float, default=60.0, help="after which no group starts")
-    parser.add_argument("--per-start", type=int, default=EXCHANGES_OF_A_START)
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    deadline, starts, played = time.monotonic() + 60 * arguments.minutes, [], 0
-    kinds = itertools.cycle(itertools.product(DEVICES, WORKERS, TLS))
+def play(arguments, starts):
+    """Start groups until so much is played; append pairs of what they are and the `Start`."""
+    deadline, played = time.monotonic() + 60 * arguments.minutes, 0
+    kinds = itertools.cycle(itertools.product(arguments.devices, arguments.workers, TLS))
     for number, (devices, workers, tls) in enumerate(kinds):
         if played >= arguments.exchanges or time.monotonic() > deadline:
-            break
+            return
         wanted = min(arguments.per_start, arguments.exchanges - played)
         begun = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
             seed = f"{arguments.seed} {number}"
             start = Start(pathlib.Path(folder), workers, devices, TLS[tls], wanted, seed)
+            starts.append(((workers, devices, tls), start))
             start.play()
-        starts.append(((workers, devices, tls), start))
         played += start.exchanges
         seconds = [[round(s, 2) for s in each(start)] for each in (_errors, _ends)]
         took = f"{time.monotonic() - begun:.0f} s"
         print(workers, devices, tls, *_counts(start), *seconds, took, *start.wrong, flush=True)
-    if write_report(starts, arguments.seed):
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--exchanges", type=int, default=20_000)
+    parser.add_argument("--minutes", type=float, default=60.0, help="after which no group starts")
+    parser.add_argument("--per-start", type=int, default=EXCHANGES_OF_A_START)
+    parser.add_argument("--workers", type=int, nargs="+", default=WORKERS)
+    parser.add_argument("--devices", type=int, nargs="+", default=DEVICES)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    starts = []
+    try:
+        play(arguments, starts)
+    finally:
+        wrong = write_report(starts, arguments.seed) if starts else []
+    if wrong:
         sys.exit("not the same")
 
 
