@@ -1,16 +1,18 @@
 """Report what the other workers say when one fails, under stock TensorFlow and this package.
 
-    python benchmarks/reliability.py [--limit SECONDS]
+    python benchmarks/reliability.py [--limit SECONDS] [--transport ucx]
 
 Two workers train; the fault happens to one of them in the middle of the first epoch, or where the
 row says. Stock is `tf.distribute.MultiWorkerMirroredStrategy` with a custom training loop, because
 its `fit` fails on several workers in any case. All timeouts are the defaults. This script ends a
 worker that says nothing within the limit.
 
-Writes benchmarks/results/DATE-reliability.md.
+Another transport than TensorFlow's is played without stock TensorFlow, and the name of the report
+has it. Writes benchmarks/results/DATE-reliability.md.
 """
 
 import argparse
+import os
 import pathlib
 import sys
 import tempfile
@@ -20,6 +22,8 @@ import report
 sys.path[:0] = [str(report.ROOT / "tests" / "multi_worker"), str(report.ROOT / "tests")]
 
 from support import faults  # noqa: E402 - found on the path above
+
+SECONDS_TO_COME = 300.0  # of a busy machine, to the fault
 
 FAULTS = [
     ("SIGKILL in a step", {"fault": "kill", "moment": "step"}),
@@ -86,28 +90,36 @@ def short(message, length=160):
 
 
 def main():
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--limit", type=float, default=75.0)
-    limit = parser.parse_args().limit
+    parser.add_argument("--transport", choices=["tensorflow", "ucx"], default="tensorflow")
+    arguments = parser.parse_args()
+    limit, transport = arguments.limit, arguments.transport
+    os.environ["TF_ADASUM_TRANSPORT"] = transport
+    is_default = transport == parser.get_default("transport")
+    columns = {"stock": "the other under stock TensorFlow"} if is_default else {}
+    columns["adasum"] = "under tf_adasum" if is_default else f"the other, `transport={transport!r}`"
     rows = []
     for name, asked in FAULTS:
         row = [name]
-        for strategy in ("stock", "adasum"):
+        for strategy in columns:
             with tempfile.TemporaryDirectory() as folder:
-                (outcome,) = faults.play(
-                    pathlib.Path(folder), strategy=strategy, limit=limit, **asked
-                ).values()
-            row.append(said(outcome, limit))
+                options = {"limit": limit, "coming": SECONDS_TO_COME, **asked}
+                (outcome,) = faults.play(folder, strategy=strategy, **options).values()
+                came = pathlib.Path(folder, "time").exists()
+            row.append(said(outcome, limit) if came else "(not played: the fault did not come)")
         print(*row, sep="\n  ", flush=True)
         rows.append(row)
-    header = ["what happens to one worker", "the other under stock TensorFlow", "under tf_adasum"]
+    stock = (
+        "Stock is `tf.distribute.MultiWorkerMirroredStrategy` with a training loop of its own, "
+        "because its `fit` fails on several workers in any case. "
+    )
     report.write(
-        "reliability",
+        "reliability" if is_default else f"reliability_{transport}",
         "What the other worker says",
         "Two workers of one device; seconds are from the fault to the exception, and to the end of "
-        "the process. Stock is `tf.distribute.MultiWorkerMirroredStrategy` with a training loop of "
-        "its own, because its `fit` fails on several workers in any case. Default timeouts, unless "
-        f"the row says otherwise.\n\n{report.table(header, rows)}",
+        f"the process. {stock if is_default else ''}Default timeouts, unless the row says "
+        f"otherwise.\n\n{report.table(['what happens to one worker', *columns.values()], rows)}",
     )
 
 

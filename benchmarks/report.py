@@ -17,13 +17,16 @@ RESULTS = ROOT / "benchmarks" / "results"
 SECONDS = 600
 
 
-def on_workers(workers, script, *arguments, devices=1):
-    """Run a script on several local workers, with ``--out FILE``; return worker 0's JSON."""
+def on_workers(workers, script, *arguments, devices=1, seconds=SECONDS):
+    """Run a script on several local workers, with ``--out FILE``; return worker 0's JSON.
+
+    The workers are ended after so many seconds.
+    """
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        command = ["-m", "tf_adasum.launch", "-n", str(workers), "--timeout", str(SECONDS)]
+        command = ["-m", "tf_adasum.launch", "-n", str(workers), "--timeout", str(seconds)]
         command += ["--devices-per-worker", str(devices)] if devices > 1 else []
         command += [script, *arguments, "--out", file.name]
-        subprocess.run([sys.executable, *command], cwd=ROOT, check=True, timeout=SECONDS + 60)
+        subprocess.run([sys.executable, *command], cwd=ROOT, check=True, timeout=seconds + 60)
         return json.load(file)
 
 

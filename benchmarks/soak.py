@@ -1,19 +1,21 @@
 """Train for thousands of steps and look for memory that is not freed.
 
-    python benchmarks/soak.py
+    python benchmarks/soak.py [--transport ucx] [--kinds fit loop]
 
 Two workers run `fit` for many epochs, with validation and callbacks, and then a custom training
 loop; each process notes its resident memory after every tenth step. The memory that a step keeps is
 the slope of a line through the samples after the warm-up, by least squares.
 
-This package has to stay below 1 KiB per step, in one long epoch and in a custom loop. For
+This package has to stay below 1 KiB per step, in one long epoch and in custom loops: the gradients
+of a small model travel in one message, those of a wide one are cut into shards. For
 comparison the report has what TensorFlow itself keeps: the custom loop under its own
 MultiWorkerMirroredStrategy, whose `fit` does not work on several workers. Every epoch costs more:
 Keras makes a distributed iterator, and another one for the validation data. The same iterators are
 measured under the stock strategy, too.
 
 At the end all replicas must hold the same bits (`strategy.check_replicas`). Writes
-benchmarks/results/DATE-soak.md.
+benchmarks/results/DATE-soak.md. Another transport than TensorFlow's is measured without the stock
+strategy, and the name of the report has it.
 """
 
 import argparse
@@ -28,12 +30,16 @@ import report
 WORKERS = 2
 EPOCH = 100  # steps
 BATCH = 32  # of all workers
+NARROW, WIDE = 32, 40_000  # units: gradients of 3 kB and of 3.2 MB
 SAMPLED = 10  # steps between two samples
+EARLY = 200  # a step whose sample is shown
 WARM_UP = 0.4  # of all steps: until the allocators have what they need
 LIMIT = 1024  # bytes per step
+SECONDS = 3600  # after which a training counts as hanging, also on a busy machine
 KINDS = {
     "fit": "`fit`, one epoch",
     "loop": "custom loop",
+    "wide": "custom loop, wide model",
     "stock": "custom loop, stock strategy",
     "epochs": "`fit`, epochs with validation",
     "stock epochs": "two iterators per epoch, stock strategy",
@@ -46,7 +52,7 @@ def resident_bytes():
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def train(kind, steps, out):
+def train(kind, steps, transport, out):
     """Train, on every worker, and return the samples, [workers, samples]."""
     import keras
     import tensorflow as tf
@@ -57,7 +63,7 @@ def train(kind, steps, out):
     if kind.startswith("stock"):
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
     else:
-        strategy = tf_adasum.AdasumMirroredStrategy()
+        strategy = tf_adasum.AdasumMirroredStrategy(transport=transport)
     keras.utils.set_random_seed(0)
     random = np.random.default_rng(0)
     x = random.standard_normal([EPOCH * BATCH, 16]).astype("float32")
@@ -65,7 +71,7 @@ def train(kind, steps, out):
     with strategy.scope():
         layers = [
             keras.layers.Input([16]),
-            keras.layers.Dense(32, activation="relu"),
+            keras.layers.Dense(WIDE if kind == "wide" else NARROW, activation="relu"),
             keras.layers.BatchNormalization(),
             keras.layers.Dense(1),
         ]
@@ -166,47 +172,57 @@ def slope(samples):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--transport", choices=["tensorflow", "ucx"], default="tensorflow")
+    parser.add_argument("--kinds", choices=KINDS, nargs="+", default=list(KINDS))
     parser.add_argument("--worker", choices=KINDS, help=argparse.SUPPRESS)
     parser.add_argument("--out", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
-        train(arguments.worker, arguments.steps, arguments.out)
+        train(arguments.worker, arguments.steps, arguments.transport, arguments.out)
         return
+    is_default = arguments.transport == parser.get_default("transport")
     rows, slopes = [], {}
-    for kind, name in KINDS.items():
+    for kind in arguments.kinds:
+        if kind.startswith("stock") and not is_default:
+            continue
         measured = report.on_workers(
             WORKERS,
             __file__,
             *("--worker", kind, "--steps", str(arguments.steps)),
+            *("--transport", arguments.transport),
+            seconds=SECONDS,
         )
         slopes[kind] = [slope(samples) for samples in measured]
         for worker, samples in enumerate(measured):
-            first = int(WARM_UP * len(samples))
+            first, early = int(WARM_UP * len(samples)), min(EARLY // SAMPLED, len(samples)) - 1
             bytes_per_step, error = slopes[kind][worker]
             rows.append(
                 [
-                    name,
+                    KINDS[kind],
                     worker,
-                    *(f"{samples[place] / 2**20:.1f}" for place in (0, first, -1)),
+                    *(f"{samples[place] / 2**20:.1f}" for place in (0, early, first, -1)),
                     f"{bytes_per_step / 1024:.3f} ± {error / 1024:.3f}",
                 ]
             )
     verdicts = []
-    for kind in ("fit", "loop"):
+    for kind in [kind for kind in ("fit", "loop", "wide") if kind in slopes]:
         steepest = max(value for value, _ in slopes[kind])
         verdict = "kept" if steepest < LIMIT else "NOT kept"
         verdicts.append(f"{KINDS[kind]} {steepest / 1024:.3f} KiB per step ({verdict})")
-    header = ["training", "worker", "first, MiB", "after warm-up, MiB", "last, MiB"]
+    header = ["training", "worker", "first, MiB", f"step {EARLY}, MiB"]
+    header += ["after warm-up, MiB", "last, MiB", "slope, KiB/step"]
     body = (
-        f"{WORKERS} workers, {arguments.steps} steps each in epochs of {EPOCH}; resident memory "
-        f"after every {SAMPLED}th step; a line through all but the first {WARM_UP:.0%}, ± its "
-        "standard error. At the end the replicas held the same bits.\n\n"
-        + report.table([*header, "slope, KiB/step"], rows)
+        f"{WORKERS} workers, {arguments.steps} steps each in epochs of {EPOCH}, "
+        f"`transport={arguments.transport!r}`; resident memory after every {SAMPLED}th step; a "
+        f"line through all but the first {WARM_UP:.0%}, ± its standard error. At the end the "
+        "replicas held the same bits.\n\n"
+        + report.table(header, rows)
         + f"\n\nThe limit is {LIMIT / 1024:.0f} KiB; "
         + "; ".join(verdicts)
         + "."
     )
-    report.write("soak", "Memory over thousands of steps", body)
+    name = "soak" if is_default else f"soak_{arguments.transport}"
+    report.write(name, "Memory over thousands of steps", body)
 
 
 if __name__ == "__main__":

@@ -309,3 +309,55 @@ def test_workers_killed_at_random_moments_end_as_if_they_were_not(tmp_path, monk
     assert restarts.same(broken["end"], unbroken["end"])
     changed = [{**each, "0": each["0"] + 1} for each in unbroken["end"]]
     assert not restarts.same(changed, unbroken["end"])
+
+
+# ---- exchanges over UCX -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_every_bit_of_an_exchange_counts(benchmarks, dtype):
+    import fuzz_transport
+    import tensorflow as tf
+
+    same = tf.constant([1.0, 2.0, 0.0, float("nan")], dtype)
+    assert not fuzz_transport.differ([same, same], [same, tf.identity(same)])
+    swapped, signed = (
+        tf.gather(same, [1, 0, 2, 3]),
+        tf.tensor_scatter_nd_update(same, [[2]], [-0.0]),
+    )
+    for other in swapped, signed:
+        assert fuzz_transport.differ([same, same], [same, other])
+        assert fuzz_transport.digest([same, same]) != fuzz_transport.digest([same, other])
+
+
+@pytest.mark.parametrize("replicas", [2, 3, 4, 6, 8])
+def test_exchanges_that_are_drawn_are_allowed(benchmarks, replicas):
+    import random
+
+    import fuzz_transport
+    from scenarios import aggregation
+
+    from tf_adasum.aggregation import Scheme
+
+    drawn = [fuzz_transport.draw(random.Random(seed), replicas) for seed in range(200)]
+    assert json.loads(json.dumps(drawn)) == drawn
+    for each in drawn:
+        Scheme.checked(aggregation.RULES[each["rule"]](), replicas, **each["options"])
+    assert {each["rule"] for each in drawn} == set(fuzz_transport.RULES)
+
+
+@pytest.mark.slow
+def test_exchanges_over_ucx_are_compared_and_a_kill_is_named(benchmarks, tmp_path):
+    import fuzz_transport
+    from support import meshes
+
+    meshes.opened()
+    start = fuzz_transport.Start(tmp_path, 2, 1, fuzz_transport.TLS["TCP"], 1, "test")
+    start.play()
+    assert not start.wrong
+    assert start.exchanges > 0 and (start.differing, start.unequal) == (0, 0)
+    assert len(start.seconds_to_error) == len(start.seconds_to_end) == 1
+    log = tmp_path / "1.log"
+    log.write_text(re.sub(r'("digests": \[\[)-?\d+', r"\g<1>7", log.read_text()))
+    start._compare()
+    assert start.unequal == 1 and start.wrong
