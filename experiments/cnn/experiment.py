@@ -16,7 +16,9 @@ PROBLEMS = (
     Problem("digits", "momentum", "decay", 2),
     # Adasum of plain SGD's steps is Adasum of its gradients.
     Problem("digits", "sgd", "constant", 6, ("mean", "adasum")),
-    Problem("mnist1d", "momentum", "decay", 6, replicas=(MANY, MOST)),
+    Problem("digits", "sgd", "constant", 18, ("mean", "adasum")),
+    Problem("mnist1d", "momentum", "decay", 6),
+    Problem("mnist1d", "momentum", "decay", 2),
 )
 
 INTRODUCTION = """\
@@ -29,19 +31,19 @@ best on a common grid of factors of two, by the validation split and three other
 Wilcoxon's paired test against the mean with the same seeds, corrected by Holm's method for the
 tests of a column. The target is one replica's accuracy less 0.02; the steps to it are at the best
 rate, a dash where less than half of the seeds come there. The verdicts on tuned rates are on the
-form of Adasum, of gradients or of steps, that is better on the validation split.
-
-*Cut for time*, on a machine that others used: MNIST-1D on 4 and 8 replicas, of which the claims say
-nothing, and for two epochs; digits for 18 epochs; a search with five seeds where three were seen to
-err, on digits for two epochs ([ablations](#ablations)).
+form of Adasum, of gradients or of steps, that is better on the validation split. On digits for two
+epochs a search with three seeds was seen to err ([ablations](#ablations)); one with five was not
+played.
 
 *Why, as we think.* At a rate that one replica can bear, a step of the mean is as long as one
 replica's, and there are 1/N as many. A step of Adasum is longer as far as the gradients are
 orthogonal, which they mostly are (next section): its best rate stays near that of one replica. The
 mean can take a rate that is several times as large, which is as good, until the rate that it would
 need is above what the first steps bear: then its curve ends before it has reached the height of
-Adasum's. That is at 16 or 32 replicas here; with 4 and 8 a tuned mean is as good. Where so few
-steps are left that no rule learns the task, none is shown to be better."""
+Adasum's. That is at 16 or 32 replicas on digits, where a tuned mean is as good with 4 and 8, and
+from 4 on with six epochs of MNIST-1D, the harder task. More steps bring both nearer to one replica:
+after 18 epochs on 32 replicas Adasum is as good as one, and a tuned mean is not. Where so few steps
+are left that no rule learns the task, none is shown to be better."""
 
 
 class CNNExperiment(Classification):
