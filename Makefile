@@ -44,7 +44,7 @@ demo: $(READY)
 	cp demo/adasum.png demo/digits.png
 	@echo "The picture: demo/digits.png. With ten seeds, and other numbers of replicas: docs/evidence.md"
 
-# A row of docs/evidence.md: 16 replicas, the best rate of one replica, and that of the mean.
+# As a row of docs/evidence.md: 16 replicas, the best rate of one replica, and that of the mean.
 DEMO = --no-shift --batch-per-replica 4 --epochs 6 --seed 0
 RATE = 0.08
 MEAN_RATE = 0.16
