@@ -1,6 +1,7 @@
 """What opening UCX does to a process."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -54,3 +55,35 @@ def test_signals_memory_and_other_interfaces_are_left_alone():
     assert seen["after"][:2] == seen["before"][:2]
     assert seen["before"][2] == []
     assert set(seen["after"][2]) == {"0100007F"}, "127.0.0.1, in the kernel's form"
+
+
+FORK = """
+import os
+import threading
+import tensorflow as tf
+from support import meshes
+
+def gather(own):
+    own.all_gather(tf.ones([1]))
+
+threads = [threading.Thread(target=gather, args=[own]) for own in meshes.pair()]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+child = os.fork()
+if child:
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_child_ends_as_without_ucx():
+    meshes.opened()
+    done = subprocess.run(
+        [sys.executable, "-c", FORK],
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
