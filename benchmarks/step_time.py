@@ -71,7 +71,8 @@ def measure(rounds, steps, out, transports):
 
     import tf_adasum
 
-    strategies = {"adasum": tf_adasum.AdasumMirroredStrategy(), "stock": stock_strategy()}
+    adasum = tf_adasum.AdasumMirroredStrategy(transport="tensorflow")
+    strategies = {"adasum": adasum, "stock": stock_strategy()}
     if transports:
         strategies |= {
             f"{rule} over UCX": tf_adasum.AdasumMirroredStrategy(aggregation=rule, transport="ucx")

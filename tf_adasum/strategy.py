@@ -85,7 +85,7 @@ class AdasumMirroredStrategy(
         transport: what carries gradients between CPUs of several workers: ``"tensorflow"``, its
             collectives over gRPC; ``"ucx"``, which needs UCX on all workers (``pip install
             tf-adasum[ucx]``); ``"auto"``, UCX where all workers have it and it is the faster one in
-            a trial at the start. Defaults to `None`: ``TF_ADASUM_TRANSPORT``, or TensorFlow's.
+            a trial at the start. Defaults to `None`: ``TF_ADASUM_TRANSPORT``, or ``"auto"``.
 
     Raises:
         ValueError: before any communication, for an unknown rule or one that returns the wrong

@@ -9,6 +9,8 @@ import pytest
 from support import meshes
 from support.worker_group import worker_environment
 
+from tf_adasum.transport import choice
+
 PROGRAM = """
 import ctypes, json, os, sys, zlib
 rank = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
@@ -38,14 +40,17 @@ def ucx():
     meshes.opened()
 
 
-def played(folder, arguments='transport="auto"', prelude="", prefix=(), variables=None):
-    """The exit code, the line at the start, what each worker has printed, and all output."""
+def played(folder, arguments="", prelude="", prefix=(), variables=None):
+    """The exit code, the line at the start, what each worker has printed, and all output.
+
+    Nothing says what carries the gradients but the arguments.
+    """
     path = folder / "program.py"
     path.write_text(PROGRAM.format(arguments=arguments, prelude=prelude))
     command = [*prefix, sys.executable, "-m", "tf_adasum.launch", "-n", "2", str(path)]
     ended = subprocess.run(
         command,
-        env={**worker_environment([], 0, devices=1), **(variables or {})},
+        env={**worker_environment([], 0, devices=1), choice.VARIABLE: "", **(variables or {})},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -75,7 +80,7 @@ def without_library(folder):
     return WITHOUT_LIBRARY.format(str(folder))
 
 
-@pytest.mark.feature('`transport="auto"`: the fastest that works on all workers')
+@pytest.mark.feature('`transport="auto"`, the default: the fastest that works on all workers')
 @pytest.mark.parametrize(
     ("case", "over"),
     [

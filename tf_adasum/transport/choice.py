@@ -23,7 +23,7 @@ def chosen(
     """Return ``"auto"``, ``"tensorflow"`` or ``"ucx"``.
 
     Args:
-        transport: the strategy's argument; None for what the variable says, else TensorFlow's.
+        transport: the strategy's argument; None for what the variable says, else ``"auto"``.
         devices: names of this worker's devices.
         environment: where the variable is. Defaults to ``os.environ``.
 
@@ -32,7 +32,7 @@ def chosen(
     """
     given, name = f"transport={transport!r}", transport
     if transport is None:
-        name = environment.get(VARIABLE) or TENSORFLOW
+        name = environment.get(VARIABLE) or AUTO
         given = f"{VARIABLE}={name!r}"
     if name not in NAMES:
         where = f"The environment variable {VARIABLE}" if transport is None else "`transport`"

@@ -8,8 +8,8 @@ from tf_adasum.transport import choice
 @pytest.mark.parametrize(
     ("argument", "variable", "expected"),
     [
-        (None, None, "tensorflow"),
-        (None, "", "tensorflow"),
+        (None, None, "auto"),
+        (None, "", "auto"),
         (None, "auto", "auto"),
         (None, "tensorflow", "tensorflow"),
         (None, "ucx", "ucx"),
