@@ -1,5 +1,7 @@
 #include "adasum_ucx.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -14,6 +16,7 @@ namespace {
 
 std::mutex mutex;
 const UcxLibrary* library = nullptr;  // guarded by mutex
+pid_t process;                        // guarded by mutex until it is set, the one that opened it
 
 // Not destroyed: threads of TensorFlow may outlast static objects.
 std::vector<std::unique_ptr<Mesh>>& Meshes() {
@@ -21,8 +24,10 @@ std::vector<std::unique_ptr<Mesh>>& Meshes() {
   return *meshes;
 }
 
-// UCX takes itself down when the process ends: its threads have to be gone.
+// UCX takes itself down when the process ends: its threads have to be gone. A child that was forked
+// has none.
 void StopAll() {
+  if (getpid() != process) return;
   const std::lock_guard<std::mutex> lock(mutex);
   for (const auto& mesh : Meshes()) mesh->Stop();
 }
@@ -115,7 +120,10 @@ int adasum_ucx_open(const char* path, char* text, int capacity) {
     Write(failure, text, capacity);
     return -1;
   }
-  if (tf_adasum::library == nullptr) std::atexit(tf_adasum::StopAll);
+  if (tf_adasum::library == nullptr) {
+    tf_adasum::process = getpid();
+    std::atexit(tf_adasum::StopAll);
+  }
   tf_adasum::library = opened;
   Write(opened->get_version_string(), text, capacity);
   return 0;

@@ -1,6 +1,7 @@
 """What opening UCX does to a process, and which compiled op it takes."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -99,3 +100,35 @@ def test_the_ops_that_are_needed_are_those_that_are_built():
     built = {name for name in names if re.fullmatch("tf_adasum_ucx_[a-z_]+", name)}
     built -= {name for name in built if name.endswith("_eager_fallback")}
     assert built == {f"tf_adasum_ucx_{name}" for name in NAMES}
+
+
+FORK = """
+import os
+import threading
+import tensorflow as tf
+from support import meshes
+
+def gather(own):
+    own.all_gather(tf.ones([1]))
+
+threads = [threading.Thread(target=gather, args=[own]) for own in meshes.pair()]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+child = os.fork()
+if child:
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_child_ends_as_without_ucx():
+    meshes.opened()
+    done = subprocess.run(
+        [sys.executable, "-c", FORK],
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
