@@ -12,9 +12,10 @@
 namespace tf_adasum {
 namespace {
 
-// For how long the thread polls before it sleeps: more takes the core away from arithmetic, less
-// costs a wake-up for every small message.
-constexpr std::chrono::microseconds kPolling(20);
+// For how long the thread polls before it sleeps: less costs a wake-up for every small message. It
+// yields between two looks, because arithmetic on the same core would have to wait for it: an
+// exchange of 1 MB on two workers took 2.4 ms so, 3.3 ms without yielding, 3.4 ms with 20 us.
+constexpr std::chrono::microseconds kPolling(200);
 
 // A connection that UCX reports as broken may be one of many that break at that moment: who watches
 // the workers says which of them is lost. Without their word it ends after so long.
@@ -180,6 +181,8 @@ void Mesh::Loop() {
     } else if (now - busy_at >= kPolling) {
       Sleep();
       busy_at = Clock::now();
+    } else {
+      std::this_thread::yield();
     }
   }
 }
