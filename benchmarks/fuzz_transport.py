@@ -218,11 +218,11 @@ class Program:
 
     def _exchange(self, iteration, differing, digests):
         import tensorflow as tf
-        from scenarios import transport
+        from scenarios import basics
 
         combined = {}
         for name in self._names:
-            with transport.over(self._strategy, self._ucx if name == "ucx" else None):
+            with basics.over(self._strategy, self._ucx if name == "ucx" else None):
                 for n in self._numbers():
                     combined[name, n] = self._combined(name, n, iteration)
         pairs = [
