@@ -29,24 +29,24 @@ def parts(resnet50_shapes):
     """Return the generated parts of the document, by their names."""
     from tf_adasum.aggregation import cost_model
 
-    fitted, cluster = cost_model.DEFAULT, cost_model.CostModel(**CLUSTER)
-    ucx = cost_model.UCX
+    models = {
+        "with the fitted constants": cost_model.DEFAULT,
+        "with the fitted constants over UCX": cost_model.UCX,
+        "for a cluster": cost_model.CostModel(**CLUSTER),
+    }
     loads = {
         "ResNet-50, 161 variables": buckets_of(resnet50_shapes),
         "one variable of 100 MB": buckets_of([[25_000_000]]),
     }
     return {
-        "fitted constants": constants_part(fitted, "DEFAULT", "exchange_fit"),
-        "fitted constants over UCX": constants_part(ucx, "UCX", "exchange_fit_ucx"),
-        "estimate with the fitted constants": "\n\n".join(
-            estimate(fitted, name, buckets) for name, buckets in loads.items()
-        ),
-        "estimate with the fitted constants over UCX": "\n\n".join(
-            estimate(ucx, name, buckets) for name, buckets in loads.items()
-        ),
-        "estimate for a cluster": "\n\n".join(
-            estimate(cluster, name, buckets) for name, buckets in loads.items()
-        ),
+        "fitted constants": constants_part(cost_model.DEFAULT, "DEFAULT", "exchange_fit"),
+        "fitted constants over UCX": constants_part(cost_model.UCX, "UCX", "exchange_fit_ucx"),
+        **{
+            f"estimate {title}": "\n\n".join(
+                estimate(model, name, buckets) for name, buckets in loads.items()
+            )
+            for title, model in models.items()
+        },
         "rounding on the wire": rounding_part(),
     }
 

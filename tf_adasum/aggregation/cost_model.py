@@ -31,8 +31,8 @@ from tf_adasum.aggregation import buckets, groups, radix_plans
 VARIABLE = "TF_ADASUM_COST_MODEL"
 
 # Up to so many replicas the shipped constants do not choose: they flatter plans of several levels.
-# Among 4 processes [2, 2] was measured to take 1.11 to 1.36 times as long as [4], where they say
-# 1.01 to 1.14; what they promise at 8 replicas is less than that error.
+# Among 4 processes [2, 2] was measured to take 1.08 to 1.28 times as long as [4], where they say
+# 1.02 to 1.15; what they promise at 8 replicas is less than that error.
 MOST_ON_ONE_LEVEL = 16
 
 
