@@ -10,18 +10,24 @@ from exchange_worker import on_workers
 
 # What UCX_TLS is set to: how a host's own processes reach each other, and how hosts do.
 WAYS = {"shared memory": "posix,cma,self", "TCP": "tcp,self"}
-KINDS = ["sum", "adasum", "adasum; ucx; packed", "adasum; ucx"]
+UCX = "adasum; ucx"
+KINDS = ["sum", "adasum", f"{UCX}; packed", UCX]
+ALONE = f"{UCX}, alone"
 HOROVOD = "Horovod's Adasum"
 ROUNDS = 2
 
 
 def measured(workers, shapes, way, steps):
     """Return for each of the gradients a dict from kinds to the seconds of the steps of a round."""
-    cases = [(own, KINDS) for own in shapes.values()]
+
+    def of_kinds(kinds):
+        cases = [(own, kinds) for own in shapes.values()]
+        return on_workers(workers, 1, "times", transport="ucx", cases=cases, steps=steps)[0]
+
     with mock.patch.dict(os.environ, {"UCX_TLS": WAYS[way]}):
-        arguments = {"cases": cases, "steps": steps}
-        found, _ = on_workers(workers, 1, "times", transport="ucx", **arguments)
-    for own, by_kind in zip(shapes.values(), found, strict=True):
+        found, alone = of_kinds(KINDS), of_kinds([UCX])
+    for own, by_kind, by_ucx in zip(shapes.values(), found, alone, strict=True):
+        by_kind[ALONE] = by_ucx[UCX]
         if horovod_beside.is_there():
             theirs = horovod_beside.on_workers(workers, way, "times", shapes=own, steps=steps)
             by_kind["Horovod's sum"] = {"seconds": theirs["sum"]}
@@ -59,7 +65,9 @@ def main(shapes, steps, counts):
         "Kinds: TensorFlow's SUM; Adasum over TensorFlow's collectives; Adasum over UCX, of packed "
         "buckets and of the gradients' own memory, with the same bits; Horovod 0.28.1 over Open "
         "MPI, where it is installed. In each step the kinds of one package take turns, in one "
-        f"process; the packages take turns in {ROUNDS} rounds. Milliseconds of a reduction, median "
+        "process; “alone” is a process that exchanges nothing over TensorFlow's collectives, as in "
+        "use, and as Horovod's. All of these take turns in "
+        f"{ROUNDS} rounds. Milliseconds of a reduction, median "
         "(quartiles) of all steps on worker 0; ratios of a round's medians, median (lowest.."
         "highest) of the rounds; CPU milliseconds of worker 0's process, median.\n\n"
         + report.table(header, [row for each in counts for row in rows(each, shapes, steps)])
