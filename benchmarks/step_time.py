@@ -17,6 +17,7 @@ With `--jit` a CNN and a Transformer are trained under AdasumMirroredStrategy, w
 """
 
 import argparse
+import collections
 
 import horovod_beside
 import numpy as np
@@ -24,6 +25,7 @@ import report
 from fit_steps import WARM_UP, time_in_turn
 
 ROWS = 64  # of a global batch
+TURNS = 3  # of the processes of `--transport`
 FEATURES, WIDTH, CLASSES = 1024, 4096, 1000  # 25.1 million parameters
 
 # For `--jit`: of images of 32 x 32, of sequences of 64 words.
@@ -89,14 +91,17 @@ def measure(rounds, steps, out, transports):
 
 def compare_transports(arguments, options):
     """Write the report of `--transport`."""
-    seconds = report.on_workers(arguments.workers, __file__, *options, "--transport")
-    per_round = {kind: np.median(own, axis=1) for kind, own in seconds.items()}
-    if horovod_beside.is_there():
-        own = {"rounds": arguments.rounds, "steps": arguments.steps, "rows": ROWS}
-        theirs = horovod_beside.on_workers(arguments.workers, "shared memory", "fit", **own)
-        per_round |= {f"Horovod, {kind}": np.median(own, axis=1) for kind, own in theirs.items()}
+    per_round = collections.defaultdict(list)
+    for _ in range(TURNS):
+        seconds = report.on_workers(arguments.workers, __file__, *options, "--transport")
+        if horovod_beside.is_there():
+            own = {"rounds": arguments.rounds, "steps": arguments.steps, "rows": ROWS}
+            theirs = horovod_beside.on_workers(arguments.workers, "shared memory", "fit", **own)
+            seconds |= {f"Horovod, {kind}": own for kind, own in theirs.items()}
+        for kind, own in seconds.items():
+            per_round[kind] += np.median(own, axis=1).tolist()
     rows = [
-        [kind, report.quartiles(own, 1000, 0), report.quartiles(own / per_round["stock"])]
+        [kind, report.quartiles(own, 1000, 0), report.quartiles(np.divide(own, per_round["stock"]))]
         for kind, own in per_round.items()
     ]
     report.write(
@@ -106,8 +111,8 @@ def compare_transports(arguments, options):
         f"batch. Milliseconds of a step on worker 0: medians of {arguments.steps} steps in each of "
         f"{arguments.rounds} rounds in which the strategies take turns, here their median "
         "(quartiles). *Stock* is `MultiWorkerMirroredStrategy`, with the fix of `reduce`. UCX and "
-        "Open MPI use shared memory. Horovod 0.28.1, with TensorFlow 2.15 and Keras 2.15, runs "
-        "after the others, in processes of its own.\n\n"
+        "Open MPI use shared memory. Horovod 0.28.1, with TensorFlow 2.15 and Keras 2.15, has "
+        f"processes of its own, which take turns with those of the others {TURNS} times.\n\n"
         + report.table(["strategy", "milliseconds", "/ stock"], rows),
     )
 

@@ -95,7 +95,7 @@ def amounts(plan: Sequence[int], size: float, segments: int) -> tuple[float, flo
 # From the newest benchmarks/results/*-exchange_fit.md, over TensorFlow's collectives, and
 # *-exchange_fit_ucx.md: 2 and 4 processes on one machine.
 DEFAULT = CostModel(alpha=9.5e-4, beta=3.3e-9, gamma=1.0e-10)
-UCX = CostModel(alpha=5.7e-4, beta=3.9e-10, gamma=8.0e-11)
+UCX = CostModel(alpha=2.4e-4, beta=3.2e-10, gamma=6.3e-11)
 
 
 def default_plan(
