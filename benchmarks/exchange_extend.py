@@ -1,4 +1,4 @@
-"""Write the generated parts of docs/scaling.md: `python benchmarks/exchange.py --extend`.
+"""Write the generated parts of scaling.md and transport.md: `python benchmarks/exchange.py --extend`.
 
 Nothing is measured here. The tables hold what the cost model predicts with its default constants
 and for an assumed cluster, and what the newest reports have found.
@@ -9,8 +9,9 @@ import re
 
 import numpy as np
 import report
+from exchange_transport import ALONE, HOROVOD, UCX, WAYS
 
-DOCUMENT = report.ROOT / "docs" / "scaling.md"
+DOCUMENTS = report.ROOT / "docs"
 ROUNDING = "## Rounding on the wire"  # in the report of benchmarks/exchange.py
 REPLICAS = [2**k for k in range(1, 11)]
 
@@ -26,7 +27,14 @@ def newest(name):
 
 
 def parts(resnet50_shapes):
-    """Return the generated parts of the document, by their names."""
+    """Return for each document its generated parts, by their names."""
+    return {
+        "scaling.md": scaling_parts(resnet50_shapes),
+        "transport.md": {"exchange": exchange_part(), "steps of fit": steps_part()},
+    }
+
+
+def scaling_parts(resnet50_shapes):
     from tf_adasum.aggregation import cost_model
 
     models = {
@@ -111,6 +119,35 @@ def rounding_part():
     return f"{found}\n\nFrom the [report](../benchmarks/results/{path.name})."
 
 
+def exchange_part():
+    path = newest("exchange_transport")
+    found = {
+        (row["gradients"], row["workers"], row["way"], row["kind"]): row
+        for row in report.tables(path)
+    }
+    rows = [
+        [
+            *case,
+            *(
+                found[(*case, way, kind)][f"kind / {other}"].partition(" ")[0]
+                for way in WAYS
+                for kind, other in ((UCX, "adasum"), (ALONE, HOROVOD))
+            ),
+        ]
+        for case in dict.fromkeys(key[:2] for key in found)
+    ]
+    header = ["gradients", "workers"]
+    header += [f"{way}, / {other}" for way in WAYS for other in ("TensorFlow's", "Horovod's")]
+    return f"{report.table(header, rows)}\n\nFrom the [report](../benchmarks/results/{path.name})."
+
+
+def steps_part():
+    path = newest("step_time_transport")
+    rows = [list(row.values()) for row in report.tables(path)]
+    header = ["step of `fit`", "milliseconds", "/ stock"]
+    return f"{report.table(header, rows)}\n\nFrom the [report](../benchmarks/results/{path.name})."
+
+
 def rewritten(document, generated):
     """Return the document with the generated parts between their markers.
 
@@ -132,7 +169,8 @@ def rewritten(document, generated):
 
 
 def main(resnet50_shapes):
-    """Rewrite the parts in docs/scaling.md, and print them."""
-    generated = parts(resnet50_shapes)
-    DOCUMENT.write_text(rewritten(DOCUMENT.read_text(), generated))
-    print("\n\n".join(generated.values()))
+    """Rewrite the parts in the documents, and print them."""
+    for name, generated in parts(resnet50_shapes).items():
+        document = DOCUMENTS / name
+        document.write_text(rewritten(document.read_text(), generated))
+        print("\n\n".join(generated.values()))

@@ -48,6 +48,20 @@ def table(header, rows):
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
+def tables(path):
+    """Return the rows of all tables of a report, each as a dict from the header's cells."""
+    rows, header = [], []
+    for line in path.read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if not line.startswith("|") or set(line) <= set("|- "):
+            header = header if line.startswith("|") else []
+        elif not header:
+            header = cells
+        else:
+            rows.append(dict(zip(header, cells, strict=True)))
+    return rows
+
+
 def this_machine():
     """Describe the machine and the versions of TensorFlow and Keras, for benchmarks on CPUs."""
     return (
