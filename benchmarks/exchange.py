@@ -142,7 +142,9 @@ def compare(steps, memory_runs):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--fit", nargs="?", const="tensorflow", choices=["tensorflow", "ucx"])
-    parser.add_argument("--extend", action="store_true", help="rewrite docs/scaling.md and transport.md")
+    parser.add_argument(
+        "--extend", action="store_true", help="rewrite docs/scaling.md and transport.md"
+    )
     parser.add_argument("--transport", action="store_true", help="UCX, on --workers")
     parser.add_argument("--workers", type=int, nargs="+", default=list(PLANS))
     parser.add_argument("--steps", type=int, help="default: 7, of --fit 25")

@@ -1,4 +1,4 @@
-"""Write the generated parts of scaling.md and transport.md: `python benchmarks/exchange.py --extend`.
+"""Write the generated parts of scaling.md and transport.md: `benchmarks/exchange.py --extend`.
 
 Nothing is measured here. The tables hold what the cost model predicts with its default constants
 and for an assumed cluster, and what the newest reports have found.
