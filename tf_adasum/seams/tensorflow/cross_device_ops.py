@@ -314,9 +314,11 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         def reduce_on(number):
             return self._all_reduce(reduce_op, own[number], number, options)
 
-        # Threads that need no file descriptors, which a pool of `multiprocessing` does.
+        # Threads that need no file descriptors, which a pool of `multiprocessing` does; but every
+        # new one opens /dev/urandom for TensorFlow. The calling one has done that at the start.
         with self._lock, concurrent.futures.ThreadPoolExecutor(len(own)) as threads:
-            reduced = list(threads.map(reduce_on, range(len(own))))
+            others = threads.map(reduce_on, range(1, len(own)))
+            reduced = [reduce_on(0), *others]
         return [regroup(each, wrap_class=Mirrored) for each in zip(*reduced, strict=True)]
 
     @hooks.overrides(CollectiveAllReduce)
