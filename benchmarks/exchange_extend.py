@@ -143,7 +143,10 @@ def exchange_part():
 
 def steps_part():
     path = newest("step_time_transport")
-    rows = [list(row.values()) for row in report.tables(path)]
+    names = {"adasum": "adasum over TensorFlow's collectives"}
+    rows = [
+        [names.get(kind, kind), *times] for kind, *times in map(dict.values, report.tables(path))
+    ]
     header = ["step of `fit`", "milliseconds", "/ stock"]
     return f"{report.table(header, rows)}\n\nFrom the [report](../benchmarks/results/{path.name})."
 

@@ -80,13 +80,11 @@ class Adasum(AggregationRule):
         error = ops.gram_relative_error(gram_SRR)
         segments, replicas = tf.shape(gram_SRR)[0], gram_SRR.shape[-1]
         nodes_SMR = tf.eye(replicas, batch_shape=[segments], dtype=tf.float64)
-        while (count := nodes_SMR.shape[1]) > 1:
-            even = count - count % 2
+        while nodes_SMR.shape[1] > 1:
+            even = nodes_SMR.shape[1] // 2 * 2
             combined_SPR = _combine(gram_SRR, nodes_SMR[:, :even], error)
-            is_odd = even < count
-            nodes_SMR = (
-                tf.concat([combined_SPR, nodes_SMR[:, even:]], axis=1) if is_odd else combined_SPR
-            )
+            carried = nodes_SMR[:, even:]
+            nodes_SMR = tf.concat([combined_SPR, carried], axis=1)
         finite_S = tf.reduce_all(tf.math.is_finite(gram_SRR), axis=[1, 2])
         not_a_number = tf.constant(np.nan, tf.float64)
         return tf.where(finite_S[:, None], nodes_SMR[:, 0], not_a_number)
