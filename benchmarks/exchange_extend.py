@@ -116,14 +116,18 @@ def rounding_part():
     found = path.read_text().partition(ROUNDING)[2].strip()
     if not found:
         raise ValueError(f"{path.name} has no “{ROUNDING}”; run python benchmarks/exchange.py")
-    return f"{found}\n\nFrom the [report](../benchmarks/results/{path.name})."
+    return from_report(found, path)
+
+
+def from_report(text, path):
+    return f"{text}\n\nFrom the [report](../benchmarks/results/{path.name})."
 
 
 def exchange_part():
     path = newest("exchange_transport")
     found = {
         (row["gradients"], row["workers"], row["way"], row["kind"]): row
-        for row in report.tables(path)
+        for row in report.tables(path.read_text())
     }
     rows = [
         [
@@ -138,17 +142,18 @@ def exchange_part():
     ]
     header = ["gradients", "workers"]
     header += [f"{way}, / {other}" for way in WAYS for other in ("TensorFlow's", "Horovod's")]
-    return f"{report.table(header, rows)}\n\nFrom the [report](../benchmarks/results/{path.name})."
+    return from_report(report.table(header, rows), path)
 
 
 def steps_part():
     path = newest("step_time_transport")
     names = {"adasum": "adasum over TensorFlow's collectives"}
     rows = [
-        [names.get(kind, kind), *times] for kind, *times in map(dict.values, report.tables(path))
+        [names.get(kind, kind), *times]
+        for kind, *times in map(dict.values, report.tables(path.read_text()))
     ]
     header = ["step of `fit`", "milliseconds", "/ stock"]
-    return f"{report.table(header, rows)}\n\nFrom the [report](../benchmarks/results/{path.name})."
+    return from_report(report.table(header, rows), path)
 
 
 def rewritten(document, generated):

@@ -48,10 +48,10 @@ def table(header, rows):
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
-def tables(path):
-    """Return the rows of all tables of a report, each as a dict from the header's cells."""
+def tables(text):
+    """Return the rows of all tables in Markdown, each as a dict from the header's cells."""
     rows, header = [], []
-    for line in path.read_text().splitlines():
+    for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
         if not line.startswith("|") or set(line) <= set("|- "):
             header = header if line.startswith("|") else []

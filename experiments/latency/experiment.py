@@ -1,7 +1,7 @@
 """How much longer an exchange by Adasum takes than the sum: the newest committed report says it."""
 
 from experiments.experiment import Experiment, Report
-from experiments.page import ROOT, markdown
+from experiments.page import ROOT, markdown, of_benchmarks
 
 CLAIM = "Adasum's all-reduce takes 10 to 15 % longer than the sum's"
 SOURCE = "Maleki et al., MLSys 2021, the slide on latency"
@@ -19,16 +19,11 @@ def ratios(text):
     The report compares every kind with Adasum over TensorFlow's collectives, in neighbouring steps:
     what is returned is the quotient of two such medians.
     """
-    to_adasum, columns = {}, []
-    for line in text.splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if COMPARED in cells:
-            columns = cells
-        elif len(cells) == len(columns):
-            row = dict(zip(columns, cells, strict=True))
-            if row["way"] == WAY and row["kind"] in (SUM, *KINDS):
-                case = row["kind"], row["workers"], row["gradients"]
-                to_adasum[case] = float(row[COMPARED].split()[0])
+    to_adasum = {
+        (row["kind"], row["workers"], row["gradients"]): float(row[COMPARED].split()[0])
+        for row in of_benchmarks("report").tables(text)
+        if row["way"] == WAY and row["kind"] in (SUM, *KINDS)
+    }
     return {
         (kind, *where): ratio / to_adasum[(SUM, *where)]
         for (kind, *where), ratio in to_adasum.items()
