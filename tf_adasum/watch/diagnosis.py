@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tf_adasum.cluster.start_timeout import LAUNCHER
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import see
+from tf_adasum.watch.call_log import Entry
 
 # Seconds after which collectives that all workers wait in are taken for different ones: where some
 # wait for others in Python, and where nothing tells them apart. A shorter wait may be one large
@@ -26,6 +27,9 @@ GRACE = 2.0
 
 # The same where all wait: their statuses are not of the same moment.
 GRACE_OF_ALL = 10.0
+
+# The same where they wait in a collective of one number, which is not the same one on all.
+GRACE_OF_DIFFERENT = 4.0
 
 # Seconds of waiting after which a worker that cannot be connected to is named: a link that heals
 # sooner costs nothing but the wait.
@@ -74,6 +78,7 @@ class Status:
         passed: then 1 more than the number of places that it has passed, and it passes no other
             before it knows where to stop; else 0. See `stopping`.
         stop_at: number of the place to stop at, from 1 on; 0 while it is not known.
+        calls: the last entries of its `call_log`, as `call_log.to_send` returns them.
     """
 
     state: str = "starting"
@@ -89,6 +94,7 @@ class Status:
     asked: int = 0
     passed: int = 0
     stop_at: int = 0
+    calls: str = ""
 
     @property
     def news(self) -> tuple:
@@ -160,6 +166,40 @@ def broken(cluster: Cluster, breakage: Breakage, unreachable: str) -> str:
     return f"{what}: {breakage.line}. {WHAT_TO_DO} {see('TFA-505')}"
 
 
+def different_calls(
+    cluster: Cluster,
+    statuses: Mapping[int, Status],
+    first_difference: Callable[[str], tuple[Entry, Entry] | None],
+) -> str | None:
+    """Return why this worker cannot continue if the workers have not made the same calls.
+
+    Args:
+        cluster: the `Cluster`.
+        statuses: from ranks to `Status`, this worker's among them.
+        first_difference: `call_log.first_difference`.
+    """
+    if any(status.state not in ("starting", "running") for status in statuses.values()):
+        return None  # that is why they differ
+    for rank in sorted(set(statuses) - {cluster.rank}):
+        found = first_difference(statuses[rank].calls)
+        if found is None:
+            continue
+        entries = dict(zip((cluster.rank, rank), found, strict=True))
+        each = [
+            f"{cluster.named([one])} {entries[one].name}{_at(statuses[one])}"
+            for one in sorted(entries)
+        ]
+        return (
+            f"The workers have not made the same calls: {', but '.join(each)}. "
+            f"{_THE_SAME_PROGRAM} {see('TFA-503')}"
+        )
+    return None
+
+
+def _at(status):
+    return f" (at {status.at})" if status.at else ""
+
+
 def failure(
     cluster: Cluster, statuses: Mapping[int, Status], patience: float, is_broken: bool = False
 ) -> str | None:
@@ -197,17 +237,15 @@ def failure(
             who = f"{cluster.named([rank])} has given up: " if is_about_this_one else ""
             return who + status.why
     is_complete = len(statuses) == len(cluster.names)
+    if is_complete and _are_in_different_collectives(statuses):
+        return _wait_for_each_other(cluster, statuses)
     if is_complete and all(status.waits >= GRACE_OF_ALL for status in statuses.values()):
         if cut := _cut(cluster, statuses):
             is_long = own.waits >= min(patience, CUT)
             return f"{cut}. {WHAT_TO_DO} {see('TFA-505')}" if is_long else None
         differ = len({status.of_python for status in statuses.values()}) > 1
         if own.waits >= min(patience, DIFFERENT if differ else DEADLOCK):
-            places = [f"{cluster.names[r]} is at {statuses[r].at}" for r in sorted(statuses)]
-            return (
-                "The workers wait for each other, because they have not made the same calls: "
-                f"{', '.join(places)}. {_THE_SAME_PROGRAM} {see('TFA-503')}"
-            )
+            return _wait_for_each_other(cluster, statuses)
     if own.waits >= patience:
         return (
             f"{cluster.names[cluster.rank]} has waited {own.waits:.0f} s for "
@@ -217,6 +255,24 @@ def failure(
             f"{see('TFA-502')}"
         )
     return None
+
+
+def _are_in_different_collectives(statuses):
+    """Whether workers wait in a collective of the same number, in Python here and not there."""
+    waiting = [status for status in statuses.values() if status.waits >= GRACE_OF_DIFFERENT]
+    return (
+        len(waiting) == len(statuses)
+        and len({status.entered for status in waiting}) == 1
+        and len({status.of_python for status in waiting}) > 1
+    )
+
+
+def _wait_for_each_other(cluster, statuses):
+    places = [f"{cluster.names[rank]} is at {statuses[rank].at}" for rank in sorted(statuses)]
+    return (
+        "The workers wait for each other, because they have not made the same calls: "
+        f"{', '.join(places)}. {_THE_SAME_PROGRAM} {see('TFA-503')}"
+    )
 
 
 def notice(cluster: Cluster, statuses: Mapping[int, Status]) -> str:

@@ -25,8 +25,8 @@ from typing import Any
 from tf_adasum.cluster import administration, json_lines, rendezvous
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import WorkerLostError
-from tf_adasum.watch import call_site, connections, messages
-from tf_adasum.watch.diagnosis import Breakage, Status, broken, failure, notice
+from tf_adasum.watch import call_log, call_site, connections, messages
+from tf_adasum.watch.diagnosis import Breakage, Status, broken, different_calls, failure, notice
 from tf_adasum.watch.reachability import Reachability
 from tf_adasum.watch.reason import reason_of
 from tf_adasum.watch.silence import Silence
@@ -169,6 +169,7 @@ class Watch:
             if self._own.state == "failed":  # it may have left collectives in the middle
                 entered, left, _ = self._read_counters()
                 self._dangling = entered - left
+                call_log.begin_anew(self._calls)
             self._say(state="running", why="", call=self._calls, inside=1)
         self._depth += 1
         try:
@@ -205,10 +206,8 @@ class Watch:
 
     def _cause_if_known_soon(self, breakage):
         """Wait for the cause of what TensorFlow has raised, which may have been faster."""
-        if breakage.differ:
-            return self.cause
-        self._is_broken = True
-        if breakage.line:
+        self._is_broken, self._has_news = True, True
+        if breakage.line and not breakage.differ:
             self._reachability.try_now_and_then()
         try:
             with self._change:
@@ -343,6 +342,7 @@ class Watch:
             waits=max(seconds, self.stopping.waits()),
             at=at,
             unreachable=self._reachability.unreachable if waits else "",
+            calls=call_log.to_send(),
             **self.stopping.exchange(self._statuses),
         )
 
@@ -375,7 +375,8 @@ class Watch:
             return
         statuses = {rank: self._as_of_now(rank, one) for rank, one in self._statuses.items()}
         statuses[self._cluster.rank] = self._own
-        cause = failure(self._cluster, statuses, self.patience, self._is_broken)
+        cause = different_calls(self._cluster, statuses, call_log.first_difference)
+        cause = cause or failure(self._cluster, statuses, self.patience, self._is_broken)
         if cause is not None:
             self._set_cause(cause)
             self._speak()

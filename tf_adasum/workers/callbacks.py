@@ -38,10 +38,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tf_adasum.backup import driver, training_state
+from tf_adasum.errors import see
 from tf_adasum.seams import keras as keras_seam
+from tf_adasum.watch import call_log
 from tf_adasum.workers.first_worker import FirstWorkerOnly, is_for_first_worker
 from tf_adasum.workers.workers import Workers
 
@@ -130,6 +133,10 @@ class FirstCallback(keras.callbacks.Callback):
         if self.restores:  # in a custom loop BackupAndRestore would, on worker 0 alone
             training_state.build_optimizer(self.model)
 
+    def on_epoch_begin(self, epoch, logs=None):
+        """Log the epoch, so that a worker that has left the training is named."""
+        call_log.note(f"begins epoch {epoch + 1} of fit")
+
 
 class LastCallback(keras.callbacks.Callback):
     """The callback after the user's: it shares what was restored, compares, stops all together.
@@ -156,5 +163,14 @@ class LastCallback(keras.callbacks.Callback):
         self.model.distribute_strategy.check_model(self.model)
 
     def on_epoch_end(self, epoch, logs=None):
-        """Stop on all workers what is stopped on one."""
-        self.model.stop_training = self.workers.any(self.model.stop_training)
+        """Stop on all workers what is stopped on one; check that all have one learning rate."""
+        rate = keras_seam.learning_rate_of(self.model)
+        table = self.workers.gather([self.model.stop_training, *np.array([rate]).view(np.int64)])
+        self.model.stop_training = bool(table[:, 0].any())
+        if (table[:, 1] != table[0, 1]).any():
+            rates = [float(each) for each in table[:, 1].copy().view(np.float64)]
+            raise ValueError(
+                f"After epoch {epoch + 1} the workers have different learning rates: {rates} on "
+                f"workers 0 to {len(rates) - 1}. Set the learning rate on all workers alike, in a "
+                f"callback that runs on all of them. {see('TFA-511')}"
+            )

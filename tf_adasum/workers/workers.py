@@ -6,6 +6,8 @@ Shape legend: W workers, k numbers.
 from __future__ import annotations
 
 import hashlib
+import json
+import sys
 import typing
 from collections.abc import Callable, Iterator, Sequence
 
@@ -17,15 +19,15 @@ from tf_adasum.errors import see
 from tf_adasum.seams import keras as keras_seam
 from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.seams.base_strategy import GradientAggregatingStrategy
+from tf_adasum.watch import call_log
 from tf_adasum.watch.no_watch import NoWatch
+from tf_adasum.workers import same_settings
 
 if typing.TYPE_CHECKING:
     from tf_adasum.watch.watch import Watch
 
 # Bytes travel in pieces of this size, because every device holds a piece and a copy of it.
 PIECE_BYTES = 64 * 2**20
-
-_LONGEST_CALL = 96  # bytes
 
 
 class Workers:
@@ -164,24 +166,29 @@ class Workers:
         for rank, own in enumerate(texts):
             shown = own.tobytes()[: sizes[rank]].decode()
             ranks_of.setdefault((digests[rank], shown), []).append(rank)
-        received = (f"{_named(ranks)}: {shown}" for (_, shown), ranks in ranks_of.items())
+        received = (f"{same_settings.named(ranks)}: {shown}" for (_, shown), ranks in ranks_of.items())
         answer = f" {see(code)}" if code else ""
         raise ValueError(f"{what} Received: {'; '.join(received)}{answer}")
 
 
 def _in_the_same_call(own: np.ndarray, gather: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Gather numbers, and check that all workers do in the same call: they would be mistaken.
+    """Gather numbers, and check that all workers are in the same call, with the same settings.
 
     Raises:
-        RuntimeError: on all workers, naming in which call each of them is.
+        RuntimeError: on all workers, naming the call that each of them is in.
+        ValueError: on all workers, naming the first setting of that call that differs.
     """
-    call = keras_seam.calls_under_way().encode()[:_LONGEST_CALL]
-    digest = hashlib.blake2b(call, digest_size=8).digest()
+    calls, settings = keras_seam.calls_under_way(), keras_seam.settings_under_way()
+    call_log.note(f"exchanges numbers in {calls} ({_caller()})")
+    compared = f"{calls} {settings.digest}".encode()
+    digest = hashlib.blake2b(compared, digest_size=8).digest()
     table = gather(np.concatenate([_words(digest), own]))
     if (table[:, 0] == table[0, 0]).all():
         return table[:, 1:]
-    calls = gather(_words(call.ljust(_LONGEST_CALL)))
-    texts = (each.tobytes().decode().strip() for each in calls)
+    texts = _texts_of_all(calls, gather)
+    if len(set(texts)) == 1:
+        of_all = _texts_of_all(json.dumps(settings), gather)
+        raise ValueError(same_settings.difference(calls, [json.loads(each) for each in of_all]))
     received = (f"{text} on worker {rank}" for rank, text in enumerate(texts))
     raise RuntimeError(
         "All workers have to call fit, evaluate and predict together, also in callbacks: what only "
@@ -190,8 +197,20 @@ def _in_the_same_call(own: np.ndarray, gather: Callable[[np.ndarray], np.ndarray
     )
 
 
-def _named(ranks: list[int]) -> str:
-    return f"worker{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+def _texts_of_all(own: str, gather: Callable[[np.ndarray], np.ndarray]) -> list[str]:
+    """Return the texts of all workers."""
+    data = own.encode()
+    lengths = gather(np.array([len(data)], np.int64))[:, 0]
+    rows = gather(_words(data.ljust(int(lengths.max()))))
+    return [row.tobytes()[:length].decode() for row, length in zip(rows, lengths, strict=True)]
+
+
+def _caller() -> str:
+    """Return the function that asked for an exchange, for the log of calls."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    return "" if frame is None else frame.f_code.co_name
 
 
 def _pieces(data: bytes) -> Iterator[np.ndarray]:

@@ -19,6 +19,7 @@ from tf_adasum.seams.keras.fit import (
     exchangeable,
     expect,
     expect_as_asked,
+    settings_under_way,
     variables_so_far,
     when_fit_ends,
 )
@@ -30,6 +31,7 @@ from tf_adasum.seams.keras.optimizers import (
     check_same_settings,
     cond,
     is_wrapped,
+    learning_rate_of,
     of_known_shape,
     optimizers_of,
     optimizers_within,

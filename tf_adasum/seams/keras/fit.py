@@ -10,25 +10,29 @@ import tensorflow as tf
 from tf_adasum.errors import see
 from tf_adasum.seams import one_worker
 from tf_adasum.seams.base_strategy import made
+from tf_adasum.seams.keras.fingerprint import Settings, settings_of
 from tf_adasum.seams.keras.generation import hooks, private_names
 from tf_adasum.seams.keras.optimizers import is_ours, optimizers_of, optimizers_within
+from tf_adasum.watch import call_log
 
 # ---- what all workers call ---------------------------------------------------------------------
 
 
 class _Calls:
-    """The names of the calls under way that all workers make, one within another."""
+    """The calls under way that all workers make, one within another: their names and settings."""
 
     def __init__(self):
-        self.names, self.ends = [], []
+        self.names, self.settings, self.ends = [], [], []
 
     @contextlib.contextmanager
-    def one_more(self, name):
+    def one_more(self, name, settings):
         self.names.append(name)
+        self.settings.append(settings)
         try:
             yield
         finally:
             self.names.pop()
+            self.settings.pop()
 
     @contextlib.contextmanager
     def ending(self, name):
@@ -67,6 +71,11 @@ def calls_under_way():
     return " within ".join(reversed(_calls.names)) or "none"
 
 
+def settings_under_way():
+    """Return the `Settings` of the innermost call; empty if there is none."""
+    return _calls.settings[-1] if _calls.settings else Settings()
+
+
 @hooks.replaces(
     private_names.Trainer,
     "fit",
@@ -88,17 +97,40 @@ def call_together(original, self, *args, **kwargs):
             _warn_of_no_strategy(self)
         with _calls.ending(original.__name__):
             return original(self, *args, **kwargs)
-    name = original.__name__
+    name, settings = original.__name__, Settings()
     if strategy.workers.count > 1:
         one_worker.refuse(f"model.{name}")
+        settings = settings_of(self, original, args, kwargs)
     if name.endswith("on_batch"):
-        with strategy.watching(), _calls.one_more(name):
+        with _calls.one_more(name, settings), strategy.watching():
+            _compare_settings_of_batches(self, name, settings)
             return original(self, *args, **kwargs)
     is_nested = are_calls_under_way()
-    with _calls.one_more(name), strategy.working_together(), _calls.ending(name):
+    call_log.note(f"calls {' within '.join([name, *reversed(_calls.names)])}")
+    with _calls.one_more(name, settings), strategy.working_together(), _calls.ending(name):
         if is_nested:
             strategy.workers.gather([])  # are all of them here?
         return original(self, *args, **kwargs)
+
+
+# The settings of each model's last call for a batch, by the name of the call.
+_settings_of_batches = weakref.WeakKeyDictionary()
+
+
+def _compare_settings_of_batches(model, name, settings):
+    """Let the workers compare the settings of the first call for a batch; log what changes later.
+
+    A comparison in every call would take longer than a small model's step.
+    """
+    strategy = model.distribute_strategy
+    known = _settings_of_batches.setdefault(model, {})
+    before, known[name] = known.get(name), settings
+    if before is None:
+        strategy.workers.gather([])
+    elif strategy.workers.count > 1:
+        changed = [key for key in settings if settings[key] != before.get(key)]
+        with_what = f" with {changed[0]} = {settings[changed[0]]}" if changed else ""
+        call_log.note(f"calls {calls_under_way()}{with_what}")
 
 
 def _warn_of_no_strategy(model):

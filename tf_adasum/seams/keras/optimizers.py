@@ -247,6 +247,12 @@ def _optimizers_in(value):
             yield from _optimizers_in(each)
 
 
+def learning_rate_of(model):
+    """Return the learning rate that a model's optimizer has now; 0.0 if it has no such number."""
+    rate = getattr(getattr(model, "optimizer", None), "learning_rate", 0.0)
+    return 0.0 if callable(rate) else float(tf.convert_to_tensor(rate))
+
+
 def accumulation_steps(optimizer):
     """Return how many gradients go into an update: `gradient_accumulation_steps`, or else 1."""
     return getattr(optimizer, "gradient_accumulation_steps", None) or 1

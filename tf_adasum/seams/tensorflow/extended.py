@@ -21,6 +21,7 @@ from tf_adasum.seams.tensorflow.private_names import (
     multi_worker_util,
 )
 from tf_adasum.seams.tensorflow.registry import hooks
+from tf_adasum.watch import call_log
 
 
 class GradientAggregatingExtended(CollectiveAllReduceExtended):
@@ -127,6 +128,8 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
                 value = value() if callable(value) else value
                 value = getattr(value, "wrapped_value", value)  # one that is being restored
                 value = tf.convert_to_tensor(value, kwargs.get("dtype"))
+                what = f"{value.dtype.name}{list(value.shape)}"
+                call_log.note(f"creates the variable {kwargs.get('name')} ({what})", same=what)
                 carrier = carriers.to_move(value)
                 sent = {**kwargs, "initial_value": carrier, "dtype": carrier.dtype}
                 received = stock(replica_id, device, primary_var, **sent)()

@@ -6,6 +6,7 @@ import keras
 import tensorflow as tf
 
 from tf_adasum.seams.keras.custom_loops import refuse_update_outside
+from tf_adasum.seams.keras.fingerprint import note_learning_rate
 from tf_adasum.seams.keras.generation import hooks
 from tf_adasum.seams.keras.keras3.private_names import (
     MOVING_AVERAGES,
@@ -50,6 +51,16 @@ class OptimizersOfKeras3(Optimizers):
             with keras.name_scope(optimizer.name):
                 optimizer.build(list(variables))
             optimizer.built = True
+
+
+@hooks.replaces(BaseOptimizer, "__init__")
+def init(original, self, learning_rate, *args, **kwargs):
+    """Remember the learning rate, so that workers can compare what each of them asked for.
+
+    In the scope of a strategy it becomes a variable, which has worker 0's value on all workers.
+    """
+    original(self, learning_rate, *args, **kwargs)
+    note_learning_rate(self, learning_rate)
 
 
 _optimizers = OptimizersOfKeras3()

@@ -1,0 +1,109 @@
+"""The log of what this worker does together with the others, in order: numbers, names and a hash.
+
+All workers run the same program, so entry number n is the same on all of them: a call of `fit`, an
+epoch, a variable that is created, numbers that are exchanged. Each worker sends the last entries
+with its status; a worker whose own entry n is another one knows at once, without waiting, that the
+workers run different programs, and where their ways part. Standard library only.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+import threading
+import zlib
+
+# How many entries are kept to compare with a worker that is behind, and how many are sent.
+KEPT, SENT = 4096, 8
+
+_LONGEST_NAME = 160
+
+_NUMBERS_OF_A_CALL = 1 << 24
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One entry.
+
+    Attributes:
+        number: from 1 on.
+        chain: a hash of all entries up to this one.
+        name: what the worker does, in words that follow "worker 0".
+    """
+
+    number: int
+    chain: int
+    name: str
+
+
+class CallLog:
+    """The entries of a worker. Several threads may use it."""
+
+    def __init__(self):
+        self._entries: collections.deque[Entry] = collections.deque(maxlen=KEPT)
+        self._lock = threading.Lock()
+
+    def note(self, name: str, same: str | None = None) -> None:
+        """Add an entry.
+
+        Args:
+            name: what this worker does, such as "calls fit".
+            same: what has to be the same on all workers. Defaults to `name`.
+        """
+        with self._lock:
+            last = self._entries[-1] if self._entries else Entry(0, 0, "")
+            chain = zlib.crc32((name if same is None else same).encode(), last.chain)
+            self._entries.append(Entry(last.number + 1, chain, name[:_LONGEST_NAME]))
+
+    def begin_anew(self, call: int) -> None:
+        """Forget the entries: an exception may have cut them off elsewhere on another worker.
+
+        Args:
+            call: number of the call that begins, the same on all workers.
+        """
+        with self._lock:
+            self._entries.clear()
+            self._entries.append(Entry(call * _NUMBERS_OF_A_CALL, 0, "begins another call"))
+
+    def to_send(self) -> str:
+        """Return the last entries as text."""
+        with self._lock:
+            entries = list(self._entries)[-SENT:]
+        return json.dumps([dataclasses.astuple(each) for each in entries])
+
+    def first_difference(self, sent: str) -> tuple[Entry, Entry] | None:
+        """Return this worker's and another one's first entry that differ.
+
+        Args:
+            sent: what `to_send` returned on the other worker.
+
+        Returns:
+            None if no entry differs, or none of the same number is known to both.
+        """
+        with self._lock:
+            own = {each.number: each for each in self._entries}
+        for theirs in parsed(sent):
+            mine = own.get(theirs.number)
+            if mine is not None and mine.chain != theirs.chain:
+                return mine, theirs
+        return None
+
+
+def parsed(sent: str) -> list[Entry]:
+    """Return the entries that another worker has sent; none if the text is not of that form."""
+    try:
+        entries = [Entry(*fields) for fields in json.loads(sent)] if sent else []
+    except (ValueError, TypeError):
+        return []
+    kinds = (int, int, str)
+    are_good = all(
+        tuple(map(type, dataclasses.astuple(each))) == kinds for each in entries
+    )
+    return entries if are_good else []
+
+
+_log = CallLog()  # of this process
+
+note, begin_anew = _log.note, _log.begin_anew
+to_send, first_difference = _log.to_send, _log.first_difference
