@@ -33,6 +33,7 @@ from tf_adasum.transport import choice, mesh, trial
 from tf_adasum.transport.collectives import UcxTransport
 from tf_adasum.watch import watch
 from tf_adasum.watch.no_watch import NoWatch
+from tf_adasum.workers import agreement
 from tf_adasum.workers.workers import Workers
 
 
@@ -64,6 +65,28 @@ def options_of_collectives(
     return tensorflow_seam.CommunicationOptions(
         bytes_per_pack=options.bytes_per_pack, implementation=options.implementation
     )
+
+
+# Seconds for which a worker whose arguments are refused waits for the others, to tell them.
+SECONDS_TO_REFUSE = 10.0
+
+
+@contextlib.contextmanager
+def refusing_together(tasks: Cluster | None) -> Iterator[None]:
+    """Let all workers raise at once if the arguments of one of them are refused.
+
+    Args:
+        tasks: the cluster; None without one.
+    """
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        if tasks is not None and not watch.has_begun(tasks):
+            refused = {agreement.ARGUMENTS: f"refused ({type(error).__name__}: {error})"}
+            with contextlib.suppress(OSError, TimeoutError, ValueError):
+                rendezvous.meet(tasks, refused, SECONDS_TO_REFUSE)
+            joining.forget(tasks)
+        raise
 
 
 def averaged(local_reduction: str | None, tasks: Cluster | None, devices: int) -> int:

@@ -125,25 +125,26 @@ class AdasumMirroredStrategy(
         on_nonfinite: str = "propagate",
         transport: str | None = None,
     ):
-        self._aggregation = rules.get(aggregation)
-        action = nonfinite_gradients.checked(on_nonfinite)
         worker_callbacks.install()
         tensorflow_seam.hooks.install()
-        options = startup.checked_options(communication_options)
-        self._options = startup.options_of_collectives(options)
         resolver, tasks, source = cluster_resolvers.resolve(
-            cluster_resolver, options.timeout_seconds
+            cluster_resolver, getattr(communication_options, "timeout_seconds", None)
         )
-        names = local_devices(devices)
-        transport = transports.chosen(transport, names)
-        count = len(tasks.addresses) if tasks else 1
-        self._scheme = Scheme.checked(
-            self._aggregation,
-            len(names) * count,
-            averaged=startup.averaged(local_reduction, tasks, len(names)),
-            radix_plan=radix_plan,
-            wire_dtype=wire_dtype,
-        )
+        with startup.refusing_together(tasks):
+            self._aggregation = rules.get(aggregation)
+            action = nonfinite_gradients.checked(on_nonfinite)
+            options = startup.checked_options(communication_options)
+            self._options = startup.options_of_collectives(options)
+            names = local_devices(devices)
+            transport = transports.chosen(transport, names)
+            count = len(tasks.addresses) if tasks else 1
+            self._scheme = Scheme.checked(
+                self._aggregation,
+                len(names) * count,
+                averaged=startup.averaged(local_reduction, tasks, len(names)),
+                radix_plan=radix_plan,
+                wire_dtype=wire_dtype,
+            )
         extended, self._watch = startup.start(
             self,
             resolver,
@@ -166,6 +167,10 @@ class AdasumMirroredStrategy(
         self._sharding = Sharding(self._workers)
         self._sharding.share_seeds(self._watch.seed)
         self._same_gradients = agreement.SameGradients(self._workers)
+        if count > 1:
+            collectives = tensorflow_seam.cross_device_ops(extended)
+            collectives.guard = self.watching
+            collectives.check_same_gradients = self._same_gradients.check
         self._empty_replicas = EmptyReplicas()
         self._nonfinite = nonfinite_gradients.NonFinite(self, action)
         made.add(self)
@@ -266,8 +271,11 @@ class AdasumMirroredStrategy(
         in `fit` of a model of the package tf_keras.
         """
         keras_seam.refuse_tf_keras(fn)
+        # A function that is being traced is called later, by whoever traces it.
+        watching = self.watching() if tf.executing_eagerly() else contextlib.nullcontext()
         try:
-            return super().run(self._empty_replicas.noting(fn), args, kwargs, options)
+            with watching:
+                return super().run(self._empty_replicas.noting(fn), args, kwargs, options)
         finally:
             self._empty_replicas.forget()
 

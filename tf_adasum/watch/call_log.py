@@ -9,10 +9,12 @@ workers run different programs, and where their ways part. Standard library only
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import json
 import threading
 import zlib
+from collections.abc import Iterator
 
 # How many entries are kept to compare with a worker that is behind, and how many are sent.
 KEPT, SENT = 4096, 8
@@ -43,6 +45,8 @@ class CallLog:
     def __init__(self):
         self._entries: collections.deque[Entry] = collections.deque(maxlen=KEPT)
         self._lock = threading.Lock()
+        self._calls: list[str] = []  # under way, one within another
+        self._left = ""  # the last call that has ended
 
     def note(self, name: str, same: str | None = None) -> None:
         """Add an entry.
@@ -55,6 +59,30 @@ class CallLog:
             last = self._entries[-1] if self._entries else Entry(0, 0, "")
             chain = zlib.crc32((name if same is None else same).encode(), last.chain)
             self._entries.append(Entry(last.number + 1, chain, name[:_LONGEST_NAME]))
+
+    @contextlib.contextmanager
+    def call(self, name: str) -> Iterator[None]:
+        """Return a context manager for a call that all workers make, such as "fit"."""
+        self._calls.append(name)
+        self.note(f"calls {' within '.join(reversed(self._calls))}")
+        try:
+            yield
+        finally:
+            self._left = self._calls.pop()
+
+    def epoch(self, number: int) -> None:
+        """Add an entry: an epoch of the innermost call begins, counted from 1."""
+        name = self._calls[-1].partition(", ")[0] if self._calls else "a training"
+        if self._calls:
+            self._calls[-1] = f"{name}, epoch {number}"
+        self.note(f"begins epoch {number} of {name}")
+
+    def doing(self) -> str:
+        """Return what this worker does now: "in fit, epoch 2", "after fit"; "" before all."""
+        calls = list(self._calls)
+        if calls:
+            return f"in {' within '.join(reversed(calls))}"
+        return f"after {self._left}" if self._left else ""
 
     def begin_anew(self, call: int) -> None:
         """Forget the entries: an exception may have cut them off elsewhere on another worker.
@@ -97,13 +125,15 @@ def parsed(sent: str) -> list[Entry]:
     except (ValueError, TypeError):
         return []
     kinds = (int, int, str)
-    are_good = all(
-        tuple(map(type, dataclasses.astuple(each))) == kinds for each in entries
-    )
+    are_good = all(tuple(map(type, dataclasses.astuple(each))) == kinds for each in entries)
     return entries if are_good else []
 
 
 _log = CallLog()  # of this process
 
-note, begin_anew = _log.note, _log.begin_anew
-to_send, first_difference = _log.to_send, _log.first_difference
+note, call, epoch, doing = _log.note, _log.call, _log.epoch, _log.doing
+begin_anew, to_send, first_difference = (
+    _log.begin_anew,
+    _log.to_send,
+    _log.first_difference,
+)

@@ -29,7 +29,7 @@ GRACE = 2.0
 GRACE_OF_ALL = 10.0
 
 # The same where they wait in a collective of one number, which is not the same one on all.
-GRACE_OF_DIFFERENT = 4.0
+GRACE_OF_DIFFERENT = 3.0
 
 # Seconds of waiting after which a worker that cannot be connected to is named: a link that heals
 # sooner costs nothing but the wait.
@@ -258,12 +258,15 @@ def failure(
 
 
 def _are_in_different_collectives(statuses):
-    """Whether workers wait in a collective of the same number, in Python here and not there."""
+    """Whether workers wait in a collective of one number that is not the same collective.
+
+    They are in different calls, or wait in Python here and in a compiled function there.
+    """
     waiting = [status for status in statuses.values() if status.waits >= GRACE_OF_DIFFERENT]
     return (
         len(waiting) == len(statuses)
         and len({status.entered for status in waiting}) == 1
-        and len({status.of_python for status in waiting}) > 1
+        and len({(status.call, status.of_python) for status in waiting}) > 1
     )
 
 

@@ -340,7 +340,7 @@ class Watch:
             entered=progress[0] if waits else 0,
             of_python=progress[2] if waits else 0,
             waits=max(seconds, self.stopping.waits()),
-            at=at,
+            at=", ".join(filter(None, [at, call_log.doing()])),
             unreachable=self._reachability.unreachable if waits else "",
             calls=call_log.to_send(),
             **self.stopping.exchange(self._statuses),
@@ -390,6 +390,11 @@ class Watch:
 
 
 _watches: dict[Cluster, Watch] = {}
+
+
+def has_begun(cluster: Cluster) -> bool:
+    """Whether this process watches the other workers of a cluster already."""
+    return cluster in _watches
 
 
 def begin(cluster: Cluster, terms: dict[str, Any], timeout: float | None) -> Watch:

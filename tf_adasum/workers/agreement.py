@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import keras
@@ -18,6 +19,20 @@ SPECIAL_CARDINALITIES = {
     tf.data.INFINITE_CARDINALITY: "infinite",
     tf.data.UNKNOWN_CARDINALITY: "unknown",
 }
+
+
+# What a worker whose arguments are refused has in place of "accepted".
+ARGUMENTS = "arguments of AdasumMirroredStrategy"
+
+# Environment variables that must be the same on all workers: they choose how bytes are sent.
+# Others may differ, such as those that name a host's devices or set what is logged.
+ENVIRONMENT = (
+    "UCX_TLS",
+    "UCX_RNDV_SCHEME",
+    "UCX_RNDV_THRESH",
+    "UCX_ZCOPY_THRESH",
+    "UCX_PROTO_ENABLE",
+)
 
 
 def terms(
@@ -37,6 +52,7 @@ def terms(
         transport: "tensorflow", "ucx" or "auto".
     """
     return {
+        ARGUMENTS: "accepted",
         "tf_adasum": __version__,
         "TensorFlow": series(tf.__version__),
         "Keras": series(keras.__version__),
@@ -47,6 +63,7 @@ def terms(
         "backend of the op (TF_ADASUM_OPS)": ops.backend(),
         "on_nonfinite": on_nonfinite,
         "transport": transport,
+        **{f"environment variable {name}": os.environ.get(name, "not set") for name in ENVIRONMENT},
     }
 
 

@@ -135,7 +135,7 @@ class FirstCallback(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch, logs=None):
         """Log the epoch, so that a worker that has left the training is named."""
-        call_log.note(f"begins epoch {epoch + 1} of fit")
+        call_log.epoch(epoch + 1)
 
 
 class LastCallback(keras.callbacks.Callback):
@@ -168,9 +168,10 @@ class LastCallback(keras.callbacks.Callback):
         table = self.workers.gather([self.model.stop_training, *np.array([rate]).view(np.int64)])
         self.model.stop_training = bool(table[:, 0].any())
         if (table[:, 1] != table[0, 1]).any():
-            rates = [float(each) for each in table[:, 1].copy().view(np.float64)]
+            rates = enumerate(table[:, 1].copy().view(np.float64))
+            received = ", ".join(f"worker {rank}: {own:.7g}" for rank, own in rates)
             raise ValueError(
-                f"After epoch {epoch + 1} the workers have different learning rates: {rates} on "
-                f"workers 0 to {len(rates) - 1}. Set the learning rate on all workers alike, in a "
-                f"callback that runs on all of them. {see('TFA-511')}"
+                f"After epoch {epoch + 1} the workers have different learning rates: {received}. "
+                "Set the same one on all workers, in a callback that runs on all of them. "
+                f"{see('TFA-511')}"
             )

@@ -166,7 +166,9 @@ class Workers:
         for rank, own in enumerate(texts):
             shown = own.tobytes()[: sizes[rank]].decode()
             ranks_of.setdefault((digests[rank], shown), []).append(rank)
-        received = (f"{same_settings.named(ranks)}: {shown}" for (_, shown), ranks in ranks_of.items())
+        received = (
+            f"{same_settings.named(ranks)}: {shown}" for (_, shown), ranks in ranks_of.items()
+        )
         answer = f" {see(code)}" if code else ""
         raise ValueError(f"{what} Received: {'; '.join(received)}{answer}")
 

@@ -244,16 +244,12 @@ CASES = {
     ),
     "another validation split": fitted(validation_split=(0.5, 0.25)),
     "another shuffle": fitted(shuffle=(True, False)),
-    "another class weight": fitted(
-        y=(np.zeros([ROWS, 1]),) * 2, class_weight=({0: 1.0}, {0: 2.0})
-    ),
+    "another class weight": fitted(y=(np.zeros([ROWS, 1]),) * 2, class_weight=({0: 1.0}, {0: 2.0})),
     "sample weights on one worker": fitted(sample_weight=(None, np.ones([ROWS]))),
     "fewer rows": fitted(x=(x, x[:12]), y=(y, y[:12])),
     "no rows": fitted(x=(x, x[:0]), y=(y, y[:0])),
     "wider rows": layered(dense(3), dense(3)) and fitted(x=(x, np.ones([ROWS, 5]))),
-    "another kind of data": fitted(
-        x=(x, data_of()), y=(y, None), batch_size=(4, None)
-    ),
+    "another kind of data": fitted(x=(x, data_of()), y=(y, None), batch_size=(4, None)),
     "a dataset of fewer batches": fitted(
         x=(data_of(), data_of(rows=12)), y=(None, None), batch_size=(None, None)
     ),

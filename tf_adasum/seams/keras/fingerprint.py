@@ -82,10 +82,12 @@ def _signature(call):
 
 
 def _described(value):
-    if value is None or isinstance(value, bool | int | float | str):
-        return repr(value)
     if isinstance(value, np.generic):
-        return repr(value.item())
+        value = value.item()
+    if isinstance(value, float):
+        return f"{value:.7g}"  # read from a variable of float32 it is not what was set
+    if value is None or isinstance(value, bool | int | str):
+        return repr(value)
     if isinstance(value, Mapping):
         if set(value) >= {"class_name", "config"}:  # an object that Keras has serialized
             return f"{value['class_name']}{_arguments(value['config'])}"
@@ -157,9 +159,10 @@ def _weights_of(model, layers):
 
 def _of_layer(layer, weights):
     """Return class, settings and shapes of a layer. Names count from one in each process."""
-    shapes = " ".join(f"{tf.as_dtype(each.dtype).name}{list(each.shape)}" for each in weights)
-    frozen = "" if layer.trainable else ", not trainable"
-    return f"{type(layer).__name__}{_arguments(_attributes(layer))} {shapes}{frozen}".rstrip()
+    settings = [f"{name}={_described(value)}" for name, value in _attributes(layer).items()]
+    shapes = [f"{tf.as_dtype(each.dtype).name}{list(each.shape)}" for each in weights]
+    trainable = f"trainable={layer.trainable}"
+    return ", ".join([type(layer).__name__, *settings, trainable, *shapes])
 
 
 def _attributes(layer):
@@ -174,7 +177,7 @@ def _attributes(layer):
         if name.startswith("_"):
             continue
         is_setting = isinstance(value, bool | int | float | str | tuple)
-        if is_setting or inspect.isfunction(value) and name.endswith("activation"):
+        if is_setting or (inspect.isfunction(value) and name.endswith("activation")):
             found[name] = value
     return found
 

@@ -1,6 +1,7 @@
 """Training, for both generations: what all workers call, what is averaged first, progress bars."""
 
 import contextlib
+import threading
 import warnings
 import weakref
 
@@ -13,7 +14,7 @@ from tf_adasum.seams.base_strategy import made
 from tf_adasum.seams.keras.fingerprint import Settings, settings_of
 from tf_adasum.seams.keras.generation import hooks, private_names
 from tf_adasum.seams.keras.optimizers import is_ours, optimizers_of, optimizers_within
-from tf_adasum.watch import call_log
+from tf_adasum.watch import call_log, call_site
 
 # ---- what all workers call ---------------------------------------------------------------------
 
@@ -29,7 +30,8 @@ class _Calls:
         self.names.append(name)
         self.settings.append(settings)
         try:
-            yield
+            with call_log.call(name):
+                yield
         finally:
             self.names.pop()
             self.settings.pop()
@@ -89,12 +91,12 @@ def settings_under_way():
 def call_together(original, self, *args, **kwargs):
     """Tell the other workers where one raises: they would wait for it.
 
-    Warn where `fit` is about to train a model without a strategy, although there is one.
+    Refuse `fit` of a model without a strategy if several workers have one.
     """
     strategy = self.distribute_strategy
     if not is_ours(strategy):
         if original.__name__ == "fit":
-            _warn_of_no_strategy(self)
+            _refuse_no_strategy(self)
         with _calls.ending(original.__name__):
             return original(self, *args, **kwargs)
     name, settings = original.__name__, Settings()
@@ -106,7 +108,6 @@ def call_together(original, self, *args, **kwargs):
             _compare_settings_of_batches(self, name, settings)
             return original(self, *args, **kwargs)
     is_nested = are_calls_under_way()
-    call_log.note(f"calls {' within '.join([name, *reversed(_calls.names)])}")
     with _calls.one_more(name, settings), strategy.working_together(), _calls.ending(name):
         if is_nested:
             strategy.workers.gather([])  # are all of them here?
@@ -128,22 +129,31 @@ def _compare_settings_of_batches(model, name, settings):
     if before is None:
         strategy.workers.gather([])
     elif strategy.workers.count > 1:
-        changed = [key for key in settings if settings[key] != before.get(key)]
-        with_what = f" with {changed[0]} = {settings[changed[0]]}" if changed else ""
-        call_log.note(f"calls {calls_under_way()}{with_what}")
+        changed = next((key for key in settings if settings[key] != before.get(key)), None)
+        if changed:
+            call_log.note(f"calls {name} with another {changed}: {settings[changed]}")
 
 
-def _warn_of_no_strategy(model):
-    is_alone = (
-        model.distribute_strategy.num_replicas_in_sync == 1 and not tf.distribute.has_strategy()
+def _refuse_no_strategy(model):
+    """Refuse to train a model that belongs to no strategy, although several workers have one."""
+    default = tf.distribute.get_strategy()
+    if tf.distribute.has_strategy() or model.distribute_strategy is not default:
+        return
+    if all(strategy.num_replicas_in_sync == 1 for strategy in made):
+        return
+    _, line = call_site.of_thread(threading.get_ident())
+    message = (
+        f"The model {model.name!r} was created outside the scope of the AdasumMirroredStrategy, "
+        f"and fit is called at {line}: each worker would train a model of its own. Create and "
+        "compile it in the scope: with strategy.scope(): model = ... If one worker is to train it "
+        f"alone, create it under tf.distribute.OneDeviceStrategy. {see('TFA-301')}"
     )
-    if is_alone and any(strategy.num_replicas_in_sync > 1 for strategy in made):
-        warnings.warn(
-            f"The model {model.name!r} was built outside of the scope of the "
-            "AdasumMirroredStrategy: each worker trains it alone, on one device. Build and compile "
-            f"it inside: with strategy.scope(): model = ... {see('TFA-301')}",
-            stacklevel=5,  # hooks have called this
-        )
+    for strategy in made:
+        if strategy.workers.count > 1:
+            with strategy.watching():  # the other workers may wait for this one
+                call_log.note("calls fit of a model that was created outside the scope")
+            raise RuntimeError(message)
+    warnings.warn(message, stacklevel=5)  # hooks have called this
 
 
 # ---- statistics and weights that differ between replicas ---------------------------------------

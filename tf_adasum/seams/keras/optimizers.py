@@ -130,6 +130,7 @@ class Optimizers:
         context = tf.distribute.get_replica_context()
         gradients = [of_known_shape(*pair) for pair in zip(gradients, variables, strict=True)]
         if marker_of(context.strategy) is None:
+            _check_same_gradients(context, gradients, variables, [0] * len(variables))
             return summed(context, gradients)
         indices = [self.index_of(optimizer, variable) for variable in variables]
         state = self._aggregation_state_of(optimizer, context)

@@ -84,6 +84,10 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
     Attributes:
         key_reuse: the `KeyReuse` of all collectives.
         counters: the `CollectiveCounters`; None where this worker holds all replicas.
+        guard: function that returns a context manager for what Python waits for. Defaults to one
+            that does nothing.
+        check_same_gradients: function of names and shapes, see
+            `GradientAggregatingStrategy.check_same_gradients`; None checks nothing.
     """
 
     _launchers: list[ReusingLauncher]
@@ -104,6 +108,8 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
             for one in self._launchers
         ]
         self.counters = None if self.all_local else CollectiveCounters()
+        self.guard: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
+        self.check_same_gradients: Callable[[list[str], list[str]], None] | None = None
 
     @property
     def gradient_sum(self) -> GradientSum | None:
@@ -237,6 +243,10 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
             )
         by_variable = [_of_local_replicas(value) for value, _ in value_destination_pairs]
         gradients = [list(own) for own in zip(*by_variable, strict=True)]
+        # Optimizers have checked theirs, with names. Shapes that differ may be equal when padded.
+        if options.state is None and self.check_same_gradients is not None:
+            shapes = [", ".join(map(_kind, own)) for own in gradients]
+            self.check_same_gradients(shapes, shapes)
         if tf.executing_eagerly():
             # Collectives block, and eager code would launch one local device after the other.
             combined = self._function_for(gradients, options)(gradients)
@@ -253,7 +263,10 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         if self.counters is None or runtime.compiles_with_xla():
             return collectives()
         one_worker.refuse(_COLLECTIVE)
-        return self.counters.around(inputs, collectives)
+        if not tf.executing_eagerly():
+            return self.counters.around(inputs, collectives)
+        with self.guard():
+            return self.counters.around(inputs, collectives)
 
     def _function_for(self, gradients, options):
         """Return the `tf.function` that combines gradients like these."""
@@ -349,6 +362,13 @@ def _signature(gradients):
         else (gradient.dtype, gradient.shape, "dense")
         for gradient in gradients
     )
+
+
+def _kind(gradient):
+    """Return dtype and shape of a gradient as text, of a sparse one without its rows."""
+    if isinstance(gradient, tf.IndexedSlices):
+        return f"sparse {gradient.values.dtype.name}{gradient.values.shape[1:]}"
+    return f"{gradient.dtype.name}{gradient.shape}"
 
 
 def cross_device_ops(extended: tf.distribute.StrategyExtended) -> GradientCrossDeviceOps:

@@ -129,7 +129,8 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
                 value = getattr(value, "wrapped_value", value)  # one that is being restored
                 value = tf.convert_to_tensor(value, kwargs.get("dtype"))
                 what = f"{value.dtype.name}{list(value.shape)}"
-                call_log.note(f"creates the variable {kwargs.get('name')} ({what})", same=what)
+                name = kwargs.get("name") or "without a name"
+                call_log.note(f"creates the variable {name} ({what})", same=what)
                 carrier = carriers.to_move(value)
                 sent = {**kwargs, "initial_value": carrier, "dtype": carrier.dtype}
                 received = stock(replica_id, device, primary_var, **sent)()
