@@ -236,6 +236,23 @@ def _connect(extended, tasks, transport, options, is_watched):
     )
 
 
+def guard(
+    extended: tensorflow_seam.GradientAggregatingExtended,
+    watching: Callable[[], contextlib.AbstractContextManager],
+    check_same_gradients: Callable[[list[str], list[str]], None],
+) -> None:
+    """Let the collectives of several workers raise errors that name the worker at fault.
+
+    Args:
+        extended: the strategy's.
+        watching: the strategy's.
+        check_same_gradients: the strategy's.
+    """
+    collectives = tensorflow_seam.cross_device_ops(extended)
+    if not collectives.all_local:
+        collectives.guard, collectives.check_same_gradients = watching, check_same_gradients
+
+
 def _end_collectives(message):
     """End all that this process waits for of other workers."""
     mesh.abort(message)

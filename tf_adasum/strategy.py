@@ -88,12 +88,9 @@ class AdasumMirroredStrategy(
             a trial at the start. Defaults to `None`: ``TF_ADASUM_TRANSPORT``, or ``"auto"``.
 
     Raises:
-        ValueError: before any communication, for an unknown rule or one that returns the wrong
-            shape, devices that do not exist or repeat, a TF_CONFIG that is no JSON or lacks this
-            task, processes that were started together and have nothing to join, a plan that is no
-            factorization of N or not for this rule, or hosts of different size; when the workers
-            meet, if they differ in their settings or in their versions of tf_adasum, TensorFlow or
-            Keras.
+        ValueError: before TensorFlow starts, on all workers, if an argument or the cluster is wrong
+            on one of them, or if they differ in their settings or in their versions of tf_adasum,
+            TensorFlow or Keras.
         RuntimeError: on several workers, if TensorFlow has run an operation already; if Keras runs
             on another backend than TensorFlow.
         OSError: if another process uses this worker's port.
@@ -127,9 +124,8 @@ class AdasumMirroredStrategy(
     ):
         worker_callbacks.install()
         tensorflow_seam.hooks.install()
-        resolver, tasks, source = cluster_resolvers.resolve(
-            cluster_resolver, getattr(communication_options, "timeout_seconds", None)
-        )
+        timeout = getattr(communication_options, "timeout_seconds", None)
+        resolver, tasks, source = cluster_resolvers.resolve(cluster_resolver, timeout)
         with startup.refusing_together(tasks):
             self._aggregation = rules.get(aggregation)
             action = nonfinite_gradients.checked(on_nonfinite)
@@ -167,10 +163,7 @@ class AdasumMirroredStrategy(
         self._sharding = Sharding(self._workers)
         self._sharding.share_seeds(self._watch.seed)
         self._same_gradients = agreement.SameGradients(self._workers)
-        if count > 1:
-            collectives = tensorflow_seam.cross_device_ops(extended)
-            collectives.guard = self.watching
-            collectives.check_same_gradients = self._same_gradients.check
+        startup.guard(extended, self.watching, self._same_gradients.check)
         self._empty_replicas = EmptyReplicas()
         self._nonfinite = nonfinite_gradients.NonFinite(self, action)
         made.add(self)
@@ -271,10 +264,9 @@ class AdasumMirroredStrategy(
         in `fit` of a model of the package tf_keras.
         """
         keras_seam.refuse_tf_keras(fn)
-        # A function that is being traced is called later, by whoever traces it.
-        watching = self.watching() if tf.executing_eagerly() else contextlib.nullcontext()
+        watching = self.watching if tf.executing_eagerly() else contextlib.nullcontext
         try:
-            with watching:
+            with watching():  # a function that is being traced is called later
                 return super().run(self._empty_replicas.noting(fn), args, kwargs, options)
         finally:
             self._empty_replicas.forget()

@@ -1,4 +1,4 @@
-"""Wrong arguments of AdasumMirroredStrategy are refused before the workers talk to each other."""
+"""Wrong arguments of AdasumMirroredStrategy are refused before TensorFlow starts, on each worker."""
 
 import json
 import os
@@ -15,6 +15,7 @@ from tf_adasum import ops, rules, startup
 from tf_adasum.cluster import administration, rendezvous, start_timeout
 from tf_adasum.cluster import tasks as cluster_tasks
 from tf_adasum.seams import tensorflow as tensorflow_seam
+from tf_adasum.workers import agreement
 
 
 class Talked(Exception):
@@ -28,10 +29,15 @@ def two_workers(monkeypatch):
     def talk(*arguments, **options):
         raise Talked
 
+    def meet(tasks, terms, *others):
+        if terms[agreement.ARGUMENTS] == "accepted":
+            raise Talked
+        assert terms[agreement.ARGUMENTS].startswith("refused (ValueError: ")
+
     task = {"type": "worker", "index": 0}
     jobs = {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": jobs, "task": task}))
-    monkeypatch.setattr(rendezvous, "meet", talk)
+    monkeypatch.setattr(rendezvous, "meet", meet)
     monkeypatch.setattr(tensorflow_seam.GradientAggregatingExtended, "__init__", talk)
 
 
@@ -87,7 +93,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_refused_before_any_communication(two_workers, case):
+def test_refused_on_all_workers(two_workers, case):
     arguments, message = WRONG[case]
     with pytest.raises(ValueError, match=message):
         make(**arguments)
@@ -146,6 +152,7 @@ def test_the_workers_are_asked_for_what_they_have_to_share(two_workers, monkeypa
     ((tasks, terms, timeout, _),) = met
     assert tasks.addresses == ("127.0.0.1:1", "127.0.0.1:2") and timeout == 7.0
     assert terms == {
+        agreement.ARGUMENTS: "accepted",
         "tf_adasum": tf_adasum.__version__,
         "TensorFlow": ".".join(tf.__version__.split(".")[:2]),
         "Keras": ".".join(keras.__version__.split(".")[:2]),
@@ -160,6 +167,7 @@ def test_the_workers_are_asked_for_what_they_have_to_share(two_workers, monkeypa
         "backend of the op (TF_ADASUM_OPS)": ops.backend(),
         "on_nonfinite": "propagate",
         "transport": "tensorflow",
+        **{f"environment variable {name}": "not set" for name in agreement.ENVIRONMENT},
     }
     with pytest.raises(Talked):
         make()  # once more, as nothing has started

@@ -237,7 +237,7 @@ def failure(
             who = f"{cluster.named([rank])} has given up: " if is_about_this_one else ""
             return who + status.why
     is_complete = len(statuses) == len(cluster.names)
-    if is_complete and _are_in_different_collectives(statuses):
+    if is_complete and not _cut(cluster, statuses) and _are_in_different_collectives(statuses):
         return _wait_for_each_other(cluster, statuses)
     if is_complete and all(status.waits >= GRACE_OF_ALL for status in statuses.values()):
         if cut := _cut(cluster, statuses):

@@ -191,6 +191,16 @@ def rate_between(strategy, is_other):
     model.fit(x, y, verbose=0)
 
 
+def later_on_batch(strategy, is_other):
+    """Worker 1 changes its learning rate between two of many calls for a batch."""
+    model = model_of(strategy)
+    x, y = np.ones([ROWS, 4]), np.ones([ROWS, 1])
+    model.train_on_batch(x, y)
+    model.optimizer.learning_rate = 0.2 if is_other else 0.1
+    while True:
+        model.train_on_batch(x, y)
+
+
 def data_of(width=4, rows=ROWS):
     return tf.data.Dataset.from_tensor_slices((np.ones([rows, width]), np.ones([rows, 1]))).batch(4)
 
@@ -248,7 +258,7 @@ CASES = {
     "sample weights on one worker": fitted(sample_weight=(None, np.ones([ROWS]))),
     "fewer rows": fitted(x=(x, x[:12]), y=(y, y[:12])),
     "no rows": fitted(x=(x, x[:0]), y=(y, y[:0])),
-    "wider rows": layered(dense(3), dense(3)) and fitted(x=(x, np.ones([ROWS, 5]))),
+    "wider rows": fitted(x=(x, np.ones([ROWS, 5]))),
     "another kind of data": fitted(x=(x, data_of()), y=(y, None), batch_size=(4, None)),
     "a dataset of fewer batches": fitted(
         x=(data_of(), data_of(rows=12)), y=(None, None), batch_size=(None, None)
@@ -274,6 +284,7 @@ CASES = {
         lambda model, x, y: model.train_on_batch(x, y),
         lambda model, x, y: model.train_on_batch(x[:8], y[:8]),
     ),
+    "later train_on_batch with another rate": later_on_batch,
     "evaluates alone": fitted(callbacks=([], [EvaluatesAlone()])),
     "leaves fit early": leaves_early,
     # custom loops

@@ -129,7 +129,8 @@ def test_patience_ends():
 
 def test_all_wait_for_each_other():
     large = dataclasses.replace(WAITING, waits=DIFFERENT - 1)
-    assert judged(large, _0=dataclasses.replace(large, of_python=4), _2=large) is None
+    left_already = dataclasses.replace(large, of_python=4, entered=8)
+    assert judged(large, _0=left_already, _2=large) is None, "its last part may still travel"
     waiting = dataclasses.replace(WAITING, waits=DIFFERENT)
     in_python = dataclasses.replace(waiting, of_python=4, at="callback.py:3 (on_epoch_end)")
     assert judged(waiting, _0=waiting, _2=waiting) is None

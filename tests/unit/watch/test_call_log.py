@@ -1,0 +1,86 @@
+"""The log of what workers do together, and where two logs part."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.watch.call_log import KEPT, SENT, CallLog, parsed
+from tf_adasum.watch.diagnosis import Status, different_calls
+
+names = st.lists(st.sampled_from("abc"), max_size=3 * SENT)
+
+
+def log_of(entries):
+    log = CallLog()
+    for entry in entries:
+        log.note(entry)
+    return log
+
+
+@given(names, names)
+def test_two_logs_part_at_their_first_difference(own, theirs):
+    found = log_of(own).first_difference(log_of(theirs).to_send())
+    differing = [n for n, pair in enumerate(zip(own, theirs, strict=False), 1) if len({*pair}) > 1]
+    sent_from = max(1, len(theirs) - SENT + 1)
+    if not differing or sent_from > len(own):
+        assert found is None
+    else:  # if it was sent; else the first entry that was
+        number = max(differing[0], sent_from)
+        assert [each.number for each in found] == [number, number]
+        assert [each.name for each in found] == [own[number - 1], theirs[number - 1]]
+
+
+def test_names_may_differ_where_something_else_counts():
+    ours, theirs = CallLog(), CallLog()
+    ours.note("creates the variable dense (float32[3])", same="float32[3]")
+    theirs.note("creates the variable dense_1 (float32[3])", same="float32[3]")
+    assert ours.first_difference(theirs.to_send()) is None
+
+
+def test_what_is_sent_is_bounded():
+    log = log_of(["x" * 10_000] * (KEPT + 5))
+    assert len(log.to_send()) < 4000, "what a status may hold"
+
+
+def test_a_call_after_a_failure_begins_anew():
+    ours, theirs = log_of("ab"), log_of("a")  # the failure has cut one off
+    for log in ours, theirs:
+        log.begin_anew(7)
+        log.note("calls fit")
+    assert ours.first_difference(theirs.to_send()) is None
+
+
+def test_what_a_worker_does():
+    log = CallLog()
+    assert log.doing() == ""
+    with log.call("fit"):
+        log.epoch(2)
+        assert log.doing() == "in fit, epoch 2"
+        with log.call("evaluate"):
+            assert log.doing() == "in evaluate within fit, epoch 2"
+    assert log.doing() == "after fit, epoch 2"
+
+
+@pytest.mark.parametrize(
+    "sent", ["", "1", "{}", "[[1, 2]]", "[[1, 2, 3]]", '[["1", 2, "a"]]', "[null]", "[" * 5000]
+)
+def test_nonsense_is_not_compared(sent):
+    assert parsed(sent) == []
+    assert log_of("ab").first_difference(sent) is None
+
+
+def test_the_message_names_both_workers():
+    cluster = Cluster(("a:1", "b:2"), ("worker 0", "worker 1"), 1)
+    ours, theirs = log_of(["calls fit", "begins epoch 2 of fit"]), log_of(["calls fit"])
+    theirs.note("calls evaluate")
+    statuses = {
+        0: Status("running", at="a.py:1 (main)", calls=theirs.to_send()),
+        1: Status("running", calls=ours.to_send()),
+    }
+    message = different_calls(cluster, statuses, ours.first_difference)
+    assert "worker 0 (a:1) calls evaluate (at a.py:1 (main)), but worker 1 (b:2)" in message
+    failed = statuses | {0: Status("failed", calls=json.dumps([[1, 1, "x"]]))}
+    assert different_calls(cluster, failed, ours.first_difference) is None, "that is why"
