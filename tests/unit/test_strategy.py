@@ -1,4 +1,4 @@
-"""Wrong arguments of AdasumMirroredStrategy are refused before TensorFlow starts, on each worker."""
+"""Wrong arguments of AdasumMirroredStrategy are refused on all workers before TensorFlow starts."""
 
 import json
 import os

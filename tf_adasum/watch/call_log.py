@@ -122,7 +122,7 @@ def parsed(sent: str) -> list[Entry]:
     """Return the entries that another worker has sent; none if the text is not of that form."""
     try:
         entries = [Entry(*fields) for fields in json.loads(sent)] if sent else []
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return []
     kinds = (int, int, str)
     are_good = all(tuple(map(type, dataclasses.astuple(each))) == kinds for each in entries)

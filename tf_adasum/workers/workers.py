@@ -189,7 +189,7 @@ def _in_the_same_call(own: np.ndarray, gather: Callable[[np.ndarray], np.ndarray
         return table[:, 1:]
     texts = _texts_of_all(calls, gather)
     if len(set(texts)) == 1:
-        of_all = _texts_of_all(json.dumps(settings), gather)
+        of_all = _texts_of_all(json.dumps(settings.all()), gather)
         raise ValueError(same_settings.difference(calls, [json.loads(each) for each in of_all]))
     received = (f"{text} on worker {rank}" for rank, text in enumerate(texts))
     raise RuntimeError(

@@ -32,13 +32,24 @@ _LONGEST_VALUE = 300  # characters
 
 
 class Settings(dict):
-    """The settings of a call: a dict from what is set to how it is set, both str."""
+    """Settings of a call: a dict from what is set to how it is set, both str.
 
-    @property
+    Attributes:
+        model: the `Settings` of the model, which many calls share; None if there is none.
+    """
+
+    model: Settings | None = None
+
+    @functools.cached_property
     def digest(self) -> int:
-        """A hash of 64 bits with its sign."""
+        """A hash of 63 bits."""
         text = "\n".join(f"{key}={value}" for key, value in self.items())
+        text += str(self.model.digest if self.model else "")
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+    def all(self) -> dict[str, str]:
+        """Return all settings, those of the model first."""
+        return {**(self.model or {}), **self}
 
 
 def settings_of(model: keras.Model, call: Callable, args: tuple, kwargs: Mapping) -> Settings:
@@ -50,8 +61,8 @@ def settings_of(model: keras.Model, call: Callable, args: tuple, kwargs: Mapping
         args: positional arguments of the call, without the model.
         kwargs: its keyword arguments.
     """
-    settings = Settings(_of_model(model))
-    settings.update(_of_compile(model))
+    settings = Settings(_of_compile(model))
+    settings.model = _of_model(model)
     settings["keras.config.floatx"] = keras.backend.floatx()
     try:
         bound = _signature(call).bind(model, *args, **kwargs)
@@ -132,34 +143,28 @@ _described_models: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 def _of_model(model):
     layers = list(model._flatten_layers(include_self=False))
-    weights = _weights_of(model, layers)
-    state = tuple(
-        (id(layer), layer.trainable, len(own)) for layer, own in zip(layers, weights, strict=True)
-    )
+    state = [(id(layer), layer.trainable, sum(map(len, _weights_of(layer)))) for layer in layers]
     known = _described_models.get(model)
     if known and known[0] == state:
         return known[1]
-    settings = {"model": f"{type(model).__name__} with {len(layers)} layers"}
-    for number, (layer, own) in enumerate(zip(layers, weights, strict=True)):
-        settings[f"layer {number} of the model"] = _of_layer(layer, own)
+    settings = Settings({"model": f"{type(model).__name__} with {len(layers)} layers"})
+    for number, layer in enumerate(layers):
+        settings[f"layer {number} of the model"] = _of_layer(layer)
     _described_models[model] = state, settings
     return settings
 
 
-def _weights_of(model, layers):
-    """Return for each layer the list of its own variables; Keras 2 has none before building."""
-    del model
-    return [
-        [*getattr(each, "_trainable_variables", ()), *getattr(each, "_non_trainable_variables", ())]
-        if hasattr(each, "_trainable_variables")
-        else [*each._trainable_weights, *each._non_trainable_weights]
-        for each in layers
-    ]
+def _weights_of(layer):
+    """Return two lists of a layer's own variables: Keras 3's, or those of Keras 2."""
+    if hasattr(layer, "_trainable_variables"):
+        return layer._trainable_variables, layer._non_trainable_variables
+    return layer._trainable_weights, layer._non_trainable_weights
 
 
-def _of_layer(layer, weights):
+def _of_layer(layer):
     """Return class, settings and shapes of a layer. Names count from one in each process."""
     settings = [f"{name}={_described(value)}" for name, value in _attributes(layer).items()]
+    weights = [each for own in _weights_of(layer) for each in own]
     shapes = [f"{tf.as_dtype(each.dtype).name}{list(each.shape)}" for each in weights]
     trainable = f"trainable={layer.trainable}"
     return ", ".join([type(layer).__name__, *settings, trainable, *shapes])

@@ -129,9 +129,10 @@ def _compare_settings_of_batches(model, name, settings):
     if before is None:
         strategy.workers.gather([])
     elif strategy.workers.count > 1:
-        changed = next((key for key in settings if settings[key] != before.get(key)), None)
-        if changed:
-            call_log.note(f"calls {name} with another {changed}: {settings[changed]}")
+        if settings.digest != before.digest:
+            now, then = settings.all(), before.all()
+            changed = [key for key in {**now, **then} if now.get(key) != then.get(key)][0]
+            call_log.note(f"calls {name} with another {changed}: {now.get(changed)}")
 
 
 def _refuse_no_strategy(model):
