@@ -3,8 +3,9 @@
     python benchmarks/differences.py [--former COMMIT] [--limit SECONDS]
 
 Each case of tests/multi_worker/scenarios/differences.py: the seconds until both workers have
-raised, and the message of worker 0, here and with the Python files of a former commit. A group of workers that says nothing within the limit is ended. The cost is that of the
-fingerprint of a call of `fit`, in one process. Writes benchmarks/results/DATE-differences.md.
+raised, and the message of worker 0, here and with the Python files of a former commit. A group of
+workers that says nothing within the limit is ended. The cost is that of the fingerprint of a call
+of `fit`, in one process. Writes benchmarks/results/DATE-differences.md.
 """
 
 import argparse
@@ -53,7 +54,7 @@ def outcomes(cases, checkout, limit):
 
 @contextlib.contextmanager
 def checkout_of(commit):
-    """Return a context manager for a folder with a commit's files, and the op that is built here."""
+    """Return a context manager for a folder with a commit's files, and the op built here."""
     with tempfile.TemporaryDirectory() as folder:
         archive = subprocess.run(
             ["git", "archive", commit, "tf_adasum"],

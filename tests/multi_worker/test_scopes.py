@@ -8,7 +8,7 @@ from scenarios import scopes as scenarios
 BUILD = "with strategy.scope():\n        model = ..."
 OPTIMIZER = "with strategy.scope():\n        optimizer = Adam(...)\n        model.compile("
 SAYS = {
-    "all": "each worker trains it alone",  # a warning
+    "all": "created outside the scope",  # on one worker a warning
     "model": BUILD,
     "loaded model": BUILD,
     "model, fit inside": BUILD,

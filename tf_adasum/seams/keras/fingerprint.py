@@ -200,17 +200,21 @@ def note_learning_rate(optimizer: Any, rate: Any) -> None:
 
 
 def _of_compile(model):
+    """Describe the optimizer, and what else `compile` was given.
+
+    Saving in the HDF5 format takes the optimizer out of Keras's own record.
+    """
+    optimizer, settings = getattr(model, "optimizer", None), {}
+    if optimizer is not None:
+        settings["optimizer"] = type(optimizer).__name__
+        if optimizer in _given_rates:
+            settings["optimizer.learning_rate, as created"] = _given_rates[optimizer]
+        for key, each in _config_of(optimizer).items():
+            if key not in _OF_ONE_PROCESS:
+                settings[f"optimizer.{key}"] = described(each)
     config = getattr(getattr(model, "_compile_config", None), "config", None) or {}
-    settings = {}
     for name, value in config.items():
-        if name == "optimizer" and hasattr(value, "get_config"):
-            settings["optimizer"] = type(value).__name__
-            if value in _given_rates:
-                settings["optimizer.learning_rate, as created"] = _given_rates[value]
-            for key, each in _config_of(value).items():
-                if key not in _OF_ONE_PROCESS:
-                    settings[f"optimizer.{key}"] = described(each)
-        else:
+        if name != "optimizer":
             settings[f"compile({name})"] = described(value)
     return settings
 
