@@ -58,6 +58,15 @@ def test_predict_gives_every_row_once_and_in_order(predictions, case):
         np.testing.assert_array_equal(predicted[case], scenarios.rows_from(1, rows))
 
 
+@everywhere(["2x2"])
+@pytest.mark.keras3_only("Keras 2 traces recurrent layers in another way")
+@pytest.mark.feature("the first `predict` and `evaluate` of one row, by recurrent layers")
+def test_the_first_call_takes_fewer_rows_than_replicas(group):
+    expected = one_process(scenarios.first_calls_of_recurrent_models)
+    for actual in group.run(scenarios.first_calls_of_recurrent_models):
+        assert_close(actual, expected)
+
+
 @everywhere(["2x1"])
 @pytest.mark.feature("`predict` of bfloat16, bool, int64")
 @pytest.mark.parametrize(

@@ -53,6 +53,8 @@ class TrainingBackup:
         folder: a local directory for nothing else. Defaults to `None`, on a worker that has none.
         keep: int, how many backups are kept. Defaults to 1.
         on_signal: the `OnSignal`. Defaults to `None`: no signal stops the training.
+        refuse_nonfinite: bool, whether to refuse weights with a NaN or infinity. Defaults to
+            `True`.
 
     Attributes:
         folder: where this worker has its backups; None on a worker that has none.
@@ -62,7 +64,17 @@ class TrainingBackup:
         ValueError: if the directory is not local.
     """
 
-    def __init__(self, workers, save_freq, delete, folder=None, keep=1, on_signal=None):
+    def __init__(
+        self,
+        workers,
+        save_freq,
+        delete,
+        folder=None,
+        keep=1,
+        on_signal=None,
+        refuse_nonfinite=True,
+    ):
+        self._refuse_nonfinite = refuse_nonfinite
         self.save_freq, self._delete, self._workers = save_freq, delete, workers
         self.on_signal = on_signal
         if folder is not None:
@@ -86,12 +98,13 @@ class TrainingBackup:
                 one.
         """
         own = callbacks[0] if callbacks else None
-        settings = [len(callbacks), *[0] * 5]
+        settings = [len(callbacks), *[0] * 6]
         if own:
             frequency = {"epoch": 0, False: -1}.get(own.save_freq, own.save_freq)
-            settings[1:] = frequency, own.delete_checkpoint, *_encoded(own)
+            refuse = getattr(own, "refuse_nonfinite", True)  # Keras's own has no such argument
+            settings[1:] = frequency, own.delete_checkpoint, refuse, *_encoded(own)
         table = workers.gather([*settings, workers.count == 1 or workers.watch.is_on])
-        count, frequency, delete, *stopping = table[0, :-1].tolist()
+        count, frequency, delete, refuse, *stopping = table[0, :-1].tolist()
         if count > 1:
             raise ValueError(
                 f"`callbacks` may have one BackupAndRestore. Received: {count} of them on worker 0"
@@ -103,7 +116,7 @@ class TrainingBackup:
         on_signal = _decoded(*stopping) if table[:, -1].all() else None
         folder = own.backup_dir if own else None
         keep = 2 if own and own.double_checkpoint else 1
-        return cls(workers, save_freq, bool(delete), folder, keep, on_signal)
+        return cls(workers, save_freq, bool(delete), folder, keep, on_signal, bool(refuse))
 
     def begin(self, model):
         """Restore the newest good backup, if there is one; called when training begins.
@@ -212,6 +225,14 @@ class TrainingBackup:
         position = keras_seam.position_in_data(model, 0 if is_validating else batch, has_begun)
         sections = [*training_state.SECTIONS, *([training_state.METRICS] if batch else [])]
         arrays = training_state.collect(model, self._workers, sections)
+        if weight := self._refused_weight(model, arrays):
+            raise FloatingPointError(
+                f"No backup is written of epoch {epoch + 1}, batch {batch + 1}: the weight "
+                f"{weight!r} has a NaN or an infinity, from which training cannot recover. Older "
+                "backups are kept. Restart with a lower learning rate, or with "
+                'AdasumMirroredStrategy(on_nonfinite="skip"). To write such a backup, pass '
+                f"BackupAndRestore(refuse_nonfinite=False) {see('TFA-608')}"
+            )
         if self._is_writer():
             facts = {
                 "epoch": epoch,
@@ -224,6 +245,10 @@ class TrainingBackup:
                 "replicas": model.distribute_strategy.num_replicas_in_sync,
             }
             self._files.write(Backup(facts, arrays))
+
+    def _refused_weight(self, model, arrays):
+        """Return the path of a weight for whose value a backup is refused; None without one."""
+        return training_state.nonfinite_weight(model, arrays) if self._refuse_nonfinite else None
 
     def _prepare(self, model):
         """Raise an OSError, on all workers, if worker 0 cannot write backups."""
@@ -241,6 +266,11 @@ class TrainingBackup:
 
         def check(backup, path):
             training_state.check(model, backup.arrays, path)
+            if weight := self._refused_weight(model, backup.arrays):
+                raise ValueError(
+                    f"{path} has a NaN or an infinity in the weight {weight!r}. To use it, pass "
+                    f"BackupAndRestore(refuse_nonfinite=False) {see('TFA-608')}"
+                )
 
         found, error = None, None
         try:

@@ -140,6 +140,23 @@ def check(model, arrays, name):
             )
 
 
+def nonfinite_weight(model, arrays):
+    """Return the path of a trainable weight that has a NaN or an infinity; None if none has.
+
+    Args:
+        model: a model that the state fits, see `check`.
+        arrays: list of `Array`.
+    """
+    saved = [array for array in arrays if array.section == "model"]
+    is_trained = {id(variable) for variable in model.trainable_variables}
+    for variable, array in zip(_variables(model, "model"), saved, strict=True):
+        is_floating = tf.as_dtype(variable.dtype).is_floating
+        if id(variable) in is_trained and is_floating:
+            if not all(np.isfinite(copy).all() for copy in array.copies):
+                return keras_seam.path_of(variable)
+    return None
+
+
 def assign(model, workers, arrays, sections):
     """Give the variables of every local replica their values.
 

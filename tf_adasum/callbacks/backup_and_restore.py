@@ -69,6 +69,9 @@ class BackupAndRestore(BackupArguments):
             workers, and in the main thread only. Defaults to `"auto"`.
         exit_code: int, the code with which all workers exit then, from 1 to 255. Defaults to 75,
             `EX_TEMPFAIL`.
+        refuse_nonfinite: bool, whether to refuse weights with a NaN or an infinity: no backup of
+            them is written, `fit` ends with an error instead, and a restart uses an older backup.
+            Defaults to `True`.
 
     Raises:
         ValueError: with Keras 2, which does it by itself; if `backup_dir` is not local; for what is
@@ -79,6 +82,7 @@ class BackupAndRestore(BackupArguments):
             can be read.
         OSError: when training begins, if worker 0 cannot write to the directory, or no backup fits;
             when a backup cannot be written.
+        FloatingPointError: when it is time for a backup, if a trainable weight is not finite.
         SystemExit: where a signal stops the training.
 
     Example:
@@ -95,6 +99,7 @@ class BackupAndRestore(BackupArguments):
         *,
         on_signal: str | int | Sequence[str | int] | None = "auto",
         exit_code: int = EXIT_CODE,
+        refuse_nonfinite: bool = True,
     ):
         if not keras_seam.BACKS_UP_ONE_WORKER:
             raise ValueError(
@@ -113,3 +118,4 @@ class BackupAndRestore(BackupArguments):
                 f"`exit_code` must be an int from 1 to 255. Received: exit_code={exit_code!r}"
             )
         self.on_signal, self.exit_code = on_signal, exit_code
+        self.refuse_nonfinite = refuse_nonfinite

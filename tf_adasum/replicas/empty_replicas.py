@@ -39,6 +39,8 @@ class EmptyReplicas:
 
     def _in_replica(self, function):
         def in_replica(*args, **kwargs):
+            if not tf.executing_eagerly():
+                args, kwargs = tf.nest.map_structure(_of_unknown_length, (args, kwargs))
             self._note(args, kwargs)
             return function(*args, **kwargs)
 
@@ -89,6 +91,18 @@ class EmptyReplicas:
             None if gradient is None else _with_numbers(gradient, next(chosen))
             for gradient in gradients
         ]
+
+
+@tf.autograph.experimental.do_not_convert
+def _of_unknown_length(value):
+    """Return a tensor of a graph; one known to have no rows as one of an unknown number of rows.
+
+    Layers are made for batches of unknown length. Keras takes a ``[0, n]`` for a bias of n numbers,
+    and loops of recurrent layers do not keep a length of 0.
+    """
+    if not isinstance(value, tf.Tensor) or not value.shape.rank or value.shape[0] != 0:
+        return value
+    return tf.compat.v1.placeholder_with_default(value, [None, *value.shape[1:]])
 
 
 def has_no_rows(arguments):

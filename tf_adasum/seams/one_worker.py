@@ -7,10 +7,28 @@ only.
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from tf_adasum.errors import see
+
+# Packages that report a training to a server or a store: one worker is enough.
+TRACKERS = frozenset(
+    {
+        "aim",
+        "clearml",
+        "comet_ml",
+        "dvclive",
+        "mlflow",
+        "neptune",
+        "neptune_tensorflow_keras",
+        "wandb",
+    }
+)
+
+# Packages that stand between a caller and what it calls.
+_BETWEEN = frozenset({"contextlib", "keras", "tensorflow", "tf_adasum", "tf_keras"})
 
 _running = threading.local()  # Keras may call callbacks from another thread while training goes on
 
@@ -34,6 +52,22 @@ def alone(name: str, method: str) -> Iterator[None]:
 def is_alone() -> bool:
     """Whether this thread does something that the other workers do not do."""
     return getattr(_running, "what", None) is not None
+
+
+def is_called_by(packages: Collection[str]) -> bool:
+    """Whether the code that called this, through Keras and TensorFlow, is of one of some packages.
+
+    Args:
+        packages: their names, such as `TRACKERS`.
+    """
+    frame = sys._getframe(1)
+    while frame is not None and _package_of(frame) in _BETWEEN:
+        frame = frame.f_back
+    return frame is not None and _package_of(frame) in packages
+
+
+def _package_of(frame):
+    return frame.f_globals.get("__name__", "").partition(".")[0]
 
 
 def refuse(call: str) -> None:

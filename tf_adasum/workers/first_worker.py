@@ -17,20 +17,6 @@ from tf_adasum.seams import keras as keras_seam
 from tf_adasum.seams import one_worker
 from tf_adasum.workers.workers import Workers
 
-# Packages whose callbacks report a training to a server or a store: once is enough.
-TRACKERS = frozenset(
-    {
-        "aim",
-        "clearml",
-        "comet_ml",
-        "dvclive",
-        "mlflow",
-        "neptune",
-        "neptune_tensorflow_keras",
-        "wandb",
-    }
-)
-
 # The attribute by which a callback of a user's own says that it is for worker 0 alone.
 ATTRIBUTE = "only_on_first_worker"
 
@@ -46,10 +32,11 @@ def is_for_first_worker(callback: keras.callbacks.Callback) -> bool:
         >>> is_for_first_worker(Notice()), is_for_first_worker(keras.callbacks.CSVLogger("a.csv"))
         (True, True)
     """
+    packages = {cls.__module__.partition(".")[0] for cls in type(callback).__mro__}
     return (
         isinstance(callback, keras_seam.CALLBACKS_OF_WORKER_0)
         or getattr(callback, ATTRIBUTE, False) is True
-        or any(cls.__module__.partition(".")[0] in TRACKERS for cls in type(callback).__mro__)
+        or not packages.isdisjoint(one_worker.TRACKERS)
     )
 
 

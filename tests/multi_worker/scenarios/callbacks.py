@@ -95,7 +95,7 @@ class Alone(keras.callbacks.Callback):
 
     def __init__(self, folder):
         super().__init__()
-        self.folder, self.refused, self.batches = folder, [], 0
+        self.folder, self.refused, self.batches, self.predicted = folder, [], 0, []
 
     def on_train_batch_end(self, batch, logs=None):
         self.batches += 1
@@ -105,8 +105,8 @@ class Alone(keras.callbacks.Callback):
         x, y = random_data(8)
         self.model.save(f"{self.folder}/{epoch}.keras")
         np.savez(f"{self.folder}/{epoch}", *self.model.get_weights())
+        self.predicted = self.model.predict(x, batch_size=3, verbose=0)
         for call in [
-            lambda: self.model.predict(x, verbose=0),
             lambda: self.model.evaluate(x, y, verbose=0),
             lambda: self.model.train_on_batch(x, y),
             lambda: self.model.metrics[0].result(),
@@ -123,7 +123,14 @@ def do_alone(strategy, folder):
     model, alone = compiled_model(strategy, seed=1), Alone(folder)
     history = fit(model, [callbacks.OnFirstWorker(alone)], epochs=4)
     weights = {f"weight{index}": weight for index, weight in enumerate(model.get_weights())}
-    return {"epochs": history.epoch, "refused": alone.refused, "batches": alone.batches, **weights}
+    return {
+        "epochs": history.epoch,
+        "refused": alone.refused,
+        "batches": alone.batches,
+        "predicted": alone.predicted,
+        "predicted together": model.predict(random_data(8)[0], verbose=0),
+        **weights,
+    }
 
 
 class Evaluates(keras.callbacks.Callback):

@@ -4,6 +4,7 @@ import contextlib
 import os
 
 import mlflow.keras
+import mlflow.tensorflow
 
 from scenarios.callbacks import compiled_model, fit, rank_of
 
@@ -15,7 +16,8 @@ def train_with_mlflow(strategy, store, way):
         strategy: the strategy.
         store: folder of the store.
         way: "callback", on every worker, as in one process; "run", the same within a run that
-            worker 0 starts; "autolog", which worker 0 switches on.
+            worker 0 starts; "autolog", which worker 0 switches on; "models", the same as
+            `mlflow.autolog()` does it, with the model and its signature.
     """
     os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"  # newer ones ask for a database instead
     mlflow.set_tracking_uri(f"file:{store}")
@@ -26,7 +28,9 @@ def train_with_mlflow(strategy, store, way):
         run = mlflow.start_run(run_name="of worker 0")
     if way == "autolog" and is_first:
         mlflow.keras.autolog(log_models=False, log_datasets=False)
-    given = [] if way == "autolog" else [mlflow.keras.MlflowCallback()]
+    if way == "models" and is_first:  # it calls `predict`
+        mlflow.tensorflow.autolog(log_datasets=False)
+    given = [] if way in ("autolog", "models") else [mlflow.keras.MlflowCallback()]
     model = compiled_model(strategy, seed=1)
     try:
         with run:
@@ -35,6 +39,7 @@ def train_with_mlflow(strategy, store, way):
     finally:
         if is_first:
             mlflow.keras.autolog(disable=True)
+            mlflow.tensorflow.autolog(disable=True)
             while mlflow.active_run():
                 mlflow.end_run()
     return history.history

@@ -1,8 +1,10 @@
 """BackupAndRestore: what it takes for arguments. What it does is in tests/unit/backup."""
 
 import keras
+import numpy as np
 import pytest
 
+import tf_adasum
 from tf_adasum.callbacks import BackupAndRestore
 from tf_adasum.seams import keras as keras_seam
 
@@ -41,3 +43,30 @@ def test_refuses_a_folder_that_is_not_local(folder):
 def test_writes_nothing_before_training(tmp_path):
     BackupAndRestore(tmp_path / "backup")
     assert not (tmp_path / "backup").exists()
+
+
+@keras3_only
+@pytest.mark.parametrize("refuses", [True, False])
+def test_a_backup_with_nan_is_refused(refuses, tmp_path):
+    rows = np.random.default_rng(0).standard_normal([32, 3])
+
+    def fit(targets, **options):
+        keras.utils.set_random_seed(1)
+        strategy = tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"])
+        with strategy.scope():
+            model = keras.Sequential([keras.layers.Input([3]), keras.layers.Dense(1)])
+            model.compile("sgd", "mse")
+        backup = BackupAndRestore(tmp_path, save_freq=1, delete_checkpoint=False, **options)
+        model.fit(rows, targets, batch_size=16, shuffle=False, verbose=0, callbacks=[backup])
+
+    targets = rows[:, :1].copy()
+    targets[-1] = np.nan  # in the second of two batches
+    if refuses:
+        with pytest.raises(FloatingPointError, match=r"'.*kernel' has a NaN.*TFA-608"):
+            fit(targets)
+        assert [path.name for path in tmp_path.iterdir()] == ["epoch-0-batch-1.backup"]
+    else:
+        fit(targets, refuse_nonfinite=False)
+        assert len(list(tmp_path.iterdir())) == 2
+        with pytest.warns(UserWarning, match="has a NaN or an infinity in the weight"):
+            fit(rows[:, :1])  # from the older one

@@ -34,6 +34,17 @@ def write(model, path):
     model.save(path) if str(path).endswith(".keras") else model.save_weights(path)
 
 
+def test_a_file_that_only_worker_0_has_is_named(strategy, tmp_path, monkeypatch):
+    model, path = model_of(strategy), str(tmp_path / "trial" / "checkpoint.weights.h5")
+    with pytest.raises(FileNotFoundError) as alone:
+        model.load_weights(path)
+    assert "worker" not in str(alone.value)
+    monkeypatch.setattr(strategy.workers, "rank", 1)
+    with pytest.raises(FileNotFoundError, match="Worker 1 has no such file") as caught:
+        model.load_weights(path)
+    assert caught.value.filename == path and "TFA-607" in str(caught.value)
+
+
 def first_weight(strategy, path):
     if str(path).endswith(".keras"):
         with strategy.scope():

@@ -35,7 +35,6 @@ PACKAGE = Path(tf_adasum.__file__).parent
 def wrapped_functions():
     return [
         keras_optimizer.TFOptimizer._all_reduce_sum_gradients,
-        keras_loss.scale_loss_for_distribution,
         keras_loss.unscale_loss_for_distribution,
         keras_trainer.TensorFlowTrainer._maybe_symbolic_build,
         multi_device_iterator_ops._create_device_dataset,

@@ -41,6 +41,7 @@ from tf_adasum.seams.keras.optimizers import (
     tensorflow_variable,
 )
 from tf_adasum.seams.keras.tf_keras import refuse_tf_keras
+from tf_adasum.seams.tracebacks import shorten_uncaught
 
 if IS_KERAS_2:
     from tf_adasum.seams.keras.keras2 import files as files_of_keras2
@@ -81,7 +82,10 @@ if IS_KERAS_2:
         variables_to_save,
     )
 else:
+    from tf_adasum.seams.keras.keras3 import batch_axis as batch_axis_of_keras3
     from tf_adasum.seams.keras.keras3 import files as files_of_keras3
+    from tf_adasum.seams.keras.keras3 import local_predict as local_predict_of_keras3
+    from tf_adasum.seams.keras.keras3 import losses as losses_of_keras3
     from tf_adasum.seams.keras.keras3 import metrics as metrics_of_keras3
     from tf_adasum.seams.keras.keras3 import scopes as scopes_of_keras3
     from tf_adasum.seams.keras.keras3.build import is_model_built
@@ -120,13 +124,16 @@ else:
         variables_to_save,
     )
 
+from tf_adasum.seams.keras import tracebacks  # isort: skip  (its hooks go around all others)
+
 
 def install():
-    """Install the hooks; a second call does nothing.
+    """Install the hooks, that of uncaught exceptions too; a second call does nothing.
 
     Raises:
         RuntimeError: if Keras runs on another backend than TensorFlow.
     """
+    shorten_uncaught()
     if not IS_KERAS_2 and keras.backend.backend() != "tensorflow":
         raise RuntimeError(
             "tf_adasum needs Keras on TensorFlow: set the environment variable "

@@ -40,7 +40,7 @@ def save(original, model, filepath, *args, **kwargs):
 
 @hooks.replaces(private_names.saving_lib, "load_model", "load_weights_only", feature=DAMAGED_FILES)
 def load(original, *args, **kwargs):
-    """Say which file is damaged, where Keras does not."""
+    """Name the file that is damaged, if Keras does not, and where a missing one was written."""
     of_model = original.__name__ == "load_weights_only"
     try:
         return original(*args, **kwargs)
@@ -49,9 +49,24 @@ def load(original, *args, **kwargs):
             raise
         strategy = args[0].distribute_strategy if of_model else tf.distribute.get_strategy()
         path = str(args[1 if of_model else 0])
+        if isinstance(error, FileNotFoundError) and is_ours(strategy):
+            _refuse_missing(path, strategy.workers, error)
         is_missing = getattr(error, "errno", None)
         if not is_ours(strategy) or is_missing or path in str(error):
             raise
         raise OSError(
             f"{path} cannot be read, it is cut off or damaged: {error} {see('TFA-605')}"
         ) from error
+
+
+def _refuse_missing(path, workers, error):
+    """Raise an error that names where files are written, on a worker other than worker 0."""
+    if workers.rank > 0:
+        raise FileNotFoundError(
+            error.errno,
+            f"Worker {workers.rank} has no such file. On several workers, callbacks such as "
+            "keras.callbacks.ModelCheckpoint save on worker 0 only. Use the same path on all "
+            "workers, on a file system that they share (with KerasTuner: the same `directory` and "
+            f"`project_name`) {see('TFA-607')}",
+            path,
+        ) from None

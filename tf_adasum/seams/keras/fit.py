@@ -131,7 +131,7 @@ def _compare_settings_of_batches(model, name, settings):
     elif strategy.workers.count > 1:
         if settings.digest != before.digest:
             now, then = settings.all(), before.all()
-            changed = [key for key in {**now, **then} if now.get(key) != then.get(key)][0]
+            changed = next(key for key in {**now, **then} if now.get(key) != then.get(key))
             call_log.note(f"calls {name} with another {changed}: {now.get(changed)}")
 
 

@@ -42,6 +42,7 @@ from tf_adasum.seams.tensorflow.runtime import (
     seeded,
     seeding,
     trace,
+    without_strategy,
 )
 
 __all__ = [
@@ -73,4 +74,5 @@ __all__ = [
     "trace",
     "unseeded_datasets",
     "without_autotuning",
+    "without_strategy",
 ]

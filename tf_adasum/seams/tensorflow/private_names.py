@@ -19,6 +19,7 @@ CoordinatedJob = name(
     also_in=["tensorflow.tsl.protobuf.coordination_config_pb2"],  # in TensorFlow 2.15
 )
 autograph_artifact = name("tensorflow.python.autograph.impl.api", "autograph_artifact")
+distribute_lib = name(DISTRIBUTE, "distribute_lib")
 multi_worker_util = name(DISTRIBUTE, "multi_worker_util")
 CollectiveAllReduceExtended = name(
     f"{DISTRIBUTE}.collective_all_reduce_strategy", "CollectiveAllReduceExtended"
@@ -90,6 +91,7 @@ __all__ = [
     "autograph_artifact",
     "context",
     "data_random_seed",
+    "distribute_lib",
     "library",
     "multi_device_iterator_ops",
     "multi_worker_util",

@@ -14,6 +14,7 @@ from tf_adasum.seams.tensorflow.private_names import (
     GraphOrParentsInXlaContext,
     autograph_artifact,
     context,
+    distribute_lib,
 )
 
 NO_XLA = (
@@ -80,6 +81,19 @@ def trace(strategy: tf.distribute.Strategy, function: Callable, argument: Any) -
 
     with FuncGraph("trace").as_default():
         strategy.run(function, args=(tf.nest.map_structure(placeholders, argument),))
+
+
+@contextlib.contextmanager
+def without_strategy() -> Iterator[tf.distribute.Strategy]:
+    """Return a context manager that leaves the scope of every strategy; it gives TensorFlow's own.
+
+    Scopes cannot be nested.
+    """
+    distribute_lib._push_per_thread_mode(distribute_lib._get_default_replica_mode())
+    try:
+        yield tf.distribute.get_strategy()
+    finally:
+        distribute_lib._pop_per_thread_mode()
 
 
 def global_seed() -> int | None:

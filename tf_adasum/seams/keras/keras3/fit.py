@@ -10,6 +10,7 @@ from tf_adasum.seams.keras.keras3.jit import compiled_where_possible
 from tf_adasum.seams.keras.keras3.logs import returning_logs
 from tf_adasum.seams.keras.keras3.private_names import (
     ENDING_CALLS,
+    BaseTrainer,
     Trainer,
     class_weight_to_sample_weights,
     pythonify_logs,
@@ -46,6 +47,20 @@ def make_function(original, self, step_function):
         return strategy.nonfinite.raising_plainly(function)
     finally:
         self.jit_compile = is_asked_for
+
+
+@hooks.replaces(BaseTrainer, "_symbolic_build")
+def symbolic_build(original, self, iterator=None, data_batch=None):
+    """Build with one row where this worker has none: recurrent layers cannot be traced without."""
+    if data_batch is not None and is_ours(self._distribute_strategy):
+        data_batch = tf.nest.map_structure(_with_a_row, data_batch)
+    return original(self, iterator=iterator, data_batch=data_batch)
+
+
+def _with_a_row(value):
+    if not isinstance(value, tf.Tensor) or not value.shape.rank or value.shape[0] != 0:
+        return value
+    return tf.zeros([1, *value.shape[1:]], value.dtype)
 
 
 @hooks.replaces(Trainer, "train_on_batch", "test_on_batch", "predict_on_batch")

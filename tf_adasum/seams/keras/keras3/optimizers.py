@@ -1,5 +1,6 @@
 """Optimizers of Keras 3: where they begin a step, reduce, accumulate and update."""
 
+import math
 import typing
 
 import keras
@@ -9,6 +10,7 @@ from tf_adasum.seams.keras.custom_loops import refuse_update_outside
 from tf_adasum.seams.keras.fingerprint import note_learning_rate
 from tf_adasum.seams.keras.generation import hooks
 from tf_adasum.seams.keras.keras3.private_names import (
+    FLOAT8,
     MOVING_AVERAGES,
     MULTI_OPTIMIZER,
     BaseOptimizer,
@@ -127,6 +129,38 @@ def all_reduce_sum_gradients(original, self, grads_and_vars):
         return original(self, grads_and_vars)
     present = filter_empty_gradients(grads_and_vars)
     return _optimizers.combine_present(self, grads_and_vars, present)
+
+
+@hooks.replaces(BaseOptimizer, "_overwrite_variables_directly_with_gradients", feature=FLOAT8)
+def overwrite_with_gradients(original, self, grads, vars):
+    """Give all replicas the same float8 scales: the largest, as the whole batch would have.
+
+    A layer that is quantized to float8 passes its new scales and the largest values it has seen as
+    gradients, which Keras assigns on each replica before it reduces the others.
+    """
+    context = our_replica_context()
+    overwrites = [getattr(variable, "overwrite_with_gradient", False) for variable in vars]
+    if context is None or context.num_replicas_in_sync == 1 or not any(overwrites):
+        return original(self, grads, vars)
+    pairs = zip(grads, overwrites, strict=True)
+    own = [grad for grad, is_new_value in pairs if is_new_value and grad is not None]
+    largest = iter(_largest(context, own))
+    pairs = zip(grads, overwrites, strict=True)
+    grads = [
+        next(largest) if is_new_value and grad is not None else grad for grad, is_new_value in pairs
+    ]
+    return original(self, grads, vars)
+
+
+def _largest(context, values):
+    """Return the element-wise maxima over all replicas, in one collective."""
+    flat = tf.concat([tf.reshape(tf.cast(value, tf.float32), [-1]) for value in values], axis=0)
+    largest = tf.reduce_max(context.all_gather(flat[tf.newaxis], axis=0), axis=0)
+    parts = tf.split(largest, [math.prod(value.shape) for value in values])
+    return [
+        tf.cast(tf.reshape(part, value.shape), value.dtype)
+        for part, value in zip(parts, values, strict=True)
+    ]
 
 
 class RestingRate(typing.NamedTuple):

@@ -56,6 +56,9 @@ GeneratorDataAdapter = name(
     f"{OF_ADAPTERS}.generator_data_adapter", "GeneratorDataAdapter", feature=GENERATORS
 )
 
+ADDED_LOSSES = 'losses of keras.losses objects in `add_loss` under aggregation="mean"'
+FLOAT8 = "the same float8 scales on all replicas"
+
 GLOBAL_SEEDS = "keras.random without a seed in the steps of replicas"
 seed_generators = name("keras.src.random", "seed_generator", feature=GLOBAL_SEEDS)
 
@@ -76,7 +79,9 @@ MOVING_AVERAGES = "_model_variables_moving_average"
 ENDING_CALLS = ("_flush_futures", "_clear_futures")
 
 __all__ = [
+    "ADDED_LOSSES",
     "ENDING_CALLS",
+    "FLOAT8",
     "GLOBAL_SEEDS",
     "MOVING_AVERAGES",
     "MULTI_OPTIMIZER",

@@ -5,6 +5,7 @@ part ways or write it at the same time; metrics are each worker's own.
 """
 
 import inspect
+import weakref
 
 import keras
 import tensorflow as tf
@@ -20,6 +21,7 @@ from tf_adasum.seams.keras.optimizers import (
     path_of,
     tensorflow_variable,
 )
+from tf_adasum.seams.tracebacks import line_of_caller
 
 # What a step is traced as, once: nothing is checked before later ones.
 FUNCTIONS_OF_STEPS = {
@@ -33,6 +35,18 @@ MODEL_OUTSIDE = (
     "compile():\n\n    with strategy.scope():\n        model = ...\n        model.compile(...)"
     "\n\n" + see("TFA-301")
 )
+
+
+# For each metric that was made outside of the scope of a strategy the line that has made it.
+_lines_of_metrics = weakref.WeakKeyDictionary()
+
+
+@hooks.replaces(keras.metrics.Metric, "__init__")
+def make_metric(original, self, *args, **kwargs):
+    """Remember the line that makes a metric outside of the scope, for the error that names it."""
+    if not is_ours(tf.distribute.get_strategy()):
+        _lines_of_metrics[self] = line_of_caller(self)
+    return original(self, *args, **kwargs)
 
 
 @hooks.replaces(BaseTrainer, "compile")
@@ -108,9 +122,11 @@ def _bring_inside(strategy, optimizer):
 def _check_metrics(strategy, metrics):
     for metric in metrics:
         for _ in _outside(strategy, metric.variables):
+            line = _lines_of_metrics.get(metric)  # none if it is older than the strategy
             raise ValueError(
-                f"The metric {metric.name!r} was made outside of the scope of the "
-                "strategy: each worker would measure its own rows. Make it inside:\n\n"
+                f"The metric {metric.name!r} was made outside of the scope of the strategy"
+                f"{f', at {line}' if line else ''}: each worker would measure its own rows. Make "
+                "it inside:\n\n"
                 "    with strategy.scope():\n        metric = ...\n        model.compile(...)\n\n"
                 f"{see('TFA-301')}"
             )

@@ -1,0 +1,79 @@
+"""Losses that layers add, under the mean: each is divided by the number of replicas once.
+
+Keras divides the value of a `keras.losses.Loss` where it is computed, and what `add_loss` was given
+once more. The loss and its part of the step would be too small by the number of replicas.
+"""
+
+import weakref
+
+from tf_adasum.errors import see
+from tf_adasum.seams.keras.generation import hooks
+from tf_adasum.seams.keras.keras3.private_names import (
+    ADDED_LOSSES,
+    BaseTrainer,
+    Trainer,
+    losses,
+)
+from tf_adasum.seams.keras.optimizers import marker_of, our_replica_context
+
+# The attribute of a tensor that Keras has divided.
+_IS_DIVIDED = "is_divided_by_the_number_of_replicas"
+
+# For each graph the names of the operations that have divided, and of those that do not use them.
+_divided, _others = weakref.WeakKeyDictionary(), weakref.WeakKeyDictionary()
+
+
+@hooks.replaces(losses, "scale_loss_for_distribution")
+def note_division(original, value, /):
+    """Remember which values Keras has divided by the number of replicas."""
+    divided = original(value)
+    if divided is not value and _divides():
+        setattr(divided, _IS_DIVIDED, True)
+        if graph := _graph_of(divided):
+            _divided.setdefault(graph, set()).add(divided.op.name)
+    return divided
+
+
+@hooks.replaces(Trainer, "_aggregate_additional_loss", feature=ADDED_LOSSES)
+def aggregate_additional_loss(original, self, loss):
+    """Leave a value that is divided already; refuse one that was computed from such values."""
+    if not _divides():
+        return original(self, loss)
+    if getattr(loss, _IS_DIVIDED, False):
+        return BaseTrainer._aggregate_additional_loss(self, loss)
+    if _uses_divided(loss):
+        raise ValueError(
+            "A layer computes what it passes to `add_loss` from the value of a keras.losses.Loss "
+            'object, and aggregation="mean" would divide it by the number of replicas twice. '
+            "Pass the object's value itself, without further arithmetic (a weight can be the "
+            "object's `sample_weight`), or compute the loss with a function, such as "
+            f"keras.losses.mean_squared_error. Received: loss={loss.name!r} {see('TFA-313')}"
+        )
+    return original(self, loss)
+
+
+def _divides():
+    context = our_replica_context()
+    return context is not None and marker_of(context.strategy) is None
+
+
+def _graph_of(tensor):
+    """Return the graph of a tensor; None for one of eager code."""
+    return getattr(tensor, "graph", None) if hasattr(tensor, "op") else None
+
+
+def _uses_divided(loss):
+    """Whether operations between the inputs of a graph and a loss have divided by replicas."""
+    graph = _graph_of(loss)
+    divided = _divided.get(graph) if graph else None
+    if not divided:
+        return False
+    others, ahead = _others.setdefault(graph, set()), [loss.op]
+    while ahead:
+        operation = ahead.pop()
+        if operation.name in divided:
+            return True
+        if operation.name not in others:
+            others.add(operation.name)
+            ahead += [each.op for each in operation.inputs]
+    return False

@@ -1,0 +1,150 @@
+"""Tracebacks that end at the user's line: without frames of this package, Keras and TensorFlow.
+
+`keras.config.disable_traceback_filtering()` keeps all frames, as it does for Keras's own. Standard
+library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import sys
+import threading
+import traceback
+import types
+from collections.abc import Callable, Iterator
+
+# Packages whose frames are left out.
+_PACKAGES = ("keras", "tensorflow", "tf_adasum", "tf_keras", "wrapt")
+
+# Modules of the standard library that call the code of those packages.
+_MODULES = (contextlib, threading)
+
+# What TensorFlow appends to an error of an operation: where it was made.
+_ORIGIN = re.compile(r" defined at \(most recent call last\):\n((?:  File .*\n(?:\n|    .*\n)*)*)")
+_FRAME = re.compile(r'  File "(.*)", line .*\n(?:\n|    .*\n)*')
+
+_log = logging.getLogger("tf_adasum")
+
+
+def shorten(error: BaseException) -> None:
+    """Leave out the frames of libraries in the traceback of an exception, and of those it is from.
+
+    An error of this package does not show what it was raised from, which is logged at debug level.
+    What TensorFlow's errors list of frames of libraries is left out, too. Nothing happens while
+    Keras's filtering of tracebacks is switched off.
+
+    Args:
+        error: the exception; it is changed.
+    """
+    if not _is_filtering():
+        return
+    folders = _folders()
+    chain = list(_chain(error))
+    if _is_our_own(error) and len(chain) > 1:
+        _log.debug("%s was raised from:", type(error).__name__, exc_info=chain[1])
+        error.__cause__ = error.__context__ = None
+        chain = chain[:1]
+    for each in chain:
+        each.__traceback__ = _without(each.__traceback__, folders)
+        if isinstance(text := getattr(each, "_message", None), str):  # of tf.errors.OpError
+            each._message = _ORIGIN.sub(lambda found: _origin(found[1], folders), text)
+
+
+@contextlib.contextmanager
+def shortened() -> Iterator[None]:
+    """Return a context manager out of which exceptions come with `shorten`ed tracebacks."""
+    try:
+        yield
+    except Exception as error:
+        shorten(error)
+        raise
+
+
+def shorten_uncaught() -> None:
+    """Print exceptions that end the program with `shorten`ed tracebacks; twice does nothing."""
+    if not getattr(sys.excepthook, "shortens", False):
+        sys.excepthook = _shortening(sys.excepthook)
+
+
+def line_of_caller(made: object) -> str:
+    """Return the line of the user's program that makes an object, such as "train.py, line 12".
+
+    Args:
+        made: the object, whose own methods are not meant.
+    """
+    folders, frame = _folders(), sys._getframe(1)
+    while frame is not None and (
+        frame.f_code.co_filename.startswith(folders)
+        or next(iter(frame.f_locals.values()), None) is made
+    ):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}, line {frame.f_lineno}" if frame else ""
+
+
+def _shortening(previous: Callable) -> Callable:
+    def print_exception(kind, error, trace):
+        if error is not None and error.__traceback__ is trace:
+            shorten(error)
+            trace = error.__traceback__
+        previous(kind, error, trace)
+
+    print_exception.shortens = True
+    return print_exception
+
+
+def _is_filtering():
+    keras, tensorflow = sys.modules.get("keras"), sys.modules.get("tensorflow")
+    for module in (getattr(keras, "config", None), getattr(tensorflow, "debugging", None)):
+        if hasattr(module, "is_traceback_filtering_enabled"):
+            return module.is_traceback_filtering_enabled()
+    return True
+
+
+def _folders():
+    """Return the folders and files whose frames are left out."""
+    files = (getattr(sys.modules.get(package), "__file__", None) for package in _PACKAGES)
+    folders = [os.path.join(os.path.dirname(file), "") for file in files if file]
+    return (*folders, *(module.__file__ for module in _MODULES))
+
+
+def _chain(error):
+    """Yield an exception and those that are printed above it."""
+    seen = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def _is_our_own(error):
+    """Whether code of this package has raised an exception, and not TensorFlow within it."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    own = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
+    is_of_tensorflow = hasattr(error, "node_def")
+    return bool(frames) and not is_of_tensorflow and _file_of(frames[-1]).startswith(own)
+
+
+def _file_of(frame_and_line):
+    return frame_and_line[0].f_code.co_filename
+
+
+def _without(trace, folders):
+    """Return a traceback without the frames of some folders; as it is if there are no others."""
+    kept = None
+    entries = []
+    while trace is not None:
+        entries.append(trace)
+        trace = trace.tb_next
+    for entry in reversed(entries):
+        if not entry.tb_frame.f_code.co_filename.startswith(folders):
+            kept = types.TracebackType(kept, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return kept or (entries[0] if entries else None)
+
+
+def _origin(frames, folders):
+    """Return the text for where an operation was made, from the text of its frames."""
+    own = [found[0] for found in _FRAME.finditer(frames) if not found[1].startswith(folders)]
+    return " defined at (most recent call last):\n" + "".join(own) if own else ":\n"
