@@ -288,5 +288,5 @@ def test_data_without_a_batch_are_said_to_be_so():
         model = keras.Sequential([keras.layers.Dense(1)])  # built from the first batch
         model.compile("sgd", "mse")
     data = tf.data.Dataset.from_tensor_slices((np.ones([4, 3]), np.ones([4, 1])))
-    with pytest.raises(ValueError, match="The data have no batch"):
+    with pytest.raises(ValueError, match="The dataset has no batch"):
         model.fit(data.batch(8, drop_remainder=True), verbose=0)

@@ -4,7 +4,9 @@ import weakref
 
 from tensorflow.data import UNKNOWN_CARDINALITY
 
+from tf_adasum.errors import see
 from tf_adasum.seams import tensorflow as tensorflow_seam
+from tf_adasum.seams.keras.fit import call_under_way
 from tf_adasum.seams.keras.generation import hooks
 from tf_adasum.seams.keras.keras3 import py_datasets
 from tf_adasum.seams.keras.keras3.private_names import (
@@ -14,6 +16,10 @@ from tf_adasum.seams.keras.keras3.private_names import (
 )
 from tf_adasum.seams.keras.optimizers import is_ours
 
+NO_BATCH = (
+    "The dataset has no batch. Check whether it has fewer rows than the batch size, with "
+    f"drop_remainder=True. {see('TFA-406')}"
+)
 AFTER_LAST_BATCH = "going on from a backup of the time after an epoch's last batch"
 
 
@@ -119,13 +125,19 @@ def set_data_order(model, order):
 
 @hooks.replaces(BaseTrainer, "_get_metrics_result_or_logs", feature=AFTER_LAST_BATCH)
 def get_metrics_result_or_logs(original, self, logs):
-    """Return the metrics of an epoch that goes on after its last batch: no step gives logs.
+    """Return the metrics of an epoch that resumes after its last batch: no step gives logs.
 
-    Where the first step would make the metrics, there are none, and Keras raises.
+    Where the first step would make the metrics, there are none, and Keras raises. Without such an
+    epoch a `fit` that has no logs has made no step.
+
+    Raises:
+        ValueError: if `fit` got data without a batch.
     """
     order = getattr(_iterator_of_training.get(self, lambda: None)(), "data_order", None)
     if not logs and order:
         return self.get_metrics_result() if order.has_metrics else {}
+    if not logs and call_under_way() == "fit":
+        raise ValueError(NO_BATCH)
     return original(self, logs)
 
 
