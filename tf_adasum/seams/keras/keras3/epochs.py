@@ -20,6 +20,8 @@ NO_BATCH = (
     "The dataset has no batch. Check whether it has fewer rows than the batch size, with "
     f"drop_remainder=True. {see('TFA-406')}"
 )
+# How Keras says so of a generator and of a PyDataset.
+EMPTY = ("an empty generator", "has length 0")
 AFTER_LAST_BATCH = "going on from a backup of the time after an epoch's last batch"
 
 
@@ -41,6 +43,36 @@ def get_iterator(original, self):
     return original(self)
 
 
+@hooks.replaces(TFEpochIterator, "__init__")
+def make_epoch_iterator(original, self, *args, **kwargs):
+    """Let all workers raise if a generator or a `PyDataset` is empty on some of them.
+
+    Keras raises on these workers alone, before the workers compare their numbers of batches.
+    """
+    try:
+        original(self, *args, **kwargs)
+    except ValueError as error:
+        strategy = kwargs.get("distribute_strategy")
+        if is_ours(strategy) and any(text in str(error) for text in EMPTY):
+            strategy.sharding.ends.report_none()
+        raise
+
+
+@hooks.replaces(TFEpochIterator, "__next__")
+def next_step(original, self):
+    """Raise on all workers if the rows of some workers ended in the step that has just been made.
+
+    The other workers would take their parts of batches alone: the other parts are lost.
+    """
+    strategy = self._distribute_strategy
+    if is_ours(strategy):
+        together = self.steps_per_execution
+        begun = max(0, self._steps_seen - together)
+        batches = range(begun, begun + together)
+        strategy.sharding.ends.check(self._distributed_dataset, batches)
+    return original(self)
+
+
 @hooks.replaces(TFEpochIterator, "__iter__")
 def begin_epoch(original, self):
     """Let an `exchangeable` dataset be followed, and leave out what a `DataOrder` has done.
@@ -55,6 +87,7 @@ def begin_epoch(original, self):
         self._epoch_iterator = iter(())
         return self
     if is_ours(self._distribute_strategy):
+        self._distribute_strategy.sharding.ends.begin()
         py_datasets.begin_pass(
             self._distribute_strategy, self.data_adapter, self.steps_per_epoch is not None
         )

@@ -8,6 +8,7 @@ import numpy as np
 from tf_adasum.seams.keras.generation import hooks
 from tf_adasum.seams.keras.keras3.private_names import (
     PY_DATASETS,
+    ArrayDataAdapter,
     GeneratorDataAdapter,
     OrderedEnqueuer,
     PyDatasetAdapter,
@@ -36,11 +37,11 @@ def share_seed(strategy, adapter):
 
 
 def begin_pass(strategy, adapter, has_steps):
-    """Agree with the other workers on the order of batches, and compare the first one.
+    """Agree with the other workers on the order of batches; compare the first batch, or the rows.
 
     Args:
         strategy: the strategy of this package.
-        adapter: Keras's, of the data; nothing is done where Python does not make the batches.
+        adapter: Keras's, of the data; nothing is done for a `tf.data.Dataset`.
         has_steps: whether `fit` was told how many steps an epoch has.
     """
     if strategy.workers.count == 1:
@@ -57,6 +58,8 @@ def begin_pass(strategy, adapter, has_steps):
         share_seed(strategy, adapter)
         if passes <= PASSES_COMPARED:
             strategy.sharding.check_batches(lambda: data[0])
+    elif isinstance(adapter, ArrayDataAdapter) and passes == 1:
+        strategy.sharding.ends.check_rows(adapter._num_samples, adapter.num_batches)
     elif isinstance(adapter, GeneratorDataAdapter) and passes == 1 and not has_steps:
         strategy.sharding.check_batches(lambda: adapter._first_batches[0])
 
