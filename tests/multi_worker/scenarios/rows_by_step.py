@@ -27,6 +27,7 @@ KINDS = [
     "endless generator",
     "from function",
 ]
+UNORDERED = ("from function",)  # each worker has rows of its own: no order within a step
 ENDLESS, ONCE = ("endless generator",), ("generator", "from_generator, once")
 CALLS = ["fit", "validation", "evaluate", "predict"]
 
@@ -149,3 +150,24 @@ def rows_of_steps(strategy, kinds, calls, executions=1, built=False):
                     result[:, 0] / float(model.layers[-1](ones)[0, 0])
                 )
     return found
+
+
+def steps_of_calls(results):
+    """Return for each call its steps, in order, with the rows of all workers.
+
+    Args:
+        results: of `rows_of_steps`, of each worker.
+
+    Returns:
+        Dict from "kind/call/steps or all/number of the call" to a list of steps: lists of rows.
+    """
+    calls = {}
+    for key in sorted(set().union(*results)):
+        call, _, step = key.rpartition("/")
+        parts = [actual[key] for actual in results if key in actual]
+        rows = np.concatenate(parts if step != "result" else parts[:1]).astype(int).tolist()
+        if key.split("/")[0] in UNORDERED:
+            rows.sort()
+        if rows:
+            calls.setdefault(call, {})[-1 if step == "result" else int(step)] = rows
+    return {call: [steps[step] for step in sorted(steps)] for call, steps in calls.items()}

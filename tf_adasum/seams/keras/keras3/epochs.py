@@ -30,9 +30,14 @@ def get_iterator(original, self):
     """Let all workers shuffle arrays with worker 0's seed, or that of a `DataOrder`.
 
     With Keras each shuffles by itself, so that some rows are seen twice and some never. The seed is
-    another one in each epoch.
+    another one in each epoch. At the end of an epoch Keras makes an iterator for the next one, and
+    then another one: the first one would take batches away from the threads of a PyDataset.
     """
     strategy = self._distribute_strategy
+    is_at_end = self._current_iterator is not None and self._steps_seen >= (self._num_batches or 1)
+    if is_ours(strategy) and is_at_end and not self.steps_per_epoch:
+        if py_datasets.reads_in_threads(self.data_adapter):
+            return ()
     order = getattr(self, "data_order", None)
     if (order or is_ours(strategy)) and getattr(self.data_adapter, "_shuffle", False):
         seed = order.seed_of_pass(self._steps_seen > 0) if order else strategy.seeds.common()
@@ -88,6 +93,8 @@ def begin_epoch(original, self):
         return self
     if is_ours(self._distribute_strategy):
         self._distribute_strategy.sharding.ends.begin()
+        if self.steps_per_epoch and call_under_way() == "fit":
+            py_datasets.keep_reading(self.data_adapter)
         py_datasets.begin_pass(
             self._distribute_strategy, self.data_adapter, self.steps_per_epoch is not None
         )

@@ -5,6 +5,7 @@ import random
 
 import numpy as np
 
+from tf_adasum.seams.keras.fit import when_fit_ends
 from tf_adasum.seams.keras.generation import hooks
 from tf_adasum.seams.keras.keras3.private_names import (
     PY_DATASETS,
@@ -34,6 +35,25 @@ def share_seed(strategy, adapter):
     if adapter.enqueuer is not None:
         adapter.enqueuer.common_seed = adapter.common_seed if adapter.shuffle else None
         adapter.enqueuer.shuffle = False  # it would draw from Python's generator meanwhile
+
+
+def keep_reading(adapter):
+    """Let the threads of a PyDataset read on between the epochs of a `fit` with `steps_per_epoch`.
+
+    A distributed iterator continues in the next epoch, and reads ahead; Keras stops the threads at
+    the end of each epoch, so that the iterator would raise.
+
+    Args:
+        adapter: Keras's, of the data; nothing is done for other data, or without threads.
+    """
+    if reads_in_threads(adapter) and not getattr(adapter, "keeps_reading", False):
+        adapter.keeps_reading = True
+        when_fit_ends(adapter.enqueuer.stop)
+
+
+def reads_in_threads(adapter):
+    """Whether an adapter is one of a PyDataset with `workers=` or `use_multiprocessing=`."""
+    return isinstance(adapter, PyDatasetAdapter) and adapter.enqueuer is not None
 
 
 def begin_pass(strategy, adapter, has_steps):
@@ -102,11 +122,15 @@ def on_epoch_begin_or_end(original, self):
 
     Python's and NumPy's generators have the seed of all workers meanwhile, and then what they had.
     """
-    seed = getattr(self, "common_seed", None)
-    if seed is None:
-        return original(self)
-    with _seeded(seed ^ (original.__name__ == "on_epoch_end")):
-        return original(self)
+    is_end = original.__name__ == "on_epoch_end"
+    seed, enqueuer = getattr(self, "common_seed", None), self.enqueuer
+    with contextlib.nullcontext() if seed is None else _seeded(seed ^ is_end):
+        if is_end and getattr(self, "keeps_reading", False):
+            self.enqueuer = None  # it is not stopped
+        try:
+            return original(self)
+        finally:
+            self.enqueuer = enqueuer
 
 
 @contextlib.contextmanager
