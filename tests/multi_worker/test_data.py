@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from scenarios import data as scenarios
+from scenarios import rows_by_step
 
 # Cases on every topology, and those that take --slow.
 ONCE = [
@@ -176,3 +177,45 @@ def test_evaluate_and_predict(group, tmp_path):
             np.testing.assert_array_equal(actual[f"{case}/rows"], np.arange(scenarios.ROWS))
             # Twice the row, for a target of the row: off by the row. |row| is 11.5 in the mean.
             np.testing.assert_allclose(actual[f"{case}/loss"], 11.5, rtol=1e-6)
+
+
+# Kinds of input whose rows were lost, calls, and options; `--slow` runs all of them.
+BY_STEP = [
+    (["generator", "from_generator, once"], ["fit", "evaluate"], {}),
+    (["endless generator"], ["fit"], {"executions": 2}),
+    (["PyDataset with threads"], ["fit", "evaluate"], {}),
+    (["generator"], ["validation", "predict"], {"built": True}),
+]
+BY_STEP_TOO = [
+    (rows_by_step.KINDS, rows_by_step.CALLS, {}),
+    (rows_by_step.KINDS, ["fit", "evaluate"], {"executions": 2}),
+]
+
+
+@pytest.mark.keras3_only("Keras 2 stops where unknown data ends")
+@pytest.mark.feature("each step has the rows that it has in Keras without a strategy")
+@pytest.mark.parametrize(
+    ("group", "cases"),
+    [
+        ("1x1", BY_STEP),
+        ("2x1", BY_STEP),
+        pytest.param("2x1", BY_STEP_TOO, marks=pytest.mark.slow),
+        pytest.param("4x1", BY_STEP_TOO, marks=pytest.mark.slow),
+    ],
+    indirect=["group"],
+    scope="module",
+)
+def test_each_step_has_the_rows_of_keras_without_a_strategy(group, cases):
+    problems = {}
+    for kinds, calls, options in cases:
+        arguments = {"kinds": kinds, "calls": calls, **options}
+        results = group.run(rows_by_step.rows_of_steps, timeout=1200, **arguments)
+        actual, expected = (
+            rows_by_step.steps_of_calls(each)
+            for each in (results, [rows_by_step.rows_of_steps(None, **arguments)])
+        )
+        assert len(expected) >= 2 * len(kinds) * len(calls)
+        for call in expected:
+            if actual.get(call) != expected[call]:
+                problems[f"{call} {options}"] = (actual.get(call), expected[call])
+    assert not problems

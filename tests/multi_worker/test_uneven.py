@@ -1,4 +1,4 @@
-"""Workers whose data ends earlier than that of others: all end together, or all say why not."""
+"""Workers whose data ends earlier than others': all end together, or all raise the same error."""
 
 import numpy as np
 import pytest
@@ -56,20 +56,56 @@ def all_rows(batches):
     return [batch for count in batches for batch in scenarios.dataset_of(count).as_numpy_iterator()]
 
 
+# The call, the kind of data, the batches of each worker, the steps, `steps_per_execution`; and what
+# the error shows.
+REFUSED = [
+    (
+        "fit",
+        "arrays",
+        (8, 6),
+        None,
+        1,
+        "worker 0: 32 rows (8 batches); worker 1: 24 rows (6 batches)",
+    ),
+    (
+        "fit",
+        "arrays",
+        (8, 0),
+        None,
+        1,
+        "worker 0: 32 rows (8 batches); worker 1: 0 rows (0 batches)",
+    ),
+    ("evaluate", "arrays", (0, 3), None, 1, "0: 0 rows (0 batches); worker 1: 12 rows (3 batches)"),
+    ("predict", "arrays", (2, 3), None, 1, "0: 8 rows (2 batches); worker 1: 12 rows (3 batches)"),
+    ("fit", "known cardinality", (8, 6), None, 1, "worker 0: 8; worker 1: 6"),
+    ("fit", "PyDataset", (8, 6), None, 1, "worker 0: 8; worker 1: 6"),
+    ("fit", "PyDataset", (0, 6), None, 1, "worker 0: 0; worker 1: unknown"),
+    ("fit", "generator", (8, 0), None, 1, "worker 0: unknown; worker 1: 0"),
+    ("fit", "generator", (5, 2), None, 1, "worker 0: more than 2 batches; worker 1: 2 batches"),
+    ("fit", "generator", (5, 2), 4, 1, "worker 0: more than 2 batches; worker 1: 2 batches"),
+    ("fit", "generator", (5, 3), None, 2, "more than 2 batches; worker 1: 2 to 3 batches"),
+    ("evaluate", "unknown cardinality", (0, 2), None, 1, "0 batches; worker 1: more than 0"),
+    ("predict", "unknown cardinality", (3, 2), None, 1, "more than 2 batches; worker 1: 2 batches"),
+]
+
+
 @on_two_workers
-@pytest.mark.feature("`steps_per_epoch` beyond the data, generators of different length")
 @pytest.mark.keras3_only("`fit` of Keras 2 ends in an error, on all workers")
-@pytest.mark.parametrize("steps", [None, 4])
-def test_generators_that_end_earlier_on_one_worker(group, steps):
-    arguments = {"batches": (5, 2), "steps": steps}
-    results = group.run(scenarios.generators, timeout=60, **arguments)
-    assert np.isfinite(results[0]["loss"]).all()
-    for name in ("loss", "weight0"):
-        np.testing.assert_array_equal(results[0][name], results[1][name])
+@pytest.mark.feature("workers with fewer rows or none: the same error on all, with both numbers")
+def test_data_shorter_on_one_worker_are_refused_on_all(group):
+    results = group.run(scenarios.refused, cases=[case[:-1] for case in REFUSED])
+    first = results[0]
+    problems = {}
+    for index, (*case, shown) in enumerate(REFUSED):
+        texts = {str(actual[f"text{index}"]) for actual in results}
+        if len(texts) > 1 or shown not in texts.pop() or first[f"seconds{index}"] > 10:
+            problems[str(case)] = [str(actual[f"text{index}"]) for actual in results]
+    assert not problems
+    group.run(basics.reduce_gradients, rule="adasum")  # they can still talk to each other
 
 
 @on_two_workers
-@pytest.mark.feature("`steps_per_epoch` beyond the data, generators of different length")
+@pytest.mark.feature("`steps_per_epoch` beyond the data")
 @pytest.mark.keras3_only("Keras 2 logs that data ran out")
 def test_steps_per_epoch_beyond_the_data(group):
     """As many steps as one process does."""

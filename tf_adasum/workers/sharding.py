@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from tf_adasum.errors import see
 from tf_adasum.seams import tensorflow as tensorflow_seam
+from tf_adasum.workers.ends import Ends
 from tf_adasum.workers.workers import Workers
 
 Policy = tf.data.experimental.AutoShardPolicy
@@ -66,10 +67,14 @@ class Sharding:
 
     Args:
         workers: the strategy's.
+
+    Attributes:
+        ends: the `Ends`: whether the workers' parts of a dataset end together.
     """
 
     def __init__(self, workers: Workers):
         self._workers = workers
+        self.ends = Ends(workers)
         self._is_in_order = False
         self._seed = 0
         self._drawn = 0  # how many seeds
@@ -157,13 +162,17 @@ class Sharding:
     def note_length(
         self, dataset: tf.data.Dataset, distributed: tf.distribute.DistributedDataset
     ) -> None:
-        """Let a dataset under OFF go on until the rows of all workers have ended.
+        """Let a dataset under OFF continue until the rows of all workers have ended.
 
         Its number of batches is that of one process: each worker takes a part of a batch in a step.
+        One under DATA must end on all workers together.
         """
         if self._workers.count == 1 or not isinstance(dataset, tf.data.Dataset):
             return
-        is_off = dataset.options().experimental_distribute.auto_shard_policy == Policy.OFF
+        policy = dataset.options().experimental_distribute.auto_shard_policy
+        if policy == Policy.DATA:
+            self.ends.must_be_same(distributed)
+        is_off = policy == Policy.OFF
         if is_off and tf.executing_eagerly() and int(dataset.cardinality()) >= 0:
             tensorflow_seam.forget_cardinality(distributed)
 

@@ -1,8 +1,12 @@
 """Workers whose datasets differ in length."""
 
+import time
+import warnings
+
 import keras
 import numpy as np
 import tensorflow as tf
+from support.stacks import PyDataset
 
 from scenarios.basics import random_data, use_rule
 from scenarios.keras import worker_of
@@ -20,11 +24,12 @@ def dataset_of(batches, unknown=False):
     return dataset.filter(lambda *rows: True) if unknown else dataset
 
 
-def model_of(strategy, rate=0.05):
+def model_of(strategy, rate=0.05, executions=1):
     keras.utils.set_random_seed(9)
     with strategy.scope():
         model = keras.Sequential([keras.layers.Input([6]), keras.layers.Dense(1)])
-        model.compile(keras.optimizers.SGD(rate), "mse", metrics=["mae"])
+        optimizer = keras.optimizers.SGD(rate)
+        model.compile(optimizer, "mse", metrics=["mae"], steps_per_execution=executions)
     return model
 
 
@@ -66,13 +71,63 @@ def from_function(strategy, batches, unknown, loop=False, steps=None):
     return {"message": "", "rows": rows, **weights}
 
 
-def generators(strategy, batches, steps=None):
-    """`fit` on Python generators, that end earlier on some workers."""
+class Batches(PyDataset):
+    """The batches of a list."""
+
+    def __init__(self, batches):
+        super().__init__()
+        self.batches = batches
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __getitem__(self, index):
+        return self.batches[index]
+
+
+def data_of(kind, batches):
+    """Return the arguments of `fit` for so many batches of a kind of data."""
+    dataset = dataset_of(batches, unknown=kind == "unknown cardinality")
+    own = list(dataset.as_numpy_iterator())
+    match kind:
+        case "arrays":
+            x, y = (part[: BATCH * batches] for part in random_data(BATCH * max(batches, 1)))
+            return {"x": x, "y": y, "batch_size": BATCH}
+        case "generator":
+            return {"x": (batch for batch in own)}
+        case "PyDataset":
+            return {"x": Batches(own)}
+    return {"x": dataset}
+
+
+def refused(strategy, cases):
+    """`fit`, `evaluate` and `predict` of data that are shorter on some workers.
+
+    Args:
+        strategy: the workers' strategy.
+        cases: for each the name of a call, a kind of data, the batches of each worker,
+            `steps_per_epoch`, and `steps_per_execution`.
+
+    Returns:
+        For each case the seconds, and the text of the ValueError.
+    """
     use_rule(strategy, "adasum")
-    model = model_of(strategy)
-    own = list(dataset_of(batches[worker_of(strategy)]).as_numpy_iterator())
-    history = model.fit((batch for batch in own), steps_per_epoch=steps, verbose=0).history
-    return {"loss": history["loss"], "weight0": model.get_weights()[0]}
+    found = {}
+    for index, (call, kind, batches, steps, executions) in enumerate(cases):
+        model = model_of(strategy, executions=executions)
+        data = data_of(kind, batches[worker_of(strategy)])
+        if call == "predict":
+            data.pop("y", None)
+        begun, text = time.monotonic(), ""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # data that differ
+            options = {"steps_per_epoch" if call == "fit" else "steps": steps, "verbose": 0}
+            try:
+                getattr(model, call)(**data, **options)
+            except ValueError as error:
+                text = str(error)
+        found |= {f"seconds{index}": time.monotonic() - begun, f"text{index}": text}
+    return found
 
 
 def too_many_steps(strategy):

@@ -282,10 +282,13 @@ def test_optimizers_of_a_model_are_found_in_lists_and_dictionaries():
 
 
 @pytest.mark.keras3_only("Keras 2 has a warning")
-def test_data_without_a_batch_are_said_to_be_so():
+@pytest.mark.parametrize("unknown", [False, True])
+def test_a_dataset_without_a_batch_is_refused(unknown):
     with tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"]).scope():
-        model = keras.Sequential([keras.layers.Dense(1)])  # built from the first batch
+        model = keras.Sequential([keras.layers.Dense(1)])
         model.compile("sgd", "mse")
     data = tf.data.Dataset.from_tensor_slices((np.ones([4, 3]), np.ones([4, 1])))
-    with pytest.raises(ValueError, match="The data have no batch"):
-        model.fit(data.batch(8, drop_remainder=True), verbose=0)
+    data = data.batch(8, drop_remainder=True)
+    data = data.filter(lambda *rows: True) if unknown else data
+    with pytest.raises(ValueError, match="The dataset has no batch"):
+        model.fit(data, verbose=0)

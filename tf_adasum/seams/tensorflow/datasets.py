@@ -1,10 +1,16 @@
-"""Datasets: tf.data's autotuning, and how many batches a distributed dataset says it has."""
+"""Datasets: tf.data's autotuning, numbers of batches, and which worker's part ends first."""
 
 from typing import Any
 
 import tensorflow as tf
 
-from tf_adasum.seams.tensorflow.private_names import AUTOTUNING, multi_device_iterator_ops
+from tf_adasum.seams.base_strategy import GradientAggregatingStrategy
+from tf_adasum.seams.tensorflow.private_names import (
+    AUTOTUNING,
+    UNEVEN,
+    input_lib,
+    multi_device_iterator_ops,
+)
 from tf_adasum.seams.tensorflow.registry import hooks
 
 
@@ -32,6 +38,26 @@ def without_autotuning(dataset: Any) -> Any:
     options = tf.data.Options()
     options.autotune.enabled = False
     return dataset.with_options(options)
+
+
+@hooks.replaces(input_lib, "_calculate_replicas_with_values", feature=UNEVEN)
+def calculate_replicas_with_values(original, strategy, input_workers, optional_list):
+    """Report to the strategy when some replicas have a batch in a step and others have none.
+
+    TensorFlow adds up, over all workers, how many replicas have one, and continues until none has.
+    """
+    number = original(strategy, input_workers, optional_list)
+    if not isinstance(strategy, GradientAggregatingStrategy) or strategy.workers.count == 1:
+        return number
+    has_batch = tf.reduce_any([each.has_value() for own in optional_list for each in own])
+
+    def note():
+        noted = tf.numpy_function(strategy.sharding.ends.note, [has_batch], tf.bool)
+        with tf.control_dependencies([noted]):
+            return tf.identity(number)
+
+    is_uneven = (number > 0) & (number < strategy.num_replicas_in_sync)
+    return tf.cond(is_uneven, note, lambda: tf.identity(number))
 
 
 def cardinality(distributed: tf.distribute.DistributedDataset) -> int:

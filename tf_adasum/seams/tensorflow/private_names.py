@@ -45,6 +45,9 @@ CONTROL_FLOW = "collectives within tf.cond and tf.while_loop, as steps_per_execu
 AUTOTUNING = "datasets without tf.data's autotuning: ends of epochs may wait for it"
 multi_device_iterator_ops = name(f"{DATA}.ops", "multi_device_iterator_ops", feature=AUTOTUNING)
 
+UNEVEN = "the check that no worker's part of a dataset ends before the others' parts"
+input_lib = name(DISTRIBUTE, "input_lib", feature=UNEVEN)
+
 SEEDS = (
     "one order of datasets that shuffle without a seed: give all workers the same seed, or rows "
     "are seen twice or never"
@@ -69,6 +72,7 @@ __all__ = [
     "AUTOTUNING",
     "CONTROL_FLOW",
     "SEEDS",
+    "UNEVEN",
     "CollectiveAllReduce",
     "CollectiveAllReduceExtended",
     "CollectiveReplicaLauncher",
@@ -92,6 +96,7 @@ __all__ = [
     "context",
     "data_random_seed",
     "distribute_lib",
+    "input_lib",
     "library",
     "multi_device_iterator_ops",
     "multi_worker_util",

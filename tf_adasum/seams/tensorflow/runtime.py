@@ -70,8 +70,22 @@ def trace(strategy: tf.distribute.Strategy, function: Callable, argument: Any) -
         function: what each replica runs.
         argument: its argument: structure of distributed values, tensors, arrays or type specs.
     """
+    with FuncGraph("trace").as_default():
+        strategy.run(function, args=(_placeholders(argument),))
 
-    def placeholders(value):
+
+def placeholders(specs: Any) -> Any:
+    """Return symbolic values of a graph that nothing runs, for their shapes and dtypes.
+
+    Args:
+        specs: structure of type specs, such as the element spec of a distributed dataset.
+    """
+    with FuncGraph("placeholders").as_default():
+        return _placeholders(specs)
+
+
+def _placeholders(structure: Any) -> Any:
+    def of(value):
         if value is None:
             return None
         spec = value if isinstance(value, tf.TypeSpec) else tf.type_spec_from_value(value)
@@ -79,8 +93,7 @@ def trace(strategy: tf.distribute.Strategy, function: Callable, argument: Any) -
         own = [tf.compat.v1.placeholder(each.dtype, each.shape) for each in flat]
         return tf.nest.pack_sequence_as(spec, own, expand_composites=True)
 
-    with FuncGraph("trace").as_default():
-        strategy.run(function, args=(tf.nest.map_structure(placeholders, argument),))
+    return tf.nest.map_structure(of, structure)
 
 
 @contextlib.contextmanager

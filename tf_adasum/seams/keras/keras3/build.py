@@ -4,7 +4,6 @@ import weakref
 
 import tensorflow as tf
 
-from tf_adasum.errors import see
 from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.seams.keras.fit import call_under_way
 from tf_adasum.seams.keras.generation import hooks
@@ -19,12 +18,13 @@ _built_by_step = weakref.WeakSet()
 
 @hooks.replaces(Trainer, "_maybe_symbolic_build")
 def maybe_symbolic_build(original, self, iterator=None, data_batch=None):
-    """Hand Keras the first local batch; trace a step of the user's, which says what there is.
+    """Build a model from the element spec of its data; trace a step of the user's own.
 
-    Keras averages the first *data batch* over the workers, with a collective that breaks under
-    multi-worker strategies, and then calls the model with it. A model with its own `train_step` may
-    have no `call`, as most GANs, or one of something else than the data. `fit` hands over the
-    iterator of its epochs, which is kept in mind. `test_unbuilt_model_trains` fails without it.
+    Keras takes a first batch, averages it over the workers with a collective that breaks under
+    multi-worker strategies, and throws its iterator away. That iterator has read ahead: a generator
+    does not yield these batches again. A model with its own `train_step` may have no `call`, as
+    most GANs, or one that takes something else than the data. `fit` passes the iterator of its
+    epochs, which is noted. `test_unbuilt_model_trains` and `TestRowsOfSteps` fail without it.
     """
     if iterator is not None:
         note_iterator(self, iterator)
@@ -33,31 +33,41 @@ def maybe_symbolic_build(original, self, iterator=None, data_batch=None):
         return original(self, iterator=iterator, data_batch=data_batch)
     if iterator is not None:
         py_datasets.share_seed(strategy, iterator.data_adapter)
-    if _is_all_built(self):  # and no iterator is begun, to be thrown away at once
+    if _is_all_built(self):
         return None
+    data = data_batch if iterator is None else dataset_of(iterator).element_spec
     is_training = call_under_way() in ("fit", "train_on_batch")
     step = self.train_step if is_training else self.test_step
-    if _is_users_own(step):
+    if _is_users_own(step) or _are_shapes_open(data, self.run_eagerly):
         # Without a graph the first step builds: it may ask for values.
         if not (self.run_eagerly or (self.train_function if is_training else self.test_function)):
-            data = dataset_of(iterator).element_spec if iterator is not None else data_batch
             as_fit = getattr(self, "_autoconvert_optionals", lambda step: step)  # since Keras 3.12
             tensorflow_seam.trace(strategy, as_fit(step), data)
             _built_by_step.add(self)
         return None
     if iterator is not None:
-        try:
-            *_, batches = next(iter(iterator))
-            data_batch = next(batches)
-        except StopIteration:
-            raise ValueError(
-                "The data have no batch, not even one to build the model from: are there fewer "
-                f"rows than the batch size, with drop_remainder=True? {see('TFA-406')}"
-            ) from None
-    first_local_batch = tf.nest.map_structure(
-        lambda value: strategy.experimental_local_results(value)[0], data_batch
+        data = tensorflow_seam.placeholders(data)
+    return original(self, data_batch=tf.nest.map_structure(_of_first_replica(strategy), data))
+
+
+def _of_first_replica(strategy):
+    def of(value):
+        is_missing = isinstance(value, tf.experimental.Optional)
+        return None if is_missing else strategy.experimental_local_results(value)[0]
+
+    return of
+
+
+def _are_shapes_open(data, run_eagerly):
+    """Whether only a step can build: a KerasTensor needs a rank, and layers need sizes in advance.
+
+    Eager steps have the sizes that a spec leaves open. In a graph Keras raises for an open size.
+    """
+    specs = tf.nest.flatten(data, expand_composites=True)
+    shapes = [tf.TensorShape(spec.shape) for spec in specs if hasattr(spec, "shape")]
+    return any(
+        shape.rank is None or (run_eagerly and None in shape.as_list()[1:]) for shape in shapes
     )
-    return original(self, data_batch=first_local_batch)
 
 
 def is_model_built(model):

@@ -4,7 +4,9 @@ import weakref
 
 from tensorflow.data import UNKNOWN_CARDINALITY
 
+from tf_adasum.errors import see
 from tf_adasum.seams import tensorflow as tensorflow_seam
+from tf_adasum.seams.keras.fit import call_under_way
 from tf_adasum.seams.keras.generation import hooks
 from tf_adasum.seams.keras.keras3 import py_datasets
 from tf_adasum.seams.keras.keras3.private_names import (
@@ -14,6 +16,12 @@ from tf_adasum.seams.keras.keras3.private_names import (
 )
 from tf_adasum.seams.keras.optimizers import is_ours
 
+NO_BATCH = (
+    "The dataset has no batch. Check whether it has fewer rows than the batch size, with "
+    f"drop_remainder=True. {see('TFA-406')}"
+)
+# How Keras says so of a generator and of a PyDataset.
+EMPTY = ("an empty generator", "has length 0")
 AFTER_LAST_BATCH = "going on from a backup of the time after an epoch's last batch"
 
 
@@ -22,9 +30,14 @@ def get_iterator(original, self):
     """Let all workers shuffle arrays with worker 0's seed, or that of a `DataOrder`.
 
     With Keras each shuffles by itself, so that some rows are seen twice and some never. The seed is
-    another one in each epoch.
+    another one in each epoch. At the end of an epoch Keras makes an iterator for the next one, and
+    then another one: the first one would take batches away from the threads of a PyDataset.
     """
     strategy = self._distribute_strategy
+    is_at_end = self._current_iterator is not None and self._steps_seen >= (self._num_batches or 1)
+    if is_ours(strategy) and is_at_end and not self.steps_per_epoch:
+        if py_datasets.reads_in_threads(self.data_adapter):
+            return ()
     order = getattr(self, "data_order", None)
     if (order or is_ours(strategy)) and getattr(self.data_adapter, "_shuffle", False):
         seed = order.seed_of_pass(self._steps_seen > 0) if order else strategy.seeds.common()
@@ -32,6 +45,36 @@ def get_iterator(original, self):
             with tensorflow_seam.seeded(seed):
                 dataset = self.data_adapter.get_tf_dataset()
             self._distributed_dataset = strategy.experimental_distribute_dataset(dataset)
+    return original(self)
+
+
+@hooks.replaces(TFEpochIterator, "__init__")
+def make_epoch_iterator(original, self, *args, **kwargs):
+    """Let all workers raise if a generator or a `PyDataset` is empty on some of them.
+
+    Keras raises on these workers alone, before the workers compare their numbers of batches.
+    """
+    try:
+        original(self, *args, **kwargs)
+    except ValueError as error:
+        strategy = kwargs.get("distribute_strategy")
+        if is_ours(strategy) and any(text in str(error) for text in EMPTY):
+            strategy.sharding.ends.report_none()
+        raise
+
+
+@hooks.replaces(TFEpochIterator, "__next__")
+def next_step(original, self):
+    """Raise on all workers if the rows of some workers ended in the step that has just been made.
+
+    The other workers would take their parts of batches alone: the other parts are lost.
+    """
+    strategy = self._distribute_strategy
+    if is_ours(strategy):
+        together = self.steps_per_execution
+        begun = max(0, self._steps_seen - together)
+        batches = range(begun, begun + together)
+        strategy.sharding.ends.check(self._distributed_dataset, batches)
     return original(self)
 
 
@@ -49,6 +92,9 @@ def begin_epoch(original, self):
         self._epoch_iterator = iter(())
         return self
     if is_ours(self._distribute_strategy):
+        self._distribute_strategy.sharding.ends.begin()
+        if self.steps_per_epoch and call_under_way() == "fit":
+            py_datasets.keep_reading(self.data_adapter)
         py_datasets.begin_pass(
             self._distribute_strategy, self.data_adapter, self.steps_per_epoch is not None
         )
@@ -119,13 +165,19 @@ def set_data_order(model, order):
 
 @hooks.replaces(BaseTrainer, "_get_metrics_result_or_logs", feature=AFTER_LAST_BATCH)
 def get_metrics_result_or_logs(original, self, logs):
-    """Return the metrics of an epoch that goes on after its last batch: no step gives logs.
+    """Return the metrics of an epoch that resumes after its last batch: no step gives logs.
 
-    Where the first step would make the metrics, there are none, and Keras raises.
+    Where the first step would make the metrics, there are none, and Keras raises. Without such an
+    epoch a `fit` that has no logs has made no step.
+
+    Raises:
+        ValueError: if `fit` got data without a batch.
     """
     order = getattr(_iterator_of_training.get(self, lambda: None)(), "data_order", None)
     if not logs and order:
         return self.get_metrics_result() if order.has_metrics else {}
+    if not logs and call_under_way() == "fit":
+        raise ValueError(NO_BATCH)
     return original(self, logs)
 
 

@@ -51,6 +51,9 @@ OF_PY_DATASETS = f"{OF_ADAPTERS}.py_dataset_adapter"
 OrderedEnqueuer = name(OF_PY_DATASETS, "OrderedEnqueuer", feature=PY_DATASETS)
 PyDatasetAdapter = name(OF_PY_DATASETS, "PyDatasetAdapter", feature=PY_DATASETS)
 
+ARRAYS = "the check that all workers pass arrays of the same number of rows"
+ArrayDataAdapter = name(f"{OF_ADAPTERS}.array_data_adapter", "ArrayDataAdapter", feature=ARRAYS)
+
 GENERATORS = "the comparison of the first batches of Python generators"
 GeneratorDataAdapter = name(
     f"{OF_ADAPTERS}.generator_data_adapter", "GeneratorDataAdapter", feature=GENERATORS
@@ -88,6 +91,7 @@ __all__ = [
     "PY_DATASETS",
     "SCALING_OF_LOSSES",
     "XLA",
+    "ArrayDataAdapter",
     "BaseOptimizer",
     "BaseTrainer",
     "GeneratorDataAdapter",

@@ -5,9 +5,11 @@ import random
 
 import numpy as np
 
+from tf_adasum.seams.keras.fit import when_fit_ends
 from tf_adasum.seams.keras.generation import hooks
 from tf_adasum.seams.keras.keras3.private_names import (
     PY_DATASETS,
+    ArrayDataAdapter,
     GeneratorDataAdapter,
     OrderedEnqueuer,
     PyDatasetAdapter,
@@ -35,12 +37,31 @@ def share_seed(strategy, adapter):
         adapter.enqueuer.shuffle = False  # it would draw from Python's generator meanwhile
 
 
+def keep_reading(adapter):
+    """Let the threads of a PyDataset read on between the epochs of a `fit` with `steps_per_epoch`.
+
+    A distributed iterator continues in the next epoch, and reads ahead; Keras stops the threads at
+    the end of each epoch, so that the iterator would raise.
+
+    Args:
+        adapter: Keras's, of the data; nothing is done for other data, or without threads.
+    """
+    if reads_in_threads(adapter) and not getattr(adapter, "keeps_reading", False):
+        adapter.keeps_reading = True
+        when_fit_ends(adapter.enqueuer.stop)
+
+
+def reads_in_threads(adapter):
+    """Whether an adapter is one of a PyDataset with `workers=` or `use_multiprocessing=`."""
+    return isinstance(adapter, PyDatasetAdapter) and adapter.enqueuer is not None
+
+
 def begin_pass(strategy, adapter, has_steps):
-    """Agree with the other workers on the order of batches, and compare the first one.
+    """Agree with the other workers on the order of batches; compare the first batch, or the rows.
 
     Args:
         strategy: the strategy of this package.
-        adapter: Keras's, of the data; nothing is done where Python does not make the batches.
+        adapter: Keras's, of the data; nothing is done for a `tf.data.Dataset`.
         has_steps: whether `fit` was told how many steps an epoch has.
     """
     if strategy.workers.count == 1:
@@ -57,6 +78,8 @@ def begin_pass(strategy, adapter, has_steps):
         share_seed(strategy, adapter)
         if passes <= PASSES_COMPARED:
             strategy.sharding.check_batches(lambda: data[0])
+    elif isinstance(adapter, ArrayDataAdapter) and passes == 1:
+        strategy.sharding.ends.check_rows(adapter._num_samples, adapter.num_batches)
     elif isinstance(adapter, GeneratorDataAdapter) and passes == 1 and not has_steps:
         strategy.sharding.check_batches(lambda: adapter._first_batches[0])
 
@@ -99,11 +122,15 @@ def on_epoch_begin_or_end(original, self):
 
     Python's and NumPy's generators have the seed of all workers meanwhile, and then what they had.
     """
-    seed = getattr(self, "common_seed", None)
-    if seed is None:
-        return original(self)
-    with _seeded(seed ^ (original.__name__ == "on_epoch_end")):
-        return original(self)
+    is_end = original.__name__ == "on_epoch_end"
+    seed, enqueuer = getattr(self, "common_seed", None), self.enqueuer
+    with contextlib.nullcontext() if seed is None else _seeded(seed ^ is_end):
+        if is_end and getattr(self, "keeps_reading", False):
+            self.enqueuer = None  # it is not stopped
+        try:
+            return original(self)
+        finally:
+            self.enqueuer = enqueuer
 
 
 @contextlib.contextmanager

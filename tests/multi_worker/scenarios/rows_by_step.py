@@ -1,0 +1,173 @@
+"""The rows of each step of `fit`, `evaluate` and `predict`, for every kind of input."""
+
+import itertools
+import warnings
+
+import keras
+import numpy as np
+import tensorflow as tf
+from support.stacks import PyDataset
+
+from scenarios.basics import scope, use_rule
+
+# The last batch is one row: some replicas have none.
+ROWS, BATCH, STEPS = 33, 8, 2
+X = np.arange(ROWS, dtype="float32")[:, None]
+
+# Kinds of input; a `fit` without steps has two epochs, except with those that end for good.
+KINDS = [
+    "arrays",
+    "PyDataset",
+    "PyDataset with threads",
+    "PyDataset with processes",
+    "tensors",
+    "from_generator",
+    "from_generator, once",
+    "generator",
+    "endless generator",
+    "from function",
+]
+UNORDERED = ("from function",)  # each worker has rows of its own: no order within a step
+ENDLESS, ONCE = ("endless generator",), ("generator", "from_generator, once")
+CALLS = ["fit", "validation", "evaluate", "predict"]
+
+
+class Batches(PyDataset):
+    def __len__(self):
+        return -(-ROWS // BATCH)
+
+    def __getitem__(self, index):
+        rows = X[index * BATCH : (index + 1) * BATCH]
+        return rows, rows
+
+
+def batches(endless=False):
+    """Yield batches of rows; an endless generator counts on and on."""
+    if not endless:
+        yield from (Batches()[index] for index in range(len(Batches())))
+    for start in itertools.count(0, BATCH) if endless else ():
+        rows = np.arange(start, start + BATCH, dtype="float32")[:, None]
+        yield rows, rows
+
+
+def own_rows(context):
+    rows = tf.data.Dataset.from_tensor_slices((X, X))
+    rows = rows.shard(context.num_input_pipelines, context.input_pipeline_id)
+    return rows.batch(context.get_per_replica_batch_size(BATCH))
+
+
+def data_of(kind, strategy):
+    """Return new data of a kind. Without a strategy "from function" is a dataset of all rows."""
+    tensors = tf.data.Dataset.from_tensor_slices((X, X)).batch(BATCH)
+    if kind == "arrays":
+        return {"x": X, "y": X, "batch_size": BATCH}
+    if kind == "from function" and strategy:
+        return {"x": strategy.distribute_datasets_from_function(own_rows)}
+    if kind.startswith("from_generator"):
+        spec = tf.TensorSpec([None, 1])
+        iterator = batches()
+        make = (lambda: iterator) if kind.endswith("once") else batches
+        return {"x": tf.data.Dataset.from_generator(make, output_signature=(spec, spec))}
+    return {
+        "x": {
+            "PyDataset": lambda: Batches(),
+            "PyDataset with threads": lambda: Batches(workers=2),
+            "PyDataset with processes": lambda: Batches(workers=2, use_multiprocessing=True),
+            "tensors": lambda: tensors,
+            "from function": lambda: tensors,
+            "generator": batches,
+            "endless generator": lambda: batches(endless=True),
+        }[kind]()
+    }
+
+
+class RowsOfSteps(keras.layers.Layer):
+    """Passes its input on, and keeps the rows of each step."""
+
+    def __init__(self):
+        super().__init__()
+        self.steps = []
+
+    def call(self, x):
+        def remember(rows):
+            self.steps.append(rows.ravel().astype(int).tolist())
+            return rows
+
+        return tf.ensure_shape(tf.numpy_function(remember, [x], tf.float32), x.shape)
+
+
+def call_model(model, call, kind, steps, strategy):
+    """Call `fit`, `evaluate` or `predict`, on new data; return what `predict` returns."""
+    data = data_of(kind, strategy)
+    if call == "predict":
+        data.pop("y", None)
+        return model.predict(**data, steps=steps, verbose=0)
+    if call == "evaluate":
+        return model.evaluate(**data, steps=steps, verbose=0)
+    if call == "fit":
+        epochs = 1 if kind in ONCE and not steps else 2
+        options = {"epochs": epochs, "steps_per_epoch": steps, "shuffle": False}
+        return model.fit(**data, **options, verbose=0)
+    validation = (data["x"], data["y"]) if "y" in data else data["x"]
+    options = {"validation_data": validation, "validation_steps": steps, "shuffle": False}
+    return model.fit(X[:BATCH], X[:BATCH], batch_size=BATCH, **options, verbose=0)
+
+
+def rows_of_steps(strategy, kinds, calls, executions=1, built=False):
+    """For every kind, call and number of steps, twice: the rows of each step, on this worker.
+
+    Args:
+        strategy: the workers' strategy; None for Keras without one.
+        kinds: some of KINDS.
+        calls: some of CALLS.
+        executions: `steps_per_execution`.
+        built: whether models have an input shape.
+
+    Returns:
+        Dict from "kind/call/steps or all/number of the call/step" to rows.
+    """
+    if strategy:
+        use_rule(strategy, "adasum")
+    found = {}
+    for kind, call, steps in itertools.product(kinds, calls, [None, STEPS]):
+        if kind in ENDLESS and not steps:
+            continue
+        with scope(strategy):
+            seen = RowsOfSteps()
+            layers = [keras.layers.Input([1])] if built else []
+            model = keras.Sequential([*layers, seen, keras.layers.Dense(1)])
+            model.compile(keras.optimizers.SGD(0.0), "mse", steps_per_execution=executions)
+        for number in (1, 2):
+            seen.steps.clear()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # data that end, as Keras says
+                result = call_model(model, call, kind, steps, strategy)
+            case = f"{kind}/{call}/{steps or 'all'}/{number}"
+            found |= {f"{case}/{index}": rows for index, rows in enumerate(seen.steps)}
+            if call == "predict":
+                ones = np.ones([1, 1], "float32")
+                found[f"{case}/result"] = np.round(
+                    result[:, 0] / float(model.layers[-1](ones)[0, 0])
+                )
+    return found
+
+
+def steps_of_calls(results):
+    """Return for each call its steps, in order, with the rows of all workers.
+
+    Args:
+        results: of `rows_of_steps`, of each worker.
+
+    Returns:
+        Dict from "kind/call/steps or all/number of the call" to a list of steps: lists of rows.
+    """
+    calls = {}
+    for key in sorted(set().union(*results)):
+        call, _, step = key.rpartition("/")
+        parts = [actual[key] for actual in results if key in actual]
+        rows = np.concatenate(parts if step != "result" else parts[:1]).astype(int).tolist()
+        if key.split("/")[0] in UNORDERED:
+            rows.sort()
+        if rows:
+            calls.setdefault(call, {})[-1 if step == "result" else int(step)] = rows
+    return {call: [steps[step] for step in sorted(steps)] for call, steps in calls.items()}

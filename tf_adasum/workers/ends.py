@@ -1,0 +1,92 @@
+"""Ends: whether the workers' parts of a dataset end in the same step."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from tf_adasum.workers import agreement
+from tf_adasum.workers.workers import Workers
+
+SAME_ROWS = (
+    "All workers need the same rows, because each worker takes its part of every batch. Give all "
+    "workers the same data; or, if each worker has rows of its own, pass "
+    "strategy.distribute_datasets_from_function(lambda context: "
+    "dataset.batch(context.get_per_replica_batch_size(batch_size)))."
+)
+
+
+class Ends:
+    """Whether the workers' parts of a dataset end in the same step.
+
+    Args:
+        workers: the strategy's.
+    """
+
+    def __init__(self, workers: Workers):
+        self._workers = workers
+        self._same: weakref.WeakSet = weakref.WeakSet()
+        self._has_batch: bool | None = None  # in the first step in which some workers have none
+
+    def must_be_same(self, distributed: Any) -> None:
+        """Refuse a distributed dataset that ends on some workers before it ends on others.
+
+        Args:
+            distributed: `tf.distribute.DistributedDataset`.
+        """
+        self._same.add(distributed)
+
+    def check_rows(self, rows: int, batches: int) -> None:
+        """Check that all workers have arrays of the same number of rows; all workers call it.
+
+        Args:
+            rows: the number of rows of this worker's arrays.
+            batches: the number of their batches.
+
+        Raises:
+            ValueError: on all workers, if they differ.
+        """
+        shown = f"{rows} rows ({batches} batches)"
+        self._workers.check_same(SAME_ROWS, rows, shown=shown, code="TFA-405")
+
+    def report_none(self) -> None:
+        """Report that this worker has no batch, while the others compare their cardinalities.
+
+        Raises:
+            ValueError: on all workers, if any of them has a batch.
+        """
+        agreement.check_same_cardinality(self._workers, 0)
+
+    def note(self, has_batch: bool) -> bool:
+        """Note, within a step, that some replicas have a batch and others have none.
+
+        Args:
+            has_batch: whether any replica of this worker has one.
+        """
+        if self._has_batch is None:
+            self._has_batch = bool(has_batch)
+        return self._has_batch
+
+    def begin(self) -> None:
+        """Begin a pass through a dataset."""
+        self._has_batch = None
+
+    def check(self, distributed: Any, batches: range) -> None:
+        """Check, between two steps, that no worker's part has ended alone.
+
+        All workers note the same steps, so that they gather here together.
+
+        Args:
+            distributed: the `tf.distribute.DistributedDataset`.
+            batches: how many batches a worker has had whose part ended in the last execution.
+
+        Raises:
+            ValueError: on all workers, naming for each of them the number of batches.
+        """
+        if self._has_batch is None or distributed not in self._same:
+            return
+        least, most = batches[0], batches[-1]
+        ended = f"{least} batches" if least == most else f"{least} to {most} batches"
+        shown = f"more than {least} batches" if self._has_batch else ended
+        has_batch, self._has_batch = self._has_batch, None
+        self._workers.check_same(SAME_ROWS, has_batch, shown=shown, code="TFA-405")
