@@ -144,8 +144,8 @@ class Meeting:
         for rank, since in sorted(self._refused.items(), key=lambda each: each[1]):
             if since <= until:
                 return (
-                    f"{self._cluster.named([rank])} was lost while the workers started: its process "
-                    "has ended without a word"
+                    f"{self._cluster.named([rank])} was lost while the workers started: its "
+                    "process has ended without a word"
                 )
         return next((each.lost for each in self.heard.values() if each.lost), "")
 

@@ -22,6 +22,7 @@ MIB = 2**20
 # UCX 1.22 leaves shared memory out if less than 16 MiB are free, crashes if it is not much more,
 # and takes 4.2 MiB for each worker.
 _MIB_FREE, _MIB_OF_A_WORKER = 16, 5
+_WITH_SHARED_MEMORY = {"all", "posix", "mm", "shm", "sm"}  # in UCX_TLS
 
 
 def place() -> tuple[int, int, int]:
@@ -80,6 +81,20 @@ def lacking(cluster: Cluster, memories: Sequence[int], free: Sequence[int]) -> s
         if why := too_small(mib, workers[memory]):
             return f"{cluster.named([rank])}: {why}"
     return ""
+
+
+def danger(transports: str, cluster: Cluster, memories: Sequence[int], free: Sequence[int]) -> str:
+    """Return why UCX may crash on some worker with the user's ``UCX_TLS``; "" if it does not.
+
+    Args:
+        transports: the variable on this worker.
+        cluster, memories, free: as for `lacking`.
+    """
+    names = {name.strip(" ^") for name in transports.split(",")}
+    is_used = transports.startswith("^") or bool(names & _WITH_SHARED_MEMORY)
+    if not is_used or not is_shared(memories) or max(free) < _MIB_FREE:
+        return ""
+    return lacking(cluster, memories, free)
 
 
 def too_small(free: int, workers: int) -> str:

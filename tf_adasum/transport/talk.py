@@ -60,5 +60,5 @@ class Talk:
             return said
         same = [rank for rank in failed if texts[rank] == said]
         others = [rank for rank in failed if texts[rank] != said]
-        more = f" ({self.cluster.named(others)}: also failed)" if others else ""
+        more = f"; {self.cluster.named(others)} failed too" if others else ""
         return f"{self.cluster.named(same)}: {said}{more}"

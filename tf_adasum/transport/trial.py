@@ -5,9 +5,6 @@ other's memory. Where they may not (other users, some containers) or /dev/shm is
 slower than TCP, or fail. So each way is tried: it has to bring the bytes that were sent, on all
 workers. The first one counts unless another is much faster; TensorFlow's own collectives gather as
 many bytes for comparison.
-
-Before each exchange the workers pause, half of them for longer: as in training, the others have to
-be woken up. The time of an exchange counts for the workers that start it last.
 """
 
 from __future__ import annotations
@@ -16,14 +13,20 @@ import dataclasses
 import itertools
 import json
 import os
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import see
-from tf_adasum.transport import choice, interface, library, shared_memory, ucx_port
+from tf_adasum.transport import (
+    choice,
+    exchange_time,
+    interface,
+    library,
+    shared_memory,
+    ucx_port,
+)
 from tf_adasum.transport.mesh import Mesh
 from tf_adasum.transport.talk import Gather, Talk
 from tf_adasum.transport.ucx_port import End, UcxPort
@@ -36,10 +39,6 @@ VARIABLE = "UCX_TLS"  # where the user has chosen, that is the only way
 # Bytes to each worker: of gradients of some MB, which travel by reference; fewer where there are
 # so many workers that these would add up. The small ones are there to make the connections.
 SMALL, LARGE, LARGE_IN_ALL = 2**10, 2**21, 2**24
-TIMES, SLOW_SECONDS = 3, 0.5
-# Before an exchange: longer than the thread of a mesh polls (mesh.cc), twice as long for half of
-# the workers. Which half it is depends on a bit of the rank; most bits that are looked at.
-PAUSE, MOST_BITS = 0.005, 4
 SECONDS = 10.0  # after which an exchange has failed
 # A way takes the place of the first one if that takes so many times as long: a busy machine makes
 # less of a difference by chance.
@@ -179,7 +178,7 @@ def _tried(transport, talk, gather, devices, failure, ways, why_not):
         stock_seconds = 0.0
         if not all(each.failure for each in attempts):
             words = large(len(talk.cluster.addresses)) // 8 // devices
-            stock_seconds = _stock_seconds(talk, gather, words)
+            stock_seconds = exchange_time.of_gather(talk, gather, words)
         best, why = chosen(attempts, stock_seconds, transport)
         why = "; ".join(filter(None, [why, why_not and f"no shared memory: {why_not}"]))
     for each in attempts:
@@ -201,7 +200,9 @@ def _tried(transport, talk, gather, devices, failure, ways, why_not):
 def _ways(cluster, is_given, memories, networks, free):
     """Return what UCX may use, and how that is called, as preferred; and why no shared memory."""
     if is_given:
-        return [("", f"{VARIABLE}={os.environ.get(VARIABLE, '')}")], ""
+        given = os.environ.get(VARIABLE, "")
+        danger = shared_memory.danger(given, cluster, memories, free)
+        return [("", f"{VARIABLE}={given}", danger)], ""
     tcp = (TCP, "TCP")
     if not shared_memory.is_shared(memories):
         return [tcp], ""
@@ -213,10 +214,12 @@ def _ways(cluster, is_given, memories, networks, free):
     return [(SHARED_MEMORY, f"shared memory{mixed}"), tcp], ""
 
 
-def _attempt(talk, transports, way):
-    """Try a way; all workers leave at the same place."""
+def _attempt(talk, transports, way, failure=""):
+    """Try a way, unless it fails already; all workers leave at the same place."""
     functions, cluster = library.opened(), talk.cluster
-    number, device, address, port, failure = _opened(functions, cluster, transports)
+    number, device, address, port = -1, "", b"", None
+    if not failure:
+        number, device, address, port, failure = _opened(functions, cluster, transports)
     own = json.dumps(port.ends if port else []).encode() + b"\n" + address
     failure, lengths = talk.tell(failure, len(own))
     ends: dict[int, list[End]] = {}
@@ -230,7 +233,9 @@ def _attempt(talk, transports, way):
         failure, _ = talk.tell(ucx_port.unreachable(cluster, ends))
     if not failure:
         addresses = [each[2] for each in told]
-        failure, _ = talk.tell(_failure(lambda: functions.connect(number, addresses)))
+        failure, _ = talk.tell(
+            exchange_time.failure_of(lambda: functions.connect(number, addresses))
+        )
     if not failure:
         counter, workers = itertools.count(), len(cluster.addresses)
 
@@ -238,9 +243,9 @@ def _attempt(talk, transports, way):
             place = (number, cluster.rank, workers, next(counter))
             return functions.attempt(*place, size, SECONDS)
 
-        failure, _ = _once(talk, lambda: exchange(SMALL))
+        failure, _ = exchange_time.once(talk, lambda: exchange(SMALL))
     if not failure:
-        failure, seconds = _measured(talk, lambda: exchange(large(workers)))
+        failure, seconds = exchange_time.measured(talk, lambda: exchange(large(workers)))
     return Attempt(way, number, device, failure, seconds, port, ends)
 
 
@@ -264,69 +269,6 @@ def _admitted(talk, port, ends):
     hosts = [host for each in packed for host in ucx_port.hosts_in(each)]
     port.admit(hosts + [host for of_rank in ends.values() for host, _ in of_rank])
     return talk.tell("")[0]  # nobody connects before
-
-
-def _stock_seconds(talk, gather, words):
-    def exchange():
-        begun = time.perf_counter()
-        gather(np.zeros(words, np.int64))
-        return time.perf_counter() - begun
-
-    _, seconds = _measured(talk, exchange)
-    return seconds
-
-
-def _measured(talk, exchange):
-    """Return what has failed on any worker, and the seconds of an exchange on the slowest one.
-
-    Over a slow network the first exchange counts, which otherwise does not.
-    """
-    failure, seconds = _once(talk, exchange)
-    if failure or seconds > SLOW_SECONDS:
-        return failure, seconds
-    slowest: list[float] = []
-    failure = _failure(lambda: slowest.append(_after_pauses(talk.cluster, exchange)))
-    return _told(talk, failure, slowest)
-
-
-def _once(talk, exchange):
-    took: list[float] = []
-    failure = _failure(lambda: took.append(exchange()))
-    return _told(talk, failure, took)
-
-
-def _told(talk, failure, took):
-    failure, of_all = talk.tell(failure, int(1e9 * max(took, default=0)))
-    return failure, of_all.max() / 1e9
-
-
-def _after_pauses(cluster, exchange):
-    """Return the seconds of an exchange for which the other half of the workers has to be woken.
-
-    The halves are made anew for each bit of the ranks: of all ways to halve them the slowest
-    counts, of several exchanges the fastest.
-    """
-    bits = min(MOST_BITS, (len(cluster.addresses) - 1).bit_length())
-    least = []
-    for bit in range(bits):
-        seconds = []
-        for turn in range(2 * TIMES):
-            is_late = (cluster.rank >> bit ^ turn) & 1
-            time.sleep(PAUSE * (1 + is_late))
-            took = exchange()
-            if is_late:
-                seconds.append(took)
-        least.append(min(seconds))
-    return max(least)
-
-
-def _failure(act: Callable[[], None]) -> str:
-    """Return why an act has failed, "" if it has not."""
-    try:
-        act()
-    except RuntimeError as error:
-        return str(error)
-    return ""
 
 
 def _ms(seconds):
