@@ -17,6 +17,7 @@ from pathlib import Path
 from tf_adasum.cluster.tasks import Cluster
 
 FOLDER = "/dev/shm"
+TRANSPORTS = "posix,cma,tcp,self"  # for UCX: with single copies between processes, else TCP
 MIB = 2**20
 
 # UCX 1.22 leaves shared memory out if less than 16 MiB are free, crashes if it is not much more,

@@ -31,9 +31,8 @@ from tf_adasum.transport.mesh import Mesh
 from tf_adasum.transport.talk import Gather, Talk
 from tf_adasum.transport.ucx_port import End, UcxPort
 
-# Shared memory with single copies between processes of a host, else TCP; the copies alone, with
-# messages over TCP; and TCP alone.
-SHARED_MEMORY, SINGLE_COPIES, TCP = "posix,cma,tcp,self", "cma,tcp,self", "tcp,self"
+# Shared memory; single copies between processes of a host, with messages over TCP; and TCP alone.
+SHARED_MEMORY, SINGLE_COPIES, TCP = shared_memory.TRANSPORTS, "cma,tcp,self", "tcp,self"
 VARIABLE = "UCX_TLS"  # where the user has chosen, that is the only way
 
 # Bytes to each worker: of gradients of some MB, which travel by reference; fewer where there are
