@@ -198,7 +198,7 @@ def start(
         with watching.call(breakage), _naming_the_others(tasks, remaining):
             collectives.meet(tensorflow_seam.first_replica(extended), _timeout(remaining))
             unwatched = _timeout(None if watching.is_on else remaining)
-            _connect(extended, tasks, transport, unwatched, watching.is_on)
+            _connect(extended, tasks, transport, unwatched, watching)
         _leave_progress_bars_to_the_first_worker(tasks)
         return extended, watching
     # TensorFlow runs, and the others may have something else to do before: the watch bounds the
@@ -214,21 +214,22 @@ def start(
             ", ".join(f"{name}: {value}" for name, value in terms.items()),
             code="TFA-211",
         )
-        _connect(extended, tasks, transport, unwatched, watching.is_on)
+        _connect(extended, tasks, transport, unwatched, watching)
     return extended, watching
 
 
-def _connect(extended, tasks, transport, options, is_watched):
+def _connect(extended, tasks, transport, options, watching):
     """Let UCX carry the gradients, if it is to and can; of one process nothing travels."""
     collectives = tensorflow_seam.cross_device_ops(extended)
     if transport == choice.TENSORFLOW or collectives.all_local:
         return
     devices = collectives.local_devices
     gather = functools.partial(collectives.gather_from_workers, options=options)
-    carrier = trial.carrier(tasks, transport, devices, gather, is_watched)
+    carrier = trial.carrier(tasks, transport, devices, gather, watching.is_on)
     collectives.carrier = carrier.summary
     if carrier.mesh is None:
         return
+    watching.also_try(carrier.ends)
     collectives.transport = UcxTransport(
         carrier.mesh,
         devices=len(devices),

@@ -1,5 +1,11 @@
 #include "adasum_ucx.h"
 
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -7,6 +13,7 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -24,12 +31,70 @@ std::vector<std::unique_ptr<Mesh>>& Meshes() {
   return *meshes;
 }
 
+// Removes UCX's files in /dev/shm that this process has mapped. They have no names unless the user
+// sets UCX_POSIX_USE_PROC_LINK=n. UCX itself would remove them if its meshes were destroyed, for
+// which all that was started has to end.
+void RemoveSharedFiles() {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    const size_t path = line.find('/'), name = line.find("/ucx_shm_posix_");
+    if (name != std::string::npos && line.find(" (deleted)") == std::string::npos) {
+      unlink(line.c_str() + path);
+    }
+  }
+}
+
 // UCX takes itself down when the process ends: its threads have to be gone. A child that was forked
 // has none.
 void StopAll() {
   if (getpid() != process) return;
   const std::lock_guard<std::mutex> lock(mutex);
   for (const auto& mesh : Meshes()) mesh->Stop();
+  RemoveSharedFiles();
+}
+
+// For which a child process may take to make a mesh, which takes milliseconds.
+constexpr int kRehearsalMs = 10000;
+
+// The life of that child: it writes what failed to `out`. No handler of TensorFlow's or Python's runs
+// in a crash, no core is dumped, and nothing that UCX says is printed twice.
+[[noreturn]] void Rehearse(const UcxLibrary& ucx, const char* transports, const char* device,
+                           int out) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  for (const int number : {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL}) signal(number, SIG_DFL);
+  const rlimit none{0, 0};
+  setrlimit(RLIMIT_CORE, &none);
+  const int null = open("/dev/null", O_WRONLY);
+  dup2(null, STDOUT_FILENO);
+  dup2(null, STDERR_FILENO);
+  std::string failure;
+  Mesh::Create(ucx, transports, device, &failure).reset();
+  [[maybe_unused]] const ssize_t written = write(out, failure.data(), failure.size());
+  _exit(0);
+}
+
+// What a child process has written, and how it has ended: "" if all is well.
+std::string EndOfRehearsal(pid_t child, int in) {
+  std::string failure;
+  char buffer[256];
+  pollfd awaited{in, POLLIN, 0};
+  bool is_late = false;
+  for (;;) {
+    is_late = poll(&awaited, 1, kRehearsalMs) == 0;
+    const ssize_t count = is_late ? 0 : read(in, buffer, sizeof(buffer));
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) break;
+    failure.append(buffer, count);
+  }
+  if (is_late) kill(child, SIGKILL);
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (is_late) return "UCX did not start within 10 s";
+  if (WIFSIGNALED(status)) {
+    return std::string("UCX crashes where it starts (") + strsignal(WTERMSIG(status)) + ")";
+  }
+  return failure;
 }
 
 void Write(const std::string& from, char* text, int capacity) {
@@ -127,6 +192,31 @@ int adasum_ucx_open(const char* path, char* text, int capacity) {
   tf_adasum::library = opened;
   Write(opened->get_version_string(), text, capacity);
   return 0;
+}
+
+int adasum_ucx_rehearse(const char* transports, const char* device, char* text, int capacity) {
+  const tf_adasum::UcxLibrary* ucx;
+  {
+    const std::lock_guard<std::mutex> lock(tf_adasum::mutex);
+    ucx = tf_adasum::library;
+    // UCX's own locks may be held by the thread of a mesh, for ever in a child.
+    if (!tf_adasum::Meshes().empty()) return 0;
+  }
+  int ends[2];
+  std::string failure;
+  if (ucx == nullptr) {
+    failure = "UCX is not open";
+  } else if (pipe2(ends, O_CLOEXEC) != 0) {
+    failure = "there is no file descriptor left";
+  } else {
+    const pid_t child = fork();
+    if (child == 0) tf_adasum::Rehearse(*ucx, transports, device, ends[1]);
+    close(ends[1]);
+    failure = child < 0 ? "there is no process left" : tf_adasum::EndOfRehearsal(child, ends[0]);
+    close(ends[0]);
+  }
+  Write(failure, text, capacity);
+  return failure.empty() ? 0 : -1;
 }
 
 int adasum_ucx_create(const char* transports, const char* device, char* text, int capacity) {

@@ -19,6 +19,10 @@ extern "C" {
 // Opens UCX. Returns 0 and its version in `text`, or -1 and why not.
 int adasum_ucx_open(const char* path, char* text, int capacity);
 
+// Makes a mesh in a child process, and closes it, unless this process has made one already: UCX may
+// crash. Returns 0, or -1 and why a mesh cannot be made.
+int adasum_ucx_rehearse(const char* transports, const char* device, char* text, int capacity);
+
 // Makes a mesh, see Mesh::Create. Returns its number, or -1 and why not.
 int adasum_ucx_create(const char* transports, const char* device, char* text, int capacity);
 

@@ -66,6 +66,7 @@ class Introduction:
         all_have: whether it knows that of everybody.
         troubles: from ranks to why these cannot reach whom: its own, and what it has heard.
         difference: what task 0 says of tasks that were started differently.
+        lost: which task has ended after it was heard; "" if none is known.
     """
 
     rank: int
@@ -76,6 +77,7 @@ class Introduction:
     all_have: bool = False
     troubles: dict[int, dict[int, str]] = dataclasses.field(default_factory=dict)
     difference: str = ""
+    lost: str = ""
 
     @classmethod
     def parsed(cls, text: str, rank: int) -> Introduction:
@@ -103,6 +105,7 @@ class Introduction:
                 for who, troubles in _by_rank(message.get("troubles"))
             },
             printable(message.get("difference"), _LONGEST_DIFFERENCE),
+            printable(message.get("lost"), _LONGEST_DIFFERENCE),
         )
 
 

@@ -35,6 +35,11 @@ _SECONDS_TO_CONNECT = 2.0
 _SECONDS_BETWEEN_TRIES = 1.0
 # Between calls on a task that is there, only to hear and to tell of troubles; and for each task.
 _SECONDS_BETWEEN_NEWS = (0.5, 0.02)
+# For which nothing listens at the port of a task that was heard: it may be about to start again.
+_SECONDS_TO_START_AGAIN = 5.0
+# Between calls on a task that was met: of task 0 until all have met all others, of the others until
+# task 0 has.
+_SECONDS_BETWEEN_LOOKS = 1.0
 _MOST_NEWS = 100  # tasks whose troubles task 0 tells
 _MOST_CALLS = 32  # at a time
 
@@ -75,6 +80,7 @@ class Meeting:
         self._called: dict[int, float] = {}
         self._tries: collections.Counter[int] = collections.Counter()
         self._different_terms: dict[int, str] = {}
+        self._refused: dict[int, float] = {}  # since when, of those that were heard
         self._change = threading.Condition()
         least, each = _SECONDS_BETWEEN_NEWS
         self._seconds_between_news = max(least, each * (len(cluster.addresses) - 1))
@@ -128,6 +134,21 @@ class Meeting:
             is_guest = self._cluster.first_knows_all and self._own.rank > 0
             return self.heard[0].difference if is_guest and 0 in self.heard else ""
 
+    def lost(self) -> str:
+        """Return which task has ended after it was heard, "" if none is known."""
+        with self._change:
+            return self._lost()
+
+    def _lost(self):
+        until = time.monotonic() - _SECONDS_TO_START_AGAIN
+        for rank, since in sorted(self._refused.items(), key=lambda each: each[1]):
+            if since <= until:
+                return (
+                    f"{self._cluster.named([rank])} was lost while the workers started: its "
+                    "process has ended without a word"
+                )
+        return next((each.lost for each in self.heard.values() if each.lost), "")
+
     def _has_met(self, rank):
         if rank in self.distrusted:  # and has seen for itself
             return rank in self._came_in_vain
@@ -168,6 +189,7 @@ class Meeting:
                 **{rank: self.heard[rank].troubles.get(rank, {}) for rank in heard[:_MOST_NEWS]},
             },
             difference=self.difference() if is_first and self._cluster.first_knows_all else "",
+            lost=self._lost(),
         )
 
     # ---- calls ---------------------------------------------------------------------------------
@@ -203,10 +225,14 @@ class Meeting:
         elif not self._agrees_with(rank):
             return False
         elif self._cluster.rank == 0:
-            if not ours.all_have or self._has_told_end(rank):
+            if ours.all_have and self._has_told_end(rank):
                 return False
+            if not ours.all_have:
+                pause = max(_SECONDS_BETWEEN_LOOKS, self._seconds_between_news)
         elif rank > 0:
-            return False
+            if 0 in self.heard and self.heard[0].has_met_all:
+                return False
+            pause = max(_SECONDS_BETWEEN_LOOKS, self._seconds_between_news)
         elif not ours.has_met_all or self._has_told_end(rank):
             pause = self._seconds_between_news
         return time.monotonic() >= self._called.get(rank, -pause) + pause
@@ -222,7 +248,7 @@ class Meeting:
             self._change.wait_for(lambda: not self._calling, seconds)
 
     def _call(self, rank, ours, deadline):
-        theirs, trouble, distrusted = None, None, None
+        theirs, trouble, distrusted, is_refused = None, None, None, False
         try:
             seconds = min(_SECONDS_TO_CONNECT, deadline - time.monotonic())
             where = self._cluster.host_and_port(rank)
@@ -243,10 +269,15 @@ class Meeting:
             trouble = os.strerror(errno.ETIMEDOUT)
         except OSError as error:
             trouble = error.strerror or str(error)
+            is_refused = isinstance(error, ConnectionRefusedError)
         except UnicodeError:
             trouble = "no name of a host"
         with self._change:
             self._calling.discard(rank)
+            if is_refused and rank in self.heard:
+                self._refused.setdefault(rank, time.monotonic())
+            else:
+                self._refused.pop(rank, None)
             is_wrong = theirs is not None and theirs.rank != rank
             if is_wrong:
                 trouble = f"it is {self._name(theirs)} that answers there"
@@ -273,6 +304,7 @@ class Meeting:
         if last is not None and last.run == theirs.run and _progress(last) > _progress(theirs):
             theirs = last  # this call began earlier
         self.heard[rank] = theirs
+        self._refused.pop(rank, None)
         self._different_terms.pop(rank, None)
         terms = self._own.terms, theirs.terms
         for term in [*terms[0], *terms[1]]:

@@ -25,7 +25,7 @@ from tf_adasum.cluster.meeting import (
     Meeting,
 )
 from tf_adasum.cluster.tasks import Cluster
-from tf_adasum.errors import see
+from tf_adasum.errors import WorkerLostError, see
 
 SECONDS_BETWEEN_MESSAGES = 10.0
 _SECONDS_FOR_A_SERVER = 10.0
@@ -82,13 +82,19 @@ def meet(
         TimeoutError: naming the tasks that did not start in time, or who cannot reach whom.
         ValueError: naming a task that was started with another cluster, other terms or another
             secret; for a secret that cannot be used.
+        WorkerLostError: naming a task that has ended after it was heard.
     """
     own_secret = secret.read(environment)
     terms = {"cluster": list(cluster.addresses), **terms}
     deadline = time.monotonic() + timeout
     next_message = time.monotonic() + SECONDS_BETWEEN_MESSAGES
     with Meeting(cluster, terms, offer or {}, own_secret) as meeting:
-        while not (is_over := meeting.is_over()) and time.monotonic() < deadline:
+        lost = ""
+        while (
+            not (is_over := meeting.is_over())
+            and not (lost := meeting.lost())
+            and time.monotonic() < deadline
+        ):
             meeting.call_round(deadline)
             if time.monotonic() > next_message:
                 next_message += SECONDS_BETWEEN_MESSAGES
@@ -97,12 +103,16 @@ def meet(
                 line = f"tf_adasum: waiting for {others}. {reasons}".rstrip()
                 print(line, file=sys.stderr, flush=True)
             meeting.wait(SECONDS_BETWEEN_ROUNDS)
-        if not is_over:
+        if lost:
+            time.sleep(_SECONDS_FOR_THE_LAST_CALLS)  # the others call, and are told
+        elif not is_over:
             meeting.wait_for_calls(_SECONDS_FOR_THE_LAST_CALLS)
         # Not before all others have heard this task's terms: they would miss it instead.
         _check_secrets(cluster, meeting, bool(own_secret.key))
         if difference := meeting.difference():
             raise ValueError(difference)
+        if lost:
+            raise WorkerLostError(f"{lost}. Restart all workers. {see('TFA-501')}")
         if not is_over:
             raise TimeoutError(_who_is_missing(cluster, meeting, timeout))
         return {rank: other.offer for rank, other in meeting.heard.items()}

@@ -209,12 +209,23 @@ def check_custom_op() -> list[Finding]:
 def check_ucx() -> list[Finding]:
     """Say whether UCX can carry gradients here; without it TensorFlow does."""
     library = importlib.import_module("tf_adasum.transport.library")
+    shared_memory = importlib.import_module("tf_adasum.transport.shared_memory")
     try:
-        version = library.opened().version
+        functions = library.opened()
     except library.Unavailable as error:
         text = f"not used: {error}; TensorFlow's collectives carry the gradients of several workers"
         return [Finding(NOTE, "UCX", text)]
-    return [Finding(OK, "UCX", f"{version}, to carry the gradients of several workers")]
+    text = f"{functions.version}, to carry the gradients of several workers"
+    why_not = shared_memory.too_small(shared_memory.place()[2], workers=2)
+    if not why_not:
+        try:
+            functions.rehearse(shared_memory.TRANSPORTS, "lo")
+        except library.Unavailable as error:
+            why_not = str(error)
+    if not why_not:
+        return [Finding(OK, "UCX", text)]
+    fix = "make /dev/shm larger (docker run --shm-size=1g; Kubernetes: an emptyDir in memory)"
+    return [Finding(NOTE, "UCX", f"{text}, without shared memory: {why_not}", fix)]
 
 
 def check_devices(environment: Mapping[str, str] | None = None) -> list[Finding]:

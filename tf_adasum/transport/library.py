@@ -38,6 +38,17 @@ class Library:
         self._functions = ctypes.CDLL(path)  # in the process already: TensorFlow has opened it
         self.version = self._call("adasum_ucx_open", _path().encode())
 
+    def rehearse(self, transports: str, device: str) -> None:
+        """Make this process's first mesh in a child process: UCX may crash, as in a full /dev/shm.
+
+        Args:
+            transports, device: as for `create`.
+
+        Raises:
+            Unavailable: if the child has crashed, or UCX cannot make one.
+        """
+        self._call("adasum_ucx_rehearse", transports.encode(), device.encode())
+
     def create(self, transports: str, device: str) -> int:
         """Return the number of a new mesh.
 

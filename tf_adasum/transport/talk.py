@@ -10,7 +10,7 @@ from tf_adasum.cluster.tasks import Cluster
 
 Gather = Callable[[np.ndarray], np.ndarray]
 
-_LONGEST_TEXT = 224  # bytes of a reason: with four numbers they fill 32 words
+_LONGEST_TEXT = 320  # bytes of a reason
 
 
 class Talk:
@@ -20,17 +20,20 @@ class Talk:
         cluster: the `Cluster`.
         gather: function of this worker's int64 array ``[k]`` that returns those of all workers,
             ``[W, k]``.
+
+    Attributes:
+        cluster: the `Cluster`.
     """
 
     def __init__(self, cluster: Cluster, gather: Gather):
-        self._cluster, self._gather = cluster, gather
+        self.cluster, self._gather = cluster, gather
 
     def tell(self, failure: str, *numbers: int) -> tuple[str, np.ndarray]:
         """Tell what has failed on this worker, and numbers.
 
         Args:
             failure: "" if nothing.
-            numbers: at most four.
+            numbers: as many on each worker.
 
         Returns:
             What has failed and where, the same text on all workers, "" if nothing on any; and the
@@ -55,4 +58,7 @@ class Talk:
         said = texts[failed[0]]
         if len(failed) == len(texts) and len(set(texts)) == 1:
             return said
-        return f"{self._cluster.named(failed)}: {said}"
+        same = [rank for rank in failed if texts[rank] == said]
+        others = [rank for rank in failed if texts[rank] != said]
+        more = f"; {self.cluster.named(others)} failed too" if others else ""
+        return f"{self.cluster.named(same)}: {said}{more}"

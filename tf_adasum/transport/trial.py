@@ -11,26 +11,33 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import os
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import see
-from tf_adasum.transport import choice, interface, library
+from tf_adasum.transport import (
+    choice,
+    exchange_time,
+    interface,
+    library,
+    shared_memory,
+    ucx_port,
+)
 from tf_adasum.transport.mesh import Mesh
 from tf_adasum.transport.talk import Gather, Talk
+from tf_adasum.transport.ucx_port import End, UcxPort
 
-# Shared memory with single copies between processes of a host, else TCP; and TCP alone.
-SHARED_MEMORY, TCP = "posix,cma,tcp,self", "tcp,self"
+# Shared memory; single copies between processes of a host, with messages over TCP; and TCP alone.
+SHARED_MEMORY, SINGLE_COPIES, TCP = shared_memory.TRANSPORTS, "cma,tcp,self", "tcp,self"
 VARIABLE = "UCX_TLS"  # where the user has chosen, that is the only way
 
 # Bytes to each worker: of gradients of some MB, which travel by reference; fewer where there are
 # so many workers that these would add up. The small ones are there to make the connections.
 SMALL, LARGE, LARGE_IN_ALL = 2**10, 2**21, 2**24
-TIMES, SLOW_SECONDS = 4, 0.5
 SECONDS = 10.0  # after which an exchange has failed
 # A way takes the place of the first one if that takes so many times as long: a busy machine makes
 # less of a difference by chance.
@@ -47,10 +54,12 @@ class Carrier:
     Attributes:
         mesh: the `Mesh`; None for TensorFlow's collectives.
         summary: what is said of it at the start, and why it is that.
+        ends: from ranks to the port of UCX there to which this worker has a connection.
     """
 
     mesh: Mesh | None
     summary: str
+    ends: Mapping[int, End] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +72,8 @@ class Attempt:
         device: the interface on which it listens.
         failure: what has failed and where; "" if nothing.
         seconds: of the exchange, on the slowest worker.
+        port: of this process's mesh; None where there is none.
+        ends: from the others' ranks to where they listen.
     """
 
     way: str
@@ -70,6 +81,8 @@ class Attempt:
     device: str
     failure: str
     seconds: float
+    port: UcxPort | None = None
+    ends: Mapping[int, Sequence[End]] = dataclasses.field(default_factory=dict)
 
 
 def carrier(
@@ -96,11 +109,12 @@ def carrier(
     missing = choice.obstacle(devices, len(cluster.addresses)) or _missing()
     if transport == choice.AUTO and not is_watched:
         missing = "without the watch it would wait for a lost worker for ever"
-    own = [kept is not None, VARIABLE in os.environ, next(_channels)]
+    own = [kept is not None, VARIABLE in os.environ, next(_channels), *shared_memory.place()]
     failure, numbers = talk.tell(missing, *own)
-    are_kept, are_given, channels = numbers.T
+    are_kept, are_given, channels, *places = numbers.T
     if kept is None or not are_kept.all():  # on one worker they were ended: all need new ones
-        kept = _tried(cluster, transport, talk, gather, len(devices), failure, are_given.any())
+        ways, why_not = _ways(cluster, bool(are_given.any()), *map(np.ndarray.tolist, places))
+        kept = _tried(transport, talk, gather, len(devices), failure, ways, why_not)
         _carriers[cluster, transport] = kept
     if kept.mesh is None:
         return kept
@@ -153,23 +167,27 @@ def _missing():
     return ""
 
 
-def _tried(cluster, transport, talk, gather, devices, failure, is_given):
+def _tried(transport, talk, gather, devices, failure, ways, why_not):
     """Return the `Carrier` after a trial, if nothing is missing."""
+    attempts: list[Attempt] = []
     if failure:
         best, why = None, f"UCX is not used: {failure}"
     else:
-        attempts = [_attempt(cluster, talk, *way) for way in _ways(cluster, is_given)]
+        attempts += [_attempt(talk, *way) for way in ways]
         stock_seconds = 0.0
         if not all(each.failure for each in attempts):
-            words = large(len(cluster.addresses)) // 8 // devices
-            stock_seconds = _stock_seconds(talk, gather, words)
+            words = large(len(talk.cluster.addresses)) // 8 // devices
+            stock_seconds = exchange_time.of_gather(talk, gather, words)
         best, why = chosen(attempts, stock_seconds, transport)
-        for each in attempts:
-            if each is not best and each.number >= 0:
-                library.opened().close(each.number)
+        why = "; ".join(filter(None, [why, why_not and f"no shared memory: {why_not}"]))
+    for each in attempts:
+        if each is not best and each.number >= 0:
+            library.opened().close(each.number)
+        if each.port is not None:  # what is connected stays so
+            each.port.close()
     if best is not None:
         what = f"UCX {library.opened().version} ({best.way}; {best.device})"
-        return Carrier(Mesh(best.number), f"{what}: {why}")
+        return Carrier(Mesh(best.number), f"{what}: {why}", ucx_port.connected(best.ends))
     if transport == choice.UCX:
         raise library.Unavailable(
             f"transport='ucx' cannot be used: {why}. Use transport='auto' on all workers, or make "
@@ -178,26 +196,45 @@ def _tried(cluster, transport, talk, gather, devices, failure, is_given):
     return Carrier(None, f"TensorFlow's collectives ({why})")
 
 
-def _ways(cluster, is_given):
-    """Return what UCX may use, and how that is called, in the order in which it is preferred."""
+def _ways(cluster, is_given, memories, networks, free):
+    """Return what UCX may use, and how that is called, as preferred; and why no shared memory."""
     if is_given:
-        return [("", f"{VARIABLE}={os.environ.get(VARIABLE, '')}")]
-    hosts = {cluster.host_and_port(rank)[0] for rank in range(len(cluster.addresses))}
-    if len(hosts) == len(cluster.addresses):  # by their names: containers may share a machine
-        return [(TCP, "TCP"), (SHARED_MEMORY, "shared memory")]
-    mixed = "shared memory, and TCP between hosts"
-    return [(SHARED_MEMORY, mixed if len(hosts) > 1 else "shared memory"), (TCP, "TCP")]
+        given = os.environ.get(VARIABLE, "")
+        danger = shared_memory.danger(given, cluster, memories, free)
+        return [("", f"{VARIABLE}={given}", danger)], ""
+    tcp = (TCP, "TCP")
+    if not shared_memory.is_shared(memories):
+        return [tcp], ""
+    if why_not := shared_memory.divided(cluster, memories, networks):
+        return [tcp], why_not
+    if why_not := shared_memory.lacking(cluster, memories, free):
+        return [(SINGLE_COPIES, "single copies and TCP"), tcp], why_not
+    mixed = ", and TCP between hosts" if len(set(memories)) > 1 else ""
+    return [(SHARED_MEMORY, f"shared memory{mixed}"), tcp], ""
 
 
-def _attempt(cluster, talk, transports, way):
-    """Try a way; all workers leave at the same place."""
-    functions = library.opened()
-    number, device, address, failure = _opened(functions, cluster, transports)
-    failure, lengths = talk.tell(failure, len(address))
+def _attempt(talk, transports, way, failure=""):
+    """Try a way, unless it fails already; all workers leave at the same place."""
+    functions, cluster = library.opened(), talk.cluster
+    number, device, address, port = -1, "", b"", None
+    if not failure:
+        number, device, address, port, failure = _opened(functions, cluster, transports)
+    own = json.dumps(port.ends if port else []).encode() + b"\n" + address
+    failure, lengths = talk.tell(failure, len(own))
+    ends: dict[int, list[End]] = {}
     seconds = 0.0
     if not failure:
-        addresses = talk.bytes_of_all(address, lengths[:, 0])
-        failure, _ = talk.tell(_failure(lambda: functions.connect(number, addresses)))
+        told = [each.partition(b"\n") for each in talk.bytes_of_all(own, lengths[:, 0])]
+        ends = {rank: [(*end,) for end in json.loads(each[0])] for rank, each in enumerate(told)}
+        failure = _admitted(talk, port, ends)
+        del ends[cluster.rank]
+    if not failure:
+        failure, _ = talk.tell(ucx_port.unreachable(cluster, ends))
+    if not failure:
+        addresses = [each[2] for each in told]
+        failure, _ = talk.tell(
+            exchange_time.failure_of(lambda: functions.connect(number, addresses))
+        )
     if not failure:
         counter, workers = itertools.count(), len(cluster.addresses)
 
@@ -205,57 +242,32 @@ def _attempt(cluster, talk, transports, way):
             place = (number, cluster.rank, workers, next(counter))
             return functions.attempt(*place, size, SECONDS)
 
-        failure, _ = _measured(talk, lambda: exchange(SMALL), times=0)
+        failure, _ = exchange_time.once(talk, lambda: exchange(SMALL))
     if not failure:
-        failure, seconds = _measured(talk, lambda: exchange(large(workers)))
-    return Attempt(way, number, device, failure, seconds)
+        failure, seconds = exchange_time.measured(talk, lambda: exchange(large(workers)))
+    return Attempt(way, number, device, failure, seconds, port, ends)
 
 
 def _opened(functions, cluster, transports):
-    """Return the number of a new mesh, its interface and address, and why there is none."""
+    """Return the number of a new mesh, its interface, address and port, and why there is none."""
     try:
         device = interface.of(cluster)
+        functions.rehearse(transports or SHARED_MEMORY, device)
+        before = ucx_port.listening()
         number = functions.create(transports or SHARED_MEMORY, device)
     except (RuntimeError, OSError) as error:
-        return -1, "", b"", str(error)
-    return number, device, functions.address(number), ""
+        return -1, "", b"", None, str(error)
+    address = functions.address(number)
+    return number, device, address, UcxPort(before, address), ""
 
 
-def _stock_seconds(talk, gather, words):
-    def exchange():
-        begun = time.perf_counter()
-        gather(np.zeros(words, np.int64))
-        return time.perf_counter() - begun
-
-    _, seconds = _measured(talk, exchange)
-    return seconds
-
-
-def _measured(talk, exchange, times=TIMES):
-    """Return what has failed on any worker, and the least seconds of some times on the slowest one.
-
-    Over a slow network it counts after the first time, which otherwise does not.
-    """
-    failure, seconds = _least(talk, exchange, 1)
-    if failure or not times or seconds > SLOW_SECONDS:
-        return failure, seconds
-    return _least(talk, exchange, times)
-
-
-def _least(talk, exchange, times):
-    seconds: list[float] = []
-    failure = _failure(lambda: seconds.extend(exchange() for _ in range(times)))
-    failure, took = talk.tell(failure, int(1e9 * min(seconds, default=0)))
-    return failure, took.max() / 1e9
-
-
-def _failure(act: Callable[[], None]) -> str:
-    """Return why an act has failed, "" if it has not."""
-    try:
-        act()
-    except RuntimeError as error:
-        return str(error)
-    return ""
+def _admitted(talk, port, ends):
+    """Let the workers in at all of their ports."""
+    workers = len(talk.cluster.addresses)
+    packed = talk.bytes_of_all(ucx_port.sources(ends), [ucx_port.BYTES_OF_SOURCES] * workers)
+    hosts = [host for each in packed for host in ucx_port.hosts_in(each)]
+    port.admit(hosts + [host for of_rank in ends.values() for host, _ in of_rank])
+    return talk.tell("")[0]  # nobody connects before
 
 
 def _ms(seconds):

@@ -1,16 +1,20 @@
 """Whether the other workers can be connected to: tried where all wait for each other.
 
 A connection to TensorFlow's port shows a link that is cut between two workers, which both may still
-reach worker 0. It is closed at once. Standard library only.
+reach worker 0. It is closed at once. A firewall may block UCX's port alone: that one is tried too,
+and because UCX does not listen any more, the other machine's refusal shows that the link works.
+Standard library only.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import selectors
 import socket
 import threading
 import time
+from collections.abc import Mapping
 
 from tf_adasum.cluster.tasks import Cluster
 
@@ -18,6 +22,8 @@ from tf_adasum.cluster.tasks import Cluster
 SECONDS_TO_CONNECT = 3.0
 
 SECONDS_BETWEEN_TRIES = 10.0
+
+_REFUSED = os.strerror(errno.ECONNREFUSED)
 
 # How many of those that cannot be reached are told.
 _MOST_TOLD = 3
@@ -36,7 +42,16 @@ class Reachability:
     def __init__(self, cluster: Cluster):
         self.unreachable = ""
         self._cluster, self._lock = cluster, threading.Lock()
+        self._ends: dict[int, tuple[str, int]] = {}
         self._next = 0.0
+
+    def also_try(self, ends: Mapping[int, tuple[str, int]]) -> None:
+        """Try these ends of UCX's connections too, instead of those of an earlier call.
+
+        Args:
+            ends: from ranks to an IP address and a port, which may be closed.
+        """
+        self._ends = dict(ends)
 
     def try_now_and_then(self) -> None:
         """Begin a try, unless there was one a short time ago."""
@@ -48,9 +63,16 @@ class Reachability:
         """Connect to all; return `unreachable`."""
         with self._lock:
             ranks = [each for each in range(len(self._cluster.names)) if each != self._cluster.rank]
-            words = answers([self._cluster.host_and_port(rank) for rank in ranks])
-            silent = [(rank, word) for rank, word in zip(ranks, words, strict=True) if word]
-            told = [f"{self._cluster.named([rank])}: {word}" for rank, word in silent]
+            ends = self._ends
+            places = [*map(self._cluster.host_and_port, ranks), *ends.values()]
+            words = answers(places)
+            silent = {
+                rank: f"{word} at {shown(end)}, the port of UCX"
+                for (rank, end), word in zip(ends.items(), words[len(ranks) :], strict=True)
+                if word not in ("", _REFUSED)
+            }
+            silent |= {rank: word for rank, word in zip(ranks, words, strict=False) if word}
+            told = [f"{self._cluster.named([rank])}: {silent[rank]}" for rank in sorted(silent)]
             more = f", and {len(told) - _MOST_TOLD} more" if len(told) > _MOST_TOLD else ""
             self.unreachable = ", ".join(told[:_MOST_TOLD]) + more
             return self.unreachable
@@ -58,6 +80,12 @@ class Reachability:
     def forget(self) -> None:
         """Take what was found for past: this worker does not wait any more."""
         self.unreachable, self._next = "", 0.0
+
+
+def shown(end: tuple[str, int]) -> str:
+    """Return an IP address and a port as "10.0.0.1:2222" or "[fd00::1]:2222"."""
+    host, port = end
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def answers(places: list[tuple[str, int]]) -> list[str]:

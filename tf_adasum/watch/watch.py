@@ -76,6 +76,7 @@ class Watch:
         patience: seconds to wait in a collective for workers that are alive.
         seed: a random int that worker 0 has drawn; None until the workers have met.
         stopping: the `Stopping`, by which the workers agree where a training stops.
+        also_try: `Reachability.also_try`.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class Watch:
         self._observed, self._dangling = None, 0
         self._is_broken, self._has_news = False, False
         self._reachability = Reachability(cluster)
+        self.also_try = self._reachability.also_try
         self._next_call = 0.0
         self._last_round = time.monotonic()
         self._change = threading.Condition()

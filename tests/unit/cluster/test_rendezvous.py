@@ -15,6 +15,7 @@ from support.worker_group import free_ports
 from tf_adasum.cluster import addresses, introductions, meeting, rendezvous, secret
 from tf_adasum.cluster.rendezvous import meet
 from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.errors import WorkerLostError
 
 # ---- tasks that meet ---------------------------------------------------------------------------
 
@@ -94,6 +95,34 @@ def test_a_task_that_starts_again_while_others_are_waited_for():
     assert run([second, third])[0] == [None, None]
     waiting.join(SOON)
     assert outcomes == [None]
+
+
+@pytest.mark.parametrize("gone", [0, 1, 2])
+@pytest.mark.parametrize("is_met", [False, True])
+def test_a_task_that_ends_after_it_was_heard_is_named(monkeypatch, gone, is_met):
+    """It has met one of the others or both, which wait for a fourth one that comes later."""
+    monkeypatch.setattr(meeting, "_SECONDS_TO_START_AGAIN", 1.0)
+    clusters = tasks(4)
+    others = [cluster for cluster in clusters if cluster.rank != gone]
+    wanted = {cluster.rank for cluster in others[: 2 if is_met else 1]}
+    terms = {"cluster": list(clusters[0].addresses), **TERMS}
+
+    def end(cluster):
+        with meeting.Meeting(cluster, terms, {}, secret.Secret()) as met:
+            until = time.monotonic() + SOON
+            while not wanted <= met._came.keys() & met._reached.keys():
+                assert time.monotonic() < until
+                met.call_round(until)
+                time.sleep(0.05)
+
+    ending = threading.Thread(target=end, args=[clusters[gone]])
+    ending.start()
+    outcomes, seconds = run(others, timeout=30, delays=[0, 0 if is_met else 1.0, 1.5])
+    ending.join()
+    for outcome in outcomes:
+        assert isinstance(outcome, WorkerLostError), outcome
+        assert str(outcome).startswith(f"{clusters[0].named([gone])} was lost while the workers")
+    assert max(seconds) < SOON
 
 
 # ---- tasks that do not meet --------------------------------------------------------------------

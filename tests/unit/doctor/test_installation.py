@@ -15,6 +15,7 @@ from tf_adasum._version import TENSORFLOW, requirement
 from tf_adasum.doctor import findings, installation
 from tf_adasum.doctor.findings import FAIL, NOTE, OK, WARN
 from tf_adasum.seams.hooks import Hooks
+from tf_adasum.transport import shared_memory
 
 # What TensorFlow's libraries log whatever TF_CPP_MIN_LOG_LEVEL says; what depends on the processor.
 OF_TENSORFLOW = re.compile(
@@ -55,6 +56,8 @@ def stub(monkeypatch):
         status=Status(True, "/lib/op.so", None, "2.21.0"),
         failures=lambda device: [],
         ucx="1.22.0",
+        crash="",
+        free=100,
     ):
         kinds = ["CPU"] + ["GPU"] * gpus
         devices = [types.SimpleNamespace(name=f"/device:{kind}", kind=kind) for kind in kinds]
@@ -68,10 +71,14 @@ def stub(monkeypatch):
         class Unavailable(Exception):
             pass
 
+        def rehearse(transports, device):
+            if crash:
+                raise Unavailable(crash)
+
         def opened():
             if ucx is None:
                 raise Unavailable("UCX cannot be opened (no such file): pip install it")
-            return types.SimpleNamespace(version=ucx)
+            return types.SimpleNamespace(version=ucx, rehearse=rehearse)
 
         modules = {
             "tensorflow": types.SimpleNamespace(__version__=version, config=config),
@@ -91,6 +98,7 @@ def stub(monkeypatch):
         }
         for name, module in modules.items():
             monkeypatch.setitem(sys.modules, name, module)
+        monkeypatch.setattr(shared_memory, "place", lambda: (1, 1, free))
         monkeypatch.delenv("TF_CONFIG", raising=False)
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
         installed = {"tensorflow-cpu": version, "numpy": "1.26.4"}
@@ -153,6 +161,19 @@ def test_ucx_is_only_noted_where_it_is_missing(stub, version, level, text):
     stub(ucx=version)
     (finding,) = installation.check_ucx()
     assert finding.level == level and text in finding.text
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"free": 16}, "/dev/shm has 16 MiB free, and 2 workers need 26 MiB"),
+        ({"crash": "UCX crashes where it starts (Bus error)"}, "where it starts (Bus error)"),
+    ],
+)
+def test_ucx_without_shared_memory_is_noted(stub, options, why):
+    stub(**options)
+    (finding,) = installation.check_ucx()
+    assert finding.level == NOTE and finding.text.endswith(why) and "--shm-size" in finding.fix
 
 
 def test_every_device_is_tested_and_every_failure_reported(stub):

@@ -7,7 +7,7 @@ import pytest
 from support import meshes
 
 from tf_adasum.cluster.tasks import Cluster
-from tf_adasum.transport import library, trial
+from tf_adasum.transport import library, trial, ucx_port
 from tf_adasum.transport.trial import Attempt
 
 SHARED, TCP = "shared memory", "TCP"
@@ -82,6 +82,9 @@ class Fake:
     def __init__(self, fails=(), seconds=0.001):
         self.fails, self.seconds, self.closed, self.made = fails, seconds, [], []
         self._lock = threading.Lock()
+
+    def rehearse(self, transports, device):
+        self._fail("rehearse", transports)
 
     def create(self, transports, device):
         with self._lock:
@@ -233,10 +236,58 @@ def _refused(cluster):
 def test_ucx_itself(monkeypatch, workers):
     meshes.opened()
     monkeypatch.setattr(trial, "_carriers", {})
+    before = ucx_port.listening()
     found = on_workers("ucx", workers)
+    assert ucx_port.listening() == before, "nobody can connect any more"
     assert len({each.summary for each in found}) == 1
     assert len({each.mesh.number for each in found}) == workers
     assert found[0].summary.startswith(f"UCX {library.opened().version} (")
+
+
+def test_ucx_itself_over_tcp(monkeypatch):
+    """The port to which a worker is connected is one that the watch can try."""
+    meshes.opened()
+    monkeypatch.setattr(trial, "_carriers", {})
+    monkeypatch.setenv(trial.VARIABLE, "tcp,self")
+    ends = [each.ends for each in on_workers("ucx")]
+    assert any(ends), "one of two has called the other"
+    for rank, of_rank in enumerate(ends):
+        for other, end in of_rank.items():
+            assert (other, end[0]) == (1 - rank, "127.0.0.1")
+
+
+def places(memories, networks, free=100):
+    """What worker after worker finds when it looks where it is."""
+    found = [(*each, free) for each in zip(memories, networks, strict=True)]
+    return lambda: found.pop()
+
+
+@pytest.mark.parametrize(
+    ("place", "made", "words"),
+    [
+        (places([1, 1], [7, 7]), [trial.SHARED_MEMORY, trial.TCP], "UCX 1 (shared memory; lo)"),
+        (places([1, 2], [7, 7]), [trial.TCP], "UCX 1 (TCP; lo)"),
+        (places([1, 1], [7, 8]), [trial.TCP], "no shared memory: worker 0 (127.0.0.1:1), worker 1"),
+        (
+            places([1, 1], [7, 7], free=16),
+            [trial.SINGLE_COPIES, trial.TCP],
+            "/dev/shm has 16 MiB free, and 2 workers need 26 MiB",
+        ),
+    ],
+)
+def test_the_ways_that_are_tried(fake, monkeypatch, place, made, words):
+    functions = fake(seconds=1e-6)
+    monkeypatch.setattr(trial.shared_memory, "place", place)
+    for each in on_workers("auto"):
+        assert words in each.summary
+    assert set(functions.made) == set(made)
+
+
+def test_a_way_that_crashes_is_not_made(fake):
+    functions = fake(fails=[("rehearse", trial.SHARED_MEMORY)], seconds=1e-6)
+    for each in on_workers("auto"):
+        assert each.summary.startswith("UCX 1 (TCP; lo)")
+    assert set(functions.made) == {trial.TCP}
 
 
 def test_ucx_itself_waits_no_longer_than_asked():

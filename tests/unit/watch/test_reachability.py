@@ -43,3 +43,18 @@ def test_workers_that_cannot_be_reached():
     with socket.create_server(("127.0.0.1", 0)) as server:
         there = (f"127.0.0.1:{server.getsockname()[1]}", addresses[1])
         assert reachability.Reachability(Cluster(there, cluster.names[:2], 1)).try_all() == ""
+
+
+def test_the_port_of_ucx_is_tried_too(full, monkeypatch):
+    """It is closed, which the other machine says; behind a firewall there is no answer."""
+    monkeypatch.setattr(reachability, "SECONDS_TO_CONNECT", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        addresses = (f"127.0.0.1:{server.getsockname()[1]}", "127.0.0.1:1")
+        tried = reachability.Reachability(Cluster(addresses, ("worker 0", "worker 1"), 1))
+        tried.also_try({0: closed()})
+        assert tried.try_all() == ""
+        tried.also_try({0: full})
+        assert tried.try_all() == (
+            f"worker 0 ({addresses[0]}): no answer within 1 s at 127.0.0.1:{full[1]}, the port of "
+            "UCX"
+        )
