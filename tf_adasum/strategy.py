@@ -19,6 +19,7 @@ from tf_adasum.replicas.aggregation_state import AggregationState
 from tf_adasum.replicas.empty_replicas import EmptyReplicas
 from tf_adasum.seams import keras as keras_seam
 from tf_adasum.seams import tensorflow as tensorflow_seam
+from tf_adasum.seams import tracebacks
 from tf_adasum.seams.base_strategy import GradientAggregatingStrategy, made
 from tf_adasum.transport import choice as transports
 from tf_adasum.workers import agreement
@@ -83,9 +84,9 @@ class AdasumMirroredStrategy(
             `keras.optimizers.LossScaleOptimizer` already skips are not counted here. Defaults to
             `"propagate"`.
         transport: what carries gradients between CPUs of several workers: ``"tensorflow"``, its
-            collectives over gRPC; ``"ucx"``, which needs UCX on all workers (``pip install
-            tf-adasum[ucx]``); ``"auto"``, UCX where all workers have it and it is the faster one in
-            a trial at the start. Defaults to `None`: ``TF_ADASUM_TRANSPORT``, or ``"auto"``.
+            collectives over gRPC; ``"ucx"``, which needs UCX on all workers; ``"auto"``, UCX if all
+            workers have it and it is faster in a trial at the start. Defaults to `None`:
+            ``TF_ADASUM_TRANSPORT``, or ``"auto"``.
 
     Raises:
         ValueError: before TensorFlow starts, on all workers, if an argument or the cluster is wrong
@@ -314,7 +315,7 @@ class AdasumMirroredStrategy(
 
     def watching(self) -> contextlib.AbstractContextManager[None]:
         """Return a context manager like `working_together`, for one step: it reuses no keys."""
-        return self._watch.call(tensorflow_seam.breakage)
+        return tracebacks.shortened(self._watch.call(tensorflow_seam.breakage))
 
     def check_replicas(self, variables: Sequence[typing.Any] | None = None) -> None:
         """Check that all replicas on all workers hold the same bits of the variables they share.

@@ -26,6 +26,10 @@ _MODULES = (contextlib, threading)
 _ORIGIN = re.compile(r" defined at \(most recent call last\):\n((?:  File .*\n(?:\n|    .*\n)*)*)")
 _FRAME = re.compile(r'  File "(.*)", line .*\n(?:\n|    .*\n)*')
 
+# What AutoGraph puts before the message of an error in a function that it has converted.
+_CONVERTED = "in user code:\n"
+_FRAME_OF_CONVERTED = re.compile(r'    File "(.*)", line .*\n(?:        .*\n)*')
+
 _log = logging.getLogger("tf_adasum")
 
 
@@ -49,15 +53,22 @@ def shorten(error: BaseException) -> None:
         chain = chain[:1]
     for each in chain:
         each.__traceback__ = _without(each.__traceback__, folders)
+        if each.args and isinstance(each.args[0], str) and each.args[0].startswith(_CONVERTED):
+            each.args = (_without_frames(each.args[0], folders), *each.args[1:])
         if isinstance(text := getattr(each, "_message", None), str):  # of tf.errors.OpError
             each._message = _ORIGIN.sub(lambda found: _origin(found[1], folders), text)
 
 
 @contextlib.contextmanager
-def shortened() -> Iterator[None]:
-    """Return a context manager out of which exceptions come with `shorten`ed tracebacks."""
+def shortened(inner: contextlib.AbstractContextManager | None = None) -> Iterator[None]:
+    """Return a context manager out of which exceptions come with `shorten`ed tracebacks.
+
+    Args:
+        inner: another one, within it. Defaults to none.
+    """
     try:
-        yield
+        with inner or contextlib.nullcontext():
+            yield
     except Exception as error:
         shorten(error)
         raise
@@ -142,6 +153,17 @@ def _without(trace, folders):
         if not entry.tb_frame.f_code.co_filename.startswith(folders):
             kept = types.TracebackType(kept, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
     return kept or (entries[0] if entries else None)
+
+
+def _without_frames(text, folders):
+    """Return AutoGraph's message without frames of libraries, which may be all of it."""
+    kept = _FRAME_OF_CONVERTED.sub(
+        lambda found: "" if found[1].startswith(folders) else found[0], text
+    )
+    if _FRAME_OF_CONVERTED.search(kept):
+        return kept
+    error = kept.removeprefix(_CONVERTED).strip()
+    return re.sub(r"^[\w.]*(?:Error|Exception): ", "", error)
 
 
 def _origin(frames, folders):
