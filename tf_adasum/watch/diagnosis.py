@@ -78,6 +78,7 @@ class Status:
         passed: then 1 more than the number of places that it has passed, and it passes no other
             before it knows where to stop; else 0. See `stopping`.
         stop_at: number of the place to stop at, from 1 on; 0 while it is not known.
+        apart: how often it has called `fit` of a model that belongs to no strategy.
         calls: the last entries of its `call_log`, as `call_log.to_send` returns them.
     """
 
@@ -94,12 +95,13 @@ class Status:
     asked: int = 0
     passed: int = 0
     stop_at: int = 0
+    apart: int = 0
     calls: str = ""
 
     @property
     def news(self) -> tuple:
         """What others want to know at once when it changes."""
-        return self.state, self.asked, self.passed, self.stop_at
+        return self.state, self.asked, self.passed, self.stop_at, self.apart
 
     @classmethod
     def of(cls, fields: Any) -> Status | None:

@@ -24,3 +24,8 @@ class NoWatch:
         """Do nothing: there is nobody to tell."""
         del breakage_of
         yield
+
+    @staticmethod
+    def others_train_apart() -> bool:
+        """Whether other workers train a model outside the scope: there are none."""
+        return False

@@ -58,6 +58,9 @@ _STILL = 2.0
 # answered, or not, before `diagnosis.GRACE_OF_ALL` is over and a cut link is told from a deadlock.
 _TRY = 3.0
 
+# Seconds within which workers that run the same program call `fit`.
+_SECONDS_TO_TRAIN_APART = 3.0
+
 # States after which nothing more is expected of a worker.
 _GONE = ("lost", "ended", "gave up")
 
@@ -193,6 +196,21 @@ class Watch:
             self._depth -= 1
             if self._depth == 0:
                 self._say(inside=0)
+
+    def others_train_apart(self) -> bool:
+        """Whether other workers, too, train a model outside the scope of the strategy.
+
+        One worker may do so alone. The first time this waits some seconds for the others to come.
+        """
+        is_first, number = not self._own.apart, self._own.apart + 1
+        self._say(apart=number)
+        self._has_news = True
+        deadline = time.monotonic() + (_SECONDS_TO_TRAIN_APART if is_first else 0.0)
+        while not (found := any(one.apart >= number for one in self._statuses.values())):
+            if time.monotonic() >= deadline:
+                break
+            time.sleep(_PAUSE)
+        return found
 
     def stop(self) -> None:
         """Tell the others that this worker ends; called at the end of the process."""

@@ -133,13 +133,6 @@ def outside_of_scope(strategy, is_other):
     model.fit(np.ones([ROWS, 4]), np.ones([ROWS, 1]), verbose=0)
 
 
-def outside_on_one_worker(strategy, is_other):
-    if is_other:
-        outside_of_scope(strategy, is_other)
-    else:
-        model_of(strategy).fit(np.ones([ROWS, 4]), np.ones([ROWS, 1]), verbose=0)
-
-
 class SetRate(keras.callbacks.Callback):
     def __init__(self, rate):
         super().__init__()
@@ -223,7 +216,6 @@ CASES = {
     "a frozen layer": frozen,
     "other weights": other_weights,
     "outside of the scope": outside_of_scope,
-    "outside of the scope on one worker": outside_on_one_worker,
     # of compile
     "another optimizer": compiled(optimizer=(sgd(), adam())),
     "another learning rate": compiled(optimizer=(sgd(), sgd(learning_rate=0.2))),

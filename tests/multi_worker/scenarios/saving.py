@@ -69,7 +69,7 @@ def save_in_scope(strategy, folder, within_fit):
 
 
 def copy_alone(strategy, folder):
-    """Load, clone, compile, train and evaluate on worker 0 alone, under a strategy of its own."""
+    """Load, clone, compile, train and evaluate on worker 0 alone, outside of the scope."""
     keras.utils.set_random_seed(1)
     x, y = random_data(48)
     with strategy.scope():
@@ -82,15 +82,13 @@ def copy_alone(strategy, folder):
         model.save(path)
         weights = str(pathlib.Path(folder) / "model.weights.h5")
         model.save_weights(weights)
-        with tf.distribute.OneDeviceStrategy("CPU:0").scope():
-            clone = keras.models.clone_model(model)
-            clone.compile(optimizer="adam", loss="mse", metrics=["mae"])
-            clone.set_weights(model.get_weights())
-            reloaded = keras.models.clone_model(model)
-            reloaded.compile(optimizer=keras.optimizers.Adam(0.01), loss="mse", metrics=["mae"])
-            reloaded.load_weights(weights)
-            loaded = keras.models.load_model(path)
-        for copy in (clone, reloaded, loaded):
+        clone = keras.models.clone_model(model)
+        clone.compile(optimizer="adam", loss="mse", metrics=["mae"])
+        clone.set_weights(model.get_weights())
+        reloaded = keras.models.clone_model(model)
+        reloaded.compile(optimizer=keras.optimizers.Adam(0.01), loss="mse", metrics=["mae"])
+        reloaded.load_weights(weights)
+        for copy in (clone, reloaded, keras.models.load_model(path)):
             losses.append(copy.evaluate(x, y, batch_size=24, verbose=0))
             copy.fit(x, y, batch_size=24, verbose=0)
             copy.predict(x, verbose=0)

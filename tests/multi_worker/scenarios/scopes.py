@@ -137,7 +137,7 @@ def messages(strategy, folder):
     for name, call in calls.items():
         try:
             call()
-        except ValueError as error:
+        except (RuntimeError, ValueError) as error:
             found[name] = str(error)
     return found
 

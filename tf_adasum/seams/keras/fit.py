@@ -136,7 +136,7 @@ def _compare_settings_of_batches(model, name, settings):
 
 
 def _refuse_no_strategy(model):
-    """Refuse to train a model that belongs to no strategy, although several workers have one."""
+    """Refuse that several workers train models that belong to no strategy: each its own."""
     default = tf.distribute.get_strategy()
     if tf.distribute.has_strategy() or model.distribute_strategy is not default:
         return
@@ -145,14 +145,11 @@ def _refuse_no_strategy(model):
     _, line = call_site.of_thread(threading.get_ident())
     message = (
         f"The model {model.name!r} was created outside the scope of the AdasumMirroredStrategy, "
-        f"and fit is called at {line}: each worker would train a model of its own. Create and "
-        "compile it in the scope: with strategy.scope(): model = ... If one worker is to train it "
-        f"alone, create it under tf.distribute.OneDeviceStrategy. {see('TFA-301')}"
+        f"and fit is called at {line}: each worker trains a model of its own. Create and compile "
+        f"it in the scope: with strategy.scope(): model = ... {see('TFA-301')}"
     )
     for strategy in made:
-        if strategy.workers.count > 1:
-            with strategy.watching():  # the other workers may wait for this one
-                call_log.note("calls fit of a model that was created outside the scope")
+        if strategy.workers.count > 1 and strategy.workers.watch.others_train_apart():
             raise RuntimeError(message)
     warnings.warn(message, stacklevel=5)  # hooks have called this
 
