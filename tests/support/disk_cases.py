@@ -64,7 +64,7 @@ class Start:
         before: function of the `Disk`: what happens before.
         fault: what happens meanwhile, see `disk_worker`.
         width: of the model.
-        killed: whether worker 0 gets a signal, and says nothing.
+        killed: whether worker 0 gets a signal, and reports nothing.
     """
 
     before: Callable = lambda disk: None
@@ -214,7 +214,7 @@ CASES = [
         backup_dir="backup-{rank}",
         strategies=("adasum",),
     ),
-    after_two_epochs("nothing: killed after two epochs", lambda disk: None),
+    after_two_epochs("no fault: killed after two epochs", lambda disk: None),
 ]
 
 
@@ -311,9 +311,9 @@ def complaints(case, told, expected):
             elif outcome.error and not re.search(r"worker \d|/disk/backup", outcome.message):
                 found.append(f"{who} names neither a worker nor a file")
             elif not outcome.error and not outcome.digest and not is_killed:
-                found.append(f"{who} says nothing")
+                found.append(f"{who} reports nothing")
             elif outcome.error and number == len(told):
-                found.append(f"{who} does not go on")
+                found.append(f"{who} does not continue")
             if (outcome.seconds or 0.0) > WITHIN:
                 found.append(f"{who} takes {outcome.seconds:.0f} s")
     return found
