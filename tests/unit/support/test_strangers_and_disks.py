@@ -55,7 +55,11 @@ DEAD = of_disk(None, code=-9)
         ([Start(), Start()], [[NAMED], [of_disk()]], []),
         ([Start(), Start()], [[UNNAMED], [of_disk()]], ["worker 0, start 1, names neither"]),
         ([Start(), Start()], [[DEAD], [of_disk()]], ["worker 0, start 1, reports nothing"]),
-        ([Start(killed=True), Start()], [[DEAD, DEAD], [of_disk()]], ["worker 1, start 1, reports"]),
+        (
+            [Start(killed=True), Start()],
+            [[DEAD, DEAD], [of_disk()]],
+            ["worker 1, start 1, reports"],
+        ),
         ([Start()], [[of_disk(code=None)]], ["worker 0, start 1, does not end"]),
         ([Start()], [[of_disk(seconds=46.0)]], ["worker 0, start 1, takes 46 s"]),
     ],
