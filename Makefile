@@ -98,6 +98,7 @@ test-versions:
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python docs/site/words.py
 	$(BIN)/clang-format --dry-run --Werror $(filter %.h %.cc %.cu %.cuh,$(SOURCES))
 
 types: $(READY)

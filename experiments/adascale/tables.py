@@ -166,7 +166,7 @@ def anew(found, scale):
         lines.append([method, f"{found.rate(k):g}", accuracy_text(found, own, k), p, count])
     edges = [own["method"] for own in grid.limited]
     limits = f"\n\nBest at an edge of the widest grid: {', '.join(edges)}." if edges else ""
-    header = ["method", "best base rate", "accuracy", "p, against AS", "iterations"]
+    header = ["method", "best base learning rate", "accuracy", "p, against AS", "iterations"]
     text = (
         f"The base learning rate of each method tuned anew at S = {scale}, on one grid, on the "
         "validation split with three other seeds. LSW+ takes as many iterations as before:"

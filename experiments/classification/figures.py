@@ -20,7 +20,7 @@ def rates(found, pictures):
                 color=COLOURS["one replica"],
                 lw=1,
                 ls=":",
-                label="best rate of one replica",
+                label="best learning rate of one replica",
             )
             own.set_xscale("log", base=2)
             ticks = [found.rate(k) for k in grid.exponents][::2]
@@ -72,8 +72,8 @@ def replicas(found, pictures):
         for own in (same, tuned):
             own.axhline(alone, color=COLOURS["one replica"], ls="--", label=NAMES["one replica"])
             own.set_ylabel(f"test {found.problem.measure.name}\n(higher is better)")
-        same.set_title("at one replica's best rate")
-        tuned.set_title("each at its best rate")
+        same.set_title("learning rate of one replica")
+        tuned.set_title("tuned learning rates")
         steps.set_title(f"steps to {found.target:.{found.problem.measure.digits}f}, tuned")
         steps.set_ylabel("steps (lower is better)")
         for own in axes:

@@ -66,9 +66,9 @@ class Found:
         """The lines of the table: a name, a rule and an exponent."""
         sum_at = self.k_alone + summed(self.replicas)
         return [
-            ("mean, same rate", "mean", self.k_alone),
-            ("sum, same rate", "mean", sum_at),
-            ("Adasum, same rate", "adasum", self.k_alone),
+            ("mean, same learning rate", "mean", self.k_alone),
+            ("sum, same learning rate", "mean", sum_at),
+            ("Adasum, same learning rate", "adasum", self.k_alone),
             ("mean (or sum), tuned", "mean", self.best("mean")),
             ("Adasum, tuned", "adasum", self.best("adasum")),
         ]
@@ -112,16 +112,16 @@ def report(experiment, results, pictures):
     draw(found, pictures)
     body = [
         pictures.image("rates", "Loss over the learning rate, a panel for each number of replicas"),
-        pictures.image("pairs", "Loss over the pairs that were seen"),
+        pictures.image("pairs", "Loss over the pairs of the training"),
         markdown(
-            ["pairs of a replica", "N", "steps", "rule", "rate", "test loss", "p", "near"],
+            ["pairs of a replica", "N", "steps", "rule", "learning rate", "test loss", "p", "near"],
             [row for own in found for row in rows(own, p_values, own is first_of(found, own))],
         ),
         "The median rank of the second word among the neighbours of the first, and of the first "
         "among those of the second, of 2999:",
         named(found),
         "Orthogonality of the replicas' gradients after a quarter of one replica's training at its "
-        f"best rate (1: all are orthogonal): {', '.join(map(orthogonality, found))}.",
+        f"best learning rate (1: all are orthogonal): {', '.join(map(orthogonality, found))}.",
         *filter(None, map(limits, found)),
     ]
     left = [
@@ -147,7 +147,7 @@ def rows(own, p_values, with_alone):
     lines = [("one replica", ONE, own.k_alone)] if with_alone else []
     for name, rule, k in lines + own.compared:
         replicas = 1 if rule == ONE else own.replicas
-        key = own.batch, own.replicas, name.removeprefix("Adasum, ").removesuffix(" rate")
+        key = own.batch, own.replicas, name.removeprefix("Adasum, ").removesuffix(" learning rate")
         steps = own.experiment.pairs // (own.batch * replicas)
         p = p_text(p_values[key]) if rule == "adasum" else ""
         numbers = [f"{own.rate(k):g}", loss_text(own.losses(rule, k)), p]
