@@ -18,6 +18,7 @@ import re
 import shutil
 import sys
 import threading
+from collections import Counter
 from pathlib import Path
 
 from playwright.sync_api import TimeoutError, sync_playwright
@@ -58,6 +59,7 @@ SEARCHED = {
 PHONE = {"width": 390, "height": 844}
 WIDTHS = (390, 1400, 1920)
 SCHEMES = ("light", "dark")
+COUNTED = ("clipped", "pictures", "scrolling", "blocks of code")
 # Pictures that reach out of a box that cuts them off, and blocks of code wider than their box.
 CUT_OFF = """() => {
   const isClipped = image => {
@@ -131,14 +133,25 @@ def faults(page, address):
     return found
 
 
-def cut_off(page, address):
-    """Return what is cut off on a page, and count it: clipped pictures and code that scrolls."""
+def cut_off(page, address, totals):
+    """Return what is cut off on a page: clipped pictures, and code that scrolls.
+
+    Args:
+        page: of the browser.
+        address: of the page.
+        totals: a Counter of what is found and what there is, by width and scheme.
+    """
     page.goto(address)  # until its pictures are there
-    counts = page.evaluate(CUT_OFF)
-    clipped, _, scrolled, _ = counts
-    width = page.viewport_size["width"]
-    found = [f"{clipped} pictures clipped at {width} pixels"] if clipped else []
-    return found + ([f"{scrolled} blocks scroll at {width}"] if scrolled else []), counts
+    found = []
+    for width, scheme in itertools.product(WIDTHS, SCHEMES):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(color_scheme=scheme)
+        counts = dict(zip(COUNTED, page.evaluate(CUT_OFF), strict=True))
+        totals.update({(width, scheme, name): count for name, count in counts.items()})
+        for name in ("clipped", "scrolling"):
+            if counts[name]:
+                found.append(f"{counts[name]} {name} at {width} pixels, {scheme}")
+    return found
 
 
 def finds(page, address, words, expected):
@@ -166,7 +179,7 @@ def main():
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox"]
         )
-        phone = browser.new_page(viewport=PHONE)
+        phone, resized, totals = browser.new_page(viewport=PHONE), browser.new_page(), Counter()
         scriptless = browser.new_context(java_script_enabled=False).new_page()
         for path in sorted(SITE.rglob("*.html")):
             name = str(path.relative_to(SITE))
@@ -176,25 +189,9 @@ def main():
             scriptless.goto(f"{address}/{name}")
             if len(scriptless.inner_text("article")) < 30 and name != "404.html":
                 found.append("has no text without scripts")
+            found += cut_off(resized, f"{address}/{name}", totals)
             if found:
                 failed[name] = found
-        for width, scheme in itertools.product(WIDTHS, SCHEMES):
-            viewport = {"width": width, "height": 900}
-            page = browser.new_page(viewport=viewport, color_scheme=scheme)
-            totals = [0, 0, 0, 0]
-            for path in sorted(SITE.rglob("*.html")):
-                name = str(path.relative_to(SITE))
-                if only in name:
-                    found, counts = cut_off(page, f"{address}/{name}")
-                    totals = list(map(sum, zip(totals, counts, strict=True)))
-                    if found:
-                        failed.setdefault(name, []).extend(f"{each}, {scheme}" for each in found)
-            print(
-                "{} px, {}: {} of {} pictures clipped, {} of {} blocks of code scroll".format(
-                    width, scheme, *totals
-                )
-            )
-            page.close()
         desktop = browser.new_page(viewport={"width": 1300, "height": 900})
         for words, expected in () if only else SEARCHED.items():
             if found := finds(desktop, address, words, expected):
@@ -202,6 +199,9 @@ def main():
         if shots:
             take(browser, address, shots, only)
         browser.close()
+    for width, scheme in itertools.product(WIDTHS, SCHEMES):
+        counts = (f"{totals[width, scheme, name]} {name}" for name in COUNTED)
+        print(f"{width} pixels, {scheme}: {', '.join(counts)}")
     for name, found in failed.items():
         print(f"{name}: {'; '.join(found)}")
     return min(len(failed), 125)  # an exit status
