@@ -188,6 +188,8 @@ def on_page_markdown(markdown, page, **_):
     else:
         boost = next((boost for start, boost in BOOSTS.items() if uri.startswith(start)), 1)
         page.meta["search"] = {"boost": boost}
+    if uri == HOME:
+        page.meta["hide"] = ["navigation"]  # of one page
     if uri.startswith("reference/"):
         return markdown
 
@@ -204,7 +206,7 @@ def on_page_markdown(markdown, page, **_):
 
     if uri.startswith("tutorials/"):
         notebook = posixpath.basename(uri).replace(".md", ".ipynb")
-        markdown = markdown.replace("\n", f"\n\n[As a notebook]({notebook})\n", 1)
+        markdown = markdown.replace("\n", f"\n\n[Download it as a notebook]({notebook})\n", 1)
     markdown = markdown.replace("<!-- all messages -->", ALL_MESSAGES)
     parts = CODE.split(markdown)
     return "".join(part if index % 2 else LINK.sub(link, part) for index, part in enumerate(parts))
