@@ -36,7 +36,7 @@ ALL_MESSAGES = "There are more: [all messages](reference/messages.md)."
 MOST_LINES, MOST_CHARACTERS = 500, 100_000  # of a file that is shown, such as a report of runs
 # How much more, or less, a page counts in the search: who searches has a task or a message.
 TASKS = ("how_to/", "tutorials/", "migration/", "troubleshooting", "training", "clusters")
-TASKS += ("optimizers", "rules", "reliability/")
+TASKS += ("install", "optimizers", "rules", "reliability/")
 BOOSTS = {
     **dict.fromkeys(("reliability/networks", "reliability/disks", "reliability/index"), 1),
     **dict.fromkeys(TASKS, 2),
@@ -90,7 +90,8 @@ def on_files(files, config):
         files.append(File.generated(config, uri, content=text))
     for file in files.documentation_pages():
         if file.src_uri.startswith("tutorials/"):
-            notebook = jupytext.writes(jupytext.reads(file.content_string, "md"), "ipynb")
+            shown = file.content_string.replace("```sh\n", "```\n")  # to read, not to run
+            notebook = jupytext.writes(jupytext.reads(shown, "md"), "ipynb")
             uri = file.src_uri.replace(".md", ".ipynb")
             files.append(File.generated(config, uri, content=notebook))
     ahead = [file.src_uri for file in files.documentation_pages()]
@@ -136,9 +137,7 @@ def repository_file(uri, config):
         shown = "\n".join(lines[:most])
         more = f"The first {most} of {len(lines)} lines." if lines[most:] else ""
         language = LANGUAGES.get(path.suffix, "text")
-        code = f"````{language}\n{shown}\n````"
-        block = f'<div class="source" markdown>\n{code}\n</div>'
-        text = f"# {path.name}\n\n`{path_of(uri)}`\n\n{block}\n\n{more}\n"
+        text = f"# {path.name}\n\n`{path_of(uri)}`\n\n````{language}\n{shown}\n````\n\n{more}\n"
     return File.generated(config, uri, content=text)
 
 
@@ -229,5 +228,7 @@ def on_page_content(content, page, **_):
             return match[0]
         return f'<a href="{posixpath.relpath(target, here)}">{match[0]}</a>'
 
+    if page.file.src_uri.startswith("repository/"):  # lines of any length
+        content = f'<div class="source">{content}</div>'
     content = PICTURE.sub(r'<a class="picture" href="\2">\1</a>', content)
     return SPAN.sub(name, FORMULA.sub(formula, content))
