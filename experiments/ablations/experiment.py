@@ -65,7 +65,14 @@ class AblationExperiment(Experiment):
                 continue
             rows, verdict = told(study, results)
             draw(study, results, pictures)
-            header = ["variant", "replicas", "rows of each", "best learning rate", study.measure, "p"]
+            header = [
+                "variant",
+                "replicas",
+                "rows of each",
+                "best learning rate",
+                study.measure,
+                "p",
+            ]
             name = study.headline.name
             picture = pictures.image(name, f"{study.measure.capitalize()} of each variant")
             body += [f"### {study.title}", picture, markdown(header, rows)]

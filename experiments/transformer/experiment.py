@@ -116,7 +116,15 @@ class TransformerExperiment(Experiment):
             return Report([Claim(claim, SOURCE, ()) for claim in CLAIMS], "")
         found = {n: Found(self, results, n) for n in finished}
         rows = [row for own in found.values() for row in own.rows()]
-        header = ["N", "sequences in a step", "rule", "steps", "best learning rate", "test loss", "p"]
+        header = [
+            "N",
+            "sequences in a step",
+            "rule",
+            "steps",
+            "best learning rate",
+            "test loss",
+            "p",
+        ]
         header.append("steps to the mean's loss")
         draw(found, pictures)
         body = [

@@ -192,7 +192,9 @@ CASES = [
     ),
     after_two_epochs("one bit of the newest backup is flipped", change_newest(with_a_byte_changed)),
     after_two_epochs("the newest backup is empty", change_newest(lambda data: b"")),
-    after_two_epochs("the newest backup claims epoch 10^15, and its digest is right", write_nonsense),
+    after_two_epochs(
+        "the newest backup claims epoch 10^15, and its digest is right", write_nonsense
+    ),
     Case("the directory is removed while training", (Start(fault="removes"),)),
     Case(
         "worker 0 is killed in the middle of writing a backup",
