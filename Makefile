@@ -42,9 +42,9 @@ demo: $(READY)
 	$(ON_WORKERS) --rule adasum --learning-rate $(RATE) --out demo/adasum \
 	    --also demo/one_replica.json demo/mean.json demo/mean_tuned.json
 	cp demo/adasum.png demo/digits.png
-	@echo "The picture: demo/digits.png. With ten seeds, and other numbers of replicas: docs/evidence.md"
+	@echo "The picture: demo/digits.png. With ten seeds, and other numbers of replicas: docs/evidence"
 
-# As a row of docs/evidence.md: 16 replicas, the best rate of one replica, and that of the mean.
+# As a row of docs/evidence: 16 replicas, the best rate of one replica, and that of the mean.
 DEMO = --no-shift --batch-per-replica 4 --epochs 6 --seed 0
 RATE = 0.08
 MEAN_RATE = 0.16
@@ -98,6 +98,7 @@ test-versions:
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python docs/site/words.py
 	$(BIN)/clang-format --dry-run --Werror $(filter %.h %.cc %.cu %.cuh,$(SOURCES))
 
 types: $(READY)

@@ -3,7 +3,7 @@
     python benchmarks/exchange.py            writes benchmarks/results/DATE-exchange.md
     python benchmarks/exchange.py --fit      fits the cost model: DATE-exchange_fit.md; over UCX
                                              --fit ucx: DATE-exchange_fit_ucx.md
-    python benchmarks/exchange.py --extend   rewrites the generated parts of docs/scaling.md
+    python benchmarks/exchange.py --extend   rewrites the generated parts of the docs
                                              and docs/transport.md
     python benchmarks/exchange.py --transport  UCX against TensorFlow, and Horovod where it is
                                              (horovod_beside.py): DATE-exchange_transport.md
@@ -143,7 +143,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--fit", nargs="?", const="tensorflow", choices=["tensorflow", "ucx"])
     parser.add_argument(
-        "--extend", action="store_true", help="rewrite docs/scaling.md and transport.md"
+        "--extend", action="store_true", help="rewrite the generated parts of the docs"
     )
     parser.add_argument("--transport", action="store_true", help="UCX, on --workers")
     parser.add_argument("--workers", type=int, nargs="+", default=list(PLANS))

@@ -1,4 +1,4 @@
-"""Write the generated parts of scaling.md and transport.md: `benchmarks/exchange.py --extend`.
+"""Write the generated parts of three pages of docs/: `benchmarks/exchange.py --extend`.
 
 Nothing is measured here. The tables hold what the cost model predicts with its default constants
 and for an assumed cluster, and what the newest reports have found.
@@ -29,12 +29,13 @@ def newest(name):
 def parts(resnet50_shapes):
     """Return for each document its generated parts, by their names."""
     return {
-        "scaling.md": scaling_parts(resnet50_shapes),
+        "scaling.md": {"rounding on the wire": rounding_part()},
+        "cost_model.md": cost_model_parts(resnet50_shapes),
         "transport.md": {"exchange": exchange_part(), "steps of fit": steps_part()},
     }
 
 
-def scaling_parts(resnet50_shapes):
+def cost_model_parts(resnet50_shapes):
     from tf_adasum.aggregation import cost_model
 
     models = {
@@ -55,7 +56,6 @@ def scaling_parts(resnet50_shapes):
             )
             for title, model in models.items()
         },
-        "rounding on the wire": rounding_part(),
     }
 
 

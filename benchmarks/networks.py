@@ -7,8 +7,8 @@ this machine: needs root), under stock TensorFlow with a custom training loop, b
 fails on several workers in any case, and under this package: with TF_CONFIG, and joined through
 worker 0's address alone. All timeouts are the defaults.
 
-Writes the table in docs/reliability.md. What was not asked for stays as it was: all results are
-kept in benchmarks/results/networks.json.
+Writes the table in docs/reliability/networks.md. What was not asked for stays as it was: all
+results are kept in benchmarks/results/networks.json, with the whole messages.
 """
 
 import argparse
@@ -34,7 +34,10 @@ COLUMNS = {
     "joined": "tf_adasum, joined through worker 0",
 }
 KEPT = report.RESULTS / "networks.json"
-PAGE = report.ROOT / "docs" / "reliability.md"
+PAGE = report.ROOT / "docs" / "reliability" / "networks.md"
+NEVER = "–"
+# The seconds of a cell, after each name of a worker.
+SECONDS = re.compile(r"(?:^|all: |worker \d: |Not held\.\*\* )(\d+) s: |weights after (\d+) s")
 # Addresses of workers, and names of TensorFlow's functions.
 NOISE = re.compile(r" \((?:\[?[\w.:-]+\]?):\d+\)|\{\{function_node [^}]*\}\} ")
 
@@ -101,12 +104,25 @@ def text_of(outcome, expected):
     return f"{seconds:.0f} s: {words}"
 
 
+def summary(result):
+    """Return in a few words what became of a case, of what is kept of it."""
+    if not result:
+        return NEVER
+    found = sorted(int(own or other) for own, other in SECONDS.findall(result["cell"]))
+    seconds = " to ".join(map(str, dict.fromkeys(found[:1] + found[-1:])))
+    after = f", {seconds} s" if found else ""
+    if result["not held"]:
+        wrong = dict.fromkeys(re.sub(r"^worker \d ", "", each) for each in result["not held"])
+        return f"**no**{after}: {', '.join(wrong)}"
+    return f"{'error' if 'Error' in result['cell'] else 'trains on'}{after}"
+
+
 def table(kept):
-    """The table of all cases that have been played."""
+    """The table of all cases that have been run."""
     rows = []
     for case in network_cases.CASES:
-        cells = [kept.get(case.name, {}).get(strategy, {}) for strategy in COLUMNS]
-        rows.append([case.name, *(each.get("cell", "–") for each in cells)])
+        results = [kept.get(case.name, {}).get(strategy) for strategy in COLUMNS]
+        rows.append([case.name, *map(summary, results)])
     return report.table(["what happens", *COLUMNS.values()], rows)
 
 

@@ -7,8 +7,8 @@ disks are mounted: they need root). Under strangers, stock TensorFlow trains wit
 because its `fit` fails on several workers in any case; beside a disk, stock Keras trains in one
 process, for the same reason. All timeouts are the defaults.
 
-Writes the tables in docs/reliability.md. What was not asked for stays as it was: all results are
-kept in benchmarks/results/strangers.json and disks.json.
+Writes the tables in docs/reliability/. What was not asked for stays as it was: all results are kept
+in benchmarks/results/strangers.json and disks.json, with the whole messages.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import concurrent.futures
 import dataclasses
 import functools
 import json
+import pathlib
 import re
 import sys
 import tempfile
@@ -32,7 +33,7 @@ sys.path[:0] = [str(report.ROOT / "tests" / "multi_worker"), str(report.ROOT / "
 
 from support import disk_cases, stranger_cases  # noqa: E402 - found on the path above
 
-PAGE = report.ROOT / "docs" / "reliability.md"
+PAGES = report.ROOT / "docs" / "reliability"
 LENGTH = 130  # of what a cell tells of an error
 # Parts of paths that a message need not show: of the folder of a case.
 FOLDER = re.compile(r"/[\w./-]*/disk\b")
@@ -75,6 +76,23 @@ def text_of(start, outcome, expected):
     )
 
 
+def summary_of_disk(result):
+    """Return in a few words what became of each start, of what is kept of a case."""
+    if not result:
+        return networks.NEVER
+    parts = []
+    cell = result["cell"].removeprefix("**Not held.** ")
+    for part in re.sub(r"\*\*|\d\. ", "", cell).split("<br>"):
+        errors = list(dict.fromkeys(re.findall(r"`(\w+)`: ", part)))
+        text = part.removeprefix("all: ").removesuffix(": the same weights")
+        text = text.replace("from the beginning", "starts over").replace("from", "resumes at")
+        parts.append(", ".join(f"`{error}`" for error in errors) or text)
+    if len(parts) > 1:
+        parts = [f"{number}. {text}" for number, text in enumerate(parts, 1)]
+    wrong = dict.fromkeys(re.sub(r"^.*, ", "", each) for each in result["not held"])
+    return "; ".join(parts) + (f" (**no**: {', '.join(wrong)})" if wrong else "")
+
+
 @dataclasses.dataclass(frozen=True)
 class Table:
     """A table of cases.
@@ -85,6 +103,8 @@ class Table:
         stock: what the cases call the stock strategy.
         header: its columns.
         cell: function of a case, of what `cases.play` returns, and of the expected digest.
+        summary: function of what is kept of a case; a cell of the page.
+        page: that has the table.
     """
 
     name: str
@@ -92,6 +112,8 @@ class Table:
     stock: str
     header: tuple
     cell: Callable
+    summary: Callable
+    page: pathlib.Path
 
     @property
     def kept(self):
@@ -100,8 +122,8 @@ class Table:
     def text(self, kept):
         rows = []
         for case in self.cases.CASES:
-            told = [kept.get(case.name, {}).get(each, {}) for each in (self.stock, "adasum")]
-            rows.append([case.name, *(each.get("cell", "–") for each in told)])
+            told = [kept.get(case.name, {}).get(each) for each in (self.stock, "adasum")]
+            rows.append([case.name, *map(self.summary, told)])
         return report.table(self.header, rows)
 
     def strategies(self, case):
@@ -116,7 +138,7 @@ class Table:
         kept = {name: kept[name] for name in sorted(kept) if name in names}
         self.kept.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
         generated = {self.name: self.text(kept)}
-        PAGE.write_text(exchange_extend.rewritten(PAGE.read_text(), generated))
+        self.page.write_text(exchange_extend.rewritten(self.page.read_text(), generated))
 
 
 TABLES = [
@@ -124,8 +146,10 @@ TABLES = [
         "strangers",
         stranger_cases,
         "stock",
-        ("what strangers do", "stock TensorFlow", "tf_adasum"),
+        ("what the clients do", "stock TensorFlow", "tf_adasum"),
         cell_of_strangers,
+        networks.summary,
+        PAGES / "security.md",
     ),
     Table(
         "disks",
@@ -133,6 +157,8 @@ TABLES = [
         "keras",
         ("what happens to the disk", "`keras.callbacks.BackupAndRestore`", "tf_adasum"),
         cell_of_disk,
+        summary_of_disk,
+        PAGES / "disks.md",
     ),
 ]
 

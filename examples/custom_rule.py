@@ -21,16 +21,17 @@ ROWS = 16  # of a replica in a batch
 
 
 class MedianClip(tf_adasum.rules.AggregationRule):
-    """``c_i = min(1, median / ‖g_i‖) / R``, with the median of the norms of all R gradients."""
+    """``c_i = min(1, median / ‖g_i‖) / R``: scales large gradients down."""
 
     granularity = "model"  # one coefficient for all variables of a replica
 
     def coefficients(self, gram):
-        """Return ``[S, R]`` from the Gram matrices ``[S, R, R]``: norms are on the diagonal."""
+        """Return ``[S, R]`` from ``[S, R, R]``: norms are on the diagonal."""
         replicas = gram.shape[-1]
         norms = tf.sqrt(tf.linalg.diag_part(gram))
         ordered = tf.sort(norms, axis=1)
-        median = (ordered[:, (replicas - 1) // 2] + ordered[:, replicas // 2]) / 2
+        low, high = ordered[:, (replicas - 1) // 2], ordered[:, replicas // 2]
+        median = (low + high) / 2
         clipped = tf.minimum(norms, median[:, None])
         return tf.math.divide_no_nan(clipped, norms) / replicas
 

@@ -1,4 +1,4 @@
-"""Experiments: each headline of the papers at a size that one machine can play; docs/evidence.md.
+"""Experiments: each headline of the papers at a size that one machine can play; docs/evidence/.
 
 python -m experiments list
 python -m experiments run NAME

@@ -48,6 +48,7 @@ def list_all():
 def run(name, smoke):
     """Play what is missing of one experiment, and with `smoke` report it, too, in a folder."""
     from experiments import page
+    from experiments.figures import Figures
     from experiments.results import Results
     from experiments.running import Progress
     from experiments.running import run as play
@@ -65,8 +66,9 @@ def run(name, smoke):
         folder = pathlib.Path(folder)
         results = Results(folder / "runs.jsonl")
         play(experiment, results, Progress(name))
-        verdicts, text = page.section(experiment, results, folder, "images")
-        print(page.verdict_table(verdicts), text, sep="\n\n")
+        report = experiment.report(results, Figures(folder, "images", name))
+        body = page.body_of(experiment, results, report)
+        print(*map(page.claim_table, report.claims), body, sep="\n\n")
         sizes = {path.name: path.stat().st_size for path in folder.glob("*.svg")}
         print(f"{name}: {len(results)} runs, figures {sizes}")
 
@@ -88,9 +90,7 @@ def main():
     running = commands.add_parser("run", help="play what is missing")
     running.add_argument("name", choices=(*NAMES, "all"))
     running.add_argument("--smoke", action="store_true", help="tiny, kept nowhere, with a report")
-    said = "renew docs/evidence.md, its figures, and the README's"
-    reporting = commands.add_parser("report", help=said)
-    reporting.add_argument("name", nargs="?", choices=NAMES)
+    commands.add_parser("report", help="renew docs/evidence/, its figures, and the README's")
     arguments = parser.parse_args()
     if arguments.command == "list":
         list_all()
@@ -101,9 +101,8 @@ def main():
     else:
         from experiments import front_page, page
 
-        page.write([experiment_of(name) for name in NAMES if arguments.name in (None, name)])
-        if arguments.name in (None, "cnn"):
-            front_page.write()
+        page.write(list(map(experiment_of, NAMES)))
+        front_page.write()
 
 
 if __name__ == "__main__":

@@ -2,27 +2,65 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 Case = Mapping[str, Any]
 
 
-@dataclasses.dataclass
-class Report:
-    """What a page says of an experiment.
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """What was found about a claim in one training.
 
     Attributes:
-        verdicts: for each claim a tuple: the claim, where it is published, the verdict.
+        word: "confirmed", "partly", "unconfirmed", "refuted", or another single word.
+        training: the training, in words.
+        numbers: the numbers that the verdict rests on, by the heading of their column.
+    """
+
+    word: str
+    training: str
+    numbers: Mapping[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """A claim with a verdict for each training that tested it.
+
+    Attributes:
+        text: the claim.
+        source: where it is published.
+        verdicts: none if nothing was run yet.
+    """
+
+    text: str
+    source: str
+    verdicts: Sequence[Verdict]
+
+    @property
+    def word(self) -> str:
+        """The verdict on all trainings together, in one word."""
+        words = {own.word for own in self.verdicts}
+        if len(words) == 1:
+            return words.pop()
+        return "mixed" if words - {"confirmed", "partly"} else "partly" if words else "open"
+
+
+@dataclasses.dataclass
+class Report:
+    """What the pages show about an experiment.
+
+    Attributes:
+        claims: each with its verdicts.
         body: tables and figures, in Markdown.
     """
 
-    verdicts: list[tuple[str, str, str]]
+    claims: list[Claim]
     body: str
 
 
 class Experiment:
-    """A headline of a paper at our size.
+    """Tests the main results of a paper at our size.
 
     Attributes:
         name: as the command line and files have it.

@@ -17,7 +17,7 @@ MARKERS = {"mean": "s", "adasum": "o", "adasum of steps": "^", "adacons": "v", "
 NAMES = {
     "mean": "mean",
     "adasum": "Adasum",
-    "adasum of steps": "Adasum of steps (DeltaAdasum)",
+    "adasum of steps": "DeltaAdasum",
     "adacons": "AdaCons",
     "one replica": "one replica",
 }
@@ -26,6 +26,7 @@ STYLE = {
     "axes.edgecolor": GREY,
     "axes.labelcolor": GREY,
     "axes.titlecolor": GREY,
+    "axes.titlesize": 10,
     "xtick.color": GREY,
     "ytick.color": GREY,
     "grid.color": GREY,
@@ -41,7 +42,8 @@ STYLE = {
     "svg.hashsalt": "tf_adasum",  # the same figure is the same file
 }
 # Of an entry of a legend, at the size of STYLE.
-LINE_INCHES, LETTER_INCHES = 0.55, 0.07
+LINE_INCHES, LETTER_INCHES = 0.75, 0.08
+COLUMNS = 2
 
 
 class Figures:
@@ -57,15 +59,26 @@ class Figures:
         self.folder, self.link, self.name = folder, link, name
 
     @contextlib.contextmanager
-    def drawn(self, name, rows=1, columns=1, size=(3.2, 2.8), **options):
-        """Give a figure and its axes ``[rows, columns]``, and save it afterwards."""
+    def drawn(self, name, panels=1, size=(2.7, 2.6), **options):
+        """Give a figure and the axes of its panels, and save it afterwards.
+
+        At most `COLUMNS` panels stand side by side, so that the text can be read on a phone.
+
+        Args:
+            name: of the file.
+            panels: how many.
+            size: of one panel, in inches.
+            options: of `pyplot.subplots`.
+        """
         import matplotlib
 
         matplotlib.use("Agg")
         from matplotlib import pyplot
 
         with matplotlib.rc_context(STYLE):
-            figure, axes = pyplot.subplots(
+            columns = min(panels, COLUMNS)
+            rows = -(-panels // columns)
+            figure, grid = pyplot.subplots(
                 rows,
                 columns,
                 figsize=(size[0] * columns, size[1] * rows),
@@ -73,7 +86,9 @@ class Figures:
                 layout="constrained",
                 **options,
             )
-            yield figure, axes
+            for unused in grid.flat[panels:]:
+                unused.remove()
+            yield figure, list(grid.flat[:panels])
             self.folder.mkdir(parents=True, exist_ok=True)
             path = self.folder / f"{self.name}-{name}.svg"
             figure.savefig(path, transparent=True, metadata={"Date": None})
@@ -102,7 +117,7 @@ def median_and_range(axes, x, values, *, color, **style):
 def legend(figure, axes):
     """Put one legend of all axes above the figure."""
     entries = {}
-    for own in axes.flat:
+    for own in axes:
         for handle, label in zip(*own.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
     columns = fitting(list(entries), figure.get_figwidth())

@@ -12,7 +12,7 @@ from experiments.classification.tables import Found
 from experiments.cnn import EXPERIMENT as CNN
 from experiments.comparison import p_text, with_range
 from experiments.figures import COLOURS, Figures, legend, median_and_range
-from experiments.page import PAGE, ROOT, rewritten
+from experiments.page import IMAGES, ROOT, rewritten
 from experiments.results import Results
 
 README = ROOT / "README.md"
@@ -32,7 +32,7 @@ def chosen():
 def write():
     """Draw the picture, and renew the README's part."""
     found = chosen()
-    draw(found, Figures(PAGE.parent / "images", "docs/images", "accuracy"))
+    draw(found, Figures(IMAGES.parent, "docs/images", "accuracy"))
     README.write_text(rewritten(README.read_text(), {"accuracy": numbers(found)}))
 
 
@@ -61,8 +61,8 @@ def numbers(found):
 def draw(found, pictures):
     """Draw the accuracy over the steps, and over the learning rate."""
     alone = "one replica"
-    with pictures.drawn("steps-and-rates", 1, 2, size=(4.4, 3.5), sharey=True) as (figure, axes):
-        steps, rates = axes[0]
+    with pictures.drawn("steps-and-rates", 2, size=(3.3, 3.3), sharey=True) as (figure, axes):
+        steps, rates = axes
         for rule, k, line in (
             *((rule, found.best(REPLICAS, rule), "-") for rule in RULES),
             ("mean", found.k_alone, "--"),

@@ -1,15 +1,17 @@
-"""docs/evidence.md, joined from the parts of the experiments."""
+"""The generated parts of docs/evidence/: verdicts, tables and figures of the experiments."""
 
 import importlib
 import pathlib
+import re
 import sys
 
 from experiments.figures import Figures
 from experiments.results import Results
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "evidence.md"
-IMAGES = "images/evidence"
+PAGES = ROOT / "docs" / "evidence"
+IMAGES, LINK = ROOT / "docs" / "images" / "evidence", "../images/evidence"
+BEGIN = re.compile(r"<!-- begin: (.+?) -->")
 
 
 def of_benchmarks(name):
@@ -30,35 +32,76 @@ def rewritten(document, parts):
     return of_benchmarks("exchange_extend").rewritten(document, parts)
 
 
-def section(experiment, results, folder, link):
-    """Return the verdicts of an experiment, and its section."""
+def anchor_of(heading):
+    """Return the anchor of a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def body_of(experiment, results, report):
+    """Return the tables and figures of an experiment, and which runs they are made from."""
     from experiments.running import duration
 
-    report = experiment.report(results, Figures(folder, link, experiment.name))
     if not experiment.is_played:
-        return report.verdicts, report.body
+        return report.body
     command = f"`python -m experiments run {experiment.name}`"
     if not len(results):
-        return report.verdicts, f"{report.body}\n\nNot played yet: {command}."
-    played = f"{len(results)} runs in {duration(results.seconds)} on a machine with other work"
-    lines = f"[lines](../experiments/{experiment.name}/{results.path.name})"
-    return report.verdicts, f"{report.body}\n\n{played}: {lines}, {command}."
+        return f"{report.body}\n\nNot run yet: {command}."
+    runs = f"[{len(results)} runs](../../experiments/{experiment.name}/{results.path.name})"
+    return (
+        f"{report.body}\n\nFrom {runs}, which took {duration(results.seconds)} on a busy machine: "
+        f"{command}."
+    )
 
 
-def verdict_table(verdicts):
-    """Return the table of all claims."""
-    header = ["claim", "source", "at our size"]
-    return markdown(header, verdicts)
+def claim_table(claim):
+    """Return a claim, and the verdict on each training that tested it."""
+    columns = list(dict.fromkeys(name for own in claim.verdicts for name in own.numbers))
+    rows = [
+        [own.training, f"**{own.word}**", *(own.numbers.get(name, "") for name in columns)]
+        for own in claim.verdicts
+    ]
+    table = markdown(["training", "verdict", *columns], rows) if rows else "Not run yet."
+    return f"> **Claim:** {claim.text} ({claim.source}).\n\n{table}"
+
+
+def summary(claims, pages):
+    """Return the table of all claims; a verdict leads to the page that has its numbers.
+
+    Args:
+        claims: by the names of their markers.
+        pages: texts by the names of the pages.
+    """
+    rows = []
+    for name, claim in claims.items():
+        (page,) = (own for own, text in pages.items() if f"<!-- begin: {name} -->" in text)
+        rows.append([claim.text, f"[{claim.word}]({page})"])
+    return markdown(["claim", "verdict at our size"], rows)
+
+
+def parts_of(experiment, folder, link):
+    """Return the claims of an experiment by the names of their markers, and its other part."""
+    results = Results(experiment.folder / "runs.jsonl")
+    report = experiment.report(results, Figures(folder, link, experiment.name))
+    claims = {f"{experiment.name} claim {n}": own for n, own in enumerate(report.claims, 1)}
+    return claims, {experiment.name: body_of(experiment, results, report)}
 
 
 def write(experiments):
-    """Renew the parts of these experiments on the page; parts of others stay as they are."""
-    machine = f"Played on: {of_benchmarks('report').this_machine()}, on one of the cores."
-    document = rewritten(PAGE.read_text(), {"machine": machine})
+    """Renew the generated parts of the pages, and the figures.
+
+    Raises:
+        ValueError: naming a part for which no page has markers.
+    """
+    machine = f"Measured on: {of_benchmarks('report').this_machine()}, on one of the cores."
+    parts, claims = {"machine": machine}, {}
     for experiment in experiments:
-        results = Results(experiment.folder / "runs.jsonl")
-        folder = PAGE.parent / IMAGES
-        verdicts, text = section(experiment, results, folder, IMAGES)
-        parts = {f"{experiment.name} verdicts": verdict_table(verdicts), experiment.name: text}
-        document = rewritten(document, parts)
-    PAGE.write_text(document)
+        own, rest = parts_of(experiment, IMAGES, LINK)
+        claims |= own
+        parts |= rest | {name: claim_table(claim) for name, claim in own.items()}
+    pages = {path.name: path.read_text() for path in sorted(PAGES.glob("*.md"))}
+    parts["claims"] = summary(claims, pages)
+    for name, text in pages.items():
+        here = {own: parts.pop(own) for own in BEGIN.findall(text)}
+        (PAGES / name).write_text(rewritten(text, here))
+    if parts:
+        raise ValueError(f"No page has markers for: {', '.join(parts)}")

@@ -148,6 +148,8 @@ RUN_BY = {
     "python examples/clusters/ray/train.py": "tests/clusters/test_ray.py",
     "python train.py": "tests/clusters/test_by_hand.py",  # with variables before it
     "pip install": "tests/wheels/test_wheel.py",
+    "python -m experiments": "tests/test_experiments.py",
+    "python benchmarks/exchange.py": "tests/test_benchmarks.py",
     "make": "Makefile",  # `tests/unit/test_documents.py` looks for the targets
 }
 PARSERS = {

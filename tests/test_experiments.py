@@ -290,9 +290,10 @@ SPLITS = ("train", "validation", "test")
 def test_the_regressions_verdict_is_of_its_ranges(room):
     regression = room("adacons.regression")
     assert regression.numbers("2.66e-05 (1.9e-07 to 4.1e-04)") == [2.66e-05, 1.9e-07, 4.1e-04]
-    text = regression.verdict()
-    assert text.startswith("**confirmed** with the step to the optimum: on 8 AdaCons 2.66e-05")
-    assert "**not confirmed** with the step line search on the loss" in text
+    known, search = regression.verdicts()
+    assert (known.word, known.training) == ("confirmed", "step: to the optimum")
+    assert known.numbers["loss on 8 workers"] == "AdaCons 2.66e-05, mean 23"
+    assert (search.word, search.training) == ("unconfirmed", "step: line search on the loss")
 
 
 # ---- verdicts -----------------------------------------------------------------------------------
@@ -306,7 +307,7 @@ def of_cnn(room, tmp_path, accuracy):
     """
     search = room("search").Search(0.02, (0,), widenings=0, seeds=(100,), final_seeds=range(9))
     cnn = room("cnn.experiment")
-    own = cnn.CNNExperiment(cnn.PROBLEMS[:1], (4, 16, 32), search, "")
+    own = cnn.CNNExperiment(cnn.PROBLEMS[:1], (4, 16, 32), search)
     own.play = lambda case: {
         "accuracy": accuracy(case) + case["seed"] / 1000,
         "loss": 1.0,
@@ -329,17 +330,18 @@ def test_verdicts_on_tuned_rates_are_on_the_form_that_the_validation_prefers(roo
     }
     _, found = of_cnn(room, tmp_path, lambda case: known.get((case["rule"], case["split"]), 0.95))
     assert found.chosen(16) == "adasum"
-    text = room("classification.verdicts").tuned([found], 16)
-    assert text.startswith("**refuted**") and "on 16 Adasum 0.604, mean 0.704 (worse)" in text
+    (verdict,) = room("classification.verdicts").tuned([found], 16)
+    assert verdict.word == "refuted"
+    assert verdict.numbers["on 16"] == "Adasum 0.604, mean 0.704 (worse)"
 
 
 @pytest.mark.parametrize(
     ("lasting", "word"),
     [
         ({"mean": 4, "adasum": 32}, "confirmed"),
-        ({"mean": 4, "adasum": 16}, "confirmed in part"),
-        ({"mean": 16, "adasum": 32}, "confirmed in part"),
-        ({"mean": 16, "adasum": 16}, "not confirmed"),
+        ({"mean": 4, "adasum": 16}, "partly"),
+        ({"mean": 16, "adasum": 32}, "partly"),
+        ({"mean": 16, "adasum": 16}, "unconfirmed"),
     ],
 )
 def test_the_verdict_at_one_replicas_rate_is_on_16_and_32(room, tmp_path, lasting, word):
@@ -347,30 +349,30 @@ def test_the_verdict_at_one_replicas_rate_is_on_16_and_32(room, tmp_path, lastin
         return 0.95 if case["replicas"] <= lasting.get(case["rule"], 1) else 0.5
 
     cnn, found = of_cnn(room, tmp_path, accuracy)
-    assert cnn.same([found]).startswith(f"**{word}** on digits")
+    (verdict,) = cnn.same([found])
+    assert verdict.word == word and verdict.training.startswith("[digits, ")
 
 
 def test_the_verdict_on_a_target_asks_who_comes_there(room):
     word_of = room("residual.experiment").word_of
-    assert word_of(None, 7.5) == "**confirmed**"
-    assert word_of(5.0, None) == "**refuted**"
-    assert word_of(None, None).startswith("**not confirmed** (none")
-    assert word_of(9.0, 7.5).startswith("**not confirmed** (both")
+    assert word_of(None, 7.5) == "confirmed"
+    assert word_of(5.0, None) == "refuted"
+    assert word_of(None, None) == word_of(9.0, 7.5) == "unconfirmed"
 
 
 def test_the_verdict_on_a_larger_batch_asks_for_less_than_half_of_the_loss(room):
     word_of = room("transformer.experiment").word_of
-    assert word_of([[0.2] * 3, [0.09] * 3], 0.01) == "**confirmed**"
-    assert word_of([[0.2] * 3, [0.15] * 3], 0.01) == "**confirmed in part**"
-    assert word_of([[0.2] * 3, [0.3] * 3], 0.01) == "**refuted**"
-    assert word_of([[0.2] * 3, [0.09] * 3], 0.06) == "**not confirmed**"
+    assert word_of([[0.2] * 3, [0.09] * 3], 0.01) == "confirmed"
+    assert word_of([[0.2] * 3, [0.15] * 3], 0.01) == "partly"
+    assert word_of([[0.2] * 3, [0.3] * 3], 0.01) == "refuted"
+    assert word_of([[0.2] * 3, [0.09] * 3], 0.06) == "unconfirmed"
 
 
 def test_the_verdict_on_the_start_is_where_orthogonality_is_between_one_nth_and_one(room):
     start = room("orthogonality.experiment").start
-    assert start([[0.27], [0.14]], [4, 8]) == "**confirmed**"
-    assert start([[0.27], [0.5]], [4, 8]).startswith("**confirmed in part**")
-    assert start([[0.27], [0.6]], [4, 8]) == "**not confirmed**"
+    assert start([[0.27], [0.14]], [4, 8]) == "confirmed"
+    assert start([[0.27], [0.5]], [4, 8]) == "partly"
+    assert start([[0.27], [0.6]], [4, 8]) == "unconfirmed"
 
 
 # ---- the experiments ----------------------------------------------------------------------------
@@ -396,7 +398,7 @@ def test_smoke(room, name):
         timeout=300,
     )
     assert ended.returncode == 0, ended.stderr[-3000:]
-    assert "| claim | source | at our size |" in ended.stdout
+    assert "> **Claim:** " in ended.stdout and "| training | verdict |" in ended.stdout
     assert ".svg" in ended.stdout.splitlines()[-1]
 
 
@@ -425,13 +427,14 @@ def test_time_to_accuracy_is_steps_times_step_times(room, tmp_path, monkeypatch)
         "| 1 | one replica | 500 | 0.5 s (1.0 ms) |  |  |",
         "| 4 | mean | 200 |  | 6.0 s (30.0 ms) | 10.0 s (50.0 ms) |",
         "| 4 | Adasum | 100 |  | 4.0 s (40.0 ms) |  |",
-        "| 4 | Adasum of steps (DeltaAdasum) | – |  |  | – (70.0 ms) |",
+        "| 4 | DeltaAdasum | – |  |  | – (70.0 ms) |",
     ):
         assert f"| CNN | accuracy 0.9 {line}" in report.body
-    ((_, _, verdict),) = report.verdicts
-    assert verdict == "CNN, N = 4, of the mean's time: Adasum 0.67 on 2 workers"
+    ((verdict,),) = (claim.verdicts for claim in report.claims)
+    assert (verdict.word, verdict.training) == ("faster", "CNN, N = 4")
+    assert verdict.numbers == {"of the mean's time on 2 workers": "Adasum 0.67"}
     absent = own.TimeToAccuracy(tmp_path / "absent.json").report(None, None)
-    assert absent.verdicts[0][2] == "not measured yet"
+    assert not absent.claims[0].verdicts and "Not measured yet" in absent.body
 
 
 def test_the_latency_is_read_from_the_report(room):
@@ -454,8 +457,8 @@ def test_the_latency_is_read_from_the_report(room):
             ("adasum", "4", "1 MB"): 1.1,
         }
     )
-    text = own.verdict(found, "adasum")
-    assert text.startswith("**confirmed in part**") and text.endswith("1 of 2 no more than 1.15")
+    verdict = own.verdict(found, "adasum")
+    assert verdict.word == "partly" and verdict.numbers["at most 1.15"] == "1 of 2"
     newest = own.ratios(max(own.REPORTS.glob("*-exchange_transport.md")).read_text())
     assert len(newest) == 16 and len(set(newest.values())) > 8
 
@@ -480,9 +483,37 @@ def test_the_readmes_numbers_are_those_of_the_lines(room):
     assert front_page.numbers(front_page.chosen()) in front_page.README.read_text()
 
 
-def test_the_page_has_a_place_for_every_experiment(room):
-    page, names = room("page"), room("__main__").NAMES
-    parts = {f"{name}{part}": "new" for name in names for part in ("", " verdicts")}
-    assert page.rewritten(page.PAGE.read_text(), parts).count("\nnew\n") == 2 * len(names)
+def test_the_verdict_on_a_claim_is_one_word(room):
+    experiment = room("experiment")
+
+    def word(*words):
+        return experiment.Claim("a", "b", [experiment.Verdict(own, "c", {}) for own in words]).word
+
+    assert word("refuted", "refuted") == "refuted"
+    assert word("confirmed", "partly") == "partly"
+    assert word("confirmed", "unconfirmed") == "mixed"
+    assert word() == "open"
+
+
+def test_the_pages_have_a_place_for_every_experiment(room):
+    page = room("page")
+    texts = [path.read_text() for path in page.PAGES.glob("*.md")]
+    names = [name for text in texts for name in page.BEGIN.findall(text)]
+    assert len(names) == len(set(names))
+    for name in room("__main__").NAMES:
+        assert {name, f"{name} claim 1"} <= set(names)
+
+
+def test_a_part_without_a_place_is_an_error(room):
     with pytest.raises(ValueError, match=r"begin: other .* Received: 0"):
-        page.rewritten(page.PAGE.read_text(), {"other": ""})
+        room("page").rewritten("", {"other": ""})
+
+
+def test_the_summary_leads_to_the_page_of_each_claim(room):
+    experiment, page = room("experiment"), room("page")
+    claim = experiment.Claim("it works", "us", [experiment.Verdict("refuted", "CNN", {"p": "1"})])
+    table = page.summary(
+        {"cnn claim 1": claim}, {"a.md": "", "b.md": "<!-- begin: cnn claim 1 -->"}
+    )
+    assert table.endswith("| it works | [refuted](b.md) |")
+    assert "| CNN | **refuted** | 1 |" in page.claim_table(claim)

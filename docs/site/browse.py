@@ -4,45 +4,79 @@
 
 Every page has to load without an error in the console, ask for nothing from elsewhere, show its
 pictures, have its first text without scripts, fit a phone, and weigh less than 1 MB without
-pictures; the search has to find what is looked for. Needs `pip install playwright` and Chromium:
-that of playwright, or one on the PATH.
+pictures. At three widths, light and dark, no picture is clipped and no code scrolls sideways. The
+search has to find what is looked for. Needs `pip install playwright` and Chromium: that of
+playwright, or one on the PATH.
 """
 
 import argparse
 import contextlib
 import functools
 import http.server
+import itertools
 import re
 import shutil
 import sys
 import threading
+from collections import Counter
 from pathlib import Path
 
 from playwright.sync_api import TimeoutError, sync_playwright
 
 SITE = Path(__file__).resolve().parents[2] / "build" / "docs" / "site"
+# What readers search for, and a page that is among the first five results.
 SEARCHED = {
     "AdaScale": "optimizers.html",
     "Horovod": "migration/horovod.html",
     "must be created before TensorFlow runs its first operation": "troubleshooting.html",
     "which learning rate": "choosing.html",
+    "resume": "reliability/resume.html",
     "job dies after 24 h": "how_to/checkpoints.html",
     "my job dies on Slurm": "troubleshooting.html#a-job-dies",
-    "loss is NaN": "troubleshooting.html",
+    "preemption": "reliability/preemption.html",
+    "exit code 75": "reliability/preemption.html",
+    "loss is NaN": "reliability/nan.html",
+    "out of memory": "reliability/killed_workers.html",
+    "OOM": "reliability/killed_workers.html",
     "error TFA-501": "troubleshooting.html#tfa-501",
     "TFA-103": "troubleshooting.html#tfa-103",
     "two GPUs one machine": "launcher.html",
+    "GPU status": "install.html",
+    "colab": "launcher.html#notebooks",
     "Kubernetes": "clusters.html#kubernetes",
     "checkpoints": "how_to/checkpoints.html",
     "mixed precision": "how_to/mixed_precision.html",
     "sparse embeddings": "how_to/embeddings.html",
     "custom loop": "tutorials/custom_loop.html",
+    "Weights & Biases": "how_to/trackers.html",
+    "wandb": "how_to/trackers.html",
+    "timeline": "how_to/profiling.html",
     "is it faster": "scaling.html#is-it-faster",
     "does it work with Keras 2": "versions.html",
     "write my own rule": "rules.html#your-own-rule",
     "faster on CPUs": "transport.html",
 }
 PHONE = {"width": 390, "height": 844}
+WIDTHS = (390, 1400, 1920)
+SCHEMES = ("light", "dark")
+COUNTED = ("clipped", "pictures", "scrolling", "blocks of code")
+# Pictures that reach out of a box that cuts them off, and blocks of code wider than their box.
+CUT_OFF = """() => {
+  const isClipped = image => {
+    const right = image.getBoundingClientRect().right - 1;
+    for (let box = image.parentElement; box; box = box.parentElement) {
+      const cuts = getComputedStyle(box).overflowX !== "visible";
+      if (cuts && right > box.getBoundingClientRect().right) return true;
+    }
+    return right > window.innerWidth;
+  };
+  const isScrolled = code => [code, code.parentElement].some(
+    box => box.scrollWidth - box.clientWidth > 1 && getComputedStyle(box).overflowX !== "visible");
+  const pictures = [...document.querySelectorAll("article img")];
+  const blocks = [...document.querySelectorAll("article pre > code")];
+  return [pictures.filter(isClipped).length, pictures.length,
+          blocks.filter(isScrolled).length, blocks.length];
+}"""
 MOST_BYTES = 1_000_000
 SECONDS = 60  # for the first answer of the search
 
@@ -99,6 +133,27 @@ def faults(page, address):
     return found
 
 
+def cut_off(page, address, totals):
+    """Return what is cut off on a page: clipped pictures, and code that scrolls.
+
+    Args:
+        page: of the browser.
+        address: of the page.
+        totals: a Counter of what is found and what there is, by width and scheme.
+    """
+    page.goto(address)  # until its pictures are there
+    found = []
+    for width, scheme in itertools.product(WIDTHS, SCHEMES):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(color_scheme=scheme)
+        counts = dict(zip(COUNTED, page.evaluate(CUT_OFF), strict=True))
+        totals.update({(width, scheme, name): count for name, count in counts.items()})
+        for name in ("clipped", "scrolling"):
+            if counts[name]:
+                found.append(f"{counts[name]} {name} at {width} pixels, {scheme}")
+    return found
+
+
 def finds(page, address, words, expected):
     """Search as a reader does, and return what is wrong with the answer."""
     page.goto(f"{address}/index.html", wait_until="networkidle")
@@ -124,7 +179,7 @@ def main():
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox"]
         )
-        phone = browser.new_page(viewport=PHONE)
+        phone, resized, totals = browser.new_page(viewport=PHONE), browser.new_page(), Counter()
         scriptless = browser.new_context(java_script_enabled=False).new_page()
         for path in sorted(SITE.rglob("*.html")):
             name = str(path.relative_to(SITE))
@@ -134,6 +189,7 @@ def main():
             scriptless.goto(f"{address}/{name}")
             if len(scriptless.inner_text("article")) < 30 and name != "404.html":
                 found.append("has no text without scripts")
+            found += cut_off(resized, f"{address}/{name}", totals)
             if found:
                 failed[name] = found
         desktop = browser.new_page(viewport={"width": 1300, "height": 900})
@@ -143,9 +199,12 @@ def main():
         if shots:
             take(browser, address, shots, only)
         browser.close()
+    for width, scheme in itertools.product(WIDTHS, SCHEMES):
+        counts = (f"{totals[width, scheme, name]} {name}" for name in COUNTED)
+        print(f"{width} pixels, {scheme}: {', '.join(counts)}")
     for name, found in failed.items():
         print(f"{name}: {'; '.join(found)}")
-    return len(failed)
+    return min(len(failed), 125)  # an exit status
 
 
 def take(browser, address, folder, only):

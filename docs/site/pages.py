@@ -1,11 +1,12 @@
 """What the site has beyond the pages of docs/: hooks of MkDocs.
 
-- The README is the home page.
+- The README is the home page, with a button and three ways in.
 - The reference is made from the sources (`api`).
 - What documents link to outside of docs/, such as reports and sources, becomes a page of its own
   under repository/, which the search leaves out: so every link stays within the site.
 - A tutorial is a notebook, too, to be downloaded.
-- Names of the public API in code spans lead to the reference, and formulas become MathML.
+- Names of the public API in code spans lead to the reference, formulas become MathML, and a click
+  on a picture opens it at its full size.
 """
 
 import html
@@ -30,17 +31,44 @@ FORMULA = re.compile(
 SPAN = re.compile(
     r"<(a|h\d|pre)\b.*?</\1>|<code>(?:tf_adasum\.)?([\w.]+)(?:\(\))?</code>", re.DOTALL
 )
+PICTURE = re.compile(r'(<img [^>]*src="([^"]+\.(?:svg|png))"[^>]*/?>)')
 ALL_MESSAGES = "There are more: [all messages](reference/messages.md)."
 MOST_LINES, MOST_CHARACTERS = 500, 100_000  # of a file that is shown, such as a report of runs
 # How much more, or less, a page counts in the search: who searches has a task or a message.
 TASKS = ("how_to/", "tutorials/", "migration/", "troubleshooting", "training", "clusters")
-TASKS += ("optimizers", "rules")
+TASKS += ("install", "optimizers", "rules", "reliability/")
 BOOSTS = {
+    **dict.fromkeys(("reliability/networks", "reliability/disks", "reliability/index"), 1),
     **dict.fromkeys(TASKS, 2),
-    **dict.fromkeys(("evidence", "compatibility", "hooks", "kernels", "explanation/"), 0.5),
+    **dict.fromkeys(("evidence/", "compatibility", "hooks", "kernels", "explanation/"), 0.5),
+    "cost_model": 0.5,
     "reference/messages": 0.5,
     "versions": 3,
 }
+# The home page: what stands behind the first paragraph of the README.
+ENTRIES = """
+[Train on four workers](docs/tutorials/first_training.md){ .md-button .md-button--primary }
+
+<div class="entries" markdown>
+<div markdown>
+**[Start](docs/install.md)**
+
+[Install](docs/install.md), do the [first training](docs/tutorials/first_training.md), or
+[migrate from Horovod](docs/migration/horovod.md).
+</div>
+<div markdown>
+**[How to](docs/training.md)**
+
+[Train](docs/training.md), run on [a cluster](docs/clusters.md), [resume after a
+crash](docs/reliability/resume.md), [make it fast](docs/how_to/profiling.md).
+</div>
+<div markdown>
+**[Why](docs/explanation/adasum.md)**
+
+[How Adasum works](docs/explanation/adasum.md), and [the evidence](docs/evidence/index.md) for it.
+</div>
+</div>
+"""
 PICTURES = {".png", ".svg"}
 LANGUAGES = {
     ".py": "python",
@@ -55,14 +83,15 @@ LANGUAGES = {
 
 def on_files(files, config):
     """Add the home page, the reference, and what documents link to."""
-    own = {HOME: (ROOT / "README.md").read_text()}
+    own = {HOME: home()}
     own |= {f"reference/{name}": text for name, text in api.pages().items()}
     own["reference/messages.md"] = messages.page()
     for uri, text in own.items():
         files.append(File.generated(config, uri, content=text))
     for file in files.documentation_pages():
         if file.src_uri.startswith("tutorials/"):
-            notebook = jupytext.writes(jupytext.reads(file.content_string, "md"), "ipynb")
+            shown = file.content_string.replace("```sh\n", "```\n")  # to read, not to run
+            notebook = jupytext.writes(jupytext.reads(shown, "md"), "ipynb")
             uri = file.src_uri.replace(".md", ".ipynb")
             files.append(File.generated(config, uri, content=notebook))
     ahead = [file.src_uri for file in files.documentation_pages()]
@@ -77,6 +106,12 @@ def on_files(files, config):
             text = files.get_file_from_path(uri).content_string
             ahead += [other for other in targets(text, uri) if other not in seen]
     return files
+
+
+def home():
+    """Return the README with the three ways in behind its first paragraph."""
+    title, first, rest = (ROOT / "README.md").read_text().split("\n\n", 2)
+    return "\n\n".join([title, first, ENTRIES, rest])
 
 
 def repository_file(uri, config):
@@ -152,6 +187,8 @@ def on_page_markdown(markdown, page, **_):
     else:
         boost = next((boost for start, boost in BOOSTS.items() if uri.startswith(start)), 1)
         page.meta["search"] = {"boost": boost}
+    if uri == HOME:
+        page.meta["hide"] = ["navigation"]  # of one page
     if uri.startswith("reference/"):
         return markdown
 
@@ -168,14 +205,14 @@ def on_page_markdown(markdown, page, **_):
 
     if uri.startswith("tutorials/"):
         notebook = posixpath.basename(uri).replace(".md", ".ipynb")
-        markdown = markdown.replace("\n", f"\n\n[As a notebook]({notebook})\n", 1)
+        markdown = markdown.replace("\n", f"\n\n[Download it as a notebook]({notebook})\n", 1)
     markdown = markdown.replace("<!-- all messages -->", ALL_MESSAGES)
     parts = CODE.split(markdown)
     return "".join(part if index % 2 else LINK.sub(link, part) for index, part in enumerate(parts))
 
 
 def on_page_content(content, page, **_):
-    """Make formulas MathML, and let names of the public API lead to the reference."""
+    """Make formulas MathML, and let names and pictures lead somewhere."""
     anchors = api.anchors()
     here = posixpath.dirname(page.file.dest_uri) or "."
 
@@ -191,4 +228,7 @@ def on_page_content(content, page, **_):
             return match[0]
         return f'<a href="{posixpath.relpath(target, here)}">{match[0]}</a>'
 
+    if page.file.src_uri.startswith("repository/"):  # lines of any length
+        content = f'<div class="source">{content}</div>'
+    content = PICTURE.sub(r'<a class="picture" href="\2">\1</a>', content)
     return SPAN.sub(name, FORMULA.sub(formula, content))

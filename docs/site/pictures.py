@@ -92,7 +92,8 @@ def pair():
     """Draw what becomes of two gradients at four angles."""
     parts, unit = [], 80
     for place, (says, degrees) in enumerate(PAIRS):
-        x, y = 30 + 200 * place, 190
+        left, top = 200 * (place % 2), 190 * (place // 2)
+        x, y = 30 + left, 185 + top
         angles = [math.radians(45 - degrees / 2), math.radians(45 + degrees / 2)]
         gradients = [(unit * math.cos(each), unit * math.sin(each)) for each in angles]
         inner = sum(a * b for a, b in zip(*gradients, strict=True))
@@ -114,13 +115,13 @@ def pair():
             across = -aside * math.sin(math.radians(45))
             begin = (x + across, y + across)
             parts.append(arrow(*begin, begin[0] + ends[0], begin[1] - ends[1], kind, width))
-        parts.append(text(30 + 200 * place + 75, 30, says, "ink middle small strong"))
+        parts.append(text(left + 105, top + 25, says, "ink middle small strong"))
     names = (("a", "gradient a"), ("b", "gradient b"), ("c", "Adasum"), ("sum", "sum"))
     for place, (kind, name) in enumerate((*names, ("mean", "mean"))):
-        x = 70 + 150 * place
-        parts += [arrow(x, 250, x + 40, 250, kind), text(x + 50, 255, name, "ink small")]
+        x, y = 20 + 135 * (place % 3), 445 + 24 * (place // 3)
+        parts += [arrow(x, y, x + 34, y, kind), text(x + 40, y + 4, name, "ink small")]
     title = "Two gradients of one length, their sum, their mean and their Adasum, at four angles"
-    return svg(830, 275, title, *parts)
+    return svg(420, 490, title, *parts)
 
 
 # Four gradients of three weights.
@@ -184,14 +185,15 @@ def shown(numbers):
 def exchange():
     """Draw who holds what in the exchange of four replicas."""
     parts, size = [], 26
-    heads = ["each has its own", "all-to-all", "inner products, weighted sum", "all-gather"]
+    heads = ["own gradients", "all-to-all", "weighted sum", "all-gather"]
     for step, head in enumerate(heads):
-        left = 70 + 195 * step
-        parts.append(text(left + 52, 25, head, "ink middle small strong"))
+        left, top = 75 + 190 * (step % 2), 225 * (step // 2)
+        parts.append(text(left + 52, top + 25, f"{step + 1}. {head}", "ink middle small strong"))
         for replica in range(4):
-            y = 45 + 55 * replica
-            if step == 0:
+            y = top + 45 + 45 * replica
+            if step % 2 == 0:
                 parts.append(text(35, y + 20, f"replica {replica}", "ink middle small"))
+            if step == 0:
                 parts += shards(left, y, [replica] * 4, range(4), size)
             elif step == 1:
                 parts += shards(left, y, range(4), [replica] * 4, size)
@@ -199,17 +201,17 @@ def exchange():
                 parts += shards(left + 39, y, ["sum"], [replica], size)
             else:
                 parts += shards(left, y, ["sum"] * 4, range(4), size)
-        if step:
-            parts.append(arrow(left - 72, 135, left - 12, 135, "mean", 2))
+        if step % 2:
+            parts.append(arrow(left - 72, top + 130, left - 12, top + 130, "mean", 2))
     parts.append(
         text(
-            400, 285, "Colours: whose gradient. Numbers: which quarter of it.", "faint middle small"
+            205, 465, "Colours: whose gradient. Numbers: which quarter of it.", "faint middle small"
         )
     )
     title = (
         "Four replicas exchange quarters of their gradients, combine one quarter each, and share"
     )
-    return svg(800, 300, title, *parts)
+    return svg(410, 480, title, *parts)
 
 
 def shards(x, y, owners, quarters, size):

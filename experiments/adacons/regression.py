@@ -2,6 +2,7 @@
 
 import re
 
+from experiments.experiment import Verdict
 from experiments.page import ROOT, markdown
 
 REPORT = ROOT / "benchmarks" / "results" / "2026-11-21-adacons_linear_regression.md"
@@ -25,21 +26,21 @@ def table():
     return markdown(header, [[STEPS[own[0]], *own[2:]] for own in rows()])
 
 
-def verdict():
-    """Say on each step whether AdaCons's losses are below the mean's.
+def verdicts():
+    """Return on each step whether AdaCons's losses are below the mean's.
 
     The report has medians and ranges: "confirmed" where all seeds are below all of the mean's.
     """
     texts = []
     for step, words in STEPS.items():
-        signs, said = set(), []
+        signs, said = set(), {}
         for name, _, workers, mean, _, adacons, _ in rows():
             if name != step:
                 continue
             ours, theirs = numbers(adacons), numbers(mean)
             is_below, is_above = ours[2] < theirs[1], ours[0] > theirs[0]
-            signs.add("confirmed" if is_below else "not confirmed" if is_above else "in part")
-            said.append(f"on {workers} AdaCons {ours[0]:.3g}, mean {theirs[0]:.3g}")
-        word = signs.pop() if len(signs) == 1 else "confirmed in part"
-        texts.append(f"**{word}** with the step {words}: {'; '.join(said)}")
-    return "<br>".join(texts)
+            signs.add("confirmed" if is_below else "unconfirmed" if is_above else "partly")
+            said[f"loss on {workers} workers"] = f"AdaCons {ours[0]:.3g}, mean {theirs[0]:.3g}"
+        word = signs.pop() if len(signs) == 1 else "partly"
+        texts.append(Verdict(word, f"step: {words}", said))
+    return texts

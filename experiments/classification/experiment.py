@@ -32,13 +32,11 @@ class Classification(Experiment):
         problems: what is trained.
         replicas: N, besides 1.
         search: the grid.
-        introduction: what its section begins with.
     """
 
     problems: tuple[Problem, ...]
     replicas: tuple[int, ...]
     search: Search
-    introduction: str
 
     @property
     def packages(self):
@@ -159,14 +157,14 @@ class Classification(Experiment):
                 missing.append(f"{problem.title}, on {', '.join(left)}")
             if finished:
                 found.append(tables.Found(self, results, problem, finished))
-        body = [self.introduction]
+        body = []
         for own in found:
             figures.rates(own, pictures)
             if len(own.grids) > 1:
                 figures.replicas(own, pictures)
             body.append(tables.section(own, pictures))
         if missing:
-            body.append(f"Not played to the end, for time: {'; '.join(missing)}.")
+            body.append(f"Not run to the end, for time: {'; '.join(missing)}.")
         return Report(self.verdicts(found), "\n\n".join(body))
 
     def is_finished(self, results, problem, replicas):

@@ -2,7 +2,7 @@
 
 import statistics
 
-from experiments.figures import COLOURS, MARKERS, NAMES, legend, median_and_range
+from experiments.figures import COLOURS, COLUMNS, MARKERS, NAMES, legend, median_and_range
 
 APART = 0.08  # doublings of N between rules that take as many steps
 
@@ -10,10 +10,8 @@ APART = 0.08  # doublings of N between rules that take as many steps
 def rates(found, pictures):
     """Draw the accuracy over the learning rate: a panel for each N, a curve for each rule."""
     panels = [1, *found.grids]
-    with pictures.drawn(
-        f"{found.problem.slug}-rates", 1, len(panels), size=(2.6, 2.9), sharey=True
-    ) as (figure, axes):
-        for own, n in zip(axes[0], panels, strict=True):
+    with pictures.drawn(f"{found.problem.slug}-rates", len(panels), sharey=True) as (figure, axes):
+        for own, n in zip(axes, panels, strict=True):
             grid = found.alone if n == 1 else found.grids[n]
             for setting in grid.settings:
                 curve(own, found, grid, setting)
@@ -22,15 +20,16 @@ def rates(found, pictures):
                 color=COLOURS["one replica"],
                 lw=1,
                 ls=":",
-                label="best rate of one replica",
+                label="best learning rate of one replica",
             )
             own.set_xscale("log", base=2)
             ticks = [found.rate(k) for k in grid.exponents][::2]
             own.set_xticks(ticks, [f"{tick:g}" for tick in ticks], rotation=60, fontsize=8)
             own.set_title(f"N = {n}")
             own.set_xlabel("learning rate")
-        axes[0][0].set_ylabel(f"validation {found.problem.measure.name}\n(higher is better)")
-        axes[0][0].set_ylim(*found.problem.measure.axis)
+        for own in axes[::COLUMNS]:
+            own.set_ylabel(f"validation {found.problem.measure.name}\n(higher is better)")
+        axes[0].set_ylim(*found.problem.measure.axis)
         legend(figure, axes)
 
 
@@ -49,8 +48,8 @@ def curve(axes, found, grid, setting):
 def replicas(found, pictures):
     """Draw accuracies at one replica's rate and at the best, and the steps to a target, over N."""
     n_all = list(found.grids)
-    with pictures.drawn(f"{found.problem.slug}-replicas", 1, 3, size=(3.3, 2.9)) as (figure, axes):
-        same, tuned, steps = axes[0]
+    with pictures.drawn(f"{found.problem.slug}-replicas", 3) as (figure, axes):
+        same, tuned, steps = axes
         for place, rule in enumerate(found.problem.rules):
             style = {"color": COLOURS[rule], "marker": MARKERS[rule], "label": NAMES[rule]}
             for own, exponent in ((same, None), (tuned, found.best)):
@@ -65,7 +64,7 @@ def replicas(found, pictures):
             if there:
                 steps.plot(*zip(*there, strict=True), **style)
         if not steps.lines:
-            steps.text(0.5, 0.5, "no rule comes there", ha="center", transform=steps.transAxes)
+            steps.text(0.5, 0.5, "no rule reaches it", ha="center", transform=steps.transAxes)
             steps.set_yticks([])
         steps.margins(y=0.1)
         steps.set_ylim(0, max(steps.get_ylim()[1], 1.1 * steps.dataLim.y1))
@@ -73,11 +72,11 @@ def replicas(found, pictures):
         for own in (same, tuned):
             own.axhline(alone, color=COLOURS["one replica"], ls="--", label=NAMES["one replica"])
             own.set_ylabel(f"test {found.problem.measure.name}\n(higher is better)")
-        same.set_title("at one replica's best rate")
-        tuned.set_title("each at its own best rate")
+        same.set_title("learning rate of one replica")
+        tuned.set_title("tuned learning rates")
         steps.set_title(f"steps to {found.target:.{found.problem.measure.digits}f}, tuned")
         steps.set_ylabel("steps (lower is better)")
-        for own in axes[0]:
+        for own in axes:
             own.set_xscale("log", base=2)
             own.set_xticks(n_all, [str(n) for n in n_all])
             own.set_xlabel("replicas N")

@@ -128,7 +128,7 @@ def section(found, pictures):
                     steps_text(found.steps_to_target(n, rule, k)),
                 ]
             )
-    header = ["N", "rule", "same rate", "p", "best rate", "tuned", "p"]
+    header = ["N", "rule", "same learning rate", "p", "best learning rate", "tuned", "p"]
     header.append(f"steps to {found.target:.{digits}f}")
     slug, measured = found.problem.slug, found.problem.measure.name
     measured = measured[0].upper() + measured[1:]

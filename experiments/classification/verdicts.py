@@ -1,10 +1,12 @@
-"""Sentences on what was found of a claim."""
+"""Verdicts on a claim."""
 
 import statistics
 
+from experiments.experiment import Verdict
 from experiments.figures import NAMES
+from experiments.page import anchor_of
 
-WORDS = {1: "better", 0: "no difference shown", -1: "worse"}
+WORDS = {1: "better", 0: "no difference", -1: "worse"}
 
 
 def median_of(found, replicas, rule, k):
@@ -12,30 +14,36 @@ def median_of(found, replicas, rule, k):
     return statistics.median(found.accuracies(replicas, rule, k))
 
 
-def tuned(found, least=1):
-    """Say where a rule is better than the mean, each at its best rate.
+def tuned(found, least=1, page=""):
+    """Return where a rule is better than the mean, each at its best rate.
 
     Of several rules, or forms of one, it is the one that the validation split prefers.
 
     Args:
         found: a `tables.Found` of each problem.
         least: the number of replicas from which on the claim is made.
+        page: that has the tables; "" for the same one.
     """
     texts = []
     for own in found:
-        said, signs = [], []
+        numbers, signs = {}, []
         digits = own.problem.measure.digits
         for n in (n for n in own.grids if n >= least):
             form = own.chosen(n)
             signs.append(own.is_better(n, form, tuned=True))
-            numbers = ", ".join(
+            medians = ", ".join(
                 f"{NAMES[rule]} {median_of(own, n, rule, own.best(n, rule)):.{digits}f}"
                 for rule in (form, "mean")
             )
-            said.append(f"on {n} {numbers} ({WORDS[signs[-1]]})")
+            numbers[f"on {n}"] = f"{medians} ({WORDS[signs[-1]]})"
         if signs:
-            texts.append(f"**{word_of(signs)}** on {own.problem.title}: {'; '.join(said)}")
-    return "<br>".join(texts) or "not played yet"
+            texts.append(Verdict(word_of(signs), training_of(own.problem, page), numbers))
+    return texts
+
+
+def training_of(problem, page=""):
+    """Return the title of a problem, as a link to its tables on a page."""
+    return f"[{problem.title}]({page}#{anchor_of(problem.title)})"
 
 
 def word_of(signs):
@@ -43,5 +51,5 @@ def word_of(signs):
     if -1 in signs:
         return "refuted"
     if 1 not in signs:
-        return "not confirmed"
-    return "confirmed" if set(signs) == {1} else "confirmed in part"
+        return "unconfirmed"
+    return "confirmed" if set(signs) == {1} else "partly"

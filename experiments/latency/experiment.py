@@ -1,9 +1,9 @@
 """How much longer an exchange by Adasum takes than the sum: the newest committed report says it."""
 
-from experiments.experiment import Experiment, Report
+from experiments.experiment import Claim, Experiment, Report, Verdict
 from experiments.page import ROOT, markdown, of_benchmarks
 
-CLAIM = "Adasum's all-reduce takes 10 to 15 % longer than the sum's"
+CLAIM = "Adasum's all-reduce takes 10 to 15 % longer than the all-reduce of the sum"
 SOURCE = "Maleki et al., MLSys 2021, the slide on latency"
 REPORTS = ROOT / "benchmarks" / "results"
 WAY = "shared memory"  # UCX's, on one machine; TensorFlow's collectives do not know it
@@ -56,27 +56,23 @@ class Latency(Experiment):
             for kind, name in KINDS.items()
         ]
         header = ["Adasum over", *(f"{n} workers, {gradients}" for n, gradients in columns)]
-        text = (
-            "Time of a reduction under Adasum, divided by that of TensorFlow's sum of the same "
-            "gradients over TensorFlow's collectives: the quotient of the medians of their ratios "
-            "to Adasum's neighbouring step, on CPUs of one machine with two cores: "
-            f"[report](../benchmarks/results/{path.name})."
-        )
-        said = "<br>".join(verdict(found, kind) for kind in KINDS)
-        return Report([(CLAIM, SOURCE, said)], f"{text}\n\n{markdown(header, rows)}")
+        said = [verdict(found, kind) for kind in KINDS]
+        source = f"From the [report](../../benchmarks/results/{path.name})."
+        return Report([Claim(CLAIM, SOURCE, said)], f"{markdown(header, rows)}\n\n{source}")
 
 
 def verdict(found, kind):
-    """Say where an exchange takes no longer than published, of (workers, gradients)."""
+    """Return where an exchange takes no longer than published, of (workers, gradients)."""
     own = {key[1:]: ratio for key, ratio in found.items() if key[0] == kind}
     within = [ratio for ratio in own.values() if ratio <= PUBLISHED]
-    word = "confirmed in part" if within else "not confirmed"
+    word = "partly" if within else "unconfirmed"
     if len(within) == len(own):
         word = "confirmed"
-    return (
-        f"**{word}** over {KINDS[kind]}: {min(own.values()):.2f} to {max(own.values()):.2f} of the "
-        f"sum's time, {len(within)} of {len(own)} no more than {PUBLISHED}"
-    )
+    numbers = {
+        "of the sum's time": f"{min(own.values()):.2f} to {max(own.values()):.2f}",
+        f"at most {PUBLISHED}": f"{len(within)} of {len(own)}",
+    }
+    return Verdict(word, f"over {KINDS[kind]}", numbers)
 
 
 EXPERIMENT = Latency()

@@ -12,8 +12,8 @@ import numpy as np
 
 from experiments import data
 from experiments.comparison import with_range
-from experiments.experiment import Experiment, Report
-from experiments.figures import GREY, legend, median_and_range
+from experiments.experiment import Claim, Experiment, Report, Verdict
+from experiments.figures import COLUMNS, GREY, legend, median_and_range
 from experiments.orthogonality.tasks import TASKS, Task
 from experiments.page import markdown
 
@@ -23,22 +23,6 @@ MEASUREMENTS = 20
 OVERALL = "#d1481f"
 OF_LAYERS = ("#2a8fd0", "#3aa675", "#9b6dd6", "#b8962e", "#cf62a0", GREY)
 SOURCE = "Maleki et al., MLSys 2021, the slide on orthogonality"
-
-INTRODUCTION = """\
-Orthogonality is ‖adasum(g₁ … g_N)‖² / Σ‖gᵢ‖²: 1 where all gradients are orthogonal, 1/N where all
-are the same. *Published*, without numbers: gradients start out all parallel, and become more
-orthogonal later in the training. Here: the CNN on digits and on MNIST-1D, batch 4 on each replica,
-trained with Adasum, Momentum 0.9, warm-up and linear decay, at the best rate of one replica; and
-the Transformer on Shakespeare, as its section has it, with LAMB and `DeltaAdasum` at its best rate.
-Each measurement is the mean over eight batches. Medians (lowest to highest) of five seeds, of the
-overall orthogonality; "it grows" where the mean of the last quarter of a training is above that of
-the first.
-
-*Why, as we think.* At random weights the gradients of different images point apart. They agree most
-within the first epoch, while the network learns what all images have in common; what is left then
-is particular to each batch. The published curves may begin after that, or be of batches so large
-that noise does not hide the common part. The Transformer's gradients do agree most at the start:
-each is the mean over 64 characters, and how frequent each character is comes first."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +95,7 @@ class OrthogonalityExperiment(Experiment):
 
     def report(self, results, pictures):
         """Return a table and a figure for each task."""
-        body, ranges = [INTRODUCTION], []
+        body, verdicts = [], []
         for task in self.tasks:
             cases = self._planned[task.data]
             if not cases or any(case not in results for case in cases):
@@ -123,17 +107,20 @@ class OrthogonalityExperiment(Experiment):
             text = f"Orthogonality over the training, overall and by layer, {task.title}"
             body += [f"### Orthogonality on {task.title}", pictures.image(task.data, text)]
             body += [markdown(header, rows)]
-            ranges.append(f"On {task.title}: {told}")
-        claim = "gradients start out parallel and become more orthogonal"
-        said = "<br>".join(ranges) or "not played yet"
-        return Report([(claim, SOURCE, said)], "\n\n".join(body))
+            verdicts.append(told)
+        grown, parallel = zip(*verdicts, strict=True) if verdicts else ((), ())
+        claims = [
+            Claim("Gradients become more orthogonal during training", SOURCE, grown),
+            Claim("Gradients start out parallel", SOURCE, parallel),
+        ]
+        return Report(claims, "\n\n".join(body))
 
     def found(self, results, task, replicas):
         """Return the results on so many replicas."""
         return [results[case] for case in self._planned[task.data] if case["replicas"] == replicas]
 
     def rows(self, results, task):
-        """Return the rows of a table, and what they say in words."""
+        """Return the rows of a table, and the verdicts on both claims."""
         rows, grown, medians = [], 0, []
         for n in task.replicas:
             found = [run["overall"] for run in self.found(results, task, n)]
@@ -150,19 +137,20 @@ class OrthogonalityExperiment(Experiment):
             f"{min(own):.2f} to {max(own):.2f}" for own in zip(*medians, strict=True)
         )
         trainings = len(rows) * len(self.seeds)
-        word = "confirmed" if grown == trainings else "not confirmed"
-        word_of_start = start(medians, task.replicas)
+        word = "confirmed" if grown == trainings else "unconfirmed"
+        numbers = {"trainings": f"{grown} of {trainings}"}
+        numbers |= {"in the first quarter": early, "in the last quarter": late}
+        at_start = {"at the initial weights": first}
         return rows, (
-            f"that they become more orthogonal is **{word}** ({grown} of {trainings} trainings, "
-            f"{early} in the first quarter, {late} in the last); that they start out parallel is "
-            f"{word_of_start}: {first} at the initial weights"
+            Verdict(word, task.title, numbers),
+            Verdict(start(medians, task.replicas), task.title, at_start),
         )
 
     def draw(self, results, task, pictures):
         """Draw a panel for each N: overall with its range, and each layer."""
-        columns = len(task.replicas)
-        with pictures.drawn(task.data, 1, columns, size=(3.0, 2.9), sharey=True) as (figure, axes):
-            for own, n in zip(axes[0], task.replicas, strict=True):
+        panels = len(task.replicas)
+        with pictures.drawn(task.data, panels, sharey=True) as (figure, axes):
+            for own, n in zip(axes, task.replicas, strict=True):
                 found = self.found(results, task, n)
                 x = [step / found[0]["steps"] * task.length for step in found[0]["step"]]
                 for index, ((layer, _), colour) in enumerate(
@@ -178,8 +166,9 @@ class OrthogonalityExperiment(Experiment):
                 own.set_title(f"N = {n}")
                 own.set_xlabel(task.unit)
                 own.set_xlim(0, task.length)
-            axes[0][0].set_ylabel("orthogonality (1: orthogonal)")
-            axes[0][0].set_ylim(0, 1.02)
+            for own in axes[::COLUMNS]:
+                own.set_ylabel("orthogonality (1: orthogonal)")
+            axes[0].set_ylim(0, 1.02)
             legend(figure, axes)
 
 
@@ -188,10 +177,8 @@ def start(medians, replicas):
     pairs = zip(medians, replicas, strict=True)
     farthest = max((own[0] - 1 / n) / (1 - 1 / n) for own, n in pairs)
     if farthest < 0.1:
-        return "**confirmed**"
-    return (
-        "**confirmed in part** (nearer to 1/N than to 1)" if farthest < 0.5 else "**not confirmed**"
-    )
+        return "confirmed"
+    return "partly" if farthest < 0.5 else "unconfirmed"  # partly: nearer to 1/N than to 1
 
 
 EXPERIMENT = OrthogonalityExperiment()

@@ -17,7 +17,7 @@ from experiments.comparison import (
     paired_p,
     with_range,
 )
-from experiments.experiment import Experiment, Report
+from experiments.experiment import Claim, Experiment, Report, Verdict
 from experiments.figures import COLOURS, MARKERS, NAMES, legend, median_and_range
 from experiments.page import markdown
 from experiments.search import Search
@@ -29,21 +29,6 @@ FASTER = 0.7  # of the steps
 RULES = ("mean", "adasum of steps")
 SEARCH = Search(base=0.01, exponents=(-2, -1, 0, 1), seeds=(100, 101))
 SOURCE = "Maleki et al., MLSys 2021, abstract and summaries"
-
-INTRODUCTION = """\
-Characters of Shakespeare's works: 40 of them for training, Macbeth for the search, Hamlet for the
-test. A Transformer of two blocks with 20,776 weights, sequences of 32 characters, 2 on each
-replica, LAMB with warm-up and linear decay. *Published*: BERT-Large converges 30 % faster with
-Adasum; with LAMB it scales to batches of 128K, LAMB alone to half of that. The table has the loss
-on the test text, of ten seeds, as median (lowest to highest), each rule at its own best rate. p is
-of Wilcoxon's paired test against the mean after as many steps, corrected by Holm's method for the
-tests of a batch; those of a verdict for all that it says. *Steps to the mean's loss* are those to
-the mean's final median loss, a dash where less than half of the seeds come there.
-
-*Why, as we think.* These trainings end while the loss still falls with every step: 30 % fewer steps
-cost more than Adasum gains. It reaches the mean's loss earlier, but by less; after as many steps it
-is ahead on 32 replicas, and on 8 it is not. BERT's trainings end where more steps bring little. As
-elsewhere Adasum's best rate is a fraction of the mean's."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,22 +113,29 @@ class TransformerExperiment(Experiment):
         """Return the table and the figures of what is finished."""
         finished = [n for n in self.replicas if self.is_finished(results, n)]
         if not finished:
-            return Report([(claim, SOURCE, "not played yet") for claim in CLAIMS], INTRODUCTION)
+            return Report([Claim(claim, SOURCE, ()) for claim in CLAIMS], "")
         found = {n: Found(self, results, n) for n in finished}
         rows = [row for own in found.values() for row in own.rows()]
-        header = ["N", "sequences in a step", "rule", "steps", "best rate", "test loss", "p"]
+        header = [
+            "N",
+            "sequences in a step",
+            "rule",
+            "steps",
+            "best learning rate",
+            "test loss",
+            "p",
+        ]
         header.append("steps to the mean's loss")
         draw(found, pictures)
         body = [
-            INTRODUCTION,
             pictures.image("rates", "Loss over the learning rate, a panel for each batch"),
             pictures.image("steps", "Loss over the steps, a panel for each batch"),
             markdown(header, rows),
             *(own.limits() for own in found.values()),
         ]
         said = [faster(found), larger(found)]
-        verdicts = [(claim, SOURCE, text) for claim, text in zip(CLAIMS, said, strict=True)]
-        return Report(verdicts, "\n\n".join(filter(None, body)))
+        claims = [Claim(text, SOURCE, own) for text, own in zip(CLAIMS, said, strict=True)]
+        return Report(claims, "\n\n".join(filter(None, body)))
 
     def is_finished(self, results, replicas):
         """Whether all runs of a batch are there."""
@@ -224,36 +216,33 @@ class Found:
 
 
 def faster(found):
-    """Say whether Adasum's loss after fewer steps is below the mean's, or above, on each batch."""
+    """Return for each batch whether Adasum's loss after fewer steps is below the mean's."""
     pairs = [(own.losses(RULES[1], FASTER), own.losses("mean", 1)) for own in found.values()]
     tests, texts = holm([paired_p(*pair) for pair in pairs]), []
     for n, pair, p in zip(found, pairs, tests, strict=True):
         fewer, whole = map(statistics.median, pair)
-        word = "not confirmed"
+        word = "unconfirmed"
         if p < SIGNIFICANT:
             word = "confirmed" if fewer < whole else "refuted"
-        texts.append(
-            f"**{word}** on {n} replicas: {fewer:.3f} after {FASTER:.0%} of the steps, "
-            f"the mean {whole:.3f} after all (p = {p_text(p)})"
-        )
-    return "<br>".join(texts)
+        numbers = {f"Adasum after {FASTER:.0%} of the steps": f"{fewer:.3f}"}
+        numbers |= {"mean after all steps": f"{whole:.3f}", "p": p_text(p)}
+        texts.append(Verdict(word, f"{n} replicas", numbers))
+    return texts
 
 
 def larger(found):
-    """Say what each rule loses from the smallest to the largest batch, seed by seed."""
+    """Return what each rule loses from the smallest to the largest batch, seed by seed."""
     if len(found) < 2:
-        return "not played yet"
+        return []
     first, last = (found[n] for n in (min(found), max(found)))
-    texts, lost = [], []
+    numbers, lost = {}, []
     for rule in RULES:
         begin, end = first.losses(rule, 1), last.losses(rule, 1)
         lost.append([after - before for before, after in zip(begin, end, strict=True)])
-        texts.append(
-            f"{NAMES[rule]} {statistics.median(begin):.3f} to {statistics.median(end):.3f}"
-        )
+        numbers[NAMES[rule]] = f"{statistics.median(begin):.3f} to {statistics.median(end):.3f}"
     p = paired_p(lost[1], lost[0])
-    batches = f"from {min(found)} to {max(found)} replicas, as many sequences"
-    return f"{word_of(lost, p)}: {batches}: {', '.join(texts)} (less lost: p = {p_text(p)})"
+    training = f"from {min(found)} to {max(found)} replicas, same number of sequences"
+    return [Verdict(word_of(lost, p), training, numbers | {"p": p_text(p)})]
 
 
 def word_of(lost, p):
@@ -264,16 +253,16 @@ def word_of(lost, p):
     """
     mean, adasum = map(statistics.median, lost)
     if p >= SIGNIFICANT:
-        return "**not confirmed**"
+        return "unconfirmed"
     if adasum > mean:
-        return "**refuted**"
-    return "**confirmed**" if adasum < mean / 2 else "**confirmed in part**"
+        return "refuted"
+    return "confirmed" if adasum < mean / 2 else "partly"
 
 
 def draw(found, pictures):
     """Draw the loss over the rates, and over the steps."""
-    with pictures.drawn("rates", 1, len(found), size=(4.2, 2.9), sharey=True) as (figure, axes):
-        for own, (n, of_batch) in zip(axes[0], found.items(), strict=True):
+    with pictures.drawn("rates", len(found), sharey=True) as (figure, axes):
+        for own, (n, of_batch) in zip(axes, found.items(), strict=True):
             for setting in of_batch.grid.settings:
                 curve(own, of_batch, setting)
             own.set_xscale("log", base=2)
@@ -281,10 +270,10 @@ def draw(found, pictures):
             own.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
             own.set_title(f"N = {n}, {BATCH * n} sequences in a step")
             own.set_xlabel("learning rate")
-        axes[0][0].set_ylabel("validation loss (lower is better)")
+        axes[0].set_ylabel("validation loss (lower is better)")
         legend(figure, axes)
-    with pictures.drawn("steps", 1, len(found), size=(4.2, 2.9), sharey=True) as (figure, axes):
-        for own, (n, of_batch) in zip(axes[0], found.items(), strict=True):
+    with pictures.drawn("steps", len(found), sharey=True) as (figure, axes):
+        for own, (n, of_batch) in zip(axes, found.items(), strict=True):
             for rule in RULES:
                 runs = [run for run in of_batch.runs(rule, 1) if None not in run["losses"]]
                 if not runs:
@@ -294,7 +283,7 @@ def draw(found, pictures):
                 median_and_range(own, runs[0]["steps"], values, **style)
             own.set_title(f"N = {n}, {BATCH * n} sequences in a step")
             own.set_xlabel("steps")
-        axes[0][0].set_ylabel("test loss (lower is better)")
+        axes[0].set_ylabel("test loss (lower is better)")
         legend(figure, axes)
 
 

@@ -38,10 +38,13 @@ OF_0 = LOST.replace("1", "0", 1)
         ([lost(), lost(OF_0)], []),
         ([lost(), outcome(output=f"tf_adasum: {OF_0}, in TensorFlow's start-up")], []),
         ([trained("other"), trained("other")], ["worker 0 has other", "worker 1 has other"]),
-        ([lost(), SILENT], ["worker 1 says nothing"]),
+        ([lost(), SILENT], ["worker 1 reports nothing"]),
         ([lost(OF_0), lost(OF_0)], ["worker 0 names no other"]),
         ([lost("by /job:worker/task:1: unhealthy"), lost(OF_0)], []),
-        ([lost("by /job:worker/task:0: unhealthy"), lost(OF_0)], ["worker 0 names no other"]),
+        (
+            [lost("by /job:worker/task:0: unhealthy"), lost(OF_0)],
+            ["worker 0 names no other"],
+        ),
         (
             [lost("worker 0, worker 1 have not made the same calls")],
             ["worker 0 blames the program"],
@@ -59,7 +62,7 @@ def test_complaints(outcomes, wrong):
 
 def test_complaints_where_all_have_to_train():
     case = Case("a case", trains=True)
-    assert complaints(case, {0: lost()}, "abc") == ["worker 0 does not go on"]
+    assert complaints(case, {0: lost()}, "abc") == ["worker 0 does not continue"]
 
 
 @pytest.fixture
@@ -77,6 +80,18 @@ def test_cells(networks):
     assert networks.cell(CASE, {0: trained()}, "abc") == "the same weights after 30 s"
     text = networks.cell(CASE, {0: SILENT, 1: trained()}, "abd")
     assert text.startswith("**Not held.** worker 0: **nothing is said**; worker 1: **other weights")
+
+
+def test_cells_of_the_page_are_short(networks):
+    text = networks.cell(CASE, {0: lost(), 1: lost(OF_0)}, "abc")
+    assert networks.summary({"cell": text, "not held": []}) == "error, 30 s"
+    text = networks.cell(CASE, {0: trained()}, "abc")
+    assert networks.summary({"cell": text, "not held": []}) == "trains on, 30 s"
+    text = networks.cell(CASE, {0: lost(LOST), 1: outcome("OSError", "it", seconds=31.0)}, "abc")
+    wrong = ["worker 1 names no other worker"]
+    result = {"cell": text, "not held": wrong}
+    assert networks.summary(result) == "**no**, 30 to 31 s: names no other worker"
+    assert networks.summary(None) == "–"
 
 
 def test_the_pages_table_is_what_the_script_writes(networks):

@@ -64,7 +64,7 @@ class Start:
         before: function of the `Disk`: what happens before.
         fault: what happens meanwhile, see `disk_worker`.
         width: of the model.
-        killed: whether worker 0 gets a signal, and says nothing.
+        killed: whether worker 0 gets a signal, and reports nothing.
     """
 
     before: Callable = lambda disk: None
@@ -192,7 +192,9 @@ CASES = [
     ),
     after_two_epochs("one bit of the newest backup is flipped", change_newest(with_a_byte_changed)),
     after_two_epochs("the newest backup is empty", change_newest(lambda data: b"")),
-    after_two_epochs("the newest backup says epoch 10^15, and its digest is right", write_nonsense),
+    after_two_epochs(
+        "the newest backup claims epoch 10^15, and its digest is right", write_nonsense
+    ),
     Case("the directory is removed while training", (Start(fault="removes"),)),
     Case(
         "worker 0 is killed in the middle of writing a backup",
@@ -214,7 +216,7 @@ CASES = [
         backup_dir="backup-{rank}",
         strategies=("adasum",),
     ),
-    after_two_epochs("nothing: killed after two epochs", lambda disk: None),
+    after_two_epochs("no fault: killed after two epochs", lambda disk: None),
 ]
 
 
@@ -311,9 +313,9 @@ def complaints(case, told, expected):
             elif outcome.error and not re.search(r"worker \d|/disk/backup", outcome.message):
                 found.append(f"{who} names neither a worker nor a file")
             elif not outcome.error and not outcome.digest and not is_killed:
-                found.append(f"{who} says nothing")
+                found.append(f"{who} reports nothing")
             elif outcome.error and number == len(told):
-                found.append(f"{who} does not go on")
+                found.append(f"{who} does not continue")
             if (outcome.seconds or 0.0) > WITHIN:
                 found.append(f"{who} takes {outcome.seconds:.0f} s")
     return found

@@ -129,7 +129,7 @@ CASES = [
     slow("5 % loss", loss=0.05),
     slow("10 Mbit/s", rate=10e6, width=WIDE),
     slow(
-        "no packet longer than 1280 bytes gets through, and nobody says so",
+        "packets over 1280 bytes are dropped silently",
         longest=1280,
         width=WIDE,
         trains=None,
@@ -199,19 +199,19 @@ CASES = [
         within=WHOLE_START,
     ),
     Case(
-        "worker 1's address is nobody's",
+        "no host has worker 1's address",
         moment="before",
         hosts=with_host(1, "10.77.0.99"),
         within=WHOLE_START,
     ),
     Case(
-        "worker 1's address is a name that nobody knows",
+        "worker 1's host name does not exist",
         moment="before",
         hosts=with_host(1, "no-such-host.invalid"),
         within=WHOLE_START,
     ),
     Case(
-        "worker 0's address is nobody's",
+        "no host has worker 0's address",
         moment="before",
         hosts=with_host(0, "10.77.0.99"),
         within=WHOLE_START,
@@ -277,13 +277,13 @@ def complaints(case, outcomes, expected):
             if outcome.digest != expected:
                 found.append(f"worker {rank} has other weights than without it")
         elif not words:
-            found.append(f"worker {rank} says nothing")
+            found.append(f"worker {rank} reports nothing")
         elif case.trains:
-            found.append(f"worker {rank} does not go on")
+            found.append(f"worker {rank} does not continue")
         elif "not made the same calls" in words:
             found.append(f"worker {rank} blames the program, which is the same on all")
         elif not re.search(names, words):
-            found.append(f"worker {rank} names no other")
+            found.append(f"worker {rank} names no other worker")
         if (words or outcome.digest) and seconds_of(outcome) > case.within:
             found.append(f"worker {rank} takes {seconds_of(outcome):.0f} s, not {case.within:.0f}")
     if len({outcome.digest for outcome in outcomes.values()}) > 1:

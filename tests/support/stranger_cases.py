@@ -52,7 +52,7 @@ class Case:
 
 
 def meeting(name, kind=None, **options):
-    return Case(f"while the workers meet: {name}", kind, meets=True, **options)
+    return Case(f"at the rendezvous: {name}", kind, meets=True, **options)
 
 
 UNBROKEN = Case("nothing")
@@ -69,20 +69,20 @@ CASES = [
     Case("with the token: a rank outside the cluster", "rank outside"),
     Case('with the token: "I am worker 1, it has failed"', "worker 1"),
     Case("with the token: numbers that are Infinity or NaN", "not finite"),
-    Case("with the token: what worker 1 said before", "replay"),
+    Case("with the token: replayed messages of worker 1", "replay"),
     meeting("1,000 silent connections, `ulimit -n 1024`", "silent", files=1024),
     meeting("random bytes", "random"),
     meeting("unfinished lines of 1 MiB", "unfinished"),
     meeting("deeply nested JSON", "nested"),
     meeting(
-        "HTTP is answered at worker 1's address, worker 1 does not come",
+        "a web server at worker 1's address, no worker 1",
         "answers http",
         comes=False,
         trains=False,
         within=WHOLE_START,
     ),
     meeting(
-        "a stranger introduces itself as worker 1, with the cluster's terms, without its secret",
+        "another client joins as worker 1 without the secret",
         "introduces itself",
         secrets=ONE_SECRET,
     ),
@@ -167,5 +167,5 @@ def complaints(case, outcomes, expected):
     """
     found = network_cases.complaints(case, outcomes, expected)
     if not case.trains and any(outcome.digest for outcome in outcomes.values()):
-        found.append("they train, with whom they should not trust")
+        found.append("they train in spite of different secrets")
     return found

@@ -14,8 +14,8 @@ travels. A collective costs one α beside its messages: its members have to meet
 
 The sums over the levels of ``n_l (R_l - 1) / R_l`` are the same for every plan: what differs is the
 number of messages, the Gram matrices and the arithmetic. ``[N]`` has the fewest collectives; where
-N is large its ``n N / 2`` products and ``S N² / 2`` numbers outweigh them. docs/scaling.md has the
-plans that follow for N up to 1024.
+N is large its ``n N / 2`` products and ``S N² / 2`` numbers outweigh them. docs/cost_model.md has
+the plans that follow for N up to 1024.
 
 α, β and γ are fitted by ``python benchmarks/exchange.py --fit`` (``--fit ucx`` over UCX), which
 prints what to set in the environment of every worker.

@@ -3,14 +3,14 @@
 #
 #   examples/clusters/mpi/train.sh examples/train_digits.py
 #
-# Open MPI only starts the processes: they find each other by its variables, and gradients go over
-# TensorFlow's own connections. Nothing is compiled against MPI.
+# Open MPI only starts the processes: they find each other by its variables. Gradients travel over UCX
+# if it is faster, otherwise over TensorFlow's own connections. Nothing is compiled against MPI.
 
 hosts=${HOSTS:-$(hostname):4} # such as HOSTS=node1:2,node2:2
 
 # Where rank 0 runs, and a free port there: needed only if rank 0 is not on the host of mpirun.
 #   -x TF_ADASUM_COORDINATOR=node1:12345
-# The network that workers are reached at, on hosts that have several; an address will do, too.
+# The network that workers are reached at, on hosts that have several; an address works as well.
 #   -x TF_ADASUM_INTERFACE=ib0
 # Open MPI binds each worker to a core or a socket unless told not to: --bind-to none.
 # Without a secret anybody who reaches a worker's port can take part in the start.

@@ -27,7 +27,7 @@ REFUSED = "Received: one on worker 0, another one on worker 1"
         (True, [of_stranger(None, "OSError", "too many")] * 2, ["worker 0 does", "worker 1 does"]),
         (True, [of_stranger(seconds=61.0)], ["worker 0 takes 61 s"]),
         (False, [of_stranger(None, "ValueError", REFUSED)] * 2, []),
-        (False, [of_stranger()] * 2, ["they train, with whom"]),
+        (False, [of_stranger()] * 2, ["they train in spite"]),
     ],
 )
 def test_complaints_of_strangers(trains, outcomes, wrong):
@@ -51,11 +51,15 @@ DEAD = of_disk(None, code=-9)
     [
         ([Start()], [[of_disk(), of_disk()]], []),
         ([Start()], [[of_disk("abd"), of_disk()]], ["worker 0, start 1, has other weights"]),
-        ([Start()], [[NAMED]], ["worker 0, start 1, does not go on"]),
+        ([Start()], [[NAMED]], ["worker 0, start 1, does not continue"]),
         ([Start(), Start()], [[NAMED], [of_disk()]], []),
         ([Start(), Start()], [[UNNAMED], [of_disk()]], ["worker 0, start 1, names neither"]),
-        ([Start(), Start()], [[DEAD], [of_disk()]], ["worker 0, start 1, says nothing"]),
-        ([Start(killed=True), Start()], [[DEAD, DEAD], [of_disk()]], ["worker 1, start 1, says"]),
+        ([Start(), Start()], [[DEAD], [of_disk()]], ["worker 0, start 1, reports nothing"]),
+        (
+            [Start(killed=True), Start()],
+            [[DEAD, DEAD], [of_disk()]],
+            ["worker 1, start 1, reports"],
+        ),
         ([Start()], [[of_disk(code=None)]], ["worker 0, start 1, does not end"]),
         ([Start()], [[of_disk(seconds=46.0)]], ["worker 0, start 1, takes 46 s"]),
     ],
@@ -88,11 +92,20 @@ def test_cells(script):
     )
 
 
+def test_cells_of_the_page_are_short(script):
+    cell = "**Not held.** 1. killed<br>2. `OSError`: [Errno 5] /backup: from here"
+    result = {"cell": cell, "not held": ["worker 0, start 2, reports nothing"]}
+    assert script.summary_of_disk(result) == "1. killed; 2. `OSError` (**no**: reports nothing)"
+    result = {"cell": "all: from epoch 2: the same weights", "not held": []}
+    assert script.summary_of_disk(result) == "resumes at epoch 2"
+    assert script.summary_of_disk(None) == "–"
+
+
 def test_the_pages_tables_are_what_the_script_writes(script):
     import exchange_extend
 
-    page = script.PAGE.read_text()
     for table in script.TABLES:
+        page = table.page.read_text()
         rows = table.text(json.loads(table.kept.read_text()))
         assert exchange_extend.rewritten(page, {table.name: rows}) == page
         assert all(f"| {case.name} |" in rows for case in table.cases.CASES)
