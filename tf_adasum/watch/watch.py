@@ -5,8 +5,8 @@ them (`tf_adasum.watch.connections`), and decides whether this worker can go on
 (`tf_adasum.watch.diagnosis`). If it cannot, the thread says why and aborts TensorFlow's
 collectives, which then raise.
 
-TensorFlow's heartbeats do not notice a worker that is alive but never comes to a collective, and the
-timeout of its collectives costs a thread for each (TensorFlow 2.21: 400 more for 100 steps).
+TensorFlow's heartbeats do not notice a worker that is alive but never comes to a collective, and
+the timeout of its collectives costs a thread for each (TensorFlow 2.21: 400 more for 100 steps).
 """
 
 from __future__ import annotations
@@ -57,8 +57,7 @@ _STILL = 2.0
 # answered, or not, before `diagnosis.GRACE_OF_ALL` is over and a cut link is told from a deadlock.
 _TRY = 3.0
 
-# Seconds within which workers that run the same program call `fit`.
-_SECONDS_TO_TRAIN_APART = 3.0
+_SECONDS_TO_TRAIN_APART = 3.0  # within which workers that run the same program call `fit`
 
 # States after which nothing more is expected of a worker.
 _GONE = ("lost", "ended", "gave up")

@@ -115,7 +115,6 @@ def test_what_tensorflow_alone_knows():
     statuses = {1: Status("running", at="b.py:2 (f)"), 0: Status("running", at="a.py:1 (f)")}
     differ = broken(CLUSTER, Breakage("expected type 0", differ=True), "", statuses)
     assert "chief 0 is at a.py:1 (f), worker 0 is at b.py:2 (f). TensorFlow reports" in differ
-    )
 
 
 def test_patience_ends():
