@@ -405,7 +405,7 @@ def begin(cluster: Cluster, terms: dict[str, Any], timeout: float | None) -> Wat
         The `Watch`; that of the process's first strategy, if one has started already.
 
     Raises:
-        OSError, TimeoutError, ValueError: as `rendezvous.meet`.
+        OSError, TimeoutError, ValueError, WorkerLostError: as `rendezvous.meet`.
     """
     if cluster in _watches:
         return _watches[cluster]
