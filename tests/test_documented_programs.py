@@ -68,6 +68,7 @@ def test_a_migrated_program_trains_on_two_workers(text, is_of_keras_2, tmp_path)
 
 # Blocks that do not run on one replica, and why; their first lines.
 NOT_RUN = {
+    "docs/how_to/trackers.md: tuner = keras_tuner.RandomSearch(": "it needs KerasTuner",
     "docs/launcher.md: def train(epochs):": "it leaves the model out",
     'docs/optimizers.md: strategy = tf_adasum.AdasumMirroredStrategy(aggregation="mean")': (
         "AdaScale needs several replicas: the tutorial runs the same"
