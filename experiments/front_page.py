@@ -1,7 +1,7 @@
-"""The README's picture and its numbers, of committed runs: what is strongest and survives tuning.
+"""The README's picture and its numbers, made from committed runs.
 
-One training of the two-layer CNN's section on 32 replicas, over its steps and over the learning
-rate; `python -m experiments report` renews both.
+They show the two-layer CNN on MNIST-1D with 32 replicas: its accuracy over the steps and over the
+learning rate. `python -m experiments report` renews both.
 """
 
 import statistics
@@ -22,7 +22,7 @@ WIDTH = 116  # of the README
 
 
 def chosen():
-    """Return what was found of the training."""
+    """Return the results of this training."""
     (problem,) = (own for own in CNN.problems if (own.data, own.epochs) == ("mnist1d", 6))
     results = Results(CNN.folder / "runs.jsonl")
     finished = [n for n in CNN.replicas if CNN.is_finished(results, problem, n)]
@@ -30,7 +30,7 @@ def chosen():
 
 
 def write():
-    """Draw the picture, and renew the README's part."""
+    """Draw the picture and rewrite the generated block of the README."""
     found = chosen()
     draw(found, Figures(IMAGES.parent, "docs/images", "accuracy"))
     README.write_text(rewritten(README.read_text(), {"accuracy": numbers(found)}))
@@ -48,12 +48,12 @@ def numbers(found):
     alone = statistics.median(found.alone_accuracies)
     p = p_text(found.tests(tuned=True)[REPLICAS, "adasum"])
     text = (
-        f"After {steps} steps, median of {len(runs_alone)} seeds (lowest to highest): "
-        f"{accuracy('adasum', adasum)} with Adasum, whose best rate is {found.rate(adasum):g}; "
-        f"{accuracy('mean', mean)} with the mean, whose best rate is {found.rate(mean):g} "
-        f"(p = {p}), and {accuracy('mean', found.k_alone)} with the mean at one replica's best "
-        f"rate, {found.rate(found.k_alone):g}. One replica has {alone:.3f}, after "
-        f"{runs_alone[0]['steps'][-1]} steps."
+        f"After {steps} steps, the median accuracy of {len(runs_alone)} seeds (lowest to highest) "
+        f"is {accuracy('adasum', adasum)} with Adasum at its best learning rate, "
+        f"{found.rate(adasum):g}, and {accuracy('mean', mean)} with the mean at its best learning "
+        f"rate, {found.rate(mean):g} (p = {p}). The mean at one replica's best learning rate, "
+        f"{found.rate(found.k_alone):g}, reaches {accuracy('mean', found.k_alone)}. A single "
+        f"replica reaches {alone:.3f}, but needs {runs_alone[0]['steps'][-1]:,} steps."
     )
     return textwrap.fill(text, WIDTH)
 

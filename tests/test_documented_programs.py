@@ -1,6 +1,8 @@
 """The code in the documents runs: fragments, what stands under "after" in migrations, tutorials."""
 
 import ast
+import functools
+import json
 import os
 import re
 import shlex
@@ -23,6 +25,7 @@ ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python(?: title=\"([^\"\n]*)\")?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LIMIT = 280
+PATTERN = re.compile(r"\d+(?:\\?\.\d+)?")  # a number, as re.escape writes it
 
 
 def blocks(path):
@@ -66,9 +69,62 @@ def test_a_migrated_program_trains_on_two_workers(text, is_of_keras_2, tmp_path)
     assert ended.stdout.count("trained") == 2
 
 
+README = (ROOT / "README.md").read_text()
+
+
+def readme_blocks(language):
+    """The blocks of the README in a language, as they stand."""
+    return re.findall(rf"^```{language}\b[^\n]*\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.keras3_only("the README is written for Keras 3")
+def test_the_quickstart_of_the_readme_runs_as_printed(tmp_path):
+    (tmp_path / "train.py").write_text(readme_blocks("python")[1])
+    command = shlex.split(readme_blocks("sh")[1])
+    command[:1] = [sys.executable, "-m", "tf_adasum.launch"]
+    ended = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+    )
+    output = ended.stdout + ended.stderr
+    assert ended.returncode == 0, output[-3000:]
+    for line in readme_blocks("text")[0].replace("…", "").split("\n"):
+        assert re.search(PATTERN.sub(r"[\\d.]+", re.escape(line)), output), line
+    shown, reached = (
+        [float(each) for each in re.findall(r"accuracy: ([\d.]+)", text)]
+        for text in (readme_blocks("text")[0], output)
+    )
+    assert len(reached) == 4 and reached[-1] > 0.8 and abs(reached[-1] - shown[-1]) < 0.05
+
+
+@pytest.mark.slow
+@pytest.mark.one_stack
+def test_the_install_block_of_the_readme_works_in_a_fresh_clone(tmp_path):
+    """It builds the compiled op, with UCX."""
+    run = functools.partial(subprocess.run, check=True, text=True, timeout=900)
+    run(["git", "clone", "--quiet", str(ROOT), str(tmp_path / "clone")])
+    script = f"set -e\n{readme_blocks('sh')[0]}tf-adasum-doctor --json > doctor.json\n"
+    without = {"PYTHONPATH", "VIRTUAL_ENV", "TF_ADASUM_OPS", "TF_ADASUM_UCX", "TF_CONFIG"}
+    outside = {name: value for name, value in os.environ.items() if name not in without}
+    run(["bash", "-c", script], cwd=tmp_path / "clone", env=outside)
+    report = json.loads((tmp_path / "clone" / "doctor.json").read_text())
+    texts = {finding["subject"]: finding["text"] for finding in report["findings"]}
+    assert report["usable"] and report["op"] == "custom"
+    assert "not used" not in texts["UCX"], texts["UCX"]
+
+
+def test_the_install_page_has_the_install_block_of_the_readme():
+    assert readme_blocks("sh")[0] in (ROOT / "docs" / "install.md").read_text()
+
+
 # Blocks that do not run on one replica, and why; their first lines.
 NOT_RUN = {
     "docs/how_to/trackers.md: tuner = keras_tuner.RandomSearch(": "it needs KerasTuner",
+    "README.md: import keras": "it is run on two workers, as a program",
     "docs/launcher.md: def train(epochs):": "it leaves the model out",
     'docs/optimizers.md: strategy = tf_adasum.AdasumMirroredStrategy(aggregation="mean")': (
         "AdaScale needs several replicas: the tutorial runs the same"
@@ -148,7 +204,10 @@ RUN_BY = {
     "if [ $? -eq 75 ]": "tests/clusters/test_slurm.py",
     "python examples/clusters/ray/train.py": "tests/clusters/test_ray.py",
     "python train.py": "tests/clusters/test_by_hand.py",  # with variables before it
-    "pip install": "tests/wheels/test_wheel.py",
+    "pip install": "tests/test_documented_programs.py",
+    'pip install "$(ls dist': "tests/wheels/test_wheel.py",
+    "python3 -m venv": "tests/test_documented_programs.py",
+    ". .venv": "tests/test_documented_programs.py",
     "python -m experiments": "tests/test_experiments.py",
     "python benchmarks/exchange.py": "tests/test_benchmarks.py",
     "make": "Makefile",  # `tests/unit/test_documents.py` looks for the targets
@@ -179,8 +238,8 @@ def test_commands_are_understood_or_run_by_a_test(command):
         if words.startswith(begin):
             assert is_understood(parser(), shlex.split(words.removeprefix(begin)))
             return
-    (place,) = [place for begin, place in RUN_BY.items() if words.startswith(begin)]
-    assert (ROOT / place).exists()
+    begin = max((begin for begin in RUN_BY if words.startswith(begin)), key=len)
+    assert (ROOT / RUN_BY[begin]).exists()
 
 
 def is_understood(parser, arguments):

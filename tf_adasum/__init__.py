@@ -1,4 +1,4 @@
-"""tf_adasum: data-parallel training with Keras that keeps its accuracy when workers are added.
+"""tf_adasum: Keras's `model.fit` on several workers, at the learning rate of one device.
 
     strategy = tf_adasum.AdasumMirroredStrategy()
     with strategy.scope():

@@ -37,7 +37,7 @@ class Plotting:
             The `matplotlib.figure.Figure`.
 
         Raises:
-            ImportError: without matplotlib (``pip install tf_adasum[plot]``).
+            ImportError: without matplotlib (``pip install matplotlib``).
             RuntimeError: before anything was measured.
         """
         if not self.values:
@@ -46,7 +46,7 @@ class Plotting:
             from matplotlib import figure
         except ImportError as error:
             raise ImportError(
-                f"{type(self).__name__}.plot needs matplotlib: pip install 'tf_adasum[plot]'"
+                f"{type(self).__name__}.plot needs matplotlib: pip install matplotlib"
             ) from error
         if axes is None:
             drawing = figure.Figure(figsize=self.figure_inches, layout="constrained")

@@ -144,8 +144,8 @@ def check_tensorboard(
     version = (version_of or _installed_version)("tensorboard")
     facts = {"tensorboard": version}
     if version is None:
-        text = "not installed; only needed for keras.callbacks.TensorBoard: pip install "
-        return [Finding(NOTE, "tensorboard", text + "'tf-adasum[tensorboard]'", facts=facts)]
+        text = "not installed; only needed for keras.callbacks.TensorBoard: pip install tensorboard"
+        return [Finding(NOTE, "tensorboard", text, facts=facts)]
     return [Finding(OK, "tensorboard", version, facts=facts)]
 
 

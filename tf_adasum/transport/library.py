@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tf_adasum.ops import library as op_library
 
-INSTALL = "pip install 'tf-adasum[ucx]'"
+INSTALL = "pip install libucx-cu12"
 _SONAME = "libucp.so.0"
 _WHEEL = "libucx"
 _LONGEST_TEXT = 1024
@@ -146,7 +146,7 @@ def opened() -> Library:
     missing = [name for name in _OPS if not hasattr(ops, f"tf_adasum_ucx_{name}")]
     if missing == list(_OPS):
         raise Unavailable(
-            "the compiled op was built without UCX's headers: pip install libucx-cu12, and build it"
+            f"the compiled op was built without UCX's headers: {INSTALL}, and build the op again"
         )
     if missing:
         raise Unavailable(
