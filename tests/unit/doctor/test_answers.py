@@ -18,7 +18,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "troubleshooting.md"
 def test_an_answer_is_printed(given, capsys):
     assert doctor.main(["--explain", given]) == 0
     printed = capsys.readouterr().out
-    assert printed.startswith("TFA-501: … was lost …\n\nA worker's process has ended")
+    assert printed.startswith("TFA-501: … was lost …\n\nA worker process died")
     assert "start again from a backup (docs/how_to/checkpoints.md)" in printed
     assert "TFA-502" not in printed and "](" not in printed
 
