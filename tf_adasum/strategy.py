@@ -155,8 +155,7 @@ class AdasumMirroredStrategy(
         )
         tf.distribute.Strategy.__init__(self, extended)
         self._scheme.probe_values()
-        rank = tasks.rank if tasks else 0
-        if rank == 0:
+        if (rank := tasks.rank if tasks else 0) == 0:
             carrier = tensorflow_seam.cross_device_ops(extended).carrier
             startup.say(startup.found(source, count, len(names), self._scheme, carrier))
         self._workers = Workers.of(self, rank, count, self._options, self._watch)

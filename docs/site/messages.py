@@ -26,6 +26,7 @@ SAID_BY = {
     "replicas/equal_variables.py": "ReplicasDiffer",
     "replicas/nonfinite_gradients.py": "FloatingPointError",
     "watch/diagnosis.py": "WorkerLostError",
+    "workers/same_settings.py": ON_ALL_WORKERS,
 }
 ROOMS = {
     "cluster": "At the start",

@@ -31,6 +31,7 @@ from tf_adasum.doctor import station as stations
 from tf_adasum.doctor.exchange_process import SECONDS_FOR_THE_EXCHANGE, ExchangeProcess
 from tf_adasum.doctor.findings import FAIL, NOTE, WARN, Finding, describe
 from tf_adasum.doctor.station import Line, Station
+from tf_adasum.errors import WorkerLostError
 
 _TERMS = {"program": "tf-adasum-doctor"}
 # Up to so many workers all pairs are measured; of more, those at distances 1, 2, 4, ...
@@ -124,7 +125,7 @@ def examine(
             if cluster.rank > 0:
                 return _follow(cluster, of_stations[0], look)
             return _Lead(cluster, station, of_stations).examine(look, show)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, WorkerLostError) as error:
         fix = "start the doctor on all workers, in the same way; on one it looks at that one alone"
         finding = Finding(FAIL, "cluster", describe(error), fix)
         if found.rank > 0:

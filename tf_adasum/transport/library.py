@@ -19,6 +19,7 @@ _SONAME = "libucp.so.0"
 _WHEEL = "libucx"
 _LONGEST_TEXT = 1024
 _OPS = ("all_to_all", "all_gather", "scatter_gram", "combine_gather")
+_NEWEST = "adasum_ucx_rehearse"  # of the functions in custom_ops/ucx/adasum_ucx.h
 
 
 class Unavailable(RuntimeError):
@@ -36,6 +37,8 @@ class Library:
     def __init__(self, path: str, ops: types.ModuleType):
         self.ops = ops
         self._functions = ctypes.CDLL(path)  # in the process already: TensorFlow has opened it
+        if not hasattr(self._functions, _NEWEST):
+            raise Unavailable(f"the compiled op is older than this package and lacks {_NEWEST}")
         self.version = self._call("adasum_ucx_open", _path().encode())
 
     def rehearse(self, transports: str, device: str) -> None:

@@ -143,18 +143,21 @@ class Breakage:
     differ: bool = False
 
 
-def broken(cluster: Cluster, breakage: Breakage, unreachable: str) -> str:
-    """Return why this worker cannot go on where TensorFlow is all that knows.
+def broken(
+    cluster: Cluster, breakage: Breakage, unreachable: str, statuses: Mapping[int, Status]
+) -> str:
+    """Return why this worker cannot continue if only TensorFlow reports a reason.
 
     Args:
         cluster: the `Cluster`.
-        breakage: what TensorFlow says.
+        breakage: what TensorFlow reports.
         unreachable: as in `Status`, of this worker.
+        statuses: from ranks to `Status`.
     """
     if breakage.differ:
         return (
-            f"The workers have not made the same calls: {breakage.line}. {_THE_SAME_PROGRAM} "
-            f"{see('TFA-503')}"
+            f"The workers have not made the same calls: {_places(cluster, statuses)}. TensorFlow "
+            f"reports: {breakage.line}. {_THE_SAME_PROGRAM} {see('TFA-503')}"
         )
     own, others = cluster.rank, range(len(cluster.names))
     blamed = [rank for rank in others if rank != own and cluster.names[rank] in breakage.workers]
@@ -273,10 +276,15 @@ def _are_in_different_collectives(statuses):
 
 
 def _wait_for_each_other(cluster, statuses):
-    places = [f"{cluster.names[rank]} is at {statuses[rank].at}" for rank in sorted(statuses)]
     return (
         "The workers wait for each other, because they have not made the same calls: "
-        f"{', '.join(places)}. {_THE_SAME_PROGRAM} {see('TFA-503')}"
+        f"{_places(cluster, statuses)}. {_THE_SAME_PROGRAM} {see('TFA-503')}"
+    )
+
+
+def _places(cluster, statuses):
+    return ", ".join(
+        f"{cluster.names[rank]} is at {statuses[rank].at}" for rank in sorted(statuses)
     )
 
 

@@ -5,9 +5,8 @@ them (`tf_adasum.watch.connections`), and decides whether this worker can go on
 (`tf_adasum.watch.diagnosis`). If it cannot, the thread says why and aborts TensorFlow's
 collectives, which then raise.
 
-TensorFlow itself does less: its heartbeats do not notice a worker that is alive but never comes to
-a collective, and name nobody; the timeout of its collectives costs a sleeping thread for every
-collective (seen with TensorFlow 2.21: 400 threads more for 100 steps).
+TensorFlow's heartbeats do not notice a worker that is alive but never comes to a collective, and
+the timeout of its collectives costs a thread for each (TensorFlow 2.21: 400 more for 100 steps).
 """
 
 from __future__ import annotations
@@ -58,8 +57,7 @@ _STILL = 2.0
 # answered, or not, before `diagnosis.GRACE_OF_ALL` is over and a cut link is told from a deadlock.
 _TRY = 3.0
 
-# Seconds within which workers that run the same program call `fit`.
-_SECONDS_TO_TRAIN_APART = 3.0
+_SECONDS_TO_TRAIN_APART = 3.0  # within which workers that run the same program call `fit`
 
 # States after which nothing more is expected of a worker.
 _GONE = ("lost", "ended", "gave up")
@@ -187,7 +185,9 @@ class Watch:
                 if self._cause_if_known_soon(breakage):
                     raise WorkerLostError(self.cause) from None
                 if breakage.line:
-                    self._set_cause(broken(self._cluster, breakage, self._reachability.unreachable))
+                    of_all = {**self._statuses, self._cluster.rank: self._own}
+                    cut = self._reachability.unreachable
+                    self._set_cause(broken(self._cluster, breakage, cut, of_all))
                     raise WorkerLostError(self.cause) from error
             if self._depth == 1 and self._own.state == "running":
                 self._say(state="failed", why=reason_of(error))
@@ -202,10 +202,9 @@ class Watch:
 
         One worker may do so alone. The first time this waits some seconds for the others to come.
         """
-        is_first, number = not self._own.apart, self._own.apart + 1
+        number = self._own.apart + 1
         self._say(apart=number)
-        self._has_news = True
-        deadline = time.monotonic() + (_SECONDS_TO_TRAIN_APART if is_first else 0.0)
+        deadline = time.monotonic() + (_SECONDS_TO_TRAIN_APART if number == 1 else 0.0)
         while not (found := any(one.apart >= number for one in self._statuses.values())):
             if time.monotonic() >= deadline:
                 break
@@ -238,7 +237,7 @@ class Watch:
     def _say(self, **fields):
         with self._lock:
             self._own = dataclasses.replace(self._own, **fields)
-        if fields.get("state", "running") != "running":
+        if fields.get("state", "running") != "running" or "apart" in fields:
             self._has_news = True
 
     def _set_cause(self, cause):
@@ -426,10 +425,8 @@ def begin(cluster: Cluster, terms: dict[str, Any], timeout: float | None) -> Wat
         timeout: `communication_options.timeout_seconds`, or None.
 
     Returns:
-        The `Watch`; that of the process's first strategy, if one has started already.
-
-    Raises:
-        OSError, TimeoutError, ValueError: as `rendezvous.meet`.
+        The `Watch`; that of the process's first strategy, if one has started already. Raises what
+        `rendezvous.meet` raises.
     """
     if cluster in _watches:
         return _watches[cluster]

@@ -96,6 +96,7 @@ def of_tensorflow():
         tf.function(lambda: 0),
         names_of_tensorflow.multi_device_iterator_ops,
         names_of_tensorflow.distribute_lib,
+        names_of_tensorflow.input_lib,
         tf.data.Dataset.range(2).shuffle(2),
         tf.data.Dataset.range(2).shard(2, 0),
         tf.data.Dataset.from_tensor_slices(["a"]).flat_map(tf.data.TextLineDataset),
