@@ -138,7 +138,8 @@ test-wheels: $(READY)
 # The op is compiled against the TensorFlow and the UCX that are installed, hence the two steps.
 $(READY): $(SOURCES)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet 'setuptools>=77' '$(TENSORFLOW_$(EXTRA))' libucx-cu12
+	$(BIN)/python -m pip install --quiet --upgrade pip 'setuptools>=77'
+	$(BIN)/python -m pip install --quiet '$(TENSORFLOW_$(EXTRA))' 'libucx-cu12>=1.15'
 	$(BIN)/python -m pip install --quiet --no-build-isolation -e '.[$(EXTRA),examples,$(ALSO_$(EXTRA))dev]'
 	$(BIN)/python -m tf_adasum.doctor
 	touch $(READY)

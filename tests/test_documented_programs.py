@@ -79,7 +79,7 @@ def readme_blocks(language):
 
 @pytest.mark.keras3_only("the README is written for Keras 3")
 def test_the_quickstart_of_the_readme_runs_as_printed(tmp_path):
-    (tmp_path / "train.py").write_text(readme_blocks("python")[1])
+    (tmp_path / "train.py").write_text(readme_blocks("python")[0])
     command = shlex.split(readme_blocks("sh")[1])
     command[:1] = [sys.executable, "-m", "tf_adasum.launch"]
     ended = subprocess.run(
