@@ -96,6 +96,12 @@ def test_both_raise(adasum_groups, case):
 
 
 @pytest.mark.keras3_only("workers compare the settings of a call with Keras 3")
+def test_what_may_differ(adasum_groups):
+    for each in adasum_groups.of("2x1").run(differences.play, case="what may differ"):
+        assert str(each["error"][0]) == "none"
+
+
+@pytest.mark.keras3_only("workers compare the settings of a call with Keras 3")
 @pytest.mark.parametrize("case", SLOWER)
 def test_a_worker_that_is_elsewhere(adasum_groups, case):
     group = adasum_groups.of("2x1")

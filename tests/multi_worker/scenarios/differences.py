@@ -163,6 +163,18 @@ def leaves_early(strategy, is_other):
     model.evaluate(x, y, verbose=0)
 
 
+def other_names(strategy, is_other):
+    """What may differ: names of layers, seeds of Dropout, callbacks, what is printed."""
+    if is_other:
+        keras.Sequential([keras.Input([4]), keras.layers.Dense(1)])  # layers count on
+    layers = [keras.layers.Dense(3), keras.layers.Dropout(0.5, seed=1 + is_other)]
+    model = model_of(strategy, layers=layers)
+    callbacks = [] if is_other else [keras.callbacks.LambdaCallback()]
+    arguments = {"callbacks": callbacks, "verbose": 2 if is_other else 0}
+    model.fit(np.ones([ROWS, 4]), np.ones([ROWS, 1]), **arguments)
+    model.evaluate(np.ones([ROWS, 4]), np.ones([ROWS, 1]), verbose=0)
+
+
 def other_weights(strategy, is_other):
     model = model_of(strategy)
     if is_other:
@@ -284,4 +296,5 @@ CASES = {
     "gradients of a much larger shape": gradients(10, 1000),
     "variables of another shape": lambda strategy, is_other: make_variable(strategy, 4 + is_other),
     "one step more": custom_loop,
+    "what may differ": other_names,
 }

@@ -179,7 +179,7 @@ def _attributes(layer):
         return {}
     found = {"dtype": getattr(getattr(layer, "dtype_policy", None), "name", None)}
     for name, value in vars(layer).items():
-        if name.startswith("_"):
+        if name.startswith("_") or name in _OF_ONE_PROCESS:
             continue
         is_setting = isinstance(value, bool | int | float | str | tuple)
         if is_setting or (inspect.isfunction(value) and name.endswith("activation")):
