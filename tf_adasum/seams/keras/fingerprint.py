@@ -72,7 +72,7 @@ def settings_of(model: keras.Model, call: Callable, args: tuple, kwargs: Mapping
     given = {**bound.arguments, **bound.arguments.get("kwargs", {})}
     for name, value in given.items():
         if name in DATA:
-            settings.update(_of_data(f"{call.__name__}({name})", value))
+            settings.update(_of_data(call.__name__, name, value))
         elif name not in NOT_COMPARED and name != "kwargs" and not name.startswith("_"):
             settings[f"{call.__name__}({name})"] = described(value)
     return settings
@@ -222,7 +222,9 @@ def _of_compile(model):
 # ---- data --------------------------------------------------------------------------------------
 
 
-def _of_data(name, value):
+def _of_data(call, argument, value):
+    """Describe data. `sharding.ends` compares the rows of `fit`, `evaluate` and `predict`."""
+    name = f"{call}({argument})"
     if value is None:
         return {name: "None"}
     if isinstance(value, tf.data.Dataset | tf.distribute.DistributedDataset):
@@ -235,7 +237,8 @@ def _of_data(name, value):
     arrays = [each for each in tf.nest.flatten(value) if each is not None]
     if not all(hasattr(each, "shape") and hasattr(each, "dtype") for each in arrays):
         return {}  # a table, a list of numbers, or what another package makes: Keras knows
-    return {name: ", ".join(map(_kind_of_array, arrays))}
+    kind = _kind_of_array if call.endswith("on_batch") else _kind_of_element
+    return {name: ", ".join(map(kind, arrays))}
 
 
 def _kind_of_array(value):
@@ -249,6 +252,6 @@ def _kind_of_element(spec):
     """Return dtype and shape without the batch axis, which may be known on some workers only."""
     while not hasattr(spec, "dtype") and hasattr(spec, "_value_specs"):  # PerReplicaSpec
         spec = spec._value_specs[0]
-    shape = getattr(spec, "shape", None)
-    inner = list(shape)[1:] if shape is not None and shape.rank else ""
+    shape = tf.TensorShape(getattr(spec, "shape", None))
+    inner = shape.as_list()[1:] if shape.rank else ""
     return f"{getattr(getattr(spec, 'dtype', None), 'name', type(spec).__name__)}{inner}"
