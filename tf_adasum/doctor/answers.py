@@ -39,10 +39,10 @@ def answer(asked: str) -> str:
         ValueError: if there is no such code.
 
     Example:
-        >>> print(answer("504").partition(" Fewer")[0][:48])
+        >>> print(answer("504").partition(" reached")[0])
         TFA-504: … has ended, and …
         <BLANKLINE>
-        One worker's script
+        One worker
     """
     found = answers()
     code = "TFA-" + asked.strip().upper().removeprefix("TFA-")
