@@ -42,9 +42,11 @@ def outcomes(cases, checkout, limit):
             results = group.run(differences.play, timeout=limit, case=case)
         except WorkerFailed:
             found[case] = None
+            print(f"{case}: no error on both", file=sys.stderr)
             continue
         errors = [str(each["error"][0]) for each in results]
         found[case] = max(float(each["seconds"]) for each in results), errors
+        print(f"{case}: {found[case][0]:.1f} s", file=sys.stderr)
         if any("Lost" in each or "Graph execution" in each for each in errors):
             group.close()  # no collective works any more
     if group:

@@ -86,7 +86,7 @@ def test_needs_matplotlib(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     tracker = Counting()
     run(tracker, epochs=1, steps=1)
-    with pytest.raises(ImportError, match="Counting.plot needs matplotlib: pip install"):
+    with pytest.raises(ImportError, match="plot needs matplotlib: pip install matplotlib"):
         tracker.plot()
 
 

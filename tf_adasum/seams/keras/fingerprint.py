@@ -143,7 +143,18 @@ _described_models: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 def _of_model(model):
     layers = list(model._flatten_layers(include_self=False))
-    state = [(id(layer), layer.trainable, sum(map(len, _weights_of(layer)))) for layer in layers]
+    if layers and hasattr(layers[0], "_trainable_variables"):  # `_weights_of`, written out: 1 ms
+        state = [
+            (
+                id(each),
+                each.trainable,
+                len(each._trainable_variables),
+                len(each._non_trainable_variables),
+            )
+            for each in layers
+        ]
+    else:
+        state = [(id(each), each.trainable, *map(len, _weights_of(each))) for each in layers]
     known = _described_models.get(model)
     if known and known[0] == state:
         return known[1]
