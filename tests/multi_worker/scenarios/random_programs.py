@@ -70,7 +70,9 @@ class Program:
         width = draw.randrange(2, 9)
         made = draw.choice(
             [
-                lambda: layers.Dense(width, activation=draw.choice(["relu", "gelu", keras.ops.tanh])),
+                lambda: layers.Dense(
+                    width, activation=draw.choice(["relu", "gelu", keras.ops.tanh])
+                ),
                 lambda: layers.Dense(width, kernel_regularizer=keras.regularizers.L2(0.01)),
                 lambda: layers.Dense(width, kernel_constraint="non_neg", use_bias=False),
                 lambda: layers.Dense(width, kernel_initializer=keras.initializers.HeNormal()),
@@ -145,7 +147,9 @@ class Program:
         draw = self.shared
         size = draw.choice([2, 4, 8])
         x, y = self.arrays(size * draw.randrange(2, 6) + draw.choice([0, 0, 1]))
-        kind = draw.choice(["arrays", "arrays", "tensors", "list", "dataset", "endless", "generator", "sequence"])
+        kind = draw.choice(
+            ["arrays", "arrays", "tensors", "list", "dataset", "endless", "generator", "sequence"]
+        )
         self.calls.append(f"{kind} of {len(x)} by {size}")
         steps = draw.randrange(1, 4)
         dataset = tf.data.Dataset.from_tensor_slices((x, y))
