@@ -99,7 +99,7 @@ def launch_on(
             stack.enter_context(Connection(host, program, {**sent, "name": host.name}))
             for host in hosts
         ]
-        _wait_until_ready(connections)
+        _wait_until_ready(connections, program)
         counts = [each.host.workers or workers or each.answer["workers"] for each in connections]
         if len(hosts) > 1:
             coordinator = coordinator or _coordinator(connections)
@@ -117,7 +117,7 @@ def _environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {**passed, secret.NAME: key}
 
 
-def _wait_until_ready(connections: Sequence[Connection]) -> None:
+def _wait_until_ready(connections: Sequence[Connection], program: Sequence[str]) -> None:
     """Wait for all hosts.
 
     Raises:
@@ -133,9 +133,16 @@ def _wait_until_ready(connections: Sequence[Connection]) -> None:
                 key.data.take(key.fileobj, chunk)
                 if not chunk:
                     selector.unregister(key.fileobj)
-    failures = [each.failure for each in connections if each.failure]
-    if failures:
-        raise ConnectionError(f"{'. '.join(failures)}. Nothing was started {see('TFA-214')}")
+    failed = [each for each in connections if each.failure]
+    if failed:
+        if all(each.is_reached for each in failed):
+            fix = f"Every host needs {sys.executable} with tf_adasum, and the directory "
+            fix += f"{os.getcwd()}, at the same paths as this machine"
+        else:
+            fix = f"Make sure that `{shlex.join(program)} HOST true` succeeds without asking for "
+            fix += "a password or to confirm a host key"
+        text = ". ".join(each.failure for each in failed)
+        raise ConnectionError(f"{text}. Nothing was started. {fix} {see('TFA-214')}")
 
 
 def _coordinator(connections: Sequence[Connection]) -> str:

@@ -37,7 +37,7 @@ _SECONDS_TO_START = 60.0  # for Python and this package, which may lie on a slow
 _SECONDS_FOR_A_REASON = 0.5
 
 _OPTIONS = (
-    *("-T", "-x", "-oBatchMode=yes", f"-oConnectTimeout={_SECONDS_TO_REACH:.0f}"),
+    *("-T", "-x", "-oBatchMode=yes", f"-oConnectTimeout={_SECONDS_TO_REACH - 1:.0f}"),
     *("-oServerAliveInterval=5", "-oServerAliveCountMax=3"),
     *("-oRemoteCommand=none", "-oClearAllForwardings=yes"),
 )
@@ -66,15 +66,15 @@ class Connection:
         process: ssh.
         ended: set when ssh has ended.
         answer: what the host has sent when it was ready; None before.
+        is_reached: whether ssh has logged in.
         failure: why it cannot start workers; "" as long as it can.
     """
 
     def __init__(self, host: Host, program: Sequence[str], sent: Mapping[str, Any]):
         self.host, self.ended = host, threading.Event()
         self.answer: Any = None
-        self.failure = ""
-        self._program, self._sent = shlex.join(program), sent
-        self._is_reached, self._said, self._errors = False, "", b""
+        self.is_reached, self.failure = False, ""
+        self._sent, self._said, self._errors = sent, "", b""
         self._deadline = time.monotonic() + _SECONDS_TO_REACH
         python = f"{shlex.quote(sys.executable)} -u -c {shlex.quote(_BOOTSTRAP)}"
         self.process: Any = subprocess.Popen(
@@ -112,11 +112,11 @@ class Connection:
         if not chunk:  # ssh ends, and may still print why
             self._deadline = min(self._deadline, time.monotonic() + _SECONDS_FOR_A_REASON)
         self._said += chunk.decode(errors="replace")
-        if not self._is_reached and f"{_REACHED}\n" in self._said:
-            self._is_reached, self._deadline = True, time.monotonic() + _SECONDS_TO_START
+        if not self.is_reached and f"{_REACHED}\n" in self._said:
+            self.is_reached, self._deadline = True, time.monotonic() + _SECONDS_TO_START
             self.send(json.dumps(self._sent))
         *_, ready = self._said.partition(_READY)
-        if ready.endswith("\n"):
+        if self.answer is None and ready.endswith("\n"):
             self.answer = json.loads(ready)
             os.write(2, self._errors)  # warnings of ssh
 
@@ -126,17 +126,8 @@ class Connection:
         if left <= 0:
             lines = self._errors.decode(errors="replace").splitlines()
             said = next((line.strip() for line in reversed(lines) if line.strip()), "no answer")
-            name = self.host.name
-            if self._is_reached:
-                self.failure = (
-                    f"host {name} cannot start workers: {said}. It needs {sys.executable} with "
-                    f"tf_adasum, and the directory {os.getcwd()}, at the same paths as here"
-                )
-            else:
-                self.failure = (
-                    f"host {name} cannot be reached by ssh: {said}. Make sure that "
-                    f"`{self._program} {name} true` succeeds without asking you anything"
-                )
+            what = "cannot start workers" if self.is_reached else "cannot be reached by ssh"
+            self.failure = f"host {self.host.name} {what}: {said.rstrip('.')}"
         return max(0.0, left)
 
 
