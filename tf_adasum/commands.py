@@ -68,7 +68,12 @@ class _Completion(argparse.Action):
         except ModuleNotFoundError:
             parser.error("--print-completion needs the package shtab: pip install shtab")
         for action in parser._actions:
+            if isinstance(action.metavar, str):  # zsh takes what follows a colon for a command
+                action.metavar = action.metavar.replace(":", " ")
+            if action.metavar == "DIR":
+                action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
             if action.nargs == argparse.REMAINDER:
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
+                action.help = "script and its arguments"  # shtab leaves out what has no help
         print(shtab.complete(parser, shell))
         parser.exit()

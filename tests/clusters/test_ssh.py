@@ -82,7 +82,7 @@ def test_a_host_that_does_not_answer_is_named_within_10_seconds(environment, sle
         )
     assert time.monotonic() - begin < 10
     assert ended.returncode == 2 and not pids_in(pids)
-    said = r"host 127\.0\.0\.3 cannot be reached by ssh: Connection .*timed out"
+    said = r"cannot be reached by ssh: 127\.0\.0\.3 \(Connection .*timed out.*\)"
     assert re.search(said, ended.stderr), ended.stderr
 
 
@@ -92,8 +92,7 @@ def test_a_host_that_asks_for_a_password_is_refused_at_once(environment, sleepin
     ended = run(*HOSTS, *arguments, env={**environment, "TF_ADASUM_SSH": command})
     assert ended.returncode == 2 and not pids_in(pids)
     for host in ("127.0.0.1", "127.0.0.2"):
-        assert f"host {host} cannot be reached by ssh: " in ended.stderr
-    assert "Permission denied (publickey" in ended.stderr
+        assert f"{host}: Permission denied (publickey" in ended.stderr
 
 
 @pytest.mark.slow

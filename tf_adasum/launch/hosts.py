@@ -133,16 +133,24 @@ def _wait_until_ready(connections: Sequence[Connection], program: Sequence[str])
                 key.data.take(key.fileobj, chunk)
                 if not chunk:
                     selector.unregister(key.fileobj)
+    out_of_reach = [each for each in connections if each.failure and not each.is_reached]
+    if out_of_reach:
+        raise ConnectionError(
+            f"hosts that cannot be reached by ssh: {_listed(out_of_reach)}. Nothing was started. "
+            f"Make sure that `{shlex.join(program)} HOST true` succeeds without asking for a "
+            f"password or a confirmation {see('TFA-214')}"
+        )
     failed = [each for each in connections if each.failure]
     if failed:
-        if all(each.is_reached for each in failed):
-            fix = f"Every host needs {sys.executable} with tf_adasum, and the directory "
-            fix += f"{os.getcwd()}, at the same paths as this machine"
-        else:
-            fix = f"Make sure that `{shlex.join(program)} HOST true` succeeds without asking for "
-            fix += "a password or to confirm a host key"
-        text = ". ".join(each.failure for each in failed)
-        raise ConnectionError(f"{text}. Nothing was started. {fix} {see('TFA-214')}")
+        raise ConnectionError(
+            f"hosts that cannot start workers: {_listed(failed)}. Nothing was started. Each host "
+            f"needs {sys.executable} with tf_adasum, and the directory {os.getcwd()}, at the same "
+            f"paths as this machine {see('TFA-214')}"
+        )
+
+
+def _listed(connections: Sequence[Connection]) -> str:
+    return ", ".join(f"{each.host.name} ({each.failure})" for each in connections)
 
 
 def _coordinator(connections: Sequence[Connection]) -> str:
@@ -212,7 +220,7 @@ class _Hosts:
         if code in (0, EXIT_ASKED) or self._code:
             return
         self._code = code if code > 0 else 128 - code
-        cause = f"ended with exit code {code}"
+        cause = f"exited with status {code}"
         if code in (_LOST, -signal.SIGKILL):
             cause = "the ssh connection was lost"
         stopping = ", stopping the other hosts" if self._running else ""

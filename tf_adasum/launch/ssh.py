@@ -67,7 +67,7 @@ class Connection:
         ended: set when ssh has ended.
         answer: what the host has sent when it was ready; None before.
         is_reached: whether ssh has logged in.
-        failure: why it cannot start workers; "" as long as it can.
+        failure: why the host cannot start workers, as ssh or Python has printed it; "" before.
     """
 
     def __init__(self, host: Host, program: Sequence[str], sent: Mapping[str, Any]):
@@ -126,8 +126,7 @@ class Connection:
         if left <= 0:
             lines = self._errors.decode(errors="replace").splitlines()
             said = next((line.strip() for line in reversed(lines) if line.strip()), "no answer")
-            what = "cannot start workers" if self.is_reached else "cannot be reached by ssh"
-            self.failure = f"host {self.host.name} {what}: {said.rstrip('.')}"
+            self.failure = said.rstrip(".")
         return max(0.0, left)
 
 
