@@ -71,7 +71,7 @@ def _launch(command: Sequence[str], options: argparse.Namespace) -> int:
         "log_dir": options.log_dir,
         "verbose": options.verbose,
     }
-    devices = options.devices_per_worker
+    workers, devices = _number(options.workers), options.devices_per_worker
     if options.hosts is not None:
         if options.nnodes != 1 or options.node_rank is not None:
             raise ValueError(
@@ -80,15 +80,12 @@ def _launch(command: Sequence[str], options: argparse.Namespace) -> int:
                 f"--node-rank {options.node_rank}"
             )
         chosen = parse_hosts(options.hosts)
-        return hosts.launch_on(
-            chosen, command, options.workers, devices, options.coordinator, **settings
-        )
+        return hosts.launch_on(chosen, command, workers, devices, options.coordinator, **settings)
     if options.node_rank is None and options.nnodes > 1:
         raise ValueError(
             f"--node-rank: expected 0 to {options.nnodes - 1}, a different one on each machine. "
             f"Received: --nnodes {options.nnodes} without it"
         )
-    workers = options.workers
     if workers is None:
         workers = automatic_workers(os.environ, devices)
     nodes = Nodes(options.nnodes, options.node_rank or 0, options.coordinator)
@@ -108,7 +105,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         *("-n", "-np", "--workers"),
-        type=_number_or_auto,
+        default="auto",
         metavar="N",
         help="number of workers on each machine; auto: one worker for each visible GPU, or one "
         "worker if there is no GPU (default: auto)",
@@ -188,11 +185,9 @@ def _add_failures_and_output(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def _number_or_auto(text: str) -> int | None:
+def _number(text: str) -> int | None:
     """Return the number of workers; None for "auto"."""
-    if text == "auto":
-        return None
     try:
-        return int(text)
+        return None if text == "auto" else int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"expected a number or auto. Received: {text!r}") from None
+        raise ValueError(f"-n: expected a number or auto. Received: -n {text}") from None

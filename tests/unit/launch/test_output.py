@@ -162,7 +162,7 @@ def test_a_message_is_not_lost_where_the_reader_is_slow():
 
 def test_a_line_without_end_is_passed_on_in_parts():
     console, parts = output.Console(queue.SimpleQueue()), []
-    console.write = lambda descriptor, prefix, piece: parts.append(piece)
+    console.write = lambda descriptor, prefix, piece, source: parts.append(piece)
     words = failures.LastWords()
     options = {"prefix": b"", "redraws": True, "hides_noise": False, "words": words, "log": None}
     size = 48 << 20
