@@ -32,9 +32,9 @@ def environment(tmp_path_factory):
     reason = sshd.why_not()
     if reason:
         pytest.skip(f"no ssh server can be started here: {reason}")
-    server = sshd.Server(tmp_path_factory.mktemp("sshd"))
-    yield {**os.environ, "TF_ADASUM_SSH": server.command}
-    server.close()
+    servers = sshd.Servers(tmp_path_factory.mktemp("sshd"))
+    yield {**os.environ, "TF_ADASUM_SSH": servers.command}
+    servers.close()
 
 
 @pytest.fixture
