@@ -8,6 +8,7 @@ import sys
 import pytest
 from support.launching import run
 
+from tf_adasum.launch import hosts
 from tf_adasum.launch.nodes import Host, parse_hosts
 
 # Everything that a host knows is what the program's input gives to it.
@@ -53,7 +54,7 @@ def environment(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "hosts"),
+    ("text", "expected"),
     [
         ("a:4,b:2", [Host("a", 4), Host("b", 2)]),
         ("a, b", [Host("a"), Host("b")]),
@@ -61,8 +62,8 @@ def environment(tmp_path):
         ("[fd00::7%eth0]:3,10.0.0.7", [Host("fd00::7%eth0", 3), Host("10.0.0.7")]),
     ],
 )
-def test_hosts_are_read(text, hosts):
-    assert parse_hosts(text) == hosts
+def test_hosts_are_read(text, expected):
+    assert parse_hosts(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -113,6 +114,14 @@ def test_workers_of_all_hosts_have_ranks_and_a_secret(
     assert rest == [True, "é 'x'", str(tmp_path), ["--a", "b c"]]
 
 
+def test_hosts_receive_the_environment_without_that_of_the_session(tmp_path):
+    (tmp_path / "secret").write_text("of all hosts\n")
+    session = {"HOME": "/here", "SSH_CONNECTION": "a", "SLURM_PROCID": "0", "TMPDIR": "/t"}
+    given = {"TF_ADASUM_SECRET_FILE": str(tmp_path / "secret"), "WANDB_API_KEY": "k", **session}
+    expected = {"TF_ADASUM_SECRET": "of all hosts", "WANDB_API_KEY": "k"}
+    assert hosts._environment(given) == expected
+
+
 @pytest.mark.parametrize(
     ("program", "code"),
     [
@@ -128,7 +137,7 @@ def test_the_exit_code_is_that_of_the_workers(script, environment, program, code
 
 
 @pytest.mark.parametrize(
-    ("hosts", "settings", "named"),
+    ("names", "settings", "named"),
     [
         (
             "a:1,closed:1",
@@ -141,10 +150,10 @@ def test_the_exit_code_is_that_of_the_workers(script, environment, program, code
     ],
 )
 def test_a_host_that_cannot_be_used_is_named_and_nothing_starts(
-    script, environment, tmp_path, hosts, settings, named
+    script, environment, tmp_path, names, settings, named
 ):
     path = script("open('started', 'w')")
-    ended = run("--hosts", hosts, path, env=environment | settings, cwd=tmp_path)
+    ended = run("--hosts", names, path, env=environment | settings, cwd=tmp_path)
     assert ended.returncode == 2
     assert re.search(named, ended.stderr), ended.stderr
     assert not (tmp_path / "started").exists()
