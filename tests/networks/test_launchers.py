@@ -103,4 +103,4 @@ def test_hosts_whose_connection_is_cut_end_their_workers(make_hosts, tmp_path):
     assert launcher.returncode == 255, errors
     assert "host 10.77.0.2: the ssh connection was lost, stopping the other hosts" in errors
     assert sum(map(is_running, pids_in(pids))) <= 2 and time.monotonic() - begin < 40
-    eventually(lambda: not any(map(is_running, pids_in(pids))), seconds=60)
+    eventually(lambda: not any(map(is_running, pids_in(pids))), seconds=25)

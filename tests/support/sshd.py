@@ -57,6 +57,8 @@ class Servers:
                 *(f"ListenAddress {address}:{port}" for address in addresses),
                 f"HostKey {folder}/server",
                 f"AuthorizedKeysFile {folder}/user.pub",
+                # A session whose link is cut ends after a minute, later than the workers have to.
+                *("ClientAliveInterval 20", "ClientAliveCountMax 3"),
                 *("PidFile none", "StrictModes no", "UsePAM no", "PasswordAuthentication no"),
             ]
             _write(folder / f"settings{number}", settings)
