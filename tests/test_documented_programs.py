@@ -245,8 +245,8 @@ def test_commands_are_understood_or_run_by_a_test(command):
 def is_understood(parser, arguments):
     try:
         program = getattr(parser.parse_args(arguments), "command", ["program"])
-    except SystemExit:
-        return False
+    except SystemExit as ended:  # of --version: 0
+        return ended.code == 0
     return program and program[0][0] != "-"  # an option that nobody knows begins the program
 
 

@@ -334,7 +334,7 @@ WORDS = st.one_of(
     st.sampled_from(
         [
             *("-n", "--workers", "--devices-per-worker", "--timeout", "-m", "--", "-h", "--help"),
-            *("-n2", "--nnodes", "--node-rank", "--coordinator", "--verbose", "a:1"),
+            *("-n2", "-np", "auto", "--nnodes", "--node-rank", "--coordinator", "--verbose", "a:1"),
         ]
     ),
     st.sampled_from(["1", "0", "-1", "2", "1e400", "nan", "inf", "99999999999999999999", __file__]),

@@ -22,10 +22,21 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from tf_adasum import commands
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.doctor import answers, installation, surroundings, tables, together
 from tf_adasum.doctor.findings import Finding, run
 
+_EXAMPLES = (
+    ("tf-adasum-doctor", "check this machine"),
+    ("tf-adasum-doctor --json", "the same, for programs"),
+    ("tf-adasum-doctor --explain TFA-501", "what to do about an error code"),
+    ("tf-adasum-launch -n 2 -m tf_adasum.doctor", "check two workers and their connection"),
+)
+_END = f"""\
+exit status: 0 if tf_adasum can be used, 1 if you have to do something first.
+
+{commands.examples(_EXAMPLES)}"""
 # After which a worker ends whatever happens, so that nobody hangs.
 _SECONDS_IN_ALL = 600.0
 
@@ -77,12 +88,16 @@ def build_parser() -> argparse.ArgumentParser:
     """Build the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="tf-adasum-doctor",
-        description="Report what is installed, built and visible. Started as several workers, as "
-        "by `tf-adasum-launch -n 2 -m tf_adasum.doctor`, also how fast they reach each other. "
-        "Exit code 0: usable, 1: not.",
+        description="Report what is installed, built and visible. If you start it as several "
+        "workers, it also\nreports how fast they reach each other.",
+        epilog=_END,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
-    parser.add_argument("--explain", metavar="CODE", help="what to do about a message that ends so")
+    parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
+    parser.add_argument(
+        "--explain", metavar="CODE", help="print what to do about a message that ends with CODE"
+    )
+    commands.add_common_options(parser)
     return parser
 
 

@@ -1,13 +1,15 @@
-"""Start N local worker processes of one training script, as ``torchrun`` does for PyTorch.
+"""Start the worker processes of one training script, as ``torchrun`` does for PyTorch.
 
     tf-adasum-launch -n 4 train.py --epochs 3
     tf-adasum-launch -n 2 --devices-per-worker 2 -m package.train --epochs 3
     tf-adasum-launch -n 4 --nnodes 2 --node-rank 0 --coordinator node0:2222 train.py
+    tf-adasum-launch --hosts a:4,b:4 train.py
 
 Reading order: `command_line` -> `jobs` (a job from start to end) -> `nodes` and `environments`
 (what each worker is told, GPUs included). `cluster.free_ports` finds the workers' ports and holds
 them, `processes` runs the processes, `output` shows what they say, `noise` knows which lines of
-TensorFlow's are left out, `failures` says who failed first. `run` does the same from a notebook.
+TensorFlow's are left out, `failures` says who failed first. `hosts` starts a launcher on each of
+several hosts, over `ssh`. `run` starts workers from a notebook.
 
 Standard library only: the launcher is ready at once and never initialises a GPU itself.
 """

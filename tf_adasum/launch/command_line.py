@@ -8,9 +8,25 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from tf_adasum import commands
+from tf_adasum.launch import hosts
+from tf_adasum.launch.environments import automatic_workers
 from tf_adasum.launch.jobs import launch
-from tf_adasum.launch.nodes import Nodes
+from tf_adasum.launch.nodes import Nodes, parse_hosts
 from tf_adasum.launch.output import PROGRAM
+from tf_adasum.launch.processes import EXIT_USAGE
+
+_EXAMPLES = (
+    (f"{PROGRAM} train.py", "one worker for each GPU of this machine"),
+    (f"{PROGRAM} -n 4 train.py --lr 0.1", "four workers of `python train.py --lr 0.1`"),
+    (f"{PROGRAM} -n 4 --max-restarts 3 -m package.train", "again from the backup after a failure"),
+    (f"{PROGRAM} --hosts a:4,b:4 train.py", "four workers on each of two machines, over ssh"),
+)
+_END = f"""\
+exit status: 0; or the status of the first worker that failed; 128+n after signal n; 124 after
+--timeout; 75 if the workers made a backup because they were asked to stop; 2 if nothing started.
+
+{commands.examples(_EXAMPLES)}"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,95 +54,140 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"script not found: {target[0]!r} (looked in {os.getcwd()})")
     command = [sys.executable, "-u", *(["-m"] if options.module else []), *target]
     try:
-        if options.node_rank is None and options.nnodes > 1:
-            raise ValueError(
-                f"--node-rank: expected 0 to {options.nnodes - 1}, another one on each machine. "
-                f"Received: --nnodes {options.nnodes} without it"
-            )
-        return launch(
-            command,
-            options.workers,
-            options.devices_per_worker,
-            options.timeout,
-            max_restarts=options.max_restarts,
-            nodes=Nodes(options.nnodes, options.node_rank or 0, options.coordinator),
-            log_dir=options.log_dir,
-            verbose=options.verbose,
-        )
+        return _launch(command, options)
     except ValueError as error:
         parser.error(str(error))
+    except ConnectionError as error:
+        print(f"{PROGRAM}: {error}", file=sys.stderr)
+        return EXIT_USAGE
     except KeyboardInterrupt:  # while the last output was written; the workers have ended
         return 128 + signal.SIGINT
+
+
+def _launch(command: Sequence[str], options: argparse.Namespace) -> int:
+    settings = {
+        "timeout": options.timeout,
+        "max_restarts": options.max_restarts,
+        "log_dir": options.log_dir,
+        "verbose": options.verbose,
+    }
+    workers, devices = _number(options.workers), options.devices_per_worker
+    if options.hosts is not None:
+        if options.nnodes != 1 or options.node_rank is not None:
+            raise ValueError(
+                "--hosts starts all machines: leave --nnodes and --node-rank out. "
+                f"Received: --hosts {options.hosts}, --nnodes {options.nnodes}, "
+                f"--node-rank {options.node_rank}"
+            )
+        chosen = parse_hosts(options.hosts)
+        return hosts.launch_on(chosen, command, workers, devices, options.coordinator, **settings)
+    if options.node_rank is None and options.nnodes > 1:
+        raise ValueError(
+            f"--node-rank: expected 0 to {options.nnodes - 1}, a different one on each machine. "
+            f"Received: --nnodes {options.nnodes} without it"
+        )
+    if workers is None:
+        workers = automatic_workers(os.environ, devices)
+    nodes = Nodes(options.nnodes, options.node_rank or 0, options.coordinator)
+    return launch(command, workers, devices, nodes=nodes, **settings)
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Build the parser; everything from the script's name on belongs to the script."""
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
-        usage="%(prog)s -n N [--nnodes M --node-rank I --coordinator HOST:PORT] "
-        "[--devices-per-worker K] [--timeout SECONDS] [--max-restarts R] [--log-dir DIR] "
-        "[--verbose] (SCRIPT | -m MODULE) [ARGS ...]",
-        description="Start N workers of a training script on this machine and connect them, or on "
-        "each of M machines.",
-        epilog="example: %(prog)s -n 4 train.py --lr 0.1    starts 4 workers of "
-        "`python train.py --lr 0.1`; whatever follows the script's name goes to the script. "
-        "The exit code is 0, the code of the first worker that failed, 128+n for signal n, "
-        "124 after --timeout, or 2 when nothing could be started. Workers of several machines "
-        "share a secret if TF_ADASUM_SECRET or TF_ADASUM_SECRET_FILE gives the same one on all; "
-        "without it whoever reaches the coordinator's port can take part.",
+        usage="%(prog)s [-n N] [OPTION ...] (SCRIPT | -m MODULE) [ARG ...]",
+        description="Start the workers of a training script, and connect them. Arguments after "
+        "the script's name are\npassed to the script.",
+        epilog=_END,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument(
-        "-n", "--workers", type=int, required=True, metavar="N", help="number of workers per node"
-    )
-    parser.add_argument(
-        "--nnodes",
-        type=int,
-        default=1,
-        metavar="M",
-        help="number of machines, on each of which this is called with the same -n (default: 1)",
-    )
-    parser.add_argument(
-        "--node-rank", type=int, metavar="I", help="which machine this is: 0 to M-1"
-    )
-    parser.add_argument(
-        "--coordinator",
-        metavar="HOST:PORT",
-        help="address of node 0, the same on all, with a port that is free there: worker 0 waits "
-        "there for the others",
+        *("-n", "-np", "--workers"),
+        default="auto",
+        metavar="N",
+        help="number of workers on each machine; auto: one worker for each visible GPU, or one "
+        "worker if there is no GPU (default: auto)",
     )
     parser.add_argument(
         "--devices-per-worker",
         type=int,
         metavar="K",
-        help="GPUs of each worker when GPUs are visible, else logical CPU devices of each worker "
-        "(default: the visible GPUs divided evenly, else one CPU device)",
-    )
-    parser.add_argument(
-        "--timeout", type=float, metavar="SECONDS", help="stop all workers after that time"
-    )
-    parser.add_argument(
-        "--max-restarts",
-        type=int,
-        default=0,
-        metavar="R",
-        help="when a worker fails, start all of them again, at most R times (default: 0); for "
-        "scripts that go on from a backup or checkpoint; the same on all nodes",
-    )
-    parser.add_argument(
-        "--log-dir",
-        metavar="DIR",
-        help="write the output of worker i to DIR/worker-i.log, too; restarts and later calls are "
-        "appended. The console shows all workers, with or without it",
-    )
-    parser.add_argument(
-        "--verbose",
-        action="store_true",
-        help="show all that TensorFlow says at its start (default: errors only, unless "
-        "TF_CPP_MIN_LOG_LEVEL says something else)",
+        help="GPUs of each worker, or logical CPU devices if no GPU is visible (default: the "
+        "visible GPUs divided evenly, or one CPU device)",
     )
     parser.add_argument("-m", dest="module", action="store_true", help="run a module, as python -m")
+    _add_machines(
+        parser.add_argument_group(
+            "several machines",
+            "--hosts needs ssh without a password. With --nnodes, set the same TF_ADASUM_SECRET on "
+            "all\nmachines: otherwise any process that reaches the coordinator's port can join.",
+        )
+    )
+    _add_failures_and_output(parser.add_argument_group("failures and output"))
+    commands.add_common_options(parser)
     # One REMAINDER and no separate `script` positional: argparse would take a "--" out of the
     # script's own arguments.
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
+
+
+def _add_machines(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        *("-H", "--hosts"),
+        metavar="HOST:N,...",
+        help="start N workers on each of these hosts over ssh; a host without a number has the "
+        "workers of -n. The order of the hosts is the order of the ranks",
+    )
+    group.add_argument(
+        "--nnodes",
+        type=int,
+        default=1,
+        metavar="M",
+        help="without ssh: number of machines. Start this command on each, with the same -n "
+        "(default: 1)",
+    )
+    group.add_argument(
+        "--node-rank", type=int, metavar="I", help="with --nnodes: this machine's rank, 0 to M-1"
+    )
+    group.add_argument(
+        "--coordinator",
+        metavar="HOST:PORT",
+        help="with --nnodes: the address of machine 0, with a free port that all machines can "
+        "reach. With --hosts: the address of the first host, if ssh reaches it at another address "
+        "than the other hosts do",
+    )
+
+
+def _add_failures_and_output(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--timeout", type=float, metavar="SECONDS", help="stop all workers after this time"
+    )
+    group.add_argument(
+        "--max-restarts",
+        type=int,
+        default=0,
+        metavar="R",
+        help="if a worker fails, start all of them again, at most R times (default: 0), for "
+        "scripts that resume from a backup or a checkpoint",
+    )
+    group.add_argument(
+        "--log-dir",
+        metavar="DIR",
+        help="also write the output of worker i to DIR/worker-i.log; later starts are appended",
+    )
+    group.add_argument(
+        "--verbose",
+        action="store_true",
+        help="show all messages of TensorFlow's start (default: errors only, unless "
+        "TF_CPP_MIN_LOG_LEVEL is set)",
+    )
+
+
+def _number(text: str) -> int | None:
+    """Return the number of workers; None for "auto"."""
+    try:
+        return None if text == "auto" else int(text)
+    except ValueError:
+        raise ValueError(f"-n: expected a number or auto. Received: -n {text}") from None

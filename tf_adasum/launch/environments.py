@@ -71,7 +71,7 @@ def worker_environments(
         for rank, worker in zip(ranks, environments, strict=True):
             worker[detection.COORDINATOR] = nodes.coordinator
             worker[detection.RANK] = str(rank)
-            worker[detection.WORLD_SIZE] = str(nodes.count * len(addresses))
+            worker[detection.WORLD_SIZE] = str(nodes.total(len(addresses)))
     elif len(addresses) > 1:
         for index, worker in enumerate(environments):
             task = {"type": "worker", "index": index}
@@ -107,6 +107,20 @@ def visible_gpus(environment: Mapping[str, str]) -> list[str]:
             break  # CUDA ignores everything from the first invalid entry on
         gpus.append(entry)
     return gpus
+
+
+def automatic_workers(environment: Mapping[str, str], devices_per_worker: int | None) -> int:
+    """Return how many workers ``-n auto`` starts: as many as the visible GPUs allow, at least 1.
+
+    Args:
+        environment: a process's environment.
+        devices_per_worker: the GPUs of each worker; None for one.
+
+    Example:
+        >>> automatic_workers({"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, 2)
+        2
+    """
+    return max(1, len(visible_gpus(environment)) // max(1, devices_per_worker or 1))
 
 
 def _count_gpus() -> int:

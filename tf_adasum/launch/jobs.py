@@ -125,21 +125,9 @@ def run_job(
         is_heard: whether a single worker's output goes through this process, too. Defaults to
             False. The others are those of `launch`.
     """
-    if not command:
-        raise ValueError("command: expected at least a program to run. Received: an empty list")
-    if timeout is not None and not 0 < timeout <= threading.TIMEOUT_MAX:
-        raise ValueError(
-            f"--timeout: expected more than 0 and at most {threading.TIMEOUT_MAX:.0f} seconds. "
-            f"Received: timeout={timeout}"
-        )
-    if max_restarts < 0:
-        raise ValueError(
-            f"--max-restarts: expected 0 or more. Received: max_restarts={max_restarts}"
-        )
-    if num_workers < 1:
-        raise ValueError(f"-n: expected at least 1 worker. Received: num_workers={num_workers}")
+    check(command, num_workers, timeout, max_restarts)
     nodes = nodes or Nodes()
-    ranks, in_all = nodes.ranks(num_workers), nodes.count * num_workers
+    ranks, in_all = nodes.ranks(num_workers), nodes.total(num_workers)
     ports_to_try = free_ports.candidates()  # one for all starts: a restart has other ports
 
     @contextlib.contextmanager
@@ -159,6 +147,29 @@ def run_job(
     logs = logs_in(log_dir, ranks)
     crew = Crew(ranks, in_all, logs, is_heard=is_heard or in_all > 1 or bool(logs))
     return run_group(command, crew, environments_of, timeout, grace, max_restarts)
+
+
+def check(
+    command: Sequence[str], num_workers: int, timeout: float | None, max_restarts: int
+) -> None:
+    """Check the arguments of `launch` that depend on nothing else.
+
+    Raises:
+        ValueError: if one cannot be used. The message names the option and the value.
+    """
+    if not command:
+        raise ValueError("command: expected at least a program to run. Received: an empty list")
+    if timeout is not None and not 0 < timeout <= threading.TIMEOUT_MAX:
+        raise ValueError(
+            f"--timeout: expected more than 0 and at most {threading.TIMEOUT_MAX:.0f} seconds. "
+            f"Received: timeout={timeout}"
+        )
+    if max_restarts < 0:
+        raise ValueError(
+            f"--max-restarts: expected 0 or more. Received: max_restarts={max_restarts}"
+        )
+    if num_workers < 1:
+        raise ValueError(f"-n: expected at least 1 worker. Received: num_workers={num_workers}")
 
 
 def _new_secret() -> dict[str, str]:

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from collections.abc import Sequence
 
 from tf_adasum.cluster import addresses
+
+_HOST = re.compile(
+    r"((?:[^@\s:,-][^@\s:,]*@)?(?:\[[\w:.%]+\]|[^\s:\[\]@,-][^\s:\[\]@,]*))(?::(\d{1,6}))?"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,6 +22,8 @@ class Nodes:
         rank: which one this is, from 0. Defaults to 0.
         coordinator: "host:port" at which worker 0, on node 0, waits for the others; None for one
             machine alone.
+        workers: the number of workers of each machine, if they differ. Defaults to (): all machines
+            have as many as this one.
 
     Raises:
         ValueError: if they do not fit. The message names the option and the value.
@@ -31,6 +39,7 @@ class Nodes:
     count: int = 1
     rank: int = 0
     coordinator: str | None = None
+    workers: Sequence[int] = ()
 
     def __post_init__(self) -> None:
         """Check them."""
@@ -62,6 +71,61 @@ class Nodes:
         """Return the ranks of this machine's workers.
 
         Args:
-            num_workers: how many each machine has.
+            num_workers: the number of workers of this machine.
         """
-        return range(self.rank * num_workers, (self.rank + 1) * num_workers)
+        first = sum(self._workers(num_workers)[: self.rank])
+        return range(first, first + num_workers)
+
+    def total(self, num_workers: int) -> int:
+        """Return the number of workers of all machines.
+
+        Args:
+            num_workers: the number of workers of this machine.
+        """
+        return sum(self._workers(num_workers))
+
+    def _workers(self, num_workers: int) -> Sequence[int]:
+        return self.workers or [num_workers] * self.count
+
+
+@dataclasses.dataclass(frozen=True)
+class Host:
+    """A host of ``--hosts``.
+
+    Attributes:
+        name: what ssh calls it, such as "node7" or "user@10.0.0.7".
+        workers: the number of its workers; None for the number that ``-n`` gives.
+    """
+
+    name: str
+    workers: int | None = None
+
+
+def parse_hosts(text: str) -> list[Host]:
+    """Return the hosts of ``--hosts``, in the order of their ranks.
+
+    Raises:
+        ValueError: if the text is not a list of different hosts, each with 1 worker or more.
+
+    Example:
+        >>> parse_hosts("a:4,[fd00::7]")
+        [Host(name='a', workers=4), Host(name='fd00::7', workers=None)]
+    """
+    hosts = []
+    for part in text.split(","):
+        match = _HOST.fullmatch(part.strip())
+        if match is None or (match[2] and int(match[2]) < 1):
+            raise ValueError(
+                "--hosts: expected hosts with their numbers of workers, such as a:4,b:4. "
+                f"Received: --hosts {text}"
+            )
+        name = match[1].replace("[", "").replace("]", "")
+        hosts.append(Host(name, int(match[2]) if match[2] else None))
+    names = [host.name for host in hosts]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(
+                f"--hosts: host {name} is given twice. Add its numbers of workers. "
+                f"Received: --hosts {text}"
+            )
+    return hosts

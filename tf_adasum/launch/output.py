@@ -33,13 +33,20 @@ class Console:
         self._events = events
         self._lock = threading.Lock()
         self._messages: collections.deque[bytes] = collections.deque()  # not written yet
-        self._redrawn: tuple[int, bytes] | None = None  # whose last piece ended in "\r"
+        self._redrawn: tuple[int, Any] | None = None  # whose last piece ended in "\r"
         self._lost = False
 
-    def write(self, descriptor: int, prefix: bytes, piece: bytes) -> None:
-        """Write one piece of output; if that is no longer possible, ask the job to stop."""
+    def write(self, descriptor: int, prefix: bytes, piece: bytes, source: Any = None) -> None:
+        """Write one piece of output; if that is no longer possible, ask the job to stop.
+
+        Args:
+            descriptor: 1 or 2.
+            prefix: what a line begins with.
+            piece: the rest of the line, or of a line that is redrawn.
+            source: who writes it. Defaults to None: `prefix` is different for each.
+        """
         with self._lock:
-            self._write(descriptor, prefix, piece)
+            self._write(descriptor, prefix, piece, source)
             self._write_messages(None)
 
     def say(self, text: str) -> None:
@@ -71,18 +78,19 @@ class Console:
                 return
             self._write(2, f"{PROGRAM}: ".encode(), self._messages.popleft())
 
-    def _write(self, descriptor, prefix, piece):
+    def _write(self, descriptor, prefix, piece, source=None):
+        writer = (descriptor, prefix if source is None else source)
         if self._lost:
             return
         try:
             # Only worker 0's stdout redraws; any other line starts below its bar.
-            if self._redrawn is not None and (descriptor, prefix) != self._redrawn:
+            if self._redrawn is not None and writer != self._redrawn:
                 _write_all(self._redrawn[0], b"\n")
             _write_all(descriptor, prefix + piece)
         except OSError:  # e.g. `tf-adasum-launch ... | head`
             self._lost = True
             self._events.put(signal.SIGPIPE)
-        self._redrawn = (descriptor, prefix) if piece.endswith(b"\r") else None
+        self._redrawn = writer if piece.endswith(b"\r") else None
 
 
 class Log:
@@ -194,7 +202,7 @@ class Relay:
         if is_line and self._log is not None:
             self._log.write(piece)
         if is_line or self._redraws:
-            self._console.write(self._descriptor, self._prefix, piece)
+            self._console.write(self._descriptor, self._prefix, piece, self)
 
 
 def _chunks(stream: Any, ended: threading.Event) -> Iterator[bytes]:

@@ -102,7 +102,7 @@ def run_group(
         OSError: a worker could not be started. The workers already started have been stopped.
     """
     job = _Job(command, crew, environments_of, grace)
-    with _signals_sent_to(job.events):
+    with signals_sent_to(job.events):
         code = job.run(timeout, max_restarts)
     # Handlers are restored, so an interrupt ends this wait for a reader of our output.
     job.drain()
@@ -110,7 +110,7 @@ def run_group(
 
 
 @contextlib.contextmanager
-def _signals_sent_to(events: queue.SimpleQueue) -> Iterator[None]:
+def signals_sent_to(events: queue.SimpleQueue) -> Iterator[None]:
     """Report stop signals as events instead of interrupting the main thread anywhere.
 
     A signal that is ignored stays ignored (``nohup``, background jobs). Outside the main thread
@@ -283,8 +283,8 @@ class _Job:
                     words=worker.words,
                     log=worker.log,
                 )
-                worker.readers.append(_thread(relay.copy, stream, worker.ended))
-        self._threads += [*worker.readers, _thread(_report_end, worker, self.events)]
+                worker.readers.append(start_thread(relay.copy, stream, worker.ended))
+        self._threads += [*worker.readers, start_thread(report_end, worker, self.events)]
 
     def _supervise(self, deadline: float | None) -> int:
         """Wait until all workers have ended well, or for the first reason to stop the job."""
@@ -387,7 +387,7 @@ class _Worker:
         return failures.End(self.rank, code, words, path, self.is_stopped)
 
 
-def _report_end(worker: _Worker, events: queue.SimpleQueue) -> None:
+def report_end(worker: _Worker, events: queue.SimpleQueue) -> None:
     """Wait for the worker's end without reaping it, which would free its group id."""
     os.waitid(os.P_PID, worker.process.pid, os.WEXITED | os.WNOWAIT)
     events.put(worker)
@@ -407,7 +407,7 @@ def end_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
         os.kill(os.getpid(), number)
 
 
-def _thread(target: Callable, *arguments) -> threading.Thread:
+def start_thread(target: Callable, *arguments) -> threading.Thread:
     """Start a thread that does not keep this process alive."""
     thread = threading.Thread(target=target, args=arguments, daemon=True)
     thread.start()

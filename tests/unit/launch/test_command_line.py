@@ -1,6 +1,8 @@
 """The command line of the launcher."""
 
+import importlib.util
 import os
+import re
 import subprocess
 import sys
 
@@ -8,7 +10,10 @@ import pytest
 from support.launching import LIMIT
 
 import tf_adasum
+from tf_adasum import doctor
+from tf_adasum._version import __version__
 from tf_adasum.launch import launch, main
+from tf_adasum.launch.command_line import build_parser
 
 ROOT = os.path.dirname(os.path.dirname(tf_adasum.__file__))
 
@@ -22,7 +27,13 @@ TWO_NODES = ["-n", "2", "--nnodes", "2", "--node-rank", "1"]
         (["-n", "0", "SCRIPT"], "-n"),
         (["-n", "-2", "SCRIPT"], "-n"),
         (["-n", "two", "SCRIPT"], "-n"),
-        (["SCRIPT"], "-n"),
+        (["-np", "0", "SCRIPT"], "-n"),
+        (["--hosts", "a:0", "SCRIPT"], "--hosts a:0"),
+        (["--hosts", "a", "-n", "0", "SCRIPT"], "-n"),
+        (["--hosts", "a", "--timeout", "0", "SCRIPT"], "--timeout"),
+        (["--hosts", "a", "--coordinator", "a:1", "SCRIPT"], "--coordinator a:1"),
+        (["--hosts", "a,b", "--nnodes", "2", "SCRIPT"], "--nnodes"),
+        (["--print-completion", "fish"], "--print-completion"),
         (["-n", "2", "--devices-per-worker", "0", "SCRIPT"], "--devices-per-worker"),
         (["-n", "2", "--timeout", "0", "SCRIPT"], "--timeout"),
         (["-n", "2", "--timeout", "nan", "SCRIPT"], "--timeout"),
@@ -62,11 +73,61 @@ def test_launch_rejects_what_it_cannot_use(arguments):
         launch(*arguments)
 
 
-def test_help_shows_an_example(capsys):
+@pytest.mark.parametrize(
+    ("arguments", "gpus", "workers"),
+    [
+        ([], "", 1),
+        ([], "0,1,2", 3),
+        (["-n", "auto"], "0,1,2", 3),
+        (["-n", "auto", "--devices-per-worker", "2"], "0,1,2,3", 2),
+        (["-n", "auto", "--devices-per-worker", "2"], "", 1),
+        (["-n", "2"], "0,1,2", 2),
+        (["-n2"], "", 2),
+        (["-np", "2"], "", 2),
+        (["--workers", "2"], "", 2),
+    ],
+)
+def test_the_number_of_workers(script, capfd, monkeypatch, arguments, gpus, workers):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
+    assert main([*arguments, script("print('started')")]) == 0
+    assert capfd.readouterr().out.count("started") == workers
+
+
+@pytest.mark.parametrize("command", [main, doctor.main])
+def test_help_ends_with_examples_that_are_understood(capsys, command):
     with pytest.raises(SystemExit) as end:
-        main(["--help"])
-    assert end.value.code == 0
-    assert "tf-adasum-launch -n 4 train.py --lr 0.1" in capsys.readouterr().out
+        command(["--help"])
+    _, _, examples = capsys.readouterr().out.partition("examples:\n")
+    commands = [line.split() for line in examples.splitlines()[::2]]
+    assert end.value.code == 0 and 3 <= len(commands) <= 4
+    parsers = {"tf-adasum-launch": build_parser(), "tf-adasum-doctor": doctor.build_parser()}
+    for program, *arguments in commands:
+        options = parsers[program].parse_args(arguments)
+        assert not getattr(options, "command", [""])[0].startswith("-")
+
+
+@pytest.mark.parametrize("module", ["launch", "doctor"])
+def test_version_is_printed_without_tensorflow(module):
+    code = f"import sys; from tf_adasum import {module}\n"
+    code += f"try: {module}.main(['--version'])\n"
+    code += "finally: assert 'tensorflow' not in sys.modules"
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT, cwd=ROOT
+    )
+    expected = rf"tf_adasum {re.escape(__version__)} \(TensorFlow 2\.\S+, Python 3\.\S+\)\n"
+    assert re.fullmatch(expected, ended.stdout) and not ended.returncode, ended
+
+
+@pytest.mark.parametrize("command", [main, doctor.main])
+def test_completion_is_printed_or_the_package_is_named(capsys, command):
+    with pytest.raises(SystemExit) as end:
+        command(["--print-completion", "bash"])
+    output = capsys.readouterr()
+    if importlib.util.find_spec("shtab") is None:
+        assert end.value.code == 2 and "pip install shtab" in output.err
+    else:
+        assert end.value.code == 0 and "--version" in output.out and "complete -" in output.out
+        subprocess.run(["bash", "-n"], input=output.out, text=True, check=True, timeout=LIMIT)
 
 
 def test_the_launcher_the_doctor_and_the_watch_need_no_packages():

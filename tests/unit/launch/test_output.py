@@ -65,7 +65,11 @@ def test_a_line_of_another_worker_starts_below_the_bar(capfdbinary):
     console.write(1, b"[worker 0] ", b"2/2\r")
     console.write(1, b"[worker 1] ", b"hello\n")
     console.write(1, b"[worker 1] ", b"again\n")
+    console.write(1, b"", b"[worker 0] 1/2\r", "a host")
+    console.write(1, b"", b"[worker 0] 2/2\r", "a host")
+    console.write(1, b"", b"[worker 2] from another host\n", "another host")
     expected = b"[worker 0] 1/2\r[worker 0] 2/2\r\n[worker 1] hello\n[worker 1] again\n"
+    expected += b"[worker 0] 1/2\r[worker 0] 2/2\r\n[worker 2] from another host\n"
     assert capfdbinary.readouterr().out == expected
 
 
@@ -162,7 +166,7 @@ def test_a_message_is_not_lost_where_the_reader_is_slow():
 
 def test_a_line_without_end_is_passed_on_in_parts():
     console, parts = output.Console(queue.SimpleQueue()), []
-    console.write = lambda descriptor, prefix, piece: parts.append(piece)
+    console.write = lambda descriptor, prefix, piece, source: parts.append(piece)
     words = failures.LastWords()
     options = {"prefix": b"", "redraws": True, "hides_noise": False, "words": words, "log": None}
     size = 48 << 20
