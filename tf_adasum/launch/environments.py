@@ -62,6 +62,7 @@ def worker_environments(
         base[noise.LEVEL] = "0"
     base.setdefault(noise.LEVEL, noise.DEFAULT_LEVEL)
     base.update(TF_ADASUM_LAUNCHER="1", PYTHONUNBUFFERED="1")
+    base.setdefault("PYTHONHASHSEED", "0")  # the order of a set of str: the same on all workers
     if devices_per_worker is not None:
         base["TF_ADASUM_DEVICES_PER_WORKER"] = str(devices_per_worker)
 

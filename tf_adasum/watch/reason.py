@@ -11,10 +11,12 @@ def reason_of(error: BaseException) -> str:
     """Return an exception in one line; of a `tf.errors.OpError` the one that caused it."""
     if isinstance(error, SystemExit) and error.code in (0, None):
         return "SystemExit"
-    text = str(error)
+    text = re.sub("\x1b\\[[0-9;]*m", "", str(error))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     causes = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Interrupt)\b", line)]
     said = _said_at_a_node(text) or lines
+    if len(said) > 1 and said[0].startswith("Exception encountered when calling"):
+        said = said[1:]  # Keras names the layer first, then what happened
     line = causes[0] if causes else ": ".join([type(error).__name__, *said[:1]])
     return line if len(line) <= _LONGEST_REASON else line[:_LONGEST_REASON] + "…"
 

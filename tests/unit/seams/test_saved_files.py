@@ -102,6 +102,19 @@ class TestFiles:
         write(model_of(tf.distribute.get_strategy(), value=1.0), tmp_path / name)
 
 
+@pytest.mark.keras3_only("Keras 2 saves .h5 under its own name")
+def test_an_hdf5_file_is_written_beside_and_renamed(strategy, tmp_path, monkeypatch):
+    renamed, replace = [], os.replace
+    monkeypatch.setattr(
+        atomic_files.os, "replace", lambda *pair: (renamed.append(pair[1]), replace(*pair))
+    )
+    path = tmp_path / "new" / "a.h5"
+    model_of(strategy, value=2.0).save(path)
+    assert renamed == [str(path)] and os.listdir(path.parent) == ["a.h5"]
+    with strategy.scope():
+        assert keras.saving.load_model(path, compile=False).get_weights()[0][0, 0] == 2.0
+
+
 def test_a_changed_archive_is_refused_by_its_name(strategy, tmp_path):
     path = tmp_path / "a.keras"
     write(model_of(strategy), path)

@@ -18,6 +18,7 @@ import tensorflow as tf
 from keras.src.backend.common import masking
 from keras.src.backend.tensorflow import optimizer as keras_optimizer
 from keras.src.backend.tensorflow import trainer as keras_trainer
+from keras.src.legacy.saving import legacy_h5_format
 from keras.src.losses import loss as keras_loss
 from keras.src.saving import saving_lib
 from keras.src.trainers.data_adapters import data_adapter_utils
@@ -73,6 +74,7 @@ CALLED = [
     (saving_lib, "save_weights_only", "model filepath max_shard_size objects_to_skip"),
     (saving_lib, "load_model", "filepath custom_objects compile safe_mode"),
     (saving_lib, "load_weights_only", "model filepath skip_mismatch objects_to_skip"),
+    (legacy_h5_format, "save_model_to_hdf5", "model filepath overwrite include_optimizer"),
     (data_adapter_utils, "class_weight_to_sample_weights", "y class_weight"),
     (python_utils, "pythonify_logs", "logs"),
 ]

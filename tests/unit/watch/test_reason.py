@@ -36,6 +36,8 @@ def test_an_exception_of_python_within_tensorflow():
 
 def test_other_exceptions():
     assert reason_of(ValueError("a\nb")) == "ValueError: a"
+    of_keras = "Exception encountered when calling LSTM.call().\n\n\x1b[1mno rows\x1b[0m\n\nArgs"
+    assert reason_of(ValueError(of_keras)) == "ValueError: no rows"
     assert reason_of(KeyboardInterrupt()) == "KeyboardInterrupt"
     assert reason_of(SystemExit(0)) == "SystemExit"
     assert reason_of(SystemExit("no")) == "SystemExit: no"

@@ -1,8 +1,12 @@
 """Files of models with Keras 3."""
 
+import os
+
+from tf_adasum import atomic_files
 from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.seams.keras.generation import hooks
-from tf_adasum.seams.keras.keras3.private_names import saving_lib
+from tf_adasum.seams.keras.keras3.private_names import HDF5, legacy_h5_format, saving_lib
+from tf_adasum.seams.keras.optimizers import is_ours
 
 SAVING_IN_SCOPE = "saving on one worker within strategy.scope(): save outside of it"
 
@@ -16,3 +20,14 @@ def get_attr_skipset(original, obj_type):
     """
     with tensorflow_seam.making_own_variables():
         return original(obj_type)
+
+
+@hooks.replaces(legacy_h5_format, "save_model_to_hdf5", feature=HDF5)
+def save_hdf5(original, model, filepath, overwrite=True, include_optimizer=True):
+    """Write `model.h5` to another name and rename: HDF5 lets one worker at a time open a file."""
+    is_path = isinstance(filepath, str | os.PathLike) and atomic_files.is_local(filepath)
+    if not is_ours(getattr(model, "distribute_strategy", None)) or not (overwrite and is_path):
+        return original(model, filepath, overwrite, include_optimizer)
+    os.makedirs(os.path.dirname(os.path.realpath(filepath)), exist_ok=True)
+    with atomic_files.replacing(filepath) as unfinished:
+        return original(model, unfinished, overwrite, include_optimizer)

@@ -33,6 +33,9 @@ MultiOptimizer = name(
     "keras.src.optimizers.multi_optimizer", "MultiOptimizer", feature=MULTI_OPTIMIZER, since="3.15"
 )
 
+HDF5 = "saving a model as .h5 on several workers at the same time"
+legacy_h5_format = name("keras.src.legacy.saving", "legacy_h5_format", feature=HDF5)
+
 XLA = "compile(jit_compile=True): steps run without XLA"
 MASKS = "keras.src.backend.common.masking"
 get_keras_mask = name(MASKS, "get_keras_mask", feature=XLA)
@@ -105,6 +108,7 @@ __all__ = [
     "class_weight_to_sample_weights",
     "filter_empty_gradients",
     "get_keras_mask",
+    "legacy_h5_format",
     "library",
     "losses",
     "nn",
