@@ -248,7 +248,7 @@ def start(
     breakage = tensorflow_seam.breakage
     with _held_port(tasks), _forgotten_if_it_fails(tasks):
         watching = watch.begin(tasks, terms, timeout)
-        is_first = watching.is_starting
+        is_first = watching.status.state == "starting"
         if is_first:
             with _saying_what_to_do(tasks), _bounded(tasks, seconds, watching):
                 if tasks.rank > 0:
@@ -344,7 +344,7 @@ def _bounded(tasks, seconds, watching) -> Iterator[None]:
         ):
             yield
     except BaseException:
-        if watching.is_starting:
+        if watching.status.state == "starting":
             watching.stop()
         raise
 

@@ -52,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             nodes=Nodes(options.nnodes, options.node_rank or 0, options.coordinator),
             log_dir=options.log_dir,
             verbose=options.verbose,
+            status=options.status,
         )
     except ValueError as error:
         parser.error(str(error))
@@ -65,7 +66,7 @@ def build_parser() -> argparse.ArgumentParser:
         prog=PROGRAM,
         usage="%(prog)s -n N [--nnodes M --node-rank I --coordinator HOST:PORT] "
         "[--devices-per-worker K] [--timeout SECONDS] [--max-restarts R] [--log-dir DIR] "
-        "[--verbose] (SCRIPT | -m MODULE) [ARGS ...]",
+        "[--verbose] [--status] (SCRIPT | -m MODULE) [ARGS ...]",
         description="Start N workers of a training script on this machine and connect them, or on "
         "each of M machines.",
         epilog="example: %(prog)s -n 4 train.py --lr 0.1    starts 4 workers of "
@@ -124,6 +125,12 @@ def build_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="show all that TensorFlow says at its start (default: errors only, unless "
         "TF_CPP_MIN_LOG_LEVEL says something else)",
+    )
+    parser.add_argument(
+        "--status",
+        action="store_true",
+        help="show the step, the speed and the state of each worker of this machine in a table "
+        "below the output; if the output is no terminal, in a line every 30 seconds",
     )
     parser.add_argument("-m", dest="module", action="store_true", help="run a module, as python -m")
     # One REMAINDER and no separate `script` positional: argparse would take a "--" out of the

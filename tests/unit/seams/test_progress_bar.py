@@ -9,6 +9,7 @@ import pytest
 from tf_adasum.seams import keras as keras_seam
 from tf_adasum.seams.keras import progress_bar
 
+
 @pytest.fixture(autouse=True)
 def hooks():
     keras_seam.install()
