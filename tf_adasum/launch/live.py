@@ -39,7 +39,7 @@ class LiveConsole(Console):
     def __init__(self, events: queue.SimpleQueue, screen: rich.console.Console):
         super().__init__(events)
         self._screen = screen
-        self._live, self._rows, self._drawn_at = None, [], 0.0
+        self._live, self._table, self._drawn_at = None, [], 0.0
         self._bar, self._of_bar = None, None  # a line that is not complete, and whose it is
 
     def follow(self, board: Board, ended: threading.Event) -> None:
@@ -47,7 +47,7 @@ class LiveConsole(Console):
         from rich.live import Live
 
         with self._lock, stopping_if_lost(self):
-            self._rows = board.rows()
+            self._render(board.rows())
             self._live = Live(
                 console=self._screen,
                 get_renderable=self._drawing,
@@ -63,16 +63,20 @@ class LiveConsole(Console):
             self._live, live = None, self._live
             live.stop()
 
+    def _render(self, rows):
+        self._table = list(self._screen.render(table(rows)))  # once for all lines until the next
+
     def _draw(self, board):
         rows = board.rows()
         with self._lock, stopping_if_lost(self):
-            self._rows = rows
+            self._render(rows)
             self._live.refresh()
 
     def _drawing(self):
         from rich.console import Group
+        from rich.segment import Segments
 
-        rows = table(self._rows)
+        rows = Segments(self._table)
         return rows if self._bar is None else Group(self._bar, rows)
 
     def _write(self, descriptor, prefix, piece):

@@ -205,15 +205,18 @@ class _Job:
         self, environments: list[dict[str, str]], restart: int, deadline: float | None
     ) -> int:
         """Start the workers, supervise them, stop what is left, and return the exit code."""
-        board, is_over = self._crew.board, threading.Event()
+        showing, is_over = [], threading.Event()
         try:
             self._start(environments, restart)
-            if board:
-                self._threads.append(_thread(self._console.follow, board, is_over))
+            if self._crew.board:
+                showing = [_thread(self._console.follow, self._crew.board, is_over)]
+                self._threads += showing
             code = self._supervise(deadline)
         finally:
             self._stop()
             is_over.set()
+        for thread in showing:
+            thread.join(_LAST_WORDS_SECONDS)
         if self._is_stopped and any(end.code == EXIT_ASKED for end in self._ends):
             code = EXIT_ASKED  # they heard it, too, and have made their backup
         if self.first is not None:

@@ -41,7 +41,7 @@ def seconds_to_next(part: float) -> float:
 
 
 def begin(waits: Callable[[], float]) -> None:
-    """Write the status now, at each second of the clock, and when the process ends, if it is wanted.
+    """Write the status each second and when the process ends, if the launcher wants it.
 
     Args:
         waits: function that returns for how many seconds this worker has waited for the others.
