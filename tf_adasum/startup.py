@@ -33,7 +33,7 @@ from tf_adasum.errors import see
 from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.transport import choice, mesh, trial
 from tf_adasum.transport.collectives import UcxTransport
-from tf_adasum.watch import watch
+from tf_adasum.watch import status_file, watch
 from tf_adasum.watch.no_watch import NoWatch
 from tf_adasum.workers import agreement
 from tf_adasum.workers.workers import Workers
@@ -176,21 +176,27 @@ def _count(number: int, noun: str) -> str:
 
 
 def report(
+    tasks: Cluster | None,
     source: str,
-    workers: int,
     devices: int,
     scheme: Scheme,
     extended: tensorflow_seam.GradientAggregatingExtended,
+    watching: watch.Watch | NoWatch,
 ) -> None:
-    """Print the line at the start, and log the details.
+    """Print the line at the start on worker 0, log the details, and begin to write the status.
 
     Args:
+        tasks: the cluster; None without one.
         source: where the cluster comes from; "" without one.
-        workers: the number of workers.
         devices: the number of devices of each worker.
         scheme: rule and plan.
         extended: the strategy's.
+        watching: the watch over the other workers.
     """
+    status_file.begin(lambda: watching.status.waits)
+    if tasks and tasks.rank > 0:
+        return
+    workers = len(tasks.addresses) if tasks else 1
     collectives = tensorflow_seam.cross_device_ops(extended)
     transport = "UCX" if collectives.transport else "TensorFlow's collectives"
     say(summary(workers, devices, scheme.rule, transport if workers > 1 else ""))

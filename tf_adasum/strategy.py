@@ -22,7 +22,6 @@ from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.seams import tracebacks
 from tf_adasum.seams.base_strategy import GradientAggregatingStrategy, made
 from tf_adasum.transport import choice as transports
-from tf_adasum.watch import status_file
 from tf_adasum.workers import agreement
 from tf_adasum.workers import callbacks as worker_callbacks
 from tf_adasum.workers.place import Place
@@ -155,11 +154,10 @@ class AdasumMirroredStrategy(
             cross_device_ops=functools.partial(AdasumCrossDeviceOps, self._scheme),
             transport=transport,
         )
-        status_file.begin(lambda: self._watch.status.waits)
         tf.distribute.Strategy.__init__(self, extended)
         self._scheme.probe_values()
-        if (rank := tasks.rank if tasks else 0) == 0:
-            startup.report(source, count, len(names), self._scheme, extended)
+        startup.report(tasks, source, len(names), self._scheme, extended, self._watch)
+        rank = tasks.rank if tasks else 0
         self._workers = Workers.of(self, rank, count, self._options, self._watch)
         self._seeds = Seeds(self._workers)
         self._sharding = Sharding(self._workers)
