@@ -8,7 +8,17 @@ from support.launching import on_terminal, run
 
 from tf_adasum.launch import terminal
 
-ENDS = "print('line'); sys.exit(json.loads(os.environ['TF_CONFIG'])['task']['index'])"
+# Worker 1 fails when worker 0 has written its line.
+ENDS = """
+rank = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+print("line", flush=True)
+ready = __file__ + ".ready"
+if rank == 0:
+    open(ready, "w").close()
+while not os.path.exists(ready):
+    time.sleep(0.01)
+sys.exit(rank)
+"""
 PLAIN = ["[worker 0] line", "[worker 1] line"]
 FAILED = "tf-adasum-launch: worker 1 ended with exit code 1"
 
