@@ -89,7 +89,7 @@ def _to_show(model, logs):
 
 
 class _Rank(float):
-    """A whole number, which Keras would show with four decimal places: as 0.0000e+00."""
+    """A whole number, which Keras 3 would show with four decimal places: as 0.0000e+00."""
 
     def __truediv__(self, other):
         return self  # Keras divides by the number of values, which is 1
