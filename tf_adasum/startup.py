@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 import sys
 import time
@@ -18,6 +19,7 @@ import keras
 import tensorflow as tf
 
 from tf_adasum.aggregation import Scheme
+from tf_adasum.aggregation.rules import AggregationRule
 from tf_adasum.cluster import (
     administration,
     joining,
@@ -31,7 +33,7 @@ from tf_adasum.errors import see
 from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.transport import choice, mesh, trial
 from tf_adasum.transport.collectives import UcxTransport
-from tf_adasum.watch import watch
+from tf_adasum.watch import status_file, watch
 from tf_adasum.watch.no_watch import NoWatch
 from tf_adasum.workers import agreement
 from tf_adasum.workers.workers import Workers
@@ -110,29 +112,95 @@ def averaged(local_reduction: str | None, tasks: Cluster | None, devices: int) -
     return devices * (tasks.workers_per_host() if tasks else 1)
 
 
-@functools.cache  # a program that makes many strategies says each line once
+# Characters of the line at the start, with the launcher's "[worker 0] " before it.
+LONGEST_LINE = 100
+
+_PREFIX = "[worker 0] tf_adasum: "
+_log = logging.getLogger("tf_adasum")
+
+
+@functools.cache  # a program that creates many strategies prints each line once
 def say(line: str) -> None:
-    """Print a line to stderr, beside what the program itself prints."""
+    """Print a line to stderr, alongside what the program itself prints."""
     print(f"tf_adasum: {line}", file=sys.stderr, flush=True)
 
 
-def found(source: str, workers: int, devices: int, scheme: Scheme, carrier: str = "") -> str:
-    """Return the one line at the start: what was found, and how gradients are combined.
+@functools.cache
+def log_details(line: str) -> None:
+    """Log what the line at the start leaves out, at level INFO of the logger "tf_adasum"."""
+    _log.info(line)
+
+
+def summary(workers: int, devices: int, rule: AggregationRule, transport: str) -> str:
+    """Return the line at the start: how many train, and how gradients are combined.
+
+    Args:
+        workers: the number of workers.
+        devices: the number of devices of each worker.
+        rule: the aggregation rule.
+        transport: what carries the gradients between workers; "" on one worker.
+
+    Example:
+        >>> summary(4, 2, tf_adasum.rules.Sum(), "UCX")
+        '4 workers, 8 replicas over UCX, rule Sum'
+    """
+    over = f" over {transport}" if transport else ""
+    topology = f"{_count(workers, 'worker')}, {_count(workers * devices, 'replica')}{over}"
+    line = f"{topology}, rule {type(rule).__name__}"
+    most = LONGEST_LINE - len(_PREFIX)
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def details(source: str, workers: int, devices: int, scheme: Scheme, transport: str = "") -> str:
+    """Return where the cluster was found, the rule with its arguments, and why this transport.
 
     Args:
         source: where the cluster comes from; "" without one.
-        workers: how many there are.
-        devices: how many each of them has.
+        workers: the number of workers.
+        devices: the number of devices of each worker.
         scheme: rule and plan.
-        carrier: what carries the gradients. Defaults to "": it goes without saying.
+        transport: what carries the gradients, and the trial that chose it. Defaults to "": it was
+            not tried.
 
     Example:
-        >>> found("TF_CONFIG", 4, 1, Scheme(tf_adasum.rules.Sum(), 4))
+        >>> details("TF_CONFIG", 4, 1, Scheme(tf_adasum.rules.Sum(), 4))
         'TF_CONFIG: 4 workers x 1 device, rule Sum(), radix plan [4]'
     """
-    topology = f"{workers} worker{'s' * (workers > 1)} x {devices} device{'s' * (devices > 1)}"
-    over = f", over {carrier}" if carrier else ""
+    topology = f"{_count(workers, 'worker')} x {_count(devices, 'device')}"
+    over = f", over {transport}" if transport else ""
     return f"{source or 'no cluster found'}: {topology}, {scheme.summary()}{over}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number > 1)}"
+
+
+def report(
+    tasks: Cluster | None,
+    source: str,
+    devices: int,
+    scheme: Scheme,
+    extended: tensorflow_seam.GradientAggregatingExtended,
+    watching: watch.Watch | NoWatch,
+) -> None:
+    """Print the line at the start on worker 0, log the details, and begin to write the status.
+
+    Args:
+        tasks: the cluster; None without one.
+        source: where the cluster comes from; "" without one.
+        devices: the number of devices of each worker.
+        scheme: rule and plan.
+        extended: the strategy's.
+        watching: the watch over the other workers.
+    """
+    status_file.begin(lambda: watching.status.waits)
+    if tasks and tasks.rank > 0:
+        return
+    workers = len(tasks.addresses) if tasks else 1
+    collectives = tensorflow_seam.cross_device_ops(extended)
+    transport = "UCX" if collectives.transport else "TensorFlow's collectives"
+    say(summary(workers, devices, scheme.rule, transport if workers > 1 else ""))
+    log_details(details(source, workers, devices, scheme, collectives.carrier))
 
 
 def start(
@@ -186,7 +254,7 @@ def start(
     breakage = tensorflow_seam.breakage
     with _held_port(tasks), _forgotten_if_it_fails(tasks):
         watching = watch.begin(tasks, terms, timeout)
-        is_first = watching.is_starting
+        is_first = watching.status.state == "starting"
         if is_first:
             with _saying_what_to_do(tasks), _bounded(tasks, seconds, watching):
                 if tasks.rank > 0:
@@ -282,7 +350,7 @@ def _bounded(tasks, seconds, watching) -> Iterator[None]:
         ):
             yield
     except BaseException:
-        if watching.is_starting:
+        if watching.status.state == "starting":
             watching.stop()
         raise
 

@@ -41,7 +41,8 @@ class AdasumMirroredStrategy(
     Without a cluster it trains on all GPUs of this machine, or on all logical CPU devices. With one
     (``TF_CONFIG``, Slurm, MPI, …: docs/clusters.md) every worker runs the same program, and each
     device of each worker holds a replica. Create the strategy before TensorFlow runs its first
-    operation. Worker 0 prints one line, what was found.
+    operation. Worker 0 prints one line with the number of workers and replicas, the transport and
+    the rule; the logger ``tf_adasum`` has the details at level INFO.
 
     The *batch size* given to Keras is the global one: each of the N replicas gets 1/N of it. Keep
     the learning rate of a single replica with a per-replica batch of the size you tuned it for.
@@ -155,9 +156,8 @@ class AdasumMirroredStrategy(
         )
         tf.distribute.Strategy.__init__(self, extended)
         self._scheme.probe_values()
-        if (rank := tasks.rank if tasks else 0) == 0:
-            carrier = tensorflow_seam.cross_device_ops(extended).carrier
-            startup.say(startup.found(source, count, len(names), self._scheme, carrier))
+        startup.report(tasks, source, len(names), self._scheme, extended, self._watch)
+        rank = tasks.rank if tasks else 0
         self._workers = Workers.of(self, rank, count, self._options, self._watch)
         self._seeds = Seeds(self._workers)
         self._sharding = Sharding(self._workers)

@@ -31,5 +31,5 @@ def test_workers_on_two_hosts_train_as_the_launcher(training, tmp_path):
         codes = [worker.wait(SECONDS) for worker in workers]
     logs = [(tmp_path / f"{rank}.log").read_text() for rank in range(4)]
     assert codes == [0] * 4, logs
-    assert "tf_adasum: the environment (TF_ADASUM_COORDINATOR): 4 workers x 1 device" in logs[0]
+    assert "tf_adasum: 4 workers, 4 replicas over " in logs[0]
     training.assert_as_launched(tmp_path)

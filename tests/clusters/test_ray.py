@@ -68,7 +68,7 @@ def test_two_workers_of_ray_train(tmp_path):
 
     arguments = ["--workers", 2, "--epochs", 2, "--storage", stored]
     printed, said = run("-c", OF_THE_EXAMPLE, EXAMPLE, *arguments)
-    assert "TF_CONFIG: 2 workers x 1 device" in said
+    assert "tf_adasum: 2 workers, 2 replicas over " in said
     assert "'epochs': 2" in printed, "the metrics of the last epoch"
     models = sorted(stored.rglob("model.keras"))
     assert len(models) == 2, "a checkpoint for each epoch, from the first worker"

@@ -17,7 +17,7 @@ def test_srun_trains_as_the_launcher(training, slurm_cluster, tmp_path):
         environment=training.environment,
         timeout=SECONDS,
     )
-    assert "tf_adasum: Slurm (SLURM_PROCID): 4 workers x 1 device" in ended.stderr
+    assert "tf_adasum: 4 workers, 4 replicas over " in ended.stderr
     training.assert_as_launched(tmp_path)
 
 

@@ -25,6 +25,6 @@ def test_torchrun_trains_as_the_launcher(training, tmp_path):
         timeout=SECONDS,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    said = "tf_adasum: torchrun (MASTER_ADDR): 4 workers x 1 device"
+    said = "tf_adasum: 4 workers, 4 replicas over "
     assert said in ended.stdout + ended.stderr
     training.assert_as_launched(tmp_path)

@@ -49,7 +49,8 @@ def test_a_user_sees_the_program_s_own_lines(tmp_path):
     code, lines = launched(tmp_path, TWO_MODELS)
     own = [f"[worker {index}] trained {units}" for index in (0, 1) for units in (1, 2)]
     (found,) = [line for line in lines if "tf_adasum: " in line]
-    assert found.startswith("[worker 0] tf_adasum: TF_CONFIG: 2 workers x 1 device")
+    assert found.startswith("[worker 0] tf_adasum: 2 workers, 2 replicas over ")
+    assert found.endswith(", rule Adasum") and len(found) <= 100
     assert (code, sorted(line for line in lines if line != found)) == (0, own)
 
 

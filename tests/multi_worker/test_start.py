@@ -156,6 +156,6 @@ def test_many_strategies_in_the_same_processes(topology, tmp_path):
     )
     assert ended.returncode == 0, ended.stderr[-3000:]
     assert ended.stdout.count("as expected") == 2
-    said = [line for line in ended.stderr.splitlines() if "tf_adasum: TF_CONFIG: 2 work" in line]
+    said = [line for line in ended.stderr.splitlines() if "tf_adasum: 2 workers, " in line]
     assert len(said) == 2, "one line for each rule"
     assert all(line.startswith("[worker 0]") for line in said)

@@ -10,10 +10,16 @@ from scenarios import stragglers as scenarios
 @pytest.mark.feature("`callbacks.StragglerReport`: names the slow worker")
 def test_a_slow_dataset(group, slow):
     own, other = group.run(scenarios.train, slow=slow, seconds=0.05)
+    shown, _ = own.pop("shown"), other.pop("shown")
     assert own.keys() == other.keys()
     for name, values in own.items():
         np.testing.assert_array_equal(other[name], values, err_msg=name)
     assert own["slowest_worker"].tolist()[1:] == [slow, slow]
+    assert len(own) == 1 + 3 + 5, "the loss, and all of the two callbacks"
+    for line in shown[1:]:
+        values = dict(part.split(": ") for part in line.split(" - ") if ": " in part)
+        assert list(values) == ["loss", "orthogonality", "slowest_worker"], line
+        assert float(values["slowest_worker"]) == slow and len(line) <= 100
     for epoch in (1, 2):
         steps = [own[f"step_ms/worker_{rank}"][epoch] for rank in (0, 1)]
         waiting = [own[f"waiting_ms/worker_{rank}"][epoch] for rank in (0, 1)]

@@ -12,7 +12,8 @@ from support.worker_group import worker_environment
 from tf_adasum.transport import choice
 
 PROGRAM = """
-import ctypes, json, os, sys, zlib
+import ctypes, json, logging, os, sys, zlib
+logging.basicConfig(level=logging.INFO)  # the details of the transport
 rank = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
 {prelude}
 import keras, numpy as np, tf_adasum
@@ -41,7 +42,7 @@ def ucx():
 
 
 def played(folder, arguments="", prelude="", prefix=(), variables=None):
-    """The exit code, the line at the start, what each worker has printed, and all output.
+    """The exit code, the details at the start, what each worker has printed, and all output.
 
     Nothing says what carries the gradients but the arguments.
     """
@@ -57,7 +58,7 @@ def played(folder, arguments="", prelude="", prefix=(), variables=None):
         timeout=200,
     )
     lines = ended.stdout.splitlines()
-    found = [line for line in lines if "tf_adasum: TF_CONFIG: 2 workers" in line]
+    found = [line for line in lines if "INFO:tf_adasum:TF_CONFIG: 2 workers" in line]
     trained = [line.partition("trained ")[2] for line in lines if "trained " in line]
     return ended.returncode, "".join(found), trained, ended.stdout
 

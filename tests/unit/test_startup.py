@@ -86,8 +86,32 @@ def test_the_port_is_held_until_tensorflow_has_it(tasks):
         ),
     ],
 )
-def test_the_line_at_the_start(arguments, scheme, line):
-    assert startup.found(*arguments, scheme) == line
+def test_the_details_at_the_start(arguments, scheme, line):
+    assert startup.details(*arguments, scheme) == line
+
+
+class ARuleWhoseNameIsLongerThanTheRestOfTheLineAndMoreThanAnyTerminalHasColumns(rules.Sum):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("workers", "devices", "rule", "transport", "line"),
+    [
+        (1, 1, rules.Adasum(), "", "1 worker, 1 replica, rule Adasum"),
+        (1, 2, rules.Mean(), "", "1 worker, 2 replicas, rule Mean"),
+        (4, 2, rules.AdaCons(momentum=0.5), "UCX", "4 workers, 8 replicas over UCX, rule AdaCons"),
+        (
+            1024,
+            16,
+            ARuleWhoseNameIsLongerThanTheRestOfTheLineAndMoreThanAnyTerminalHasColumns(),
+            "TensorFlow's collectives",
+            "1024 workers, 16384 replicas over TensorFlow's collectives, rule ARuleWhoseNa…",
+        ),
+    ],
+)
+def test_the_line_at_the_start(workers, devices, rule, transport, line):
+    assert startup.summary(workers, devices, rule, transport) == line
+    assert len(f"[worker 0] tf_adasum: {line}") <= 100
 
 
 def test_a_line_is_said_once(capfd):

@@ -9,6 +9,7 @@ import numpy as np
 
 from tf_adasum.callbacks.step_tracker import StepTracker
 from tf_adasum.optimizers import adascale
+from tf_adasum.seams import keras as keras_seam
 
 if typing.TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,8 +19,8 @@ if typing.TYPE_CHECKING:
 class GainTracker(StepTracker):
     """Callback that puts AdaScale's gain ratio and estimates into the logs, and keeps them.
 
-    They are in `logs`, hence in History, CSVLogger, TensorBoard and the progress bar; loggers come
-    after this callback in the list:
+    They are in `logs`, hence in History, CSVLogger and TensorBoard; put loggers after this callback
+    in the list. The progress bar shows only the gain:
 
     * ``gain``: r, in [1, S]; at the end of an epoch its mean over the steps measured in it, or the
       last one if there are none;
@@ -72,16 +73,18 @@ class GainTracker(StepTracker):
     def on_train_batch_end(self, batch, logs=None):
         """Measure, when it is time, and show the last values."""
         super().on_train_batch_end(batch, logs)
-        if logs is not None and self.values:
-            logs.update(self.values[-1])
+        if self.values:
+            self._log(logs, dict(self.values[-1]))
 
     def on_epoch_end(self, epoch, logs=None):
         """Put the values of the epoch into the logs."""
-        if logs is None:
-            return
-        logs.update(self.measure())
+        values = self.measure()
         if self.values_of_epoch:
-            logs["gain"] = float(np.mean([values["gain"] for values in self.values_of_epoch]))
+            values["gain"] = float(np.mean([each["gain"] for each in self.values_of_epoch]))
+        self._log(logs, values)
+
+    def _log(self, logs, values):
+        keras_seam.log(self.model, logs, {"gain": values.pop("gain")}, values)
 
     def draw(self, axes: Axes) -> None:
         """Draw the gain over the scale-invariant step."""

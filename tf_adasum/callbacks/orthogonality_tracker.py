@@ -24,9 +24,9 @@ class OrthogonalityTracker(StepTracker):
 
     Every `every` steps ``logs["orthogonality"]`` has the overall value; at the end of an epoch it
     has the epoch's mean, and ``logs["orthogonality/PATH"]`` that of each variable. So History,
-    CSVLogger, TensorBoard and the progress bar show them; loggers come after this callback in the
-    list. The training step computes the values only while a tracker is in use: `fit` traces it
-    anew. Pass it on all workers.
+    CSVLogger and TensorBoard have them; put loggers after this callback in the list. The progress
+    bar shows only the overall value. The training step computes the values only while a tracker is
+    in use: `fit` traces it anew. Pass it on all workers.
 
     Args:
         every: int, steps (calls of the training function) between two measurements. Defaults to 1.
@@ -90,18 +90,17 @@ class OrthogonalityTracker(StepTracker):
     def on_train_batch_end(self, batch, logs=None):
         """Measure, when it is time, and show the last value."""
         super().on_train_batch_end(batch, logs)
-        if logs is not None and self.values:
-            logs["orthogonality"] = float(self.values[-1][-1])
+        if self.values:
+            overall = float(self.values[-1][-1])
+            keras_seam.log(self.model, logs, {"orthogonality": overall}, {})
 
     def on_epoch_end(self, epoch, logs=None):
         """Put the means of the epoch into the logs."""
         measured = np.reshape(self.values_of_epoch, [-1, len(self.paths) + 1])
-        if logs is None:
-            return
-        logs["orthogonality"] = _mean(measured[:, -1])
-        if self.per_variable:
-            for number, path in enumerate(self.paths):
-                logs[f"orthogonality/{path}"] = _mean(measured[:, number])
+        *of_variables, overall = (_mean(column) for column in measured.T)
+        names = [f"orthogonality/{path}" for path in self.paths] if self.per_variable else []
+        hidden = dict(zip(names, of_variables, strict=False))
+        keras_seam.log(self.model, logs, {"orthogonality": overall}, hidden)
 
     def on_train_end(self, logs=None):
         """Take the measurement out of the training step."""

@@ -31,8 +31,9 @@ class StragglerReport(Plotting, keras.callbacks.Callback):
 
     In synchronous training all workers take the same time for a step: that of the slowest. What
     tells them apart is how much of it each one waits. The slow one waits least: whoever is there
-    last finds all others waiting. At the end of each epoch `logs` have, hence History, CSVLogger,
-    TensorBoard and the progress bar (loggers come after this callback in the list):
+    last finds all others waiting. At the end of each epoch `logs` have, hence History, CSVLogger
+    and TensorBoard (put loggers after this callback in the list; the progress bar shows only the
+    slowest worker, if there is one):
 
     * ``step_ms/worker_0``, …: milliseconds from the beginning of a step to that of the next one,
       the median over the epoch, callbacks between them included;
@@ -143,12 +144,14 @@ class StragglerReport(Plotting, keras.callbacks.Callback):
         slowest = _slowest(step_ms, waiting_ms, table[:, 2].min())
         self.epochs.append(epoch)
         self.values.append({"step_ms": step_ms, "waiting_ms": waiting_ms, "slowest": slowest})
-        if logs is None:
-            return
-        for name, of_workers in (("step_ms", step_ms), ("waiting_ms", waiting_ms)):
-            for rank, value in enumerate(of_workers):
-                logs[f"{name}/worker_{rank}"] = float(value)
-        logs["slowest_worker"] = slowest
+        hidden = {
+            f"{name}/worker_{rank}": float(value)
+            for name, of_workers in (("step_ms", step_ms), ("waiting_ms", waiting_ms))
+            for rank, value in enumerate(of_workers)
+        }
+        named = {"slowest_worker": slowest}
+        shown = named if slowest >= 0 else {}
+        keras_seam.log(self.model, logs, shown, {**hidden, **named})
 
     def on_train_end(self, logs=None):
         """Stop looking; worker 0 says who was slow."""

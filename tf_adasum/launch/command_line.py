@@ -79,6 +79,8 @@ def _launch(command: Sequence[str], options: argparse.Namespace) -> int:
                 f"Received: --hosts {options.hosts}, --nnodes {options.nnodes}, "
                 f"--node-rank {options.node_rank}"
             )
+        if options.status:
+            raise ValueError("--status: expected to be left out. Received: --status with --hosts")
         chosen = parse_hosts(options.hosts)
         return hosts.launch_on(chosen, command, workers, devices, options.coordinator, **settings)
     if options.node_rank is None and options.nnodes > 1:
@@ -89,7 +91,7 @@ def _launch(command: Sequence[str], options: argparse.Namespace) -> int:
     if workers is None:
         workers = automatic_workers(os.environ, devices)
     nodes = Nodes(options.nnodes, options.node_rank or 0, options.coordinator)
-    return launch(command, workers, devices, nodes=nodes, **settings)
+    return launch(command, workers, devices, nodes=nodes, status=options.status, **settings)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -116,6 +118,12 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="K",
         help="GPUs of each worker, or logical CPU devices if no GPU is visible (default: the "
         "visible GPUs divided evenly, or one CPU device)",
+    )
+    parser.add_argument(
+        "--status",
+        action="store_true",
+        help="show the step, the speed and the state of each worker of this machine in a table "
+        "below the output; if the output is no terminal, in a line every 30 seconds",
     )
     parser.add_argument("-m", dest="module", action="store_true", help="run a module, as python -m")
     _add_machines(

@@ -166,13 +166,14 @@ def summary(ends: Sequence[End]) -> list[str]:
         lines = [f"worker {first.rank} failed first{cause}{error}"]
     others = [end.rank for end in ends if end is not first and (end.code or end.is_stopped)]
     if others:
-        lines.append(f"ended because of it: {_named(sorted(others))}")
+        lines.append(f"ended because of it: {in_words(sorted(others))}")
     if first.log:
         lines.append(f"the output of worker {first.rank} is in {first.log}")
     return lines
 
 
-def _named(ranks: Sequence[int]) -> str:
+def in_words(ranks: Sequence[int]) -> str:
+    """Return a few of the workers by their ranks: "workers 0, 1 and 6 more"."""
     shown = ", ".join(map(str, ranks[:_MOST_NAMES]))
     more = len(ranks) - _MOST_NAMES
     rest = f" and {more} more" if more > 0 else ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 
@@ -17,6 +18,7 @@ from tf_adasum.launch.environments import worker_environments
 from tf_adasum.launch.nodes import Nodes
 from tf_adasum.launch.output import logs_in
 from tf_adasum.launch.processes import Crew, Ending, run_group
+from tf_adasum.launch.status import Board
 
 GRACE_SECONDS = 5.0
 # For which workers that start again wait for those of other machines, unless the environment says
@@ -35,13 +37,14 @@ def launch(
     nodes: Nodes | None = None,
     log_dir: str | None = None,
     verbose: bool = False,
+    status: bool = False,
 ) -> int:
     """Run `num_workers` copies of `command` on this machine until all of them have ended.
 
-    With one worker and no `log_dir` the command inherits stdin, stdout and stderr. Else stdin is
-    empty and every line of output is written to file descriptor 1 or 2, of several workers with the
-    prefix ``[worker i]``. What TensorFlow says below an error is left out, unless `verbose` or
-    ``TF_CPP_MIN_LOG_LEVEL`` asks for it.
+    With one worker and neither `log_dir` nor `status` the command inherits stdin, stdout and
+    stderr. Else stdin is empty and every line of output is written to file descriptor 1 or 2, of
+    several workers with the prefix ``[worker i]``, which has colors on a terminal. What TensorFlow
+    says below an error is left out, unless `verbose` or ``TF_CPP_MIN_LOG_LEVEL`` asks for it.
 
     On one machine the workers' ports lie outside of the range from which the system gives ports to
     others, and are held until all workers have ended: see `free_ports.held`. What uses them sets
@@ -77,6 +80,8 @@ def launch(
         log_dir: directory for a file with the output of each worker, "worker-0.log" and so on,
             which is appended to. Defaults to None: no files.
         verbose: whether TensorFlow is to say all. Defaults to False.
+        status: whether to show what each worker does: a table below the output on a terminal, else
+            a line every 30 seconds. Defaults to False.
 
     Returns:
         The exit code of the last start: 0 when every worker ended with 0; the code of the first
@@ -103,6 +108,7 @@ def launch(
         nodes=nodes,
         log_dir=log_dir,
         verbose=verbose,
+        status=status,
     ).code
 
 
@@ -117,6 +123,7 @@ def run_job(
     nodes: Nodes | None = None,
     log_dir: str | None = None,
     verbose: bool = False,
+    status: bool = False,
     is_heard: bool = False,
 ) -> Ending:
     """Do as `launch`, and return how it ended.
@@ -145,8 +152,10 @@ def run_job(
             yield [{**each, **told} for each in environments]
 
     logs = logs_in(log_dir, ranks)
-    crew = Crew(ranks, in_all, logs, is_heard=is_heard or in_all > 1 or bool(logs))
-    return run_group(command, crew, environments_of, timeout, grace, max_restarts)
+    is_heard = is_heard or in_all > 1 or bool(logs) or status
+    with tempfile.TemporaryDirectory() if status else contextlib.nullcontext() as folder:
+        crew = Crew(ranks, in_all, logs, is_heard, Board(folder, ranks) if folder else None)
+        return run_group(command, crew, environments_of, timeout, grace, max_restarts)
 
 
 def check(

@@ -17,12 +17,13 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from tf_adasum.launch import noise
+from tf_adasum.launch import noise, terminal
 from tf_adasum.launch.failures import LastWords
-
-PROGRAM = "tf-adasum-launch"  # who speaks in a message that no worker wrote
+from tf_adasum.launch.status import Board
+from tf_adasum.launch.terminal import PROGRAM
 
 _SECONDS_TO_SPEAK = 0.5  # for which the main thread waits for a reader of our output
+_SECONDS_BETWEEN_LINES = 30.0  # of `--status`, if the output is no terminal
 _LONGEST_LINE = 1 << 20  # bytes; what is longer is passed on as several lines
 
 
@@ -31,6 +32,7 @@ class Console:
 
     def __init__(self, events: queue.SimpleQueue):
         self._events = events
+        self._prefix = terminal.prefix_of_launcher(2)
         self._lock = threading.Lock()
         self._messages: collections.deque[bytes] = collections.deque()  # not written yet
         self._redrawn: tuple[int, Any] | None = None  # whose last piece ended in "\r"
@@ -71,26 +73,42 @@ class Console:
         finally:
             self._lock.release()
 
+    def follow(self, board: Board, ended: threading.Event) -> None:
+        """Write a line with the status of all workers every 30 seconds until an event."""
+        while not ended.wait(_SECONDS_BETWEEN_LINES):
+            self.say(board.line())
+
+    def lose(self) -> None:
+        """Write nothing more, and ask the job to stop: nobody can read it."""
+        self._lost = True
+        self._events.put(signal.SIGPIPE)
+
     def _write_messages(self, seconds):
         while self._messages:
             others = () if self._redrawn is None else self._redrawn[:1]
             if not all(_can_be_written(each, seconds) for each in (2, *others)):
                 return
-            self._write(2, f"{PROGRAM}: ".encode(), self._messages.popleft())
+            self._write(2, self._prefix, self._messages.popleft())
 
     def _write(self, descriptor, prefix, piece, source=None):
         writer = (descriptor, prefix if source is None else source)
         if self._lost:
             return
-        try:
+        with stopping_if_lost(self):
             # Only worker 0's stdout redraws; any other line starts below its bar.
             if self._redrawn is not None and writer != self._redrawn:
                 _write_all(self._redrawn[0], b"\n")
             _write_all(descriptor, prefix + piece)
-        except OSError:  # e.g. `tf-adasum-launch ... | head`
-            self._lost = True
-            self._events.put(signal.SIGPIPE)
         self._redrawn = writer if piece.endswith(b"\r") else None
+
+
+@contextlib.contextmanager
+def stopping_if_lost(console: Console) -> Iterator[None]:
+    """Let a job stop if its output is closed, as by `tf-adasum-launch ... | head`."""
+    try:
+        yield
+    except OSError:
+        console.lose()
 
 
 class Log:

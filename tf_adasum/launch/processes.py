@@ -24,8 +24,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from tf_adasum.launch import failures, noise
-from tf_adasum.launch.output import Console, Log, Relay
+from tf_adasum.launch import failures, live, noise, terminal
+from tf_adasum.launch.output import Log, Relay
+from tf_adasum.launch.status import Board
 
 EXIT_TIMEOUT = 124  # as coreutils' `timeout`
 EXIT_USAGE = 2  # as argparse and the shells: the same arguments will fail again
@@ -51,12 +52,14 @@ class Crew:
         logs: a file for the output of each of `ranks`; empty for none.
         is_heard: whether output goes through this process. Defaults to True; False lets a single
             worker inherit stdin, stdout and stderr.
+        board: their status, which is shown with the output. Defaults to None: it is not shown.
     """
 
     ranks: range
     num_workers: int
     logs: Sequence[Log] = ()
     is_heard: bool = True
+    board: Board | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +155,7 @@ class _Job:
         self._crew = crew
         self._environments_of = environments_of
         self._grace = grace
-        self._console = Console(self.events)
+        self._console = live.console(self.events, crew.board is not None)
         self._running: list[_Worker] = []
         self._ends: list[failures.End] = []  # in their order, of this start
         self._threads: list[threading.Thread] = []
@@ -202,11 +205,18 @@ class _Job:
         self, environments: list[dict[str, str]], restart: int, deadline: float | None
     ) -> int:
         """Start the workers, supervise them, stop what is left, and return the exit code."""
+        showing, is_over = [], threading.Event()
         try:
             self._start(environments, restart)
+            if self._crew.board:
+                showing = [start_thread(self._console.follow, self._crew.board, is_over)]
+                self._threads += showing
             code = self._supervise(deadline)
         finally:
             self._stop()
+            is_over.set()
+        for thread in showing:
+            thread.join(_LAST_WORDS_SECONDS)
         if self._is_stopped and any(end.code == EXIT_ASKED for end in self._ends):
             code = EXIT_ASKED  # they heard it, too, and have made their backup
         if self.first is not None:
@@ -251,11 +261,15 @@ class _Job:
         if crew.is_heard:
             pipe = subprocess.PIPE
             streams = {"stdin": subprocess.DEVNULL, "stdout": pipe, "stderr": pipe}
+        if crew.board:
+            crew.board.begin()
         logs = crew.logs or [None] * len(crew.ranks)
         try:
             for rank, environment, log in zip(crew.ranks, environments, logs, strict=True):
                 if log is not None:
                     log.begin(rank, crew.num_workers, restart)
+                if crew.board:
+                    environment = {**environment, **crew.board.environment(rank)}
                 process = subprocess.Popen(
                     self._command,
                     env=environment,
@@ -277,7 +291,9 @@ class _Job:
                 relay = Relay(
                     descriptor,
                     self._console,
-                    prefix=b"[worker %d] " % worker.rank if self._crew.num_workers > 1 else b"",
+                    prefix=terminal.prefix_of_worker(
+                        worker.rank, self._crew.num_workers, descriptor
+                    ),
                     redraws=worker.rank == 0,
                     hides_noise=worker.is_quiet,
                     words=worker.words,
@@ -347,8 +363,12 @@ class _Job:
 
     def _reap(self, worker: _Worker) -> failures.End:
         self._running.remove(worker)
-        self._ends.append(worker.reap())
-        return self._ends[-1]
+        end = worker.reap()
+        self._ends.append(end)
+        if self._crew.board:
+            has_failed = end.code not in (0, EXIT_ASKED) and not end.is_stopped
+            self._crew.board.end(end.rank, end.code if has_failed else 0)
+        return end
 
 
 class _Worker:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
-from tf_adasum.watch.diagnosis import Breakage
+from tf_adasum.watch.diagnosis import Breakage, Status
 from tf_adasum.watch.stopping import Stopping
 
 
@@ -14,6 +14,7 @@ class NoWatch:
 
     cause = seed = None
     is_on = False
+    status = Status()
 
     def __init__(self):
         self.stopping = Stopping(0, 1)

@@ -13,7 +13,7 @@ def reason_of(error: BaseException) -> str:
         return "SystemExit"
     text = re.sub("\x1b\\[[0-9;]*m", "", str(error))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    causes = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Interrupt)\b", line)]
+    causes = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Interrupt)(:|$)", line)]
     said = _said_at_a_node(text) or lines
     if len(said) > 1 and said[0].startswith("Exception encountered when calling"):
         said = said[1:]  # Keras names the layer first, then what happened

@@ -151,9 +151,9 @@ class Watch:
         return self._channel is not None
 
     @property
-    def is_starting(self) -> bool:
-        """Whether no strategy has started yet."""
-        return self._own.state == "starting"
+    def status(self) -> Status:
+        """The `Status` of this worker."""
+        return self._own
 
     @contextlib.contextmanager
     def call(self, breakage_of: Callable[[BaseException], Breakage | None]) -> Iterator[None]:

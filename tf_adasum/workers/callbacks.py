@@ -44,7 +44,7 @@ import tensorflow as tf
 from tf_adasum.backup import driver, training_state
 from tf_adasum.errors import see
 from tf_adasum.seams import keras as keras_seam
-from tf_adasum.watch import call_log
+from tf_adasum.watch import call_log, status_file
 from tf_adasum.workers.first_worker import FirstWorkerOnly, is_for_first_worker
 from tf_adasum.workers.workers import Workers
 
@@ -79,6 +79,8 @@ def arranged(
     """
     if any(isinstance(callback, driver.RestoreFirst) for callback in callbacks):
         return list(callbacks)  # arranged already
+    if status_file.is_wanted() and not any(isinstance(one, StepsOfStatus) for one in callbacks):
+        callbacks = [*callbacks, StepsOfStatus()]
     workers = Workers.of_model(model)
     backups = [one for one in callbacks if _is_driven(one, workers)]
     if workers.count == 1 and not backups:
@@ -100,6 +102,24 @@ def _is_driven(callback, workers):
         return True
     is_keras_own = type(callback) is keras.callbacks.BackupAndRestore  # and none of a user's
     return keras_seam.BACKS_UP_ONE_WORKER and is_keras_own and workers.count > 1
+
+
+class StepsOfStatus(keras.callbacks.Callback):
+    """The callback that counts the steps of a training for the launcher's `--status`."""
+
+    def on_train_begin(self, logs=None):
+        """Begin to count."""
+        self._step = self._before_epoch = 0
+        status_file.set_step(0)
+
+    def on_epoch_begin(self, epoch, logs=None):
+        """Take batches to be numbered from 0 again."""
+        self._before_epoch = self._step
+
+    def on_train_batch_end(self, batch, logs=None):
+        """Count up to the end of a batch."""
+        self._step = self._before_epoch + batch + 1
+        status_file.set_step(self._step)
 
 
 class FirstCallback(keras.callbacks.Callback):

@@ -1,5 +1,7 @@
 """What `test_stragglers.py` trains: one worker takes longer for its rows."""
 
+import contextlib
+import io
 import time
 
 import keras
@@ -7,13 +9,16 @@ import numpy as np
 import tensorflow as tf
 
 from scenarios.callbacks import rank_of
-from tf_adasum.callbacks import StragglerReport
+from tf_adasum.callbacks import OrthogonalityTracker, StragglerReport
 
 STEPS, EPOCHS = 30, 3
 
 
 def train(strategy, slow, seconds):
-    """Three epochs, in which the dataset of one worker sleeps in each step."""
+    """Three epochs, in which the dataset of one worker sleeps in each step.
+
+    Returns the history, and as "shown" the lines of the progress bar with metrics.
+    """
 
     def late(x, y):
         time.sleep(seconds)
@@ -34,9 +39,12 @@ def train(strategy, slow, seconds):
     report = StragglerReport()
     data = strategy.distribute_datasets_from_function(make)
     length = {"steps_per_epoch": STEPS, "epochs": EPOCHS}
-    history = model.fit(data, **length, verbose=0, callbacks=[report]).history
+    given = {"verbose": 2, "callbacks": [OrthogonalityTracker(), report]}
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        history = model.fit(data, **length, **given).history
     assert report.epochs == [0, 1, 2]
-    return history
+    shown = [line for line in printed.getvalue().splitlines() if "loss: " in line]
+    return {**history, "shown": np.array(shown)}
 
 
 def _like(batch):

@@ -78,6 +78,7 @@ def called_as_in_fit(report, monkeypatch, seconds):
         is_on=False, begin_epoch=lambda: None, part=lambda: 0.75, end=lambda: None, count=100
     )
     report._workers, report._is_first = Workers(), True
+    report.set_model(keras.Sequential())
     logs = []
     for epoch in range(2):
         report.on_epoch_begin(epoch)

@@ -17,8 +17,6 @@ from tf_adasum.seams.keras import custom_loops, files, layers
 from tf_adasum.seams.keras.fit import (
     calls_under_way,
     exchangeable,
-    expect,
-    expect_as_asked,
     settings_under_way,
     variables_so_far,
     when_fit_ends,
@@ -40,6 +38,7 @@ from tf_adasum.seams.keras.optimizers import (
     take_over,
     tensorflow_variable,
 )
+from tf_adasum.seams.keras.progress_bar import expect, expect_as_asked, log
 from tf_adasum.seams.keras.tf_keras import refuse_tf_keras
 from tf_adasum.seams.tracebacks import shorten_uncaught
 

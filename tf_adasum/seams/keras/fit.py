@@ -1,4 +1,4 @@
-"""Training, for both generations: what all workers call, what is averaged first, progress bars."""
+"""Training, for both generations: what all workers call, and what is averaged first."""
 
 import contextlib
 import threading
@@ -200,45 +200,6 @@ def variables_so_far(model):
         return list(model.variables)
     except ValueError:  # Keras 2, of models that are not built yet
         return []
-
-
-# ---- how long the training is ------------------------------------------------------------------
-
-# For each model what its progress bar expects: "epochs", and "steps" per epoch.
-_expected = weakref.WeakKeyDictionary()
-
-
-def expect(model, **numbers):
-    """Tell a model's progress bar what to expect from the next epoch on.
-
-    Args:
-        model: the model.
-        numbers: `epochs` and `steps` (per epoch).
-    """
-    _expected.setdefault(model, {}).update(numbers)
-
-
-def expect_as_asked(model):
-    """Let a model's progress bar expect what `fit` is asked for."""
-    _expected.pop(model, None)
-
-
-@hooks.replaces(keras.callbacks.ProgbarLogger, "on_train_begin")
-def on_train_begin(original, self, logs=None):
-    """Forget what was expected of an earlier training that failed."""
-    expect_as_asked(self.model)
-    return original(self, logs)
-
-
-@hooks.replaces(keras.callbacks.ProgbarLogger, "on_epoch_begin", "on_epoch_end")
-def on_epoch_begin_or_end(original, self, epoch, logs=None):
-    """Let callbacks say how long the training is: Keras shows what `fit` was asked for."""
-    if self.model in _expected:
-        self.epochs = _expected[self.model].get("epochs", self.epochs)
-        self.target = _expected[self.model].get("steps", self.target)
-        if original.__name__ == "on_epoch_end" and self.progbar is not None:
-            self.target = self.progbar.target = self.seen  # as many as there were
-    return original(self, epoch, logs)
 
 
 # ---- what a training is made of ----------------------------------------------------------------

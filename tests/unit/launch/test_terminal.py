@@ -1,0 +1,62 @@
+"""The launcher's output on a terminal: colors, aligned prefixes, and plain text where asked for."""
+
+import os
+import sys
+
+import pytest
+from support.launching import on_terminal, run
+
+from tf_adasum.launch import terminal
+
+# Worker 1 fails when worker 0 has written its line.
+ENDS = """
+rank = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+print("line", flush=True)
+ready = __file__ + ".ready"
+if rank == 0:
+    open(ready, "w").close()
+while not os.path.exists(ready):
+    time.sleep(0.01)
+sys.exit(rank)
+"""
+PLAIN = ["[worker 0] line", "[worker 1] line"]
+FAILED = "tf-adasum-launch: worker 1 ended with exit code 1"
+
+
+@pytest.mark.parametrize(
+    ("variables", "has_colors"),
+    [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True), ({"TERM": "dumb"}, False)],
+)
+def test_a_terminal_has_colors_unless_they_are_unwanted(script, variables, has_colors):
+    pytest.importorskip("rich")
+    code, text = on_terminal("-n", 2, script(ENDS), **variables)
+    lines = text.splitlines()
+    of_workers = sorted(line for line in lines if "line" in line)
+    assert code == 1
+    if has_colors:
+        assert of_workers == ["\x1b[32m[worker 1]\x1b[0m line", "\x1b[36m[worker 0]\x1b[0m line"]
+        assert any(line.startswith("\x1b[1mtf-adasum-launch:\x1b[0m worker 1") for line in lines)
+    else:
+        assert of_workers == PLAIN and "\x1b" not in text
+        assert any(line.startswith(FAILED) for line in lines)
+
+
+def test_without_a_terminal_all_is_plain(script):
+    result = run("-n", 2, script(ENDS), env={**os.environ, "FORCE_COLOR": "1", "TERM": "xterm"})
+    assert sorted(result.stdout.splitlines()) == PLAIN
+    assert "\x1b" not in result.stderr and FAILED in result.stderr
+
+
+def test_prefixes_are_aligned_on_a_terminal_and_plain_without_rich(monkeypatch):
+    pytest.importorskip("rich")
+    monkeypatch.setattr(os, "isatty", lambda descriptor: descriptor == 1)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # stdout is no terminal here
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert terminal.prefix_of_worker(0, 1, 1) == b""
+    assert terminal.prefix_of_worker(3, 12, 1) == b"\x1b[33m[worker 3]\x1b[0m  "
+    assert terminal.prefix_of_worker(11, 12, 1) == b"\x1b[34m[worker 11]\x1b[0m "
+    assert terminal.prefix_of_worker(3, 12, 2) == b"[worker 3] "
+    monkeypatch.setitem(sys.modules, "rich", None)
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    assert terminal.prefix_of_worker(3, 12, 1) == b"[worker 3] "

@@ -1,0 +1,67 @@
+"""What this worker does, in a file for the launcher's ``--status``. Standard library only."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+
+from tf_adasum.watch import call_log
+
+NAME = "TF_ADASUM_STATUS_FILE"  # the environment variable with the file's path
+
+_step = 0  # of the current training, over all epochs
+_has_begun = False  # once in a process
+
+
+def is_wanted() -> bool:
+    """Whether the launcher reads the status of this worker."""
+    return bool(os.environ.get(NAME))
+
+
+def set_step(step: int) -> None:
+    """Set the number of steps that the current training has taken."""
+    global _step
+    _step = step
+
+
+def seconds_to_next(part: float) -> float:
+    """Return the seconds to the next time at which this part of a second of the clock has passed.
+
+    All workers write when a second begins, so that their steps can be compared.
+
+    Args:
+        part: from 0 to 1.
+    """
+    return 1 - (time.time() - part) % 1
+
+
+def begin(waits: Callable[[], float]) -> None:
+    """Write the status each second and when the process ends, if the launcher wants it.
+
+    Args:
+        waits: function that returns for how many seconds this worker has waited for the others.
+    """
+    global _has_begun
+    if not is_wanted() or _has_begun:
+        return
+    _has_begun, path = True, os.environ[NAME]
+
+    def write():
+        status = {"step": _step, "doing": call_log.doing(), "waits": waits(), "time": time.time()}
+        with contextlib.suppress(OSError):  # the launcher has ended, or the disk is full
+            with open(f"{path}.new", "w") as file:
+                json.dump(status, file)
+            os.replace(f"{path}.new", path)
+
+    def run():
+        while True:
+            write()
+            time.sleep(seconds_to_next(0))
+
+    atexit.register(write)
+    threading.Thread(target=run, daemon=True, name="tf_adasum status").start()
