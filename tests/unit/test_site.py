@@ -130,7 +130,7 @@ def test_every_message_stands_on_the_page_of_all():
         assert f'<a id="{each.anchor}"></a>' in page
     # One each that is raised, warned, compared between workers, and put together by another file.
     for text in (
-        "`values` must hold at least one tensor. Received: values=[]",
+        "`values` must contain at least one tensor. Received: values=[]",
         "The model does not have any trainable weights.",
         "All workers have to check the same variables. Received: … "
         + messages.END.format("TFA-508"),

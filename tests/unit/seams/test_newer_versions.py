@@ -150,7 +150,7 @@ def test_a_backend_that_is_not_installed_is_named():
         text=True,
         timeout=120,
     )
-    assert done.stderr.splitlines()[-1].startswith("ImportError: Keras asks for torch")
+    assert done.stderr.splitlines()[-1].startswith("ImportError: Keras is set to the backend torch")
     assert "KERAS_BACKEND=tensorflow" in done.stderr
 
 
