@@ -120,7 +120,7 @@ def test_it_stops_a_training_at_the_end_of_an_epoch():
     """The others would wait for worker 0's next step."""
     model, (called,) = called_on(0, 2, Recorder(stops=1))
     called.on_train_batch_end(0, {})
-    with pytest.warns(UserWarning, match="^Recorder has set model.stop_training within an epoch"):
+    with pytest.warns(UserWarning, match="^Recorder set model.stop_training within an epoch"):
         called.on_train_batch_end(1, {})
     assert not model.stop_training
     with warnings.catch_warnings():
