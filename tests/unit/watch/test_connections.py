@@ -249,8 +249,8 @@ def test_refusals_are_counted_and_said_seldom(capfd, monkeypatch):
     time.sleep(0.3)
     refusals.say("the last")
     assert capfd.readouterr().err.splitlines() == [
-        "tf_adasum: the watch refuses number 0",
-        "tf_adasum: the watch refuses the last (6 refusals so far)",
+        "tf_adasum: the failure detector refuses number 0",
+        "tf_adasum: the failure detector refuses the last (6 refusals so far)",
     ]
 
 
