@@ -763,7 +763,7 @@ def test_the_inner_optimizer_is_not_used_by_itself(steps):
         inner = accumulating(steps, 0.1) if steps else SGD(0.1)
         AdaScale(inner)
         variable = stacks.Variable([1.0])
-        with pytest.raises(ValueError, match="SGD is inside of another optimizer"):
+        with pytest.raises(ValueError, match="SGD is wrapped by another optimizer"):
             apply(inner, [[tf.ones(1)]] * stacks.calls_at_once(), [variable])
 
 

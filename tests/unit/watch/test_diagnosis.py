@@ -147,7 +147,7 @@ def test_all_wait_for_each_other():
 def test_the_notice_names_who_is_awaited():
     statuses = {1: WAITING, 0: Status("running", at="x.py:1 (f)"), 2: WAITING}
     assert notice(CLUSTER, statuses) == (
-        "worker 1 has waited 2 s for chief 0 (a:1), which is at x.py:1 (f)"
+        "worker 0 has waited 2 s for chief 0 (a:1), which is at x.py:1 (f)"
     )
 
 

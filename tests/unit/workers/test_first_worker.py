@@ -165,7 +165,7 @@ def test_what_takes_all_workers_is_refused_by_name():
     with pytest.raises(RuntimeError) as caught:
         called.on_epoch_end(0, {})
     assert str(caught.value).startswith(
-        "model.predict takes all workers, and Predicts runs on worker 0 only"
+        "model.predict needs all workers, but Predicts runs on worker 0 only"
     )
     assert str(caught.value).endswith(
         f"Received: model.predict in Predicts.on_epoch_end {see('TFA-507')}"

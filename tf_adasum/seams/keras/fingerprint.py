@@ -96,7 +96,7 @@ def _described(value):
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float):
-        return f"{value:.7g}"  # read from a variable of float32 it is not what was set
+        return f"{value:.7g}"  # a value read from a float32 variable differs from the one set
     if value is None or isinstance(value, bool | int | str):
         return repr(value)
     if isinstance(value, Mapping):
@@ -213,7 +213,7 @@ def note_learning_rate(optimizer: Any, rate: Any) -> None:
 def _of_compile(model):
     """Describe the optimizer, and what else `compile` was given.
 
-    Saving in the HDF5 format takes the optimizer out of Keras's own record.
+    Saving in the HDF5 format removes the optimizer from Keras's own record.
     """
     optimizer, settings = getattr(model, "optimizer", None), {}
     if optimizer is not None:

@@ -1,4 +1,4 @@
-"""Training, for both generations: what all workers call, what is averaged first, progress bars."""
+"""Training with Keras 2 and 3: calls of all workers, averages before them, and progress bars."""
 
 import contextlib
 import threading
@@ -20,7 +20,7 @@ from tf_adasum.watch import call_log, call_site
 
 
 class _Calls:
-    """The calls under way that all workers make, one within another: their names and settings."""
+    """The running calls that all workers make, one inside the other: their names and settings."""
 
     def __init__(self):
         self.names, self.settings, self.ends = [], [], []
@@ -58,7 +58,7 @@ def are_calls_under_way():
 
 
 def when_fit_ends(function):
-    """Call a function when the `fit` under way ends, however it does; not in a custom loop."""
+    """Call a function when the running `fit` ends, also with an error; not in a custom loop."""
     if _calls.ends:
         _calls.ends[-1].callback(function)
 
@@ -89,9 +89,9 @@ def settings_under_way():
     outermost=True,
 )
 def call_together(original, self, *args, **kwargs):
-    """Tell the other workers where one raises: they would wait for it.
+    """Report an exception to the other workers, which would otherwise wait for this one.
 
-    Refuse `fit` of a model without a strategy if several workers have one.
+    Refuse `fit` of a model without a strategy if several workers train such a model.
     """
     strategy = self.distribute_strategy
     if not is_ours(strategy):
@@ -110,7 +110,7 @@ def call_together(original, self, *args, **kwargs):
     is_nested = are_calls_under_way()
     with _calls.one_more(name, settings), strategy.working_together(), _calls.ending(name):
         if is_nested:
-            strategy.workers.gather([])  # are all of them here?
+            strategy.workers.gather([])  # wait for all workers
         return original(self, *args, **kwargs)
 
 
@@ -119,9 +119,9 @@ _settings_of_batches = weakref.WeakKeyDictionary()
 
 
 def _compare_settings_of_batches(model, name, settings):
-    """Let the workers compare the settings of the first call for a batch; log what changes later.
+    """Let the workers compare the settings of the first call for a batch; log later changes.
 
-    A comparison in every call would take longer than a small model's step.
+    A comparison in every call would take longer than a step of a small model.
     """
     strategy = model.distribute_strategy
     known = _settings_of_batches.setdefault(model, {})
@@ -136,7 +136,7 @@ def _compare_settings_of_batches(model, name, settings):
 
 
 def _refuse_no_strategy(model):
-    """Refuse that several workers train models that belong to no strategy: each its own."""
+    """Refuse to train models without a strategy on several workers: each would train its own."""
     default = tf.distribute.get_strategy()
     if tf.distribute.has_strategy() or model.distribute_strategy is not default:
         return
@@ -145,7 +145,7 @@ def _refuse_no_strategy(model):
     _, line = call_site.of_thread(threading.get_ident())
     message = (
         f"The model {model.name!r} was created outside the scope of the AdasumMirroredStrategy, "
-        f"and fit is called at {line}: each worker trains a model of its own. Create and compile "
+        f"and fit is called at {line}: each worker trains its own model. Create and compile "
         f"it in the scope: with strategy.scope(): model = ... {see('TFA-301')}"
     )
     for strategy in made:
@@ -159,9 +159,9 @@ def _refuse_no_strategy(model):
 
 @hooks.replaces(private_names.Trainer, "evaluate", "predict")
 def evaluate_or_predict(original, self, *args, **kwargs):
-    """Average first what replicas have counted on their own rows, as BatchNormalization does.
+    """First average the statistics that replicas computed from their own rows (BatchNormalization).
 
-    `predict` returns rows in the order of the dataset, so that this is not sharded by file.
+    `predict` returns rows in the order of the dataset, so the dataset is not sharded by file.
     """
     _average_statistics(self)
     strategy = self.distribute_strategy
@@ -173,7 +173,7 @@ def evaluate_or_predict(original, self, *args, **kwargs):
 
 @hooks.replaces(keras.callbacks.CallbackList, "on_epoch_end")
 def on_epoch_end(original, self, epoch, logs=None):
-    """Average what replicas have counted, before callbacks save; warn of steps left out."""
+    """Average the statistics of replicas before callbacks save; warn of skipped steps."""
     model = getattr(self, "_model", None) or getattr(self, "model", None)  # Keras 3, Keras 2
     if model is not None:
         _average_statistics(model)
@@ -190,7 +190,7 @@ def _average_statistics(model):
 
 
 def synchronize(model):
-    """End local steps of a model's optimizers ahead of time: all replicas need the same weights."""
+    """Combine the local steps of a model's optimizers early: all replicas need the same weights."""
     for optimizer in optimizers_of(model):
         for each in optimizers_within(optimizer):
             if hasattr(each, "synchronize"):
@@ -198,9 +198,9 @@ def synchronize(model):
 
 
 def variables_so_far(model):
-    """Return a list of the variables that a model has; it may be none, or get more.
+    """Return a list of the variables that a model has now; more may be created later.
 
-    A model without `call`, as most GANs, is never `built`.
+    A model without `call`, such as most GANs, is never `built`.
     """
     try:
         return list(model.variables)
@@ -215,7 +215,7 @@ _expected = weakref.WeakKeyDictionary()
 
 
 def expect(model, **numbers):
-    """Tell a model's progress bar what to expect from the next epoch on.
+    """Set what a model's progress bar shows from the next epoch on.
 
     Args:
         model: the model.
@@ -225,20 +225,20 @@ def expect(model, **numbers):
 
 
 def expect_as_asked(model):
-    """Let a model's progress bar expect what `fit` is asked for."""
+    """Let a model's progress bar show the arguments of `fit`."""
     _expected.pop(model, None)
 
 
 @hooks.replaces(keras.callbacks.ProgbarLogger, "on_train_begin")
 def on_train_begin(original, self, logs=None):
-    """Forget what was expected of an earlier training that failed."""
+    """Forget the expectations of an earlier training that failed."""
     expect_as_asked(self.model)
     return original(self, logs)
 
 
 @hooks.replaces(keras.callbacks.ProgbarLogger, "on_epoch_begin", "on_epoch_end")
 def on_epoch_begin_or_end(original, self, epoch, logs=None):
-    """Let callbacks say how long the training is: Keras shows what `fit` was asked for."""
+    """Let callbacks set the length of the training: Keras shows the arguments of `fit`."""
     if self.model in _expected:
         self.epochs = _expected[self.model].get("epochs", self.epochs)
         self.target = _expected[self.model].get("steps", self.target)
@@ -251,12 +251,12 @@ def on_epoch_begin_or_end(original, self, epoch, logs=None):
 
 
 def exchangeable(dataset, following):
-    """Return a `tf.data.Dataset` that another one may follow when an epoch begins.
+    """Return a `tf.data.Dataset` that can be replaced by another one when an epoch begins.
 
     Args:
-        dataset: the first one.
-        following: function that returns the dataset from this epoch on, or None for the same. It
-            gets the epoch's number where the epoch has not begun yet, as with Keras 2.
+        dataset: the first dataset.
+        following: function that returns the dataset from this epoch on, or None for the same
+            dataset. It gets the number of the epoch if that has not begun yet, as with Keras 2.
     """
     dataset = dataset.with_options(tf.data.Options())  # a new object: the user's stays as it is
     dataset.following = following

@@ -1,8 +1,8 @@
 """Counters of the collectives that this process has entered and left.
 
-A worker that is in one, and does not move, waits for others. From outside it could not be told from
-one that computes: Python sees a single call of a function either way. So compiled functions count
-where they enter collectives and where they leave them.
+A worker that is inside a collective and makes no progress waits for others. From outside it looks
+like a worker that computes: Python sees a single call of a function in both cases. So compiled
+functions count how many collectives they enter and leave.
 """
 
 import threading

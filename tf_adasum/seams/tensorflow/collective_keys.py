@@ -129,7 +129,7 @@ class ReusingLauncher(CollectiveReplicaLauncher):
 
     @hooks.overrides(CollectiveReplicaLauncher)
     def all_gather(self, input_tensor, *args, **kwargs):
-        """Gather float8, too: TensorFlow fills up shorter values, and cannot with that dtype."""
+        """Also gather float8: TensorFlow pads shorter values, and cannot with this dtype."""
         dtype = input_tensor.dtype
         if not (dtype.is_floating and dtype.size == 1):
             return super().all_gather(input_tensor, *args, **kwargs)
@@ -210,11 +210,11 @@ def _at_each_call(ask: Callable[[], tf.Tensor]) -> tf.Tensor:
 
 @hooks.replaces(FuncGraph, "capture_call_time_value", feature=CONTROL_FLOW)
 def capture_call_time_value(original, self, *args, **kwargs):
-    """Let functions that hold collectives be called inside `tf.cond` and `tf.while_loop`.
+    """Let functions with collectives be called inside `tf.cond` and `tf.while_loop`.
 
-    Each collective asks for an instance key when its function is called. Where a function is called
-    inside the branch or the body of control flow, the question ends up in that graph, which nobody
-    ever calls: "You must feed a value for placeholder". It belongs to the function around.
+    Each collective captures an instance key when its function is called. If a function is called
+    inside a branch or a loop body, the capture is created in that graph, which is never called:
+    "You must feed a value for placeholder". It belongs to the outer function.
     """
     graph = self
     while getattr(graph, "is_control_flow_graph", False):

@@ -158,8 +158,8 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
     ) -> ReplicaCollectives:
         """Return `ReplicaCollectives` of a local replica for a group of fewer replicas.
 
-        TensorFlow's `CollectiveKeys.get_group_key` counts groups on each worker by itself; the keys
-        of these groups all their members know.
+        TensorFlow's `CollectiveKeys.get_group_key` counts groups on each worker separately; the
+        keys of these groups are the same on all members.
 
         Args:
             local: number of the local replica.
@@ -169,8 +169,8 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         """
         if FIRST_PART + key >= GROUPS_OF_A_STRATEGY:
             raise ValueError(
-                f"There are no numbers for so many groups of {self._group_size} replicas. Use "
-                "fewer devices per worker, or radix_plan=[N]."
+                f"There are too many groups of {self._group_size} replicas. Use fewer devices per "
+                "worker, or radix_plan=[N]."
             )
         if (local, key) not in self._parts:
             launcher = self._launchers[local]
@@ -228,17 +228,17 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
 
     @hooks.overrides(CollectiveAllReduce)
     def batch_reduce(self, reduce_op, value_destination_pairs, options=None):
-        """Reduce a list of values; gradients go to every local replica, together.
+        """Reduce a list of values; gradients are sent to every local replica together.
 
-        TensorFlow would take values apart whose destinations differ, as those of sparse gradients
-        can, and would leave those of a single replica as they are.
+        TensorFlow would separate values with different destinations, as sparse gradients can have,
+        and would not change the values of a single replica.
         """
         is_gradient = isinstance(options, GradientReduction)
         if not is_gradient or (self.replicas == 1 and self.leaves_one_gradient_alone(options)):
             return super().batch_reduce(reduce_op, value_destination_pairs, options)
         if reduce_op != tf.distribute.ReduceOp.SUM:
             raise ValueError(
-                "A reduction of gradients is a SUM, of which the aggregation rule gives the "
+                "A reduction of gradients must be a SUM; the aggregation rule computes the "
                 f"coefficients. Received: {reduce_op}"
             )
         by_variable = [_of_local_replicas(value) for value, _ in value_destination_pairs]
@@ -300,13 +300,13 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
 
     @hooks.overrides(CollectiveAllReduce)
     def _all_reduce_per_replica_values(self, reduce_op, per_replica_values, options):
-        """Reduce what is no gradient, as TensorFlow does it.
+        """Reduce values other than gradients, as TensorFlow does.
 
-        Among logical CPUs of one process: as `MirroredStrategy`, on one device. A collective among
-        them takes threads by the hundred for 32 devices, and gains nothing. And while one worker
-        reads alone, see `reading_alone`; or a callback on worker 0 alone reads moving statistics.
-        Among workers it opens no files: strangers who call at TensorFlow's port may have taken all
-        that this process may open.
+        Among logical CPUs of one process, reduce on one device, as `MirroredStrategy` does: a
+        collective needs hundreds of threads for 32 devices, without benefit. Reduce in the same way
+        while one worker reads alone, see `reading_alone`, and while a callback on worker 0 reads
+        moving statistics. Among workers, open no files: unauthenticated clients at TensorFlow's
+        port may have used up all file descriptors.
         """
         is_mean = reduce_op == tf.distribute.ReduceOp.MEAN
         reads_alone = _reads_alone or (is_mean and one_worker.is_alone())
@@ -336,7 +336,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
 
     @hooks.overrides(CollectiveAllReduce)
     def _all_reduce(self, reduce_op, value, replica_id, options):
-        """Count the collective, and refuse gradients: they come here only where XLA compiles."""
+        """Count the collective, and refuse gradients, which get here only in XLA-compiled code."""
         if isinstance(options, GradientReduction):
             raise ValueError(runtime.NO_XLA)
         reduce = super()._all_reduce
@@ -344,7 +344,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
 
     @hooks.overrides(CollectiveAllReduce)
     def _gather_implementation(self, per_replica_value, *arguments):
-        """Count the collective, so that a worker that waits in it is known to wait."""
+        """Count the collective, so that others can see that this worker waits in it."""
         gather = super()._gather_implementation
         own = list(_of_local_replicas(per_replica_value))
         return self._counted(own, lambda: gather(per_replica_value, *arguments))

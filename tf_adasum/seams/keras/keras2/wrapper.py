@@ -143,7 +143,7 @@ class WrapperBase(Optimizer):
         return variable
 
     def add_optimizer_variables(self, variables, name):
-        """Make a variable of its own, of zeros, beside each of a list of variables."""
+        """Create a variable of zeros for each of a list of variables."""
         return [self.add_variable_from_reference(variable, name) for variable in variables]
 
     @property
@@ -186,14 +186,14 @@ def exchange_learning_rate(optimizer, learning_rate):
     if isinstance(optimizer, OptimizerV2):
         if optimizer._initial_decay:
             raise ValueError(
-                "The argument `decay` counts iterations, and not steps of the small batch: give "
-                "the optimizer a schedule, as tf.keras.optimizers.schedules.InverseTimeDecay. "
+                "The argument `decay` counts iterations, not steps of the small batch. Pass a "
+                "schedule, such as tf.keras.optimizers.schedules.InverseTimeDecay. "
                 f"Received: decay={optimizer._initial_decay}"
             )
         optimizer._create_hypers()  # a number becomes a variable
         if "learning_rate" not in optimizer._hyper:
             raise ValueError(
-                "An optimizer whose learning rate is to be scaled needs one of its own. "
+                "The learning rate of this optimizer cannot be scaled: it has none of its own. "
                 f"Received: optimizer={type(optimizer).__name__}(…)"
             )
         had = optimizer._hyper["learning_rate"]
@@ -222,9 +222,9 @@ def floating(learning_rate):
 
 
 def variables_to_save(optimizer):
-    """Return the variables of a wrapper that Keras does not save by itself.
+    """Return the variables of a wrapper that Keras does not save.
 
-    These are its own, and those of a legacy optimizer in it.
+    These are its own variables, and the variables of a legacy optimizer in it.
     """
     inner = optimizer.inner_optimizer
     of_inner = list(inner.variables()) if isinstance(inner, OptimizerV2) else []

@@ -1,4 +1,4 @@
-"""Models whose batch axis is not dimension 0: rows are divided over the replicas along that one."""
+"""Refuses models whose batch axis is not dimension 0: replicas get parts along dimension 0."""
 
 import tensorflow as tf
 
@@ -20,9 +20,9 @@ def check_batch_axis(original, self, x=None, *args, **kwargs):
         if found := _other_input(self, x, replicas) or _other_output(self):
             raise ValueError(
                 f"The model {self.name!r} needs the batch axis as dimension 0 of its inputs and "
-                "outputs: the strategy divides data over the replicas along that dimension. Make "
-                "its inputs with keras.Input(shape=...), and transpose inside of the model, and "
-                f"back. Received: {found} {see('TFA-314')}"
+                "outputs, because the strategy divides data over the replicas along this "
+                "dimension. Create its inputs with keras.Input(shape=...), and transpose inside "
+                f"the model. Received: {found} {see('TFA-314')}"
             )
     return original(self, x, *args, **kwargs)
 

@@ -14,9 +14,9 @@ _functions = weakref.WeakKeyDictionary()
 
 @hooks.replaces(Trainer, "predict", outermost=True)
 def predict(original, self, *args, **kwargs):
-    """Predict on this worker alone where the other workers do not call `predict`.
+    """Predict on this worker only if the other workers do not call `predict`.
 
-    These are callbacks that run on worker 0 only, and experiment trackers: `mlflow.autolog()` calls
+    Callbacks that run on worker 0 only and experiment trackers do this: `mlflow.autolog()` calls
     `predict` on the worker that logs, to record the model's signature. All workers have the same
     weights, so the predictions are the same.
     """

@@ -8,7 +8,7 @@ from tf_adasum.seams.library import Library
 library = Library("Keras", keras.__version__, INSTALL_KERAS)
 name = library.name
 
-# ---- what nothing works without ----------------------------------------------------------------
+# ---- required names ----------------------------------------------------------------------------
 
 OF_OPTIMIZERS = "keras.src.backend.tensorflow.optimizer"
 OF_ADAPTERS = "keras.src.trainers.data_adapters"
@@ -26,7 +26,7 @@ TFDatasetAdapter = name(f"{OF_ADAPTERS}.tf_dataset_adapter", "TFDatasetAdapter")
 BaseTrainer = name("keras.src.trainers.trainer", "Trainer")
 pythonify_logs = name("keras.src.utils.python_utils", "pythonify_logs")
 
-# ---- what carries a feature --------------------------------------------------------------------
+# ---- names that only a feature needs -----------------------------------------------------------
 
 MULTI_OPTIMIZER = "keras.optimizers.MultiOptimizer"
 MultiOptimizer = name(
@@ -45,7 +45,7 @@ class_weight_to_sample_weights = name(
 
 PY_DATASETS = (
     "one order of a shuffling keras.utils.PyDataset on all workers: pass shuffle=False, or rows "
-    "are seen twice or never"
+    "are used twice or never"
 )
 OF_PY_DATASETS = f"{OF_ADAPTERS}.py_dataset_adapter"
 OrderedEnqueuer = name(OF_PY_DATASETS, "OrderedEnqueuer", feature=PY_DATASETS)

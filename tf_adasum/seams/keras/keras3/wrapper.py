@@ -56,7 +56,7 @@ def own_variables(optimizer):
 
 
 def variables_to_save(optimizer):
-    """Return the variables of a wrapper that Keras does not save by itself."""
+    """Return the variables of a wrapper that Keras does not save."""
     return own_variables(optimizer)
 
 
@@ -77,10 +77,10 @@ def average_weights(optimizer, count):
 
 
 def add_accumulator(optimizer):
-    """Make room for one of the scalars that `Step.measure` returns, where there is accumulation.
+    """Add an accumulator for one of the scalars of `Step.measure`, if there is accumulation.
 
     Args:
-        optimizer: the one that accumulates, built.
+        optimizer: the built optimizer that accumulates.
     """
     if optimizer.gradient_accumulation_steps:
         accumulator = optimizer.add_variable((), name="accumulator", dtype="float32")
