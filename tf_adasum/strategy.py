@@ -47,9 +47,8 @@ class AdasumMirroredStrategy(
     it. Keep the learning rate of one device, if each replica gets the batch size that you tuned
     that learning rate for.
 
-    In a custom training loop, compute the loss of a replica as the mean over its own rows, and do
-    not divide it by N. The rule ``"mean"`` is an exception: Keras divides the loss by N, and
-    TensorFlow (over UCX this package) sums the gradients.
+    In a custom training loop, do not divide the loss of a replica, the mean over its rows, by N.
+    The rule ``"mean"`` is an exception: Keras divides the loss by N, and gradients are summed.
 
     Args:
         devices: list of str, this worker's devices, such as ``["GPU:0", "GPU:1"]``. All workers
@@ -67,10 +66,9 @@ class AdasumMirroredStrategy(
         radix_plan: list of int, factors of N: the sizes of the groups in which the N gradients are
             combined, level by level. ``[N]`` is one level over all replicas; ``[2, 2, …]``, pairs
             of pairs, is the paper's recursive vector halving. With `local_reduction`, N is the
-            number of hosts. Defaults to ``[N]`` up to 16 replicas. Beyond that it defaults to the
-            fastest plan according to `aggregation.cost_model`, among the plans with the same
-            result. If you set ``TF_ADASUM_COST_MODEL`` to constants measured on your cluster, the
-            cost model chooses for any N.
+            number of hosts. Defaults to ``[N]`` up to 16 replicas, and to the fastest plan of
+            `aggregation.cost_model` beyond. If you set ``TF_ADASUM_COST_MODEL`` to constants
+            measured on your cluster, the cost model chooses for any N.
         local_reduction: ``"mean"`` averages over the replicas of each host and applies the rule to
             these means, like the hierarchical mode of the published implementation. Workers with
             the same address share a host. Defaults to `None`.
@@ -261,10 +259,10 @@ class AdasumMirroredStrategy(
     ) -> typing.Any:
         """Call a function in each replica: `tf.distribute.Strategy.run`.
 
-        If the last batch has too few rows for all replicas, a replica without rows contributes
-        zeros instead of its gradients. The number of rows is taken from the first argument with a
-        batch axis of unknown length; in eager code, from the first argument with a batch axis.
-        Raises NotImplementedError in `fit` of a model of the package tf_keras.
+        A replica without rows, in a last batch that is too small, contributes zeros instead of its
+        gradients. Rows are counted in the first argument with a batch axis of unknown length; in
+        eager code, in the first argument with a batch axis. Raises NotImplementedError in `fit` of
+        a model of the package tf_keras.
         """
         keras_seam.refuse_tf_keras(fn)
         watching = self.watching if tf.executing_eagerly() else contextlib.nullcontext
@@ -328,11 +326,10 @@ class AdasumMirroredStrategy(
 
         Args:
             variables: list of Keras or TensorFlow variables, in the same order on all workers.
-                Defaults to all variables that were created under this strategy and still exist:
-                weights (also frozen ones) and the variables of optimizers. It leaves out variables
-                that each replica computes from its own rows: moving statistics, metrics, and the
-                slots of `optimizers.DeltaAdasum`. Between the local steps of a `DeltaAdasum`, call
-                its `synchronize` first.
+                Defaults to all weights (also frozen ones) and optimizer variables that were created
+                under this strategy and still exist, without those that each replica computes from
+                its own rows: moving statistics, metrics, and the slots of `DeltaAdasum`. Between
+                the local steps of a `DeltaAdasum`, call its `synchronize` first.
 
         Raises:
             tf_adasum.ReplicasDiffer: on all workers; the message names the first variable that
@@ -357,10 +354,10 @@ class AdasumMirroredStrategy(
     def average_statistics(self, model: typing.Any) -> None:
         """Average, over the replicas, the statistics that each replica computed from its own rows.
 
-        These are all floating-point weights that were created with ``trainable=False``, such as the
-        moving mean and variance of a BatchNormalization that is not synchronized. (Weights that you
-        froze later are the same on all replicas.) `fit` (after each epoch), `evaluate` and
-        `predict` call it. In a custom training loop, call it on all workers before you save.
+        These are floating-point weights that were created with ``trainable=False``, such as the
+        moving mean of a BatchNormalization that is not synchronized, but not weights that you froze
+        later. `fit` (after each epoch), `evaluate` and `predict` call it. In a custom training
+        loop, call it on all workers before you save.
 
         Args:
             model: a built `keras.Model` of this strategy.

@@ -127,7 +127,7 @@ def examine(
                 return _follow(cluster, of_stations[0], look)
             return _Lead(cluster, station, of_stations).examine(look, show)
     except (OSError, ValueError, WorkerLostError) as error:
-        fix = "start the doctor on all workers, in the same way; on one worker it checks only that one"
+        fix = "start the doctor on all workers, in the same way"
         finding = Finding(FAIL, "cluster", describe(error), fix)
         if found.rank > 0:
             print(finding, file=sys.stderr, flush=True)

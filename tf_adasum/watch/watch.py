@@ -290,9 +290,7 @@ class Watch:
             rank, status = self._ranks.get(name), Status.of(fields)
             if rank is None or status is None:
                 sent_by = self._cluster.named([sender])
-                self._channel.refusals.say(
-                    f"a message from {sent_by}: it is not the status of a worker"
-                )
+                self._channel.refusals.say(f"a message from {sent_by}: it is not a status")
             elif rank != self._cluster.rank and not self._is_gone(rank):
                 self._statuses[rank] = status
                 self._heard[rank] = time.monotonic()
