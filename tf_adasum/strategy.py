@@ -197,9 +197,8 @@ class AdasumMirroredStrategy(
     ) -> tensorflow_seam.GradientReduction | None:
         """Return `gradient_reduction` for the gradients of some variables; None for rule `Mean`.
 
-        Use it if the rule has a state, or a granularity that needs the paths of the variables.
-        Call it once, before the training loop, and reduce the gradients of all these variables in
-        this order.
+        Use it if the rule has a state, or a granularity that needs variable paths. Call it once,
+        before the training loop, and reduce the gradients of all these variables in this order.
 
         Args:
             variables: list of Keras variables.
@@ -294,9 +293,8 @@ class AdasumMirroredStrategy(
         """Return a context manager for code that all workers run together: a custom training loop.
 
         `fit`, `evaluate` and `predict` already run inside one. If an exception leaves the block on
-        one worker, the other workers raise an error that names it, instead of waiting. Inside the
-        block keys of collectives are reused, because TensorFlow keeps 1.6 kB for each new one. Do
-        not catch errors of collectives inside the block.
+        one worker, the other workers raise an error that names it. The block reuses keys of
+        collectives, because TensorFlow keeps 1.6 kB for each. Do not catch their errors inside.
 
         Raises:
             tf_adasum.WorkerLostError: if TensorFlow raised an error because of another worker.

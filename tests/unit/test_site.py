@@ -87,9 +87,9 @@ PLAIN = {
     "launch/run.py": "the worker's own message follows",
     "launch/output.py": "it is caught",
     "….plot needs matplotlib": "it says what to install",
-    "With Keras 2 optimizers.LAMB": "it says what to install",
+    "With Keras 2, optimizers.LAMB": "it says what to install",
     "Nothing was measured yet": "it says which line to write",
-    "… backs up within a keras.callbacks.CallbackList": "it says which line to write",
+    "… works only inside a keras.callbacks.CallbackList": "it says which line to write",
     "The model does not have any trainable weights": "it is Keras's own",
 }
 
