@@ -2,8 +2,8 @@
 
     python tests/support/hooks_page.py
 
-writes the sections of the stack that is installed; those of the other one stay. It takes both to
-write them all.
+writes the sections of the installed versions (Keras 3 or Keras 2); the other sections stay. To
+write all sections, run it in both environments.
 """
 
 import importlib
