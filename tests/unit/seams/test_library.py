@@ -46,7 +46,7 @@ def test_all_that_has_moved_is_said_at_once():
     with pytest.raises(ImportError) as raised:
         own.check()
     message = str(raised.value)
-    assert message.startswith("Shelf 2.5.1 has moved")
+    assert message.startswith("Shelf 2.5.1 lacks functions")
     assert "shelf.books.Dictionary, shelf.maps.Globe." in message
     assert STACKS in message and message.endswith(f"{INSTALL} {see('TFA-103')}")
     assert isinstance(raised.value.__cause__, ImportError)

@@ -198,8 +198,8 @@ def test_one_worker_with_a_gpu(fake):
     found = on_workers("auto", devices=lambda rank: ["GPU:0" if rank else "CPU:0"])
     for each in found:
         assert each.summary == (
-            "TensorFlow's collectives (UCX is not used: worker 1 (127.0.0.1:2): the gradients of "
-            "GPUs go over NCCL (devices GPU:0))"
+            "TensorFlow's collectives (UCX is not used: worker 1 (127.0.0.1:2): gradients on "
+            "GPUs are sent over NCCL (devices GPU:0))"
         )
     assert functions.made == []
 
