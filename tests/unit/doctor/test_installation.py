@@ -282,7 +282,7 @@ def test_a_hook_whose_function_has_moved(stub):
     hooks.replaces(json, "parse")(lambda original: original())
     (found,) = findings.run(installation.check_hooks)
     assert found.level == FAIL and "json.dump_all, json.parse" in found.text
-    assert "Install a supported one" in found.fix
+    assert "Install a supported version" in found.fix
 
 
 def test_a_feature_that_is_off(stub):
