@@ -156,7 +156,7 @@ def test_the_recording_shows_what_happened():
     first_said = next(text for text in killed[at + 1 :] if not text.startswith("…"))
     assert first_said.startswith(f"tf-adasum-launch: worker {recording.KILLED} ended with SIGKILL")
     assert any(f"worker {recording.KILLED} (" in text and "was lost" in text for text in killed)
-    assert any("going on at epoch 3" in text for text in killed[at:])
+    assert any("at epoch 3, batch 1" in text for text in killed[at:])
 
 
 @pytest.mark.one_stack
