@@ -16,7 +16,8 @@ import threading
 import zlib
 from collections.abc import Iterator
 
-# How many entries are kept to compare with a worker that is behind, and how many are sent.
+# How many entries are kept to compare with a worker that is behind, and how many are sent: the last
+# ones, and the last ones that are not the same call again.
 KEPT, SENT = 4096, 8
 
 _LONGEST_NAME = 160
@@ -44,6 +45,7 @@ class CallLog:
 
     def __init__(self):
         self._entries: collections.deque[Entry] = collections.deque(maxlen=KEPT)
+        self._changes: collections.deque[Entry] = collections.deque(maxlen=SENT)
         self._lock = threading.Lock()
         self._calls: list[str] = []  # running calls, each inside the one before
         self._left = ""  # the last call that has ended
@@ -58,7 +60,10 @@ class CallLog:
         with self._lock:
             last = self._entries[-1] if self._entries else Entry(0, 0, "")
             chain = zlib.crc32((name if same is None else same).encode(), last.chain)
-            self._entries.append(Entry(last.number + 1, chain, name[:_LONGEST_NAME]))
+            entry = Entry(last.number + 1, chain, name[:_LONGEST_NAME])
+            self._entries.append(entry)
+            if entry.name != last.name:
+                self._changes.append(entry)
 
     @contextlib.contextmanager
     def call(self, name: str) -> Iterator[None]:
@@ -92,12 +97,15 @@ class CallLog:
         """
         with self._lock:
             self._entries.clear()
+            self._changes.clear()
             self._entries.append(Entry(call * _NUMBERS_OF_A_CALL, 0, "begins another call"))
 
     def to_send(self) -> str:
         """Return the last entries as text."""
         with self._lock:
             entries = list(self._entries)[-SENT:]
+            changes = [each for each in self._changes if each not in entries]
+        entries = changes + entries
         return json.dumps([dataclasses.astuple(each) for each in entries])
 
     def first_difference(self, sent: str) -> tuple[Entry, Entry] | None:

@@ -1,5 +1,7 @@
 """Workers that run different programs: what each of them raises, and after how many seconds."""
 
+import pathlib
+import tempfile
 import time
 
 import keras
@@ -163,16 +165,39 @@ def leaves_early(strategy, is_other):
     model.evaluate(x, y, verbose=0)
 
 
+class PredictsOnWorker0(keras.callbacks.CSVLogger):
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.predict(np.ones([2, 4]), verbose=0)
+
+
 def other_names(strategy, is_other):
     """What may differ: names of layers, seeds of Dropout, callbacks, what is printed."""
     if is_other:
         keras.Sequential([keras.Input([4]), keras.layers.Dense(1)])  # layers count on
     layers = [keras.layers.Dense(3), keras.layers.Dropout(0.5, seed=1 + is_other)]
-    model = model_of(strategy, layers=layers)
+    with strategy.scope():
+        absolute = keras.metrics.MeanMetricWrapper(lambda y_true, y_pred: abs(y_true - y_pred))
+    model = model_of(strategy, layers=layers, metrics=[absolute])
+    file = tempfile.mkdtemp()  # another path on each worker
     callbacks = [] if is_other else [keras.callbacks.LambdaCallback()]
+    callbacks.append(PredictsOnWorker0(f"{file}/log.csv"))
     arguments = {"callbacks": callbacks, "verbose": 2 if is_other else 0}
     model.fit(np.ones([ROWS, 4]), np.ones([ROWS, 1]), **arguments)
     model.evaluate(np.ones([ROWS, 4]), np.ones([ROWS, 1]), verbose=0)
+    of_texts(strategy, f"{file}/words.txt", length=5 + is_other)
+
+
+def of_texts(strategy, file, length):
+    """Train with texts that are as long as the longest one of this worker."""
+    pathlib.Path(file).write_text("a\nb\n")
+    with strategy.scope():
+        words = keras.layers.StringLookup(vocabulary=file)
+        pooled = keras.layers.GlobalAveragePooling1D()
+        layers = [words, keras.layers.Embedding(3, 2), pooled, keras.layers.Dense(1)]
+        model = keras.Sequential([keras.Input([None], dtype="string"), *layers])
+        model.compile("sgd", "mse")
+    texts = tf.data.Dataset.from_tensors((tf.fill([ROWS, length], "a"), tf.ones([ROWS, 1])))
+    model.fit(texts.unbatch().batch(4), verbose=0)
 
 
 def other_weights(strategy, is_other):

@@ -36,7 +36,16 @@ def first_calls_of_recurrent_models(strategy):
         x = np.ones([1, *shape], "float32")
         results[f"{name} predict"] = model.predict(x, verbose=0)
         results[f"{name} evaluate"] = model.evaluate(x, np.ones([1, 1]), verbose=0)
-    return results
+    return results | {"generator": generate(strategy)}
+
+
+def generate(strategy):
+    """The outputs of a stateful model whose batches have one row, one token at a time."""
+    keras.utils.set_random_seed(1)
+    with scope(strategy):
+        layers = [keras.layers.Embedding(5, 3), keras.layers.LSTM(4, stateful=True)]
+        model = keras.Sequential([keras.Input(batch_shape=(1, None)), *layers])
+    return np.stack([model.predict(np.array([[token]]), verbose=0) for token in [1, 2, 1, 2]])
 
 
 def build_two_outputs():

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import os
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -26,7 +27,7 @@ NOT_COMPARED = ("self", "verbose", "callbacks", "return_dict", "reset_metrics")
 DATA = ("x", "y", "sample_weight", "validation_data")
 
 # Settings that are names or numbers of one process.
-_OF_ONE_PROCESS = ("name", "seed", "built")
+_OF_ONE_PROCESS = ("name", "seed", "built", "stop_training", "stop_evaluating", "stop_predicting")
 
 _LONGEST_VALUE = 300  # characters
 
@@ -72,7 +73,7 @@ def settings_of(model: keras.Model, call: Callable, args: tuple, kwargs: Mapping
     given = {**bound.arguments, **bound.arguments.get("kwargs", {})}
     for name, value in given.items():
         if name in DATA:
-            settings.update(_of_data(call.__name__, name, value))
+            settings.update(_of_data(call.__name__, name, value, _is_any_length_open(model)))
         elif name not in NOT_COMPARED and name != "kwargs" and not name.startswith("_"):
             settings[f"{call.__name__}({name})"] = described(value)
     return settings
@@ -97,7 +98,9 @@ def _described(value):
         value = value.item()
     if isinstance(value, float):
         return f"{value:.7g}"  # a value read from a float32 variable differs from the one set
-    if value is None or isinstance(value, bool | int | str):
+    if isinstance(value, str):  # paths may differ between workers, the names of files may not
+        return repr(os.path.basename(value) if os.path.isabs(value) else value)
+    if value is None or isinstance(value, bool | int):
         return repr(value)
     if isinstance(value, Mapping):
         if set(value) >= {"class_name", "config"}:  # an object that Keras has serialized
@@ -109,6 +112,9 @@ def _described(value):
         return "[" + ", ".join(map(_described, ordered)) + "]"
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return _kind_of_array(value)
+    function = getattr(value, "fn", None) or getattr(value, "_fn", None)  # of a metric or a loss
+    if getattr(function, "__name__", "") == "<lambda>":  # Keras warns when it serializes one
+        return f"{type(value).__name__}(<lambda>)"
     if config := _config_of(value):
         return f"{type(value).__name__}{_arguments(config)}"
     if callable(value) and hasattr(value, "__name__"):
@@ -233,13 +239,17 @@ def _of_compile(model):
 # ---- data --------------------------------------------------------------------------------------
 
 
-def _of_data(call, argument, value):
-    """Describe data. `sharding.ends` compares the rows of `fit`, `evaluate` and `predict`."""
+def _of_data(call, argument, value, is_length_open):
+    """Describe data. `sharding.ends` compares the rows of `fit`, `evaluate` and `predict`.
+
+    The lengths of rows are compared if the model's inputs fix them.
+    """
     name = f"{call}({argument})"
     if value is None:
         return {name: "None"}
+    kind_of = functools.partial(_kind_of_element, is_length_open=is_length_open)
     if isinstance(value, tf.data.Dataset | tf.distribute.DistributedDataset):
-        kinds = [_kind_of_element(spec) for spec in tf.nest.flatten(value.element_spec)]
+        kinds = [kind_of(spec) for spec in tf.nest.flatten(value.element_spec)]
         return {name: f"a tf.data.Dataset of {', '.join(kinds)}"}
     if isinstance(value, keras.utils.Sequence):  # a PyDataset
         return {name: "a PyDataset"}
@@ -248,8 +258,18 @@ def _of_data(call, argument, value):
     arrays = [each for each in tf.nest.flatten(value) if each is not None]
     if not all(hasattr(each, "shape") and hasattr(each, "dtype") for each in arrays):
         return {}  # a table, a list of numbers, or what another package makes: Keras knows
-    kind = _kind_of_array if call.endswith("on_batch") else _kind_of_element
-    return {name: ", ".join(map(kind, arrays))}
+    has_rows = call.endswith("on_batch")
+    rows = [f"{a.shape[0]} rows of " if has_rows and len(a.shape) else "" for a in arrays]
+    return {name: ", ".join(map("".join, zip(rows, map(kind_of, arrays), strict=True)))}
+
+
+def _is_any_length_open(model):
+    """Whether the model's inputs leave the length of an axis open, as those of texts do."""
+    try:
+        inputs = tf.nest.flatten(getattr(model, "inputs", None) or [])
+    except (AttributeError, ValueError):  # of a model that is not built
+        return True
+    return not inputs or any(None in tuple(each.shape)[1:] for each in inputs)
 
 
 def _kind_of_array(value):
@@ -259,10 +279,12 @@ def _kind_of_array(value):
     return f"{rows}{getattr(value.dtype, 'name', value.dtype)}{shape[1:]}"
 
 
-def _kind_of_element(spec):
+def _kind_of_element(spec, is_length_open):
     """Return dtype and shape without the batch axis, which may be known on some workers only."""
     while not hasattr(spec, "dtype") and hasattr(spec, "_value_specs"):  # PerReplicaSpec
         spec = spec._value_specs[0]
     shape = tf.TensorShape(getattr(spec, "shape", None))
     inner = shape.as_list()[1:] if shape.rank else ""
+    if inner and is_length_open:
+        inner = [None] * len(inner)
     return f"{getattr(getattr(spec, 'dtype', None), 'name', type(spec).__name__)}{inner}"

@@ -18,6 +18,9 @@ from tf_adasum.watch import call_log, call_site
 
 # ---- what all workers call ---------------------------------------------------------------------
 
+# The methods of a model that run steps.
+CALLS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
+
 
 class _Calls:
     """The running calls that all workers make, one inside the other: their names and settings."""
@@ -78,16 +81,7 @@ def settings_under_way():
     return _calls.settings[-1] if _calls.settings else Settings()
 
 
-@hooks.replaces(
-    private_names.Trainer,
-    "fit",
-    "evaluate",
-    "predict",
-    "train_on_batch",
-    "test_on_batch",
-    "predict_on_batch",
-    outermost=True,
-)
+@hooks.replaces(private_names.Trainer, *CALLS, outermost=True)
 def call_together(original, self, *args, **kwargs):
     """Report an exception to the other workers, which would otherwise wait for this one.
 

@@ -1,20 +1,12 @@
 """Tracebacks of Keras's calls, for both generations."""
 
 from tf_adasum.seams import tracebacks
+from tf_adasum.seams.keras.fit import CALLS
 from tf_adasum.seams.keras.generation import hooks, private_names
 from tf_adasum.seams.keras.optimizers import is_ours
 
 
-@hooks.replaces(
-    private_names.Trainer,
-    "fit",
-    "evaluate",
-    "predict",
-    "train_on_batch",
-    "test_on_batch",
-    "predict_on_batch",
-    outermost=True,
-)
+@hooks.replaces(private_names.Trainer, *CALLS, outermost=True)
 def shorten_traceback(original, self, *args, **kwargs):
     """Let an error show the user's lines, not those of the hooks, Keras and TensorFlow."""
     if not is_ours(self.distribute_strategy):

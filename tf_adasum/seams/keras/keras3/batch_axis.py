@@ -30,11 +30,12 @@ def check_batch_axis(original, self, x=None, *args, **kwargs):
 def _other_input(model, data, replicas):
     """Return an input, as text, whose dimension 0 has a length that no replica's part can have.
 
-    Only if another axis has an unknown length, as that of a batch has. "" if there is none.
+    Only if another axis has an unknown length, as that of a batch has. A model that generates text
+    has batches of one row. "" if there is none.
     """
-    shapes = [each.shape for each in _tensors_of(model, "inputs")]
-    fixed = [shape for shape in shapes if shape and shape[0] and None in shape[1:]]
-    rows = _rows_of(data)
+    shapes = [each.shape for each in tensors_of(model, "inputs")]
+    fixed = [shape for shape in shapes if shape and (shape[0] or 0) > 1 and None in shape[1:]]
+    rows = rows_of(data)
     if not fixed or rows is None or rows >= fixed[0][0] * replicas:
         return ""
     return f"an input of the shape {tuple(fixed[0])} and {rows} rows for {replicas} replicas"
@@ -45,16 +46,16 @@ def _other_output(model):
 
     "" if there is none, or the unknown length may be that of another axis.
     """
-    shapes = [each.shape for each in _tensors_of(model, "inputs")]
+    shapes = [each.shape for each in tensors_of(model, "inputs")]
     if any(shape[:1] != (None,) or None in shape[1:] for shape in shapes):
         return ""
-    for each in _tensors_of(model, "outputs"):
+    for each in tensors_of(model, "outputs"):
         if each.shape and each.shape[0] is not None and None in each.shape[1:]:
             return f"an output of the shape {tuple(each.shape)}"
     return ""
 
 
-def _tensors_of(model, name):
+def tensors_of(model, name):
     """Return the symbolic inputs or outputs of a functional model; none of others."""
     try:
         return tf.nest.flatten(getattr(model, name, None) or [])
@@ -62,7 +63,7 @@ def _tensors_of(model, name):
         return []
 
 
-def _rows_of(data):
+def rows_of(data):
     """Return the length of dimension 0 of arrays, or of a dataset's batches; None if unknown."""
     spec = data.element_spec if isinstance(data, tf.data.Dataset) else data
     for each in tf.nest.flatten(spec)[:1]:

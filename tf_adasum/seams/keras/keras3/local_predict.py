@@ -1,10 +1,11 @@
-"""`predict` that one worker calls alone: it runs on this worker only, without collectives."""
+"""`predict` that need not be divided: it runs on this worker only, without collectives."""
 
 import weakref
 
 from tf_adasum.seams import one_worker
 from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.seams.keras.generation import hooks
+from tf_adasum.seams.keras.keras3.batch_axis import rows_of, tensors_of
 from tf_adasum.seams.keras.keras3.private_names import Trainer
 from tf_adasum.seams.keras.optimizers import is_ours
 
@@ -13,23 +14,27 @@ _functions = weakref.WeakKeyDictionary()
 
 
 @hooks.replaces(Trainer, "predict", outermost=True)
-def predict(original, self, *args, **kwargs):
-    """Predict on this worker only if the other workers do not call `predict`.
+def predict(original, self, x, *args, **kwargs):
+    """Predict on this worker only if the other workers do not call `predict`, or need not.
 
     Callbacks that run on worker 0 only and experiment trackers do this: `mlflow.autolog()` calls
     `predict` on the worker that logs, to record the model's signature. All workers have the same
-    weights, so the predictions are the same.
+    weights, so the predictions are the same. If a model has a fixed batch size, such as one that
+    generates text, a single batch cannot be divided: each worker predicts all of it.
     """
     strategy = self._distribute_strategy
-    if not is_ours(strategy) or strategy.workers.count == 1 or not _is_for_this_worker():
-        return original(self, *args, **kwargs)
+    if not is_ours(strategy) or not (
+        (strategy.workers.count > 1 and _is_for_this_worker())
+        or (strategy.num_replicas_in_sync > 1 and _is_one_fixed_batch(self, x))
+    ):
+        return original(self, x, *args, **kwargs)
     settings = self.run_eagerly, self.steps_per_execution, self.jit_compile
     known, function = _functions.get(self, (None, None))
     of_all_workers = self.predict_function
     self.predict_function = function if known == settings else None
     try:
         with tensorflow_seam.without_strategy() as self._distribute_strategy:
-            return original(self, *args, **kwargs)
+            return original(self, x, *args, **kwargs)
     finally:
         _functions[self] = settings, self.predict_function
         self._distribute_strategy, self.predict_function = strategy, of_all_workers
@@ -37,3 +42,9 @@ def predict(original, self, *args, **kwargs):
 
 def _is_for_this_worker():
     return one_worker.is_alone() or one_worker.is_called_by(one_worker.TRACKERS)
+
+
+def _is_one_fixed_batch(model, x):
+    """Whether `x` is an array of as many rows as the model's inputs have in their shapes."""
+    sizes = {each.shape[0] for each in tensors_of(model, "inputs") if each.shape}
+    return len(sizes) == 1 and None not in sizes and {rows_of(x)} == sizes

@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from tf_adasum.errors import see
+from tf_adasum.seams.keras.fit import CALLS
 from tf_adasum.seams.keras.generation import hooks
 from tf_adasum.seams.keras.keras3.optimizers import all_variables
 from tf_adasum.seams.keras.keras3.private_names import BaseTrainer, Trainer
@@ -69,9 +70,7 @@ def compile_in_scope(original, self, *args, **kwargs):
         return original(self, *args, **kwargs)
 
 
-@hooks.replaces(
-    Trainer, "fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch"
-)
+@hooks.replaces(Trainer, *CALLS)
 def check_scope(original, self, *args, **kwargs):
     """Refuse, before the first step, objects that were created outside of the strategy's scope.
 
