@@ -124,7 +124,7 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
         gradients: list[list[tf.Tensor | tf.IndexedSlices]],
         options: tensorflow_seam.GradientReduction,
     ) -> list[list[tf.Tensor | tf.IndexedSlices]]:
-        """Combine the gradients of the local replicas with those of all others.
+        """Combine the gradients of the local replicas with the gradients of all others.
 
         Args:
             gradients: one list of gradients for each local replica.
@@ -244,7 +244,7 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
         return pairs
 
     def _key_of_pair(self, kind, first, number):
-        """Return a key of the part, which no other part has: above those of whole groups."""
+        """Return a key of the part, which no other part has, above the keys of whole groups."""
         factors = sum(self.replicas % factor == 0 for factor in range(1, self.replicas + 1))
         whole_groups = factors**2 * self.replicas
         return whole_groups * (1 + number) + kind * self.replicas + first

@@ -99,7 +99,7 @@ class LinearScalingWarmup(keras.optimizers.schedules.LearningRateSchedule):
         t = tf.cast(step, tf.int64)
         learning_rate = self.learning_rate
         if not isinstance(learning_rate, float):
-            # ⌊t T / n⌋ in integers: float32 misses it where t T / n is near one, or t T above 2^24.
+            # ⌊t T / n⌋ in integers: float32 misses it if t T / n is near one, or t T above 2^24.
             learning_rate = learning_rate(t * self.total_steps // self.iterations)
         learning_rate = keras_seam.floating(learning_rate)
         return learning_rate * tf.cast(self._factor(t), learning_rate.dtype)

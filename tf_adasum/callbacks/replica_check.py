@@ -42,7 +42,7 @@ class ReplicaCheck(keras.callbacks.Callback):
         if not (isinstance(every, str) and every == "epoch"):
             arguments.check_count("every", every, "must be an int of 1 or more, or 'epoch'")
         self.every = every
-        self._counter: StepCounter | None = None  # where it counts steps, while training
+        self._counter: StepCounter | None = None  # counts steps while training
 
     def get_config(self) -> dict[str, typing.Any]:
         """Return the constructor's arguments."""

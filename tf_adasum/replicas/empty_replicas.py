@@ -12,7 +12,7 @@ from tf_adasum.seams import tensorflow as tensorflow_seam
 
 
 class EmptyReplicas:
-    """Which replicas have no rows, while a strategy runs a function in each of them.
+    """Determines which replicas have no rows, while a strategy runs a function in each of them.
 
     The first argument with a batch axis of unknown length decides; in eager code, the first with a
     batch axis. If all lengths are known and none is 0, nothing is added to the graph.

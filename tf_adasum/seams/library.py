@@ -59,7 +59,7 @@ class Library:
             since: the first version that has it, if older versions are supported. Defaults to None.
 
         Returns:
-            it; a subclass of `Absent` where there is no such thing.
+            it; a subclass of `Absent` if it does not exist.
         """
         for each in (module, *also_in):
             try:

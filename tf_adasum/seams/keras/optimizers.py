@@ -84,7 +84,7 @@ class Optimizers:
         Args:
             optimizer: the optimizer.
             gradients: this replica's, or None for one that there is not.
-            variables: as many variables; None for those of the optimizer.
+            variables: as many variables; None for the optimizer's variables.
             step: function of the list of gradients; called now, or as a branch in each replica.
         """
         context = our_replica_context()
@@ -139,7 +139,7 @@ class Optimizers:
         return context.all_reduce("SUM", gradients, options=marker)
 
     def combine_present(self, optimizer, grads_and_vars, present):
-        """Combine those of an optimizer's gradients that are there; `None` stays.
+        """Combine the gradients of an optimizer that exist; `None` stays.
 
         Args:
             optimizer: the one that was built for these variables.
@@ -213,7 +213,7 @@ def _check_same_gradients(replica_context, gradients, variables, groups):
 
 
 def aggregation_state_of(optimizer):
-    """Return the `AggregationState` of an optimizer; None where it has none."""
+    """Return the `AggregationState` of an optimizer; None if it has none."""
     found = optimizers_within(optimizer)
     return getattr(found[-1], "gradient_reductions", None) if found else None
 
@@ -232,7 +232,7 @@ def optimizers_within(optimizer):
 
 
 def optimizers_of(model):
-    """Return a list of a model's optimizers: that of `compile`, and its attributes, as of a GAN."""
+    """Return a list of a model's optimizers: from `compile`, and its attributes (as in a GAN)."""
     own = getattr(model, "optimizer", None)
     others = _optimizers_in(list(vars(model).values()))
     found = {id(each): each for each in (own, *others) if each is not None}
@@ -260,7 +260,7 @@ def accumulation_steps(optimizer):
 
 
 def check_same_settings(strategy, settings):
-    """Let the workers of a strategy, where it is one of ours, compare an optimizer's settings."""
+    """Let the workers compare an optimizer's settings, if the strategy is one of ours."""
     what = "All workers need an optimizer with the same settings."
     if our_replica_context():
         tf.distribute.get_replica_context().merge_call(

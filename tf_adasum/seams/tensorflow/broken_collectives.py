@@ -17,7 +17,7 @@ _OF_A_CONNECTION = (
 # Stands before the reason, once for each process that has passed it on.
 _ABORTED = "Collective ops is aborted by: "
 
-# Stands below the reason where another process has closed a connection, or its machine has.
+# Is below the reason if another process, or its machine, has closed a connection.
 _REMOTE = "Additional GRPC error information from remote target"
 
 _DIFFERENT = re.compile(r"Collective instance \S+ expected|mismatch in the collective instance")

@@ -6,8 +6,8 @@
 | gather | float16, float32, float64, int32, int64 |
 | reduce | bfloat16, float16, float32, float64, int32, int64 |
 
-What moves keeps its bits (float8 its values). What is added is added exactly where it is an
-integer, modulo its range.
+Moved values keep their bits (float8 keeps its values). Integers are added exactly, modulo their
+range.
 """
 
 import tensorflow as tf

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 
 class CollectiveCounters:
-    """How many collectives this process has entered and left; created where no strategy is."""
+    """How many collectives this process has entered and left; create it outside of a strategy."""
 
     def __init__(self) -> None:
         with tf.device("CPU:0"):
@@ -55,7 +55,7 @@ class CollectiveCounters:
     def read(self) -> tuple[int, int, int]:
         """Return how many were entered, how many were left, and where Python waits.
 
-        The third is the number of a collective that Python waits for, 0 where it waits for none.
+        The third is the number of a collective that Python waits for, 0 if it waits for none.
         """
         entered, left = self._counts.numpy().tolist()
         of_python, left_by_python = self._eager

@@ -70,8 +70,8 @@ class GradientReduction(CommunicationOptions):
 class GradientSum(GradientReduction):
     """The marker of gradients that are summed, whatever the strategy's rule.
 
-    Under the mean, whose divisor Keras has put into the loss. Only where something else than
-    TensorFlow's collectives carries gradients: else the sum is not marked, and TensorFlow's own.
+    Used with the rule mean, if gradients travel over another transport than TensorFlow's
+    collectives. Otherwise the sum is not marked, and TensorFlow computes it.
     """
 
 
@@ -83,7 +83,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
 
     Attributes:
         key_reuse: the `KeyReuse` of all collectives.
-        counters: the `CollectiveCounters`; None where this worker holds all replicas.
+        counters: the `CollectiveCounters`; None if this worker holds all replicas.
         guard: function that returns a context manager for what Python waits for. Defaults to one
             that does nothing.
         check_same_gradients: function of names and shapes, see
@@ -113,7 +113,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
 
     @property
     def gradient_sum(self) -> GradientSum | None:
-        """The marker of a sum of gradients; None where TensorFlow's own all-reduce takes it."""
+        """The marker of a sum of gradients; None if TensorFlow's own all-reduce sums them."""
         return None
 
     def combine_gradients(
@@ -252,7 +252,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
             combined = self._function_for(gradients, options)(gradients)
         else:
             runtime.refuse_xla()
-            with self._lock:  # no other collective may come between those of one reduction
+            with self._lock:  # no other collective may run within one reduction
                 combined = self._combine(gradients, options)
         return [regroup(own, wrap_class=Mirrored) for own in zip(*combined, strict=True)]
 
@@ -384,7 +384,7 @@ def reading_alone() -> Iterator[None]:
     """Return a context manager in which no other worker is asked for what its replicas have.
 
     A variable that each replica moves on its own is read as the mean or sum of all replicas'
-    values; within it, as that of this worker's replicas alone.
+    values; within the context, of this worker's replicas only.
     """
     global _reads_alone
     had, _reads_alone = _reads_alone, True

@@ -31,7 +31,7 @@ def without_autotuning(dataset: Any) -> Any:
     it before it is marked as cancelled, so that the thread may go to sleep again, and the end waits
     for it (seen with TensorFlow 2.21: of 22 iterators that lasted 1.5 s, 7 took a second to end;
     under this strategy in one process 2 of 23 epochs). Of N workers all wait for each one. What
-    is left to `tf.data.AUTOTUNE` keeps the parallelism it begins with, that of the machine's cores.
+    is left to `tf.data.AUTOTUNE` keeps its initial parallelism, the number of cores.
     """
     if not isinstance(dataset, tf.data.Dataset) or dataset.options().autotune.enabled is not None:
         return dataset

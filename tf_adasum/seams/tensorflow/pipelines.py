@@ -30,7 +30,7 @@ GENERATORS = ("GeneratorDataset", "PyFunc", "EagerPyFunc")
 
 
 class Pipeline(NamedTuple):
-    """What a dataset is made of.
+    """The parts of a dataset.
 
     Attributes:
         tensors: those that it begins with: arrays, and the names of files.

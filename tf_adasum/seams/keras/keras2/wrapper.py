@@ -1,4 +1,4 @@
-"""What Keras 2 asks of an optimizer that has another one in it, and what that one is asked."""
+"""The methods that Keras 2 calls on a wrapper optimizer, and the calls to the inner optimizer."""
 
 import keras
 import tensorflow as tf
@@ -80,7 +80,7 @@ class Step(BaseStep):
 
 
 class WrapperBase(Optimizer):
-    """What Keras asks of an optimizer that has another one in it.
+    """The methods that Keras calls on an optimizer that wraps another one.
 
     Subclasses have `inner_optimizer`, `learning_rate`, `build` and
     ``apply(gradients, variables)``, which takes a step.
@@ -148,7 +148,7 @@ class WrapperBase(Optimizer):
 
     @property
     def variables(self):
-        """This optimizer's own variables and those of the inner one."""
+        """The variables of this optimizer and of the inner one."""
         inner = self.inner_optimizer.variables
         return CallableList(own_variables(self) + list(inner() if callable(inner) else inner))
 
@@ -167,7 +167,7 @@ def apply_gradients(original, self, grads_and_vars, *args, **kwargs):
 
 
 def own_variables(optimizer):
-    """Return the variables that the optimizer itself has made, not those of an inner one."""
+    """Return the variables of the optimizer itself, without an inner optimizer."""
     return [variable for variable in optimizer._variables if variable is not optimizer._iterations]
 
 
@@ -193,7 +193,7 @@ def exchange_learning_rate(optimizer, learning_rate):
         optimizer._create_hypers()  # a number becomes a variable
         if "learning_rate" not in optimizer._hyper:
             raise ValueError(
-                "The learning rate of this optimizer cannot be scaled: it has none of its own. "
+                "The learning rate of this optimizer cannot be scaled: it has none. "
                 f"Received: optimizer={type(optimizer).__name__}(…)"
             )
         had = optimizer._hyper["learning_rate"]

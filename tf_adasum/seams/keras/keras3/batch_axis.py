@@ -30,7 +30,7 @@ def check_batch_axis(original, self, x=None, *args, **kwargs):
 def _other_input(model, data, replicas):
     """Return an input, as text, whose dimension 0 has a length that no replica's part can have.
 
-    Only if another axis has an unknown length, as that of a batch has. A model that generates text
+    Only if another axis has an unknown length, as the batch axis has. A model that generates text
     has batches of one row. "" if there is none.
     """
     shapes = [each.shape for each in tensors_of(model, "inputs")]
@@ -44,7 +44,7 @@ def _other_input(model, data, replicas):
 def _other_output(model):
     """Return an output, as text, in which an axis behind dimension 0 has the length of the batch.
 
-    "" if there is none, or the unknown length may be that of another axis.
+    "" if there is none, or the unknown length may belong to another axis.
     """
     shapes = [each.shape for each in tensors_of(model, "inputs")]
     if any(shape[:1] != (None,) or None in shape[1:] for shape in shapes):

@@ -27,7 +27,7 @@ AFTER_LAST_BATCH = "resuming from a backup that was made after the last batch of
 
 @hooks.replaces(TFEpochIterator, "_get_iterator")
 def get_iterator(original, self):
-    """Let all workers shuffle arrays with worker 0's seed, or that of a `DataOrder`.
+    """Let all workers shuffle arrays with worker 0's seed, or the seed of a `DataOrder`.
 
     With Keras each worker shuffles separately, so that some rows are used twice and some never. The
     seed changes in each epoch. At the end of an epoch Keras makes an iterator for the next epoch,

@@ -88,7 +88,7 @@ def on_batch(original, self, x, y=None, sample_weight=None, class_weight=None, *
     kwargs |= dict(zip(names, others, strict=True))
     if original.__name__ == "predict_on_batch":
         return original(self, x, **kwargs)
-    # What the step returns is the mean of the replicas' own metrics; here those of all rows.
+    # What the step returns is the mean of the replicas' own metrics; this covers all rows.
     wants_dict = kwargs.pop("return_dict", False)
     logs = original(self, x, **kwargs, return_dict=True)
     logs = pythonify_logs(self._get_metrics_result_or_logs(logs))

@@ -40,7 +40,7 @@ def moments(original, self, inputs, mask):
     own = original(self, inputs, mask)
     context = our_replica_context()
     is_empty = context.strategy.empty_replicas.is_empty if context else None
-    if is_empty is None or self.synchronized:  # then they are those of all replicas' rows
+    if is_empty is None or self.synchronized:  # then they cover the rows of all replicas
         return own
     moving = (self.moving_mean, self.moving_variance)
     return tuple(

@@ -75,7 +75,7 @@ Trainer = TensorFlowTrainer
 # What scales losses by the number of replicas, and what takes that back.
 SCALING_OF_LOSSES = ("scale_loss_for_distribution", "unscale_loss_for_distribution")
 
-# The attribute with the moving averages of the weights, where an optimizer has `use_ema`.
+# The attribute with the moving averages of the weights, if an optimizer has `use_ema`.
 MOVING_AVERAGES = "_model_variables_moving_average"
 
 # What waits for the calls of a CallbackList from other threads: since Keras 3.12, and before.

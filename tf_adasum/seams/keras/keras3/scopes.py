@@ -134,7 +134,7 @@ def _check_metrics(strategy, metrics):
 
 
 def _outside(strategy, variables):
-    """Yield those of some Keras variables that were not made under a strategy."""
+    """Yield the Keras variables in a list that were not created under a strategy."""
     for variable in variables:
         own = tensorflow_variable(variable)
         if isinstance(own, tf.Variable) and not strategy.extended.variable_created_in_scope(own):
