@@ -1,4 +1,4 @@
-"""Time what AdaScale adds to a step of `fit`.
+"""Measure how much time AdaScale adds to a step of `fit`.
 
     python benchmarks/adascale_time.py
 

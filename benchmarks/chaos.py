@@ -1,13 +1,13 @@
-"""Break the network and the workers at random, and check that training ends as if nothing was.
+"""Break the network and the workers at random, and check that training ends with the same result.
 
     python benchmarks/chaos.py [--minutes 5] [--seed 0]
 
-Two and three workers train on hosts of their own (network namespaces of this machine: needs root)
-and make backups. At random moments a host is cut off, one direction of a link is, links get slow
-and lossy, or a worker is paused or killed; what is cut heals again, or not. When a worker fails the
-others have to end by themselves within a bound, and all start again, until one start ends well. On
-each worker the weights, slots and last values of the logs then have to be those of an unbroken run,
-bit for bit. The training is that of benchmarks/restarts.py. Writes
+Two and three workers train on separate hosts (network namespaces of this machine: needs root) and
+make backups. At random moments a host or one direction of a link is cut off, links get slow and
+lossy, or a worker is paused or killed; a cut link recovers, or not. If a worker fails, the others
+have to end within a bound, and all start again, until one start reaches the end. Then, on each
+worker, the weights, slots and last values of the logs have to equal those of an undisturbed run,
+bit for bit. The training is the one of benchmarks/restarts.py. Writes
 benchmarks/results/DATE-chaos.md.
 """
 

@@ -1,11 +1,11 @@
-"""Report what two workers raise that do not run the same program, and what it costs to notice.
+"""Report the errors of two workers that run different programs, and the cost of detecting it.
 
     python benchmarks/differences.py [--former COMMIT] [--limit SECONDS]
 
 Each case of tests/multi_worker/scenarios/differences.py: the seconds until both workers have
-raised, and the message of worker 0, here and with the Python files of a former commit. A group of
-workers that says nothing within the limit is ended. The cost is that of the fingerprint of a call
-of `fit`, in one process. Writes benchmarks/results/DATE-differences.md.
+raised, and the message of worker 0, here and with the Python files of an earlier commit. If a group
+of workers raises nothing within the limit, it is ended. The cost is the time for the fingerprint of
+a call of `fit`, in one process. Writes benchmarks/results/DATE-differences.md.
 """
 
 import argparse

@@ -1,12 +1,12 @@
-"""Train on digits with several seeds, under each stack, and write a report.
+"""Train on digits with several seeds, with Keras 3 or Keras 2, and write a report.
 
     python benchmarks/digits.py --seeds 0 1 2
-    python benchmarks/digits.py --name digits_addons      with the Python of the other stack
+    python benchmarks/digits.py --name digits_addons      with the Python of the Keras 2 environment
 
-Runs examples/train_digits.py: one replica alone, then four workers with two devices each with
-"mean" and with "adasum", everything else equal, the learning rate, too. Writes
-benchmarks/results/DATE-NAME.md, beside it every run as JSON, and DATE-NAME.png, the picture of the
-first seed.
+Runs examples/train_digits.py: one replica alone, then four workers with two devices each, with
+"mean" and with "adasum". Everything else is equal, also the learning rate. Writes
+benchmarks/results/DATE-NAME.md, every run as JSON, and DATE-NAME.png, the picture of the first
+seed.
 """
 
 import argparse

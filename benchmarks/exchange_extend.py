@@ -1,7 +1,7 @@
 """Write the generated parts of three pages of docs/: `benchmarks/exchange.py --extend`.
 
-Nothing is measured here. The tables hold what the cost model predicts with its default constants
-and for an assumed cluster, and what the newest reports have found.
+Nothing is measured here. The tables hold the predictions of the cost model with its default
+constants and for an assumed cluster, and the results of the newest reports.
 """
 
 import collections

@@ -4,11 +4,11 @@ The model is linear: a bucket takes ``α · messages + β · bytes + γ · produ
 is a measured median and its three amounts; the fit minimizes the squares of the relative errors,
 ``Σ (predicted / measured - 1)²``, with α, β, γ ≥ 0.
 
-On one machine bytes and products are almost proportional to each other. Points of the arithmetic
-alone, which have no messages and no bytes, tell β and γ apart.
+On one machine bytes and products are almost proportional to each other. Points that measure only
+the arithmetic, without messages and bytes, separate β from γ.
 
-Where workers share cores, sending takes longer: messages and bytes count ``workers / cores`` times,
-so that α and β are those of a worker with a core of its own.
+If workers share cores, sending takes longer: messages and bytes count ``workers / cores`` times, so
+that α and β are the constants of a worker with its own core.
 """
 
 import itertools

@@ -3,7 +3,7 @@
 A *kind* is a way to reduce them: ``"sum"`` (TensorFlow's SUM, what `MultiWorkerMirroredStrategy`
 does), ``"adasum"`` with its defaults, ``"[2, 2]"`` and the like for Adasum with this radix plan,
 ``"bfloat16"`` and ``"float16"`` for Adasum with this dtype on the wire, ``"ucx"`` for Adasum over
-UCX, ``"packed"`` besides for buckets that are packed there, too, and ``"arithmetic"`` for the inner
+UCX, ``"packed"`` for buckets that are also packed over UCX, and ``"arithmetic"`` for the inner
 products and the weighted sum of one level over all replicas, without communication.
 """
 

@@ -3,8 +3,8 @@
     python benchmarks/experiment_steps.py
 
 All models of one topology take turns in one process per worker. Writes
-benchmarks/results/DATE-experiment_steps.md, and experiment_steps.json beside it, from which
-`python -m experiments report time_to_accuracy` makes its table.
+benchmarks/results/DATE-experiment_steps.md, and experiment_steps.json in the same folder, from
+which `python -m experiments report time_to_accuracy` makes its table.
 """
 
 import argparse

@@ -7,8 +7,8 @@ They exchange gradients of random shapes, dtypes and sizes, by random rules, rad
 the wire and sizes of buckets, some of them at the same time; each exchange goes over both
 transports, and its results are compared bit for bit, on each replica and between all replicas. Then
 one worker gets SIGKILL in the middle of exchanges over UCX. The others have to raise a
-`WorkerLostError` that names it, and to end by themselves, and the next group starts. (Processes are
-forks, which end without what Python does at its end.)
+`WorkerLostError` that names it, and to end; then the next group starts. (Processes are forks, which
+end without Python's own shutdown.)
 
 Writes benchmarks/results/DATE-fuzz_transport.md.
 """

@@ -1,4 +1,4 @@
-"""The same mathematics in plain PyTorch, which kernels_gpu.py times beside the kernels."""
+"""The same mathematics in plain PyTorch, which kernels_gpu.py also measures."""
 
 import functools
 import sys

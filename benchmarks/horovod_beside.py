@@ -1,14 +1,14 @@
-"""Time Horovod's SUM and Adasum, and steps of `fit` with them, beside the benchmarks' own kinds.
+"""Measure Horovod's SUM and Adasum, and steps of `fit` with them, for the other benchmarks.
 
-Horovod 0.28.1 needs an environment of its own, with TensorFlow 2.15 and MPI for CPUs:
+Horovod 0.28.1 needs a separate environment, with TensorFlow 2.15 and MPI for CPUs:
 
     apt-get install libopenmpi-dev openmpi-bin cmake
     pip install tensorflow-cpu==2.15.*
     HOROVOD_WITH_MPI=1 HOROVOD_CPU_OPERATIONS=MPI HOROVOD_WITH_TENSORFLOW=1 \\
         HOROVOD_WITHOUT_GLOO=1 pip install --no-build-isolation horovod==0.28.1
 
-Benchmarks measure it where HOROVOD_PYTHON names that environment's Python; it then runs this file
-under `mpirun`.
+Benchmarks measure Horovod if HOROVOD_PYTHON is the path of that environment's Python, which runs
+this file under `mpirun`.
 """
 
 import argparse

@@ -4,9 +4,9 @@
     python benchmarks/kernels_gpu.py --emulated      a dry run of this script, without one
 
 Needs PyTorch or CuPy for buffers and events, NumPy, ml_dtypes, g++ and nvcc (or NVRTC); neither
-TensorFlow nor Keras. Builds the kernels of custom_ops/cuda for the GPU at hand and calls their C
-interface. A kernel is compared with float64 on the CPU before it is timed; a wrong one ends the
-benchmark with exit code 1 and without a report.
+TensorFlow nor Keras. Builds the kernels of custom_ops/cuda for this GPU and calls their C
+interface. Each kernel is compared with float64 on the CPU before it is timed; if one is wrong, the
+benchmark exits with status 1 and without a report.
 
 A floor is the bytes that must move over the speed of a device-to-device copy, which moves 2 bytes
 for each byte copied. With N elements in a row and R rows: pairwise in two passes 5 N elements, in a

@@ -3,10 +3,10 @@
     python benchmarks/last_words.py [--moments 20] [--seed 0]
 
 Two workers train while other processes keep the machine busy. An exception is raised in the main
-thread of one of them, wherever it is then: in `fit`, `train_on_batch` or a training loop within
-`strategy.working_together()`, by turns. The other one has to raise a `WorkerLostError` with the
-failed worker's exception. The end of worker 0 also ends TensorFlow's coordination service, which
-breaks the others' collectives before they have waited for long.
+thread of one of them, at any line, in turn in `fit`, `train_on_batch` and a training loop within
+`strategy.working_together()`. The other worker has to raise a `WorkerLostError` with the exception
+of the failed worker. The end of worker 0 also ends TensorFlow's coordination service, which breaks
+the collectives of the other worker before it has waited for long.
 
 Writes benchmarks/results/DATE-last_words.md.
 """

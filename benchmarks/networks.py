@@ -2,13 +2,13 @@
 
     python benchmarks/networks.py [--only PATTERN] [--strategy adasum] [--at-once 4]
 
-Plays the cases of tests/support/network_cases.py, each on hosts of its own (network namespaces of
-this machine: needs root), under stock TensorFlow with a custom training loop, because its `fit`
-fails on several workers in any case, and under this package: with TF_CONFIG, and joined through
-worker 0's address alone. All timeouts are the defaults.
+Runs the cases of tests/support/network_cases.py, each on separate hosts (network namespaces of this
+machine: needs root). Each case runs under stock TensorFlow with a custom training loop, because its
+`fit` fails on several workers in any case, and under this package: with TF_CONFIG, and joined
+through worker 0's address. All timeouts are the defaults.
 
-Writes the table in docs/reliability/networks.md. What was not asked for stays as it was: all
-results are kept in benchmarks/results/networks.json, with the whole messages.
+Writes the table in docs/reliability/networks.md. Cases that are not selected keep their results:
+all results, with the whole messages, are in benchmarks/results/networks.json.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What ptxas says about the CUDA kernels: registers, spills and shared memory of each.
+"""What ptxas reports about the CUDA kernels: registers, spills and shared memory of each.
 
 Example::
 

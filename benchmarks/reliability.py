@@ -1,14 +1,14 @@
-"""Report what the other workers say when one fails, under stock TensorFlow and this package.
+"""Report the errors of the other workers if one fails, under stock TensorFlow and this package.
 
     python benchmarks/reliability.py [--limit SECONDS] [--transport ucx]
 
-Two workers train; the fault happens to one of them in the middle of the first epoch, or where the
-row says. Stock is `tf.distribute.MultiWorkerMirroredStrategy` with a custom training loop, because
-its `fit` fails on several workers in any case. All timeouts are the defaults. This script ends a
-worker that says nothing within the limit.
+Two workers train; the fault is injected into one of them in the middle of the first epoch, or at
+the moment in the row. Stock is `tf.distribute.MultiWorkerMirroredStrategy` with a custom training
+loop, because its `fit` fails on several workers in any case. All timeouts are the defaults. This
+script ends a worker that reports nothing within the limit.
 
-Another transport than TensorFlow's is played without stock TensorFlow, and the name of the report
-has it. Writes benchmarks/results/DATE-reliability.md.
+With another transport, stock TensorFlow is left out, and the name of the report includes the
+transport. Writes benchmarks/results/DATE-reliability.md.
 """
 
 import argparse

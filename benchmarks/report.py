@@ -1,4 +1,4 @@
-"""Start workers for the benchmarks, give medians with their spread, and write the reports."""
+"""Start workers for the benchmarks, compute medians with their spread, and write the reports."""
 
 import datetime
 import json

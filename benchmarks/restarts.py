@@ -1,4 +1,4 @@
-"""Kill workers at random moments, and check that training ends as if nothing had happened.
+"""Kill workers at random moments, and check that training ends with the same result.
 
     python benchmarks/restarts.py
 

@@ -1,12 +1,11 @@
-"""Builds the CPU op with AddressSanitizer and UBSan, and runs its tests on that.
+"""Build the CPU op with AddressSanitizer and UBSan, and run its tests with it.
 
     make sanitize
 
-The build is in a folder of its own, build/sanitize; the installed op stays as it is. TensorFlow
-itself is not instrumented: what the sanitizers see is every access of the op's code, and every
-allocation, TensorFlow's included. Two small libraries with an error in them show first that errors
-are found in this way. Writes benchmarks/results/DATE-sanitizers.md; exits with 1 if anything was
-found.
+The build is in build/sanitize; the installed op does not change. TensorFlow itself is not
+instrumented: the sanitizers check every access of the op's code, and every allocation, also of
+TensorFlow. Two small libraries with known errors first show that errors are detected. Writes
+benchmarks/results/DATE-sanitizers.md; exits with status 1 if there are errors.
 """
 
 import ctypes

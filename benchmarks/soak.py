@@ -14,8 +14,8 @@ Keras makes a distributed iterator, and another one for the validation data. The
 measured under the stock strategy, too.
 
 At the end all replicas must hold the same bits (`strategy.check_replicas`). Writes
-benchmarks/results/DATE-soak.md. Another transport than TensorFlow's is measured without the stock
-strategy, and the name of the report has it.
+benchmarks/results/DATE-soak.md. With another transport, the stock strategy is left out, and the
+name of the report includes the transport.
 """
 
 import argparse

@@ -9,7 +9,7 @@ process. Keras 3's `fit` does not run under the stock `MultiWorkerMirroredStrate
 workers, so the baseline is that strategy with a `reduce` that is mended here. Writes
 benchmarks/results/DATE-step_time.md.
 
-With `--transport` the mean and Adasum over UCX take turns, too, and Horovod where it is installed
+With `--transport` the mean and Adasum over UCX also take turns, and Horovod if it is installed
 (horovod_beside.py). Writes benchmarks/results/DATE-step_time_transport.md.
 
 With `--jit` a CNN and a Transformer are trained under AdasumMirroredStrategy, with

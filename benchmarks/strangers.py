@@ -1,11 +1,11 @@
-"""Time the steps of `fit` while strangers call at the port of the watch.
+"""Measure steps of `fit` while unauthenticated clients connect to the failure detector's port.
 
     python benchmarks/strangers.py [--strangers 2000] [--rounds 20]
 
-Two workers, which may open 1,024 files each, train a small MLP in rounds: with and without
-strangers in turn. The strangers have no token. Half of them say nothing, half send a line of 1 MiB
-without an end; 100 of them are replaced in a second. What they compute themselves is to cost the
-training nothing, as if they were elsewhere: they get the time that nobody else wants.
+Two workers, which may open 1,024 files each, train a small MLP in rounds: with and without these
+clients in turn. The clients have no token. Half of them send nothing, half send an endless line of
+1 MiB; 100 of them are replaced per second. Their own work should not slow the training down, as if
+they ran on other machines: they run with the lowest priority.
 
 Writes benchmarks/results/DATE-strangers.md.
 """

@@ -1,14 +1,14 @@
-"""Report what workers do whom strangers call, or whose disk fails, and write two tables of it.
+"""Report how unauthenticated clients and disk failures affect workers, and write two tables.
 
     python benchmarks/strangers_and_disks.py [--only PATTERN] [--strategy adasum] [--at-once 2]
 
-Plays the cases of tests/support/stranger_cases.py and tests/support/disk_cases.py (two of whose
-disks are mounted: they need root). Under strangers, stock TensorFlow trains with a loop of its own,
-because its `fit` fails on several workers in any case; beside a disk, stock Keras trains in one
-process, for the same reason. All timeouts are the defaults.
+Runs the cases of tests/support/stranger_cases.py and tests/support/disk_cases.py (two of the disks
+are mounted: they need root). For comparison, stock TensorFlow trains with a custom training loop in
+the first table, because its `fit` fails on several workers in any case, and stock Keras trains in
+one process in the second. All timeouts are the defaults.
 
-Writes the tables in docs/reliability/. What was not asked for stays as it was: all results are kept
-in benchmarks/results/strangers.json and disks.json, with the whole messages.
+Writes the tables in docs/reliability/. Cases that are not selected keep their results: all results,
+with the whole messages, are in benchmarks/results/strangers.json and disks.json.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Experiments: each headline of the papers at a size that one machine can play; docs/evidence/.
+"""Experiments: each main claim of the papers, at a size for one machine; see docs/evidence/.
 
 python -m experiments list
 python -m experiments run NAME

@@ -1,4 +1,4 @@
-"""Medians with their range, and the paired test where one rule is said to be better."""
+"""Medians with their range, and the paired test for the claim that one rule is better."""
 
 import statistics
 

@@ -1,4 +1,4 @@
-"""What an experiment declares; the rest is the frame's."""
+"""What an experiment declares; everything else is common to all experiments."""
 
 import dataclasses
 import pathlib

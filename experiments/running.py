@@ -1,4 +1,4 @@
-"""Play what is missing, with a progress bar and the time left."""
+"""Run the missing cases, with a progress bar and the remaining time."""
 
 import sys
 import time

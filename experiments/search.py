@@ -1,9 +1,9 @@
 """The best learning rate of each rule: one grid for all rules that are compared, no edge wins.
 
 Rates are ``base · 2^k``. All rules of a comparison are tried at the same rates with the same seeds,
-on the validation split. Where the best rate of one of them is the lowest or the highest, the grid
-grows by one for all, up to a limit, which the report names. Then the best rate of each is played
-with other seeds, on the test split.
+on the validation split. If the best learning rate of one of them is the lowest or the highest, the
+grid grows by one for all, up to a limit, which the report names. Then the best learning rate of
+each is run with other seeds, on the test split.
 """
 
 import dataclasses

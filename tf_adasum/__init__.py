@@ -7,7 +7,8 @@
     model.fit(dataset)
 
 The names below are imported when they are first used, so that the launcher and the doctor start
-without TensorFlow; or at once where Keras was imported before, so that it can load saved models.
+without TensorFlow. If Keras is already imported, they are imported at once, so that Keras can load
+saved models.
 """
 
 import importlib
@@ -61,21 +62,20 @@ def __getattr__(name: str) -> typing.Any:
     except ModuleNotFoundError as error:
         if error.name in ("jax", "torch", "openvino"):
             raise ImportError(
-                f"Keras asks for {error.name}, which is not installed. tf_adasum needs Keras on "
-                "TensorFlow: set the environment variable KERAS_BACKEND=tensorflow, or the backend "
-                f"in ~/.keras/keras.json. {see('TFA-104')}"
+                f"Keras is set to the backend {error.name}, which is not installed. tf_adasum "
+                "needs Keras on TensorFlow: set the environment variable KERAS_BACKEND=tensorflow, "
+                f"or the backend in ~/.keras/keras.json. {see('TFA-104')}"
             ) from error
         if error.name != "tensorflow":
             raise
         raise ImportError(
-            f"tf_adasum needs TensorFlow, of which there are two packages. Install one: "
-            f"{INSTALL_TENSORFLOW}, or with GPUs {INSTALL_WITH_GPUS}. It works with {STACKS}. "
-            f"{see('TFA-101')}"
+            f"tf_adasum needs TensorFlow, which is not installed. For CPUs: {INSTALL_TENSORFLOW}. "
+            f"For GPUs: {INSTALL_WITH_GPUS}. tf_adasum works with {STACKS}. {see('TFA-101')}"
         ) from error
 
 
 def _register() -> None:
-    """Let Keras find the classes of saved models, where Keras is there already."""
+    """Let Keras find the classes of saved models, if Keras is already imported."""
     keras: typing.Any = sys.modules.get("keras")
     if getattr(keras, "backend", None) and keras.backend.backend() == "tensorflow":
         for name in ("callbacks", "optimizers", "schedules"):

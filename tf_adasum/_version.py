@@ -7,10 +7,11 @@ __version__ = "0.1.0"
 
 PYTHON = ("3.10", "3.11", "3.12", "3.13")
 
-# The main stack, oldest first: any of these with any of those. Keras 3.13 needs Python 3.11.
+# Supported, oldest first: any of these TensorFlows with any of these Keras 3. Keras 3.13 needs
+# Python 3.11.
 TENSORFLOW = ("2.16", "2.17", "2.18", "2.19", "2.20", "2.21")
 KERAS = ("3.11", "3.12", "3.13", "3.14", "3.15")
-# The stack of TensorFlow Addons, which has Keras 2.
+# Supported with TensorFlow Addons, which needs Keras 2.
 TENSORFLOW_OF_ADDONS, KERAS_OF_ADDONS, ADDONS = "2.15", "2.15", "0.23"
 
 STACKS = (
@@ -41,7 +42,7 @@ def place(version: str) -> tuple[int, int]:
 
 
 def requirement(known: tuple[str, ...]) -> str:
-    """Return what pip calls some series that follow each other.
+    """Return pip's version specifier of consecutive series.
 
     Example:
         >>> requirement(("2.16", "2.17"))
@@ -62,11 +63,11 @@ INSTALL_BOTH = (
 
 
 def why_not(tensorflow: str, keras: str) -> str:
-    """Say why tf_adasum cannot work with two versions, and what to install; "" if it may.
+    """Return why tf_adasum cannot work with two versions, and what to install; "" if it may.
 
     Args:
-        tensorflow: the version of TensorFlow, as "2.21.0".
-        keras: that of Keras.
+        tensorflow: the version of TensorFlow, such as "2.21.0".
+        keras: the version of Keras.
 
     Example:
         >>> why_not("2.18.0", "3.8.0")[:42]
@@ -87,11 +88,11 @@ def why_not(tensorflow: str, keras: str) -> str:
 
 
 def newer(tensorflow: str, keras: str) -> str:
-    """Name what is newer than the newest known version; "" if nothing is.
+    """Return the packages that are newer than the newest known version; "" if none is.
 
     Args:
-        tensorflow: the version of TensorFlow, as "2.21.0".
-        keras: that of Keras.
+        tensorflow: the version of TensorFlow, such as "2.21.0".
+        keras: the version of Keras.
 
     Example:
         >>> newer("2.99.0", "3.15.1")

@@ -1,6 +1,7 @@
 """Checks of numbers that users pass. Standard library only.
 
-A bool is no number here, and a number is finite: `True` or NaN as a learning rate is a mistake.
+A bool does not count as a number, and neither does NaN or infinity: `True` or NaN as a learning
+rate is a mistake.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ def check_number(name: str, value: Any, expected: str, **bounds: float) -> None:
     Args:
         name: The argument's name.
         value: What was passed.
-        expected: How the message goes on after the name, such as "must be in [0, 1)".
-        **bounds: As those of `is_number`.
+        expected: The message after the name, such as "must be in [0, 1)".
+        **bounds: The bounds of `is_number`.
 
     Example:
         >>> check_number("momentum", 2, "must be in [0, 1)", at_least=0, below=1)
@@ -74,7 +75,7 @@ def check_count(name: str, value: Any, expected: str = "must be an int of 1 or m
     Args:
         name: The argument's name.
         value: What was passed.
-        expected: How the message goes on after the name. Defaults to "must be an int of 1 or more".
+        expected: The message after the name. Defaults to "must be an int of 1 or more".
     """
     if not is_count(value):
         raise ValueError(f"`{name}` {expected}. Received: {name}={value!r}")

@@ -1,4 +1,4 @@
-"""Files that exist as a whole or not at all, whenever the process is killed.
+"""Files that are complete or do not exist, even if the process is killed while writing.
 
 A file is written under another name in the same directory, flushed to the disk, and renamed, which
 POSIX does in one step. Standard library only.
@@ -12,12 +12,12 @@ import re
 import uuid
 from collections.abc import Iterator
 
-# How the name of an unfinished file begins; its end stays, because Keras chooses a format by it.
+# The prefix of unfinished files. The suffix stays, because Keras chooses the file format by it.
 UNFINISHED = ".unfinished-"
 
 
 def is_local(path: str | os.PathLike) -> bool:
-    """Whether a path is in this machine's file system, and no URL such as "gs://…".
+    """Whether a path is in this machine's file system, not a URL such as "gs://…".
 
     Example:
         >>> is_local("/tmp/model.keras"), is_local("gs://bucket/model.keras")
@@ -31,13 +31,13 @@ def replacing(path: str | os.PathLike) -> Iterator[str]:
     """Yield the path to write to, and move the file to `path` at the end of the block.
 
     If writing fails, nothing is left behind and `path` is as it was. If the process is killed, a
-    file whose name begins with `UNFINISHED` may be left beside it.
+    file whose name begins with `UNFINISHED` may be left in the same directory.
 
     Args:
         path: a local path. The file there, if any, is replaced by one with a new file's
             permissions.
     """
-    # A link stays one: what it points to is replaced.
+    # A symbolic link stays a link: the file that it points to is replaced.
     folder, name = os.path.split(os.path.realpath(path))
     unfinished = os.path.join(folder, f"{UNFINISHED}{uuid.uuid4().hex[:8]}-{name}")
     try:
@@ -52,7 +52,7 @@ def replacing(path: str | os.PathLike) -> Iterator[str]:
 
 
 def remove_unfinished(folder: str | os.PathLike) -> None:
-    """Remove what killed processes have left in a directory that nobody else writes to."""
+    """Remove unfinished files of killed processes from a directory that nobody else writes to."""
     for name in os.listdir(folder):
         if name.startswith(UNFINISHED):
             with contextlib.suppress(OSError):  # not ours: a directory

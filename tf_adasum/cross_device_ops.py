@@ -1,4 +1,4 @@
-"""AdasumCrossDeviceOps: gradient reductions go through a rule, all others stay TensorFlow's."""
+"""AdasumCrossDeviceOps: applies a rule to gradients, leaves other reductions to TensorFlow."""
 
 from __future__ import annotations
 
@@ -25,33 +25,34 @@ from tf_adasum.errors import see
 from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.transport.collectives import UcxTransport
 
-# Up to so many bytes on all replicas together, a bucket is gathered and combined on each of them:
-# one round instead of three. Its bytes cost less than the rounds (benchmarks/exchange.py).
+# A bucket of up to this many bytes, summed over all replicas, is gathered and combined on each of
+# them: one round instead of three. Its bytes cost less than the rounds (benchmarks/exchange.py).
 GATHERED_BYTES = 4 * 2**20
 
 
 class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
     """The `tf.distribute.CrossDeviceOps` that `AdasumMirroredStrategy` installs.
 
-    A reduction marked as one of gradients becomes ``Σ_i c_i g_i`` with the rule's coefficients. Any
-    other reduction (metrics, moments of a synchronized BatchNormalization, a user's `all_reduce`)
-    is the one of `tf.distribute.MultiWorkerMirroredStrategy`.
+    A reduction that is marked as a reduction of gradients returns ``Σ_i c_i g_i``, with the
+    coefficients of the rule. Any other reduction (metrics, moments of a synchronized
+    BatchNormalization, your own `all_reduce`) works as in
+    `tf.distribute.MultiWorkerMirroredStrategy`.
 
-    With all replicas in this process they are combined in the graph, on the first device and
-    without collectives. Otherwise each replica takes part in an exchange over TensorFlow's
-    collectives, or over UCX.
+    If all replicas are in this process, gradients are combined in the graph, on the first device
+    and without collectives. Otherwise the replicas exchange them over TensorFlow's collectives, or
+    over UCX.
 
     Args:
         scheme: a `tf_adasum.rules.AggregationRule`, or the strategy's `aggregation.Scheme`.
         devices: list of str, this worker's devices.
         group_size: int, the number of replicas on all workers.
-        options: `tf.distribute.experimental.CommunicationOptions` of reductions that have none of
-            their own; `bytes_per_pack` is the size of a bucket.
-        collective_keys: the strategy's. Defaults to new ones.
+        options: the default `tf.distribute.experimental.CommunicationOptions` of reductions;
+            `bytes_per_pack` is the size of a bucket.
+        collective_keys: the collective keys of the strategy. Defaults to new ones.
 
     Attributes:
         transport: the `UcxTransport` of the gradients; None for TensorFlow's collectives.
-        carrier: what is said of it at the start; "" if nothing.
+        carrier: what worker 0 prints about the transport at the start; "" for nothing.
 
     Example:
         >>> strategy = tf.distribute.MirroredStrategy(
@@ -115,7 +116,7 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
 
     @property
     def gradient_sum(self) -> tensorflow_seam.GradientSum | None:
-        """The marker of a sum of gradients; None where TensorFlow's own all-reduce takes it."""
+        """The marker of a sum of gradients; None if TensorFlow's own all-reduce sums them."""
         return None if self.transport is None else tensorflow_seam.GradientSum()
 
     def combine_gradients(
@@ -123,14 +124,14 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
         gradients: list[list[tf.Tensor | tf.IndexedSlices]],
         options: tensorflow_seam.GradientReduction,
     ) -> list[list[tf.Tensor | tf.IndexedSlices]]:
-        """Combine the gradients of the local replicas with those of all others.
+        """Combine the gradients of the local replicas with the gradients of all others.
 
         Args:
-            gradients: for each local replica the list of its gradients.
+            gradients: one list of gradients for each local replica.
             options: the merged options.
 
         Returns:
-            For each local replica the list of combined gradients, on its device.
+            One list of combined gradients for each local replica, on its device.
 
         Raises:
             ValueError: for integer or complex gradients, before any collective.
@@ -180,14 +181,15 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
             return options.state.application(options.indices, local)
         if self.scheme.whole_rule.initial_state(1, self.replicas):
             raise ValueError(
-                f"The rule {self.scheme.rule!r} has a state: use a Keras optimizer, or reduce with "
-                "options=strategy.gradient_reduction_of(variables), made once before the loop. "
+                f"The rule {self.scheme.rule!r} has a state, so it has to know the variables. Use "
+                "a Keras optimizer, or call strategy.gradient_reduction_of(variables) once before "
+                "the loop and pass its result as `options` to all_reduce. "
                 f"{see('TFA-306')}"
             )
         return None
 
     def _group(self, local, options, stride, radix):
-        """Return the `CollectiveGroup` of a local replica and `radix - 1` more, `stride` apart."""
+        """Return the `CollectiveGroup` of `radix` replicas, `stride` apart, for a local one."""
         if self.transport is not None:
             return self.transport.group(local, stride, radix)
         replica = self._first_replica + local
@@ -216,7 +218,7 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
         return replica - replica // stride % radix * stride, kind
 
     def _pairs_of_classes(self, options, stride, radix):
-        """Return the `pairs` of each local replica's `DividedGroup`; none where it is undivided."""
+        """Return the `pairs` of each local replica's `DividedGroup`; none if it is undivided."""
         if (stride, radix) in self._pairs:
             return self._pairs[stride, radix]
         devices = len(self.local_devices)
@@ -242,15 +244,16 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
         return pairs
 
     def _key_of_pair(self, kind, first, number):
-        """Return a key of the part, which no other part has: above those of whole groups."""
+        """Return a key of the part, which no other part has, above the keys of whole groups."""
         factors = sum(self.replicas % factor == 0 for factor in range(1, self.replicas + 1))
         whole_groups = factors**2 * self.replicas
         return whole_groups * (1 + number) + kind * self.replicas + first
 
     def _members_of_ranks(self, options, stride, radix):
-        """Return for each local replica which member of its group has which rank.
+        """Return, for each local replica, the member of its group at each rank.
 
-        All workers find it out at the same time, when they trace the first exchange that needs it.
+        All workers exchange ranks at the same time: when they trace the first exchange that needs
+        them.
         """
         if (stride, radix) not in self._groups_by_stride:
             replicas = range(self._first_replica, self._first_replica + len(self.local_devices))

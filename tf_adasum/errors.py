@@ -1,11 +1,11 @@
-"""The exceptions with names of their own, and what messages end with."""
+"""The exceptions of this package, and the code at the end of messages."""
 
 
 def see(code: str) -> str:
-    """Return the end of a message: the command that shows its answer in docs/troubleshooting.md.
+    """Return the end of a message: the command that prints its answer in docs/troubleshooting.md.
 
     Args:
-        code: of the answer, which the page's heading begins with.
+        code: the code of the answer, such as "TFA-501".
 
     Example:
         >>> see("TFA-501")
@@ -15,10 +15,10 @@ def see(code: str) -> str:
 
 
 class WorkerLostError(RuntimeError):
-    """Another worker has ended, stopped, failed or cannot be reached: this one cannot go on.
+    """Another worker ended, stopped, failed or cannot be reached, so this worker cannot continue.
 
-    The message names it, or says what broke, and what to do. TensorFlow's collectives stay
-    unusable until the process starts again; saving weights still works.
+    The message names that worker or the broken connection, and what to do. TensorFlow's
+    collectives cannot be used any more in this process; you can still save weights.
 
     Example:
         >>> try:
@@ -30,7 +30,7 @@ class WorkerLostError(RuntimeError):
 
 
 class ReplicasDiffer(RuntimeError):
-    """Replicas hold different values of a variable that they share; raised on all workers.
+    """Replicas hold different values of a variable that should be equal; raised on all workers.
 
     The message names the first such variable and the replicas.
 

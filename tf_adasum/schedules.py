@@ -15,26 +15,26 @@ from tf_adasum.seams import keras as keras_seam
 class LinearScalingWarmup(keras.optimizers.schedules.LearningRateSchedule):
     """Linear scaling with gradual warm-up: S times the learning rate, in 1/S of the iterations.
 
-    With ``lr`` the schedule of the run on one batch per step, T its iterations, S the batches per
-    step, n the iterations of the run on S batches and w the fraction of them that warms up:
+    Let ``lr`` be the schedule of a run on one batch per step and T its iterations. Let S be the
+    batches per step of this run, n its iterations, and w the fraction of them that warms up:
 
         η_t = lr(⌊t T / n⌋) · (1 + (S - 1) · min(t / (w n), 1))          t = 0, 1, …, n - 1
 
-    It starts at ``lr(0)``, is S times the schedule from iteration w n on, and has gone through the
-    whole schedule after n iterations. With n = ⌈T / S⌉, the default, this is LSW; with the number
-    of iterations that AdaScale takes to the same T it is LSW+.
+    It starts at ``lr(0)``, equals S times the schedule after iteration w n, and reaches the end of
+    the schedule after n iterations. With n = ⌈T / S⌉, the default, this is LSW. With the number of
+    iterations that AdaScale takes for the same T, it is LSW+.
 
     Args:
         learning_rate: ``lr``: a float, or the `keras.optimizers.schedules.LearningRateSchedule` of
             the run with S = 1.
-        scale: S, a number, 1 or more; for data-parallel training the number of replicas.
+        scale: S, a number, 1 or more. In data-parallel training it is the number of replicas.
         total_steps: T, an int, the iterations of the run with S = 1.
-        warmup: w, a float in [0, 1], the fraction of all iterations that warms up; 0 starts with S
-            times the learning rate. Defaults to `5 / 90`.
+        warmup: w, a float in [0, 1], the fraction of all iterations that warms up. With 0, training
+            starts at S times the learning rate. Defaults to `5 / 90`.
         iterations: n, an int. Defaults to `None`: ⌈T / S⌉.
 
     Raises:
-        ValueError: for a number out of its range, or something that is no such number or schedule.
+        ValueError: if a number is out of its range, or an argument has the wrong type.
 
     Example:
         >>> import tf_adasum
@@ -93,19 +93,19 @@ class LinearScalingWarmup(keras.optimizers.schedules.LearningRateSchedule):
             step: t, a scalar: a Python number, a tensor or a variable; read as int64.
 
         Returns:
-            A scalar tensor of the schedule's dtype; of Keras's default for a `learning_rate` that
-            is a float.
+            A scalar tensor in the dtype of the schedule; if `learning_rate` is a float, in Keras's
+            default dtype.
         """
         t = tf.cast(step, tf.int64)
         learning_rate = self.learning_rate
         if not isinstance(learning_rate, float):
-            # ⌊t T / n⌋ in integers: float32 misses it where t T / n is near one, or t T above 2^24.
+            # ⌊t T / n⌋ in integers: float32 misses it if t T / n is near one, or t T above 2^24.
             learning_rate = learning_rate(t * self.total_steps // self.iterations)
         learning_rate = keras_seam.floating(learning_rate)
         return learning_rate * tf.cast(self._factor(t), learning_rate.dtype)
 
     def _factor(self, t: tf.Tensor) -> tf.Tensor:
-        """Return by what the learning rate is multiplied: from 1 to S, float64."""
+        """Return the factor of the learning rate: from 1 to S, float64."""
         warmup_iterations = self.warmup * self.iterations
         if warmup_iterations == 0:
             return tf.constant(self.scale, tf.float64)
@@ -127,7 +127,7 @@ class LinearScalingWarmup(keras.optimizers.schedules.LearningRateSchedule):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> LinearScalingWarmup:
-        """Return a schedule made from what `get_config` returned."""
+        """Return a schedule from the config that `get_config` returned."""
         learning_rate = config["learning_rate"]
         if isinstance(learning_rate, dict):
             learning_rate = keras.optimizers.schedules.deserialize(learning_rate)

@@ -35,69 +35,69 @@ class AdasumMirroredStrategy(
 ):
     """Synchronous data-parallel training with adaptive gradient aggregation.
 
-    A `tf.distribute.MultiWorkerMirroredStrategy` in which the gradients of any Keras optimizer are
-    combined by an aggregation rule, ``g = Σ_i c_i g_i``, instead of being averaged.
+    This is a `tf.distribute.MultiWorkerMirroredStrategy` that combines the gradients of any Keras
+    optimizer with an aggregation rule, ``g = Σ_i c_i g_i``, instead of averaging them.
 
-    Without a cluster it trains on all GPUs of this machine, or on all logical CPU devices. With one
-    (``TF_CONFIG``, Slurm, MPI, …: docs/clusters.md) every worker runs the same program, and each
-    device of each worker holds a replica. Create the strategy before TensorFlow runs its first
-    operation. Worker 0 prints one line with the number of workers and replicas, the transport and
-    the rule; the logger ``tf_adasum`` has the details at level INFO.
+    Without a cluster, the strategy trains on all GPUs of this machine, or on all logical CPU
+    devices. With a cluster (``TF_CONFIG``, Slurm, MPI, …: docs/clusters.md), every worker runs the
+    same program, and each device of each worker holds a replica. Create the strategy before
+    TensorFlow runs its first operation. Worker 0 prints one line with the number of workers and
+    replicas, the transport and the rule; the logger ``tf_adasum`` has the details at level INFO.
 
-    The *batch size* given to Keras is the global one: each of the N replicas gets 1/N of it. Keep
-    the learning rate of a single replica with a per-replica batch of the size you tuned it for.
+    The *batch size* that you pass to Keras is the global one: each of the N replicas gets 1/N of
+    it. Keep the learning rate of one device, if each replica gets the batch size that you tuned
+    that learning rate for.
 
-    In a custom training loop the loss of a replica is its own mean (not divided by N), unless the
-    rule is ``"mean"``: then TensorFlow (over UCX the package) sums what Keras has divided by N.
+    In a custom training loop, do not divide the loss of a replica, the mean over its rows, by N.
+    The rule ``"mean"`` is an exception: Keras divides the loss by N, and gradients are summed.
 
     Args:
-        devices: list of str, this worker's devices, such as ``["GPU:0", "GPU:1"]``; all workers
-            need the same number of them. Defaults to all GPUs, or without any to all logical CPUs.
-        cluster_resolver: a `tf.distribute.cluster_resolver.ClusterResolver`. Defaults to what
-            ``TF_CONFIG`` says, or who has started this process together with others.
+        devices: list of str, this worker's devices, such as ``["GPU:0", "GPU:1"]``. All workers
+            need the same number of devices. Defaults to all GPUs; without GPUs to all logical CPUs.
+        cluster_resolver: a `tf.distribute.cluster_resolver.ClusterResolver`. Defaults to the
+            cluster in ``TF_CONFIG``, or of the launcher that started this process.
         communication_options: `tf.distribute.experimental.CommunicationOptions`.
-            ``timeout_seconds`` is how long this worker waits for others: for those that do not
-            start (by default 60 s), half of it for those that are silent (30 s), and for those that
-            are alive but do not come to a collective (600 s; a worker may be saving a model).
-            ``bytes_per_pack`` is the size of a bucket (16 MiB), ``implementation`` that of the
-            collectives. Defaults to `None`, TensorFlow's options.
+            ``timeout_seconds`` is how long this worker waits for others: for workers that do not
+            start (by default 60 s), half as long for workers that send nothing (30 s), and for
+            workers that run but do not join a collective (600 s; a worker may be saving a model).
+            ``bytes_per_pack`` is the size of a bucket (16 MiB). ``implementation`` chooses
+            TensorFlow's collectives. Defaults to `None`, TensorFlow's options.
         aggregation: str, the name of a rule (``"adasum"``, ``"adacons"``, ``"mean"``, ``"sum"``),
             or a `tf_adasum.rules.AggregationRule`. Defaults to `"adasum"`.
-        radix_plan: list of int, in which groups the N gradients are combined, level by level:
-            factors of N. ``[N]`` is one level over all; ``[2, 2, …]``, pairs of pairs, is the
-            paper's recursive vector halving. With `local_reduction` N is the number of hosts.
-            Defaults to ``[N]`` up to 16 replicas, and beyond to what takes least time by
-            `aggregation.cost_model`, among the plans that give the same result. With
-            ``TF_ADASUM_COST_MODEL``, constants measured on your cluster, that is chosen for any N.
+        radix_plan: list of int, factors of N: the sizes of the groups in which the N gradients are
+            combined, level by level. ``[N]`` is one level over all replicas; ``[2, 2, …]``, pairs
+            of pairs, is the paper's recursive vector halving. With `local_reduction`, N is the
+            number of hosts. Defaults to ``[N]`` up to 16 replicas, and to the fastest plan of
+            `aggregation.cost_model` beyond. If you set ``TF_ADASUM_COST_MODEL`` to constants
+            measured on your cluster, the cost model chooses for any N.
         local_reduction: ``"mean"`` averages over the replicas of each host and applies the rule to
-            these means, as the published implementation's hierarchical mode. Workers share a host
-            if their addresses do. Defaults to `None`.
-        wire_dtype: ``"bfloat16"`` or ``"float16"``: gradients travel in half the bytes, rounded;
-            inner products and sums stay in full precision. Numbers beyond the range of float16
-            (65504) become infinite. Defaults to `None`, their own dtype.
-        on_nonfinite: str, what becomes of a step of a Keras optimizer in which any replica has a
-            gradient with a NaN or Inf. ``"propagate"``: it reaches the weights. ``"skip"``: the
-            step is left out on all replicas, as if it had not been, and counted in `skipped_steps`.
-            ``"raise"``: an error on all workers names worker, replica and variable: a
-            FloatingPointError in `fit`, a `tf.errors.InvalidArgumentError` of the same text in a
-            custom loop. Both cost a tiny all-reduce per step. Gradients that a loop reduces by
-            itself (`gradient_reduction`) are not looked at. Steps that a
-            `keras.optimizers.LossScaleOptimizer` already skips are not counted here. Defaults to
-            `"propagate"`.
-        transport: what carries gradients between CPUs of several workers: ``"tensorflow"``, its
-            collectives over gRPC; ``"ucx"``, which needs UCX on all workers; ``"auto"``, UCX if all
-            workers have it and it is faster in a trial at the start. Defaults to `None`:
-            ``TF_ADASUM_TRANSPORT``, or ``"auto"``.
+            these means, like the hierarchical mode of the published implementation. Workers with
+            the same address share a host. Defaults to `None`.
+        wire_dtype: ``"bfloat16"`` or ``"float16"``: gradients are rounded and sent in half the
+            bytes. Inner products and sums stay in full precision. Numbers beyond the range of
+            float16 (65504) become infinite. Defaults to `None`, the dtype of the gradients.
+        on_nonfinite: str, what a Keras optimizer does with a step in which the gradient of any
+            replica has a NaN or Inf. ``"propagate"``: the NaN or Inf reaches the weights.
+            ``"skip"``: all replicas skip the step, and `skipped_steps` counts it. ``"raise"``: all
+            workers raise an error that names worker, replica and variable: a FloatingPointError in
+            `fit`, a `tf.errors.InvalidArgumentError` with the same text in a custom loop. Both
+            ``"skip"`` and ``"raise"`` cost a tiny all-reduce per step. They do not check gradients
+            that you reduce yourself with `gradient_reduction`, and do not count steps that a
+            `keras.optimizers.LossScaleOptimizer` already skips. Defaults to `"propagate"`.
+        transport: str, how gradients travel between CPUs of several workers. ``"tensorflow"``:
+            over TensorFlow's collectives, which use gRPC. ``"ucx"``: over UCX, which all workers
+            need. ``"auto"``: over UCX if all workers have it and it is faster in a short trial at
+            start-up. Defaults to `None`: ``TF_ADASUM_TRANSPORT``, or ``"auto"``.
 
     Raises:
         ValueError: before TensorFlow starts, on all workers, if an argument or the cluster is wrong
             on one of them, or if they differ in their settings or in their versions of tf_adasum,
             TensorFlow or Keras.
-        RuntimeError: on several workers, if TensorFlow has run an operation already; if Keras runs
-            on another backend than TensorFlow.
+        RuntimeError: on several workers, if TensorFlow has already run an operation; or if Keras
+            runs on another backend than TensorFlow.
         OSError: if another process uses this worker's port.
-        TimeoutError: naming the workers that did not start in time.
-        tf_adasum.WorkerLostError: naming a worker that has ended meanwhile.
+        TimeoutError: if workers did not start in time; the message names them.
+        tf_adasum.WorkerLostError: if a worker ended during start-up; the message names it.
 
     Example:
         >>> strategy = tf_adasum.AdasumMirroredStrategy()
@@ -177,9 +177,9 @@ class AdasumMirroredStrategy(
 
     @property
     def gradient_reduction(self) -> tensorflow_seam.GradientReduction | None:
-        """Options that mark an `all_reduce` as one of gradients; None where the rule is `Mean`.
+        """Options that mark an `all_reduce` as a reduction of gradients; None for the rule `Mean`.
 
-        For custom training loops that do not use a Keras optimizer.
+        Use it in custom training loops without a Keras optimizer.
 
         Example:
             >>> strategy = tf_adasum.AdasumMirroredStrategy()
@@ -195,17 +195,17 @@ class AdasumMirroredStrategy(
     def gradient_reduction_of(
         self, variables: Sequence[typing.Any]
     ) -> tensorflow_seam.GradientReduction | None:
-        """Return `gradient_reduction` for the gradients of some variables; None with rule `Mean`.
+        """Return `gradient_reduction` for the gradients of some variables; None for rule `Mean`.
 
-        For rules that have a state or whose granularity needs the variables' paths. Call it once,
+        Use it if the rule has a state, or a granularity that needs variable paths. Call it once,
         before the training loop, and reduce the gradients of all these variables in this order.
 
         Args:
             variables: list of Keras variables.
 
         Raises:
-            ValueError: if the rule's granularity does not fit the variables' paths; for what is no
-                list of Keras variables.
+            ValueError: if the rule's granularity does not fit the paths of the variables, or if
+                `variables` is not a list of Keras variables.
 
         Example:
             >>> strategy = tf_adasum.AdasumMirroredStrategy(aggregation="adacons")
@@ -241,12 +241,12 @@ class AdasumMirroredStrategy(
 
     @property
     def nonfinite(self) -> nonfinite_gradients.NonFinite:
-        """The `NonFinite`: what becomes of gradients that are not finite."""
+        """The `NonFinite`: what to do with gradients that are not finite."""
         return self._nonfinite
 
     @property
     def skipped_steps(self) -> int:
-        """How many steps ``on_nonfinite="skip"`` has left out so far."""
+        """How many steps ``on_nonfinite="skip"`` has skipped so far."""
         return self._nonfinite.skipped_steps
 
     def run(
@@ -258,10 +258,10 @@ class AdasumMirroredStrategy(
     ) -> typing.Any:
         """Call a function in each replica: `tf.distribute.Strategy.run`.
 
-        A replica without rows, after a last batch that did not suffice for all, contributes zeros
-        instead of its gradients. Its rows are those of the first argument with a batch axis of
-        unknown length, or in eager code of the first with a batch axis. Raises NotImplementedError
-        in `fit` of a model of the package tf_keras.
+        A replica without rows, in a last batch that is too small, contributes zeros instead of its
+        gradients. Rows are counted in the first argument with a batch axis of unknown length; in
+        eager code, in the first argument with a batch axis. Raises NotImplementedError in `fit` of
+        a model of the package tf_keras.
         """
         keras_seam.refuse_tf_keras(fn)
         watching = self.watching if tf.executing_eagerly() else contextlib.nullcontext
@@ -275,12 +275,12 @@ class AdasumMirroredStrategy(
 
     @property
     def workers(self) -> Workers:
-        """The `Workers`: this one's rank, and what they tell each other between steps."""
+        """The `Workers`: the rank of this worker, and the exchange of values between steps."""
         return self._workers
 
     @property
     def seeds(self) -> Seeds:
-        """The `Seeds`: one for all workers."""
+        """The `Seeds`: the seed that all workers share."""
         return self._seeds
 
     @property
@@ -290,14 +290,14 @@ class AdasumMirroredStrategy(
 
     @contextlib.contextmanager
     def working_together(self) -> Iterator[None]:
-        """Return a context manager for what all workers do together, such as a training loop.
+        """Return a context manager for code that all workers run together: a custom training loop.
 
-        `fit`, `evaluate` and `predict` are in one already. An exception that leaves it is told to
-        the other workers, which would wait for this one. Keys of collectives are used again inside
-        of it, because TensorFlow keeps 1.6 kB for each. Do not catch errors of collectives there.
+        `fit`, `evaluate` and `predict` already run inside one. If an exception leaves the block on
+        one worker, the other workers raise an error that names it. The block reuses keys of
+        collectives, because TensorFlow keeps 1.6 kB for each. Do not catch their errors inside.
 
         Raises:
-            tf_adasum.WorkerLostError: where TensorFlow has raised because of another worker.
+            tf_adasum.WorkerLostError: if TensorFlow raised an error because of another worker.
 
         Example:
             >>> strategy = tf_adasum.AdasumMirroredStrategy()
@@ -319,21 +319,21 @@ class AdasumMirroredStrategy(
     def check_replicas(self, variables: Sequence[typing.Any] | None = None) -> None:
         """Check that all replicas on all workers hold the same bits of the variables they share.
 
-        All workers have to call it, outside of `strategy.run` and `tf.function`. `fit` does it once
-        when training starts on several workers; `callbacks.ReplicaCheck` does it every so often.
+        All workers have to call it, outside of `strategy.run` and `tf.function`. `fit` on several
+        workers calls it once, when training starts; `callbacks.ReplicaCheck` calls it regularly.
 
         Args:
             variables: list of Keras or TensorFlow variables, in the same order on all workers.
-                Defaults to those made under this strategy that are alive: weights, frozen ones
-                too, and what optimizers count. Not what each replica counts on its own rows: moving
-                statistics, metrics, and the slots of `optimizers.DeltaAdasum`. Between the local
-                steps of one, call its `synchronize` first.
+                Defaults to all weights (also frozen ones) and optimizer variables that were created
+                under this strategy and still exist, without those that each replica computes from
+                its own rows: moving statistics, metrics, and the slots of `DeltaAdasum`. Between
+                the local steps of a `DeltaAdasum`, call its `synchronize` first.
 
         Raises:
-            tf_adasum.ReplicasDiffer: on all workers, naming the first variable that differs and
-                the replicas on which it does.
-            ValueError: on all workers, if they pass different numbers of variables; in a function;
-                for what is no variable.
+            tf_adasum.ReplicasDiffer: on all workers; the message names the first variable that
+                differs and the replicas that differ.
+            ValueError: on all workers, if they pass different numbers of variables; if it is called
+                in a `tf.function`; if an element of `variables` is not a variable.
 
         Example:
             >>> strategy = tf_adasum.AdasumMirroredStrategy()
@@ -342,20 +342,20 @@ class AdasumMirroredStrategy(
         equal_variables.check(self, variables)
 
     def check_model(self, model: typing.Any) -> None:
-        """Check, as `check_replicas`, the variables of a model that replicas share.
+        """Check the variables of a model that replicas share, as `check_replicas` does.
 
-        That is also the aggregation rule's state. Between the local steps of a
+        The state of the aggregation rule is checked too. Between the local steps of an
         `optimizers.DeltaAdasum` the weights are left out.
         """
         self.check_replicas(equal_variables.shared_variables(model))
 
     def average_statistics(self, model: typing.Any) -> None:
-        """Average over the replicas what each of them has counted on its own rows.
+        """Average, over the replicas, the statistics that each replica computed from its own rows.
 
-        That is every floating-point weight that was made not to be trained (frozen ones are the
-        same on all replicas), in particular the moving mean and variance of a BatchNormalization
-        that is not synchronized. `fit` (after each epoch), `evaluate` and `predict` call it; in a
-        custom training loop call it before saving. All workers have to call it.
+        These are floating-point weights that were created with ``trainable=False``, such as the
+        moving mean of a BatchNormalization that is not synchronized, but not weights that you froze
+        later. `fit` (after each epoch), `evaluate` and `predict` call it. In a custom training
+        loop, call it on all workers before you save.
 
         Args:
             model: a built `keras.Model` of this strategy.
@@ -369,13 +369,13 @@ class AdasumMirroredStrategy(
         """Split one global batch over all replicas, in the order in which `predict` returns rows.
 
         Args:
-            batch: structure of arrays ``[B, ...]``, the same on every worker; None is left alone.
+            batch: structure of arrays ``[B, ...]``, the same on every worker; None stays None.
 
         Returns:
-            The structure with each replica's own rows, ceil(B / N) or floor(B / N) of them.
+            The structure with each replica's own rows: ceil(B / N) or floor(B / N) rows.
 
         Raises:
-            ValueError: if there are no rows, or arrays of different length.
+            ValueError: if there are no rows, or if the arrays have different lengths.
 
         Example:
             >>> strategy = tf_adasum.AdasumMirroredStrategy()
@@ -388,13 +388,13 @@ class AdasumMirroredStrategy(
     ) -> tf.distribute.DistributedDataset:
         """Distribute a dataset: `tf.distribute.Strategy.experimental_distribute_dataset`.
 
-        tf.data's autotuning is switched off, unless the dataset's options switch it on: ends of
-        epochs would wait for it, see `tensorflow_seam.without_autotuning`.
+        tf.data's autotuning is switched off, unless the options of the dataset switch it on: the
+        end of an epoch would wait for it.
 
         Raises:
-            ValueError: on all workers, if their datasets have different numbers of batches: one
-                would wait for the others without end; if there are fewer files than workers under
-                ``AutoShardPolicy.FILE``.
+            ValueError: on all workers, if their datasets have different numbers of batches (a
+                worker would wait forever for the others), or if there are fewer files than workers
+                under ``AutoShardPolicy.FILE``.
         """
         is_dataset = isinstance(dataset, tf.data.Dataset)
         if is_dataset and tf.executing_eagerly():
@@ -414,9 +414,9 @@ class AdasumMirroredStrategy(
     ) -> tf.distribute.DistributedDataset:
         """Distribute datasets: `tf.distribute.Strategy.distribute_datasets_from_function`.
 
-        The workers' datasets may have different numbers of batches: an epoch ends, on all of them
-        together, with the longest, and replicas whose data has ended go on without rows. tf.data's
-        autotuning is switched off as in `experimental_distribute_dataset`.
+        The workers' datasets may have different numbers of batches. An epoch ends on all workers
+        together, with the longest dataset; replicas whose dataset has ended continue without rows.
+        tf.data's autotuning is switched off as in `experimental_distribute_dataset`.
 
         Raises:
             ValueError: on all workers, if some datasets are infinite and others end.
@@ -430,19 +430,19 @@ class AdasumMirroredStrategy(
         if tf.executing_eagerly():
             own = tensorflow_seam.cardinality(distributed)
             if not agreement.is_same_length(self._workers, own):
-                # Keras would take its own worker's number for that of all.
+                # Keras would take the number of batches on its own worker as the number on all.
                 tensorflow_seam.forget_cardinality(distributed)
         return distributed
 
-    # ---- reductions that are none of gradients -------------------------------------------------
+    # ---- reductions of other values ------------------------------------------------------------
 
     def reduce(
         self, reduce_op: str | tf.distribute.ReduceOp, value: typing.Any, axis: int | None
     ) -> tf.Tensor:
         """Reduce `value` over the replicas: `tf.distribute.Strategy.reduce`.
 
-        Keras asks for the mean of a metric, a scalar, "along axis 0", which TensorFlow refuses. A
-        scalar is reduced over the replicas alone.
+        Keras reduces a metric, a scalar, "along axis 0", which TensorFlow refuses. Here a scalar is
+        reduced over the replicas only.
         """
         local = self.experimental_local_results(value)[0]
         if axis is not None and getattr(local, "shape", None) is not None and local.shape.rank == 0:

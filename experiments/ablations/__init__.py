@@ -1,4 +1,4 @@
-"""What Adasum's result depends on, where a headline is not confirmed."""
+"""What Adasum's result depends on, for claims that are not confirmed."""
 
 from experiments.ablations.experiment import EXPERIMENT
 

@@ -1,4 +1,4 @@
-"""Variants of Adasum on the largest global batch of two headlines, each at its best rate.
+"""Variants of Adasum on the largest global batch of two claims, each at its best learning rate.
 
 All variants of a study see the same global batches: the replicas times the rows of each are the
 same, so that the mean is the same for any number of replicas.

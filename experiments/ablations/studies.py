@@ -1,4 +1,4 @@
-"""The headlines of which variants are tried."""
+"""The claims for which variants are tested."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""AdaCons against the mean on 8 and 32 replicas, each at its best rate."""
+"""AdaCons against the mean on 8 and 32 replicas, each at its best learning rate."""
 
 import dataclasses
 

@@ -1,8 +1,8 @@
 """AdaScale's Table 2: S times the batch, without new tuning, against linear scaling.
 
-The learning rate is tuned for S = 1 alone. AdaScale (AS), linear scaling with warm-up (LSW) and the
-same with as many iterations as AdaScale took (LSW+) take it over, as do both with an S that changes
-during the training. At the largest S all three are also tuned anew, on one grid.
+The learning rate is tuned for S = 1 only. AdaScale (AS), linear scaling with warm-up (LSW), and LSW
+with as many iterations as AdaScale took (LSW+) use this learning rate, also if S changes during the
+training. At the largest S all three are also tuned again, on one grid.
 """
 
 import dataclasses

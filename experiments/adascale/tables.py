@@ -1,4 +1,4 @@
-"""What the runs of AdaScale say, in numbers and pictures."""
+"""The results of AdaScale's runs, in numbers and pictures."""
 
 import functools
 import statistics

@@ -1,8 +1,9 @@
 """Accuracies on 1 to N replicas: which learning rates work, and how well.
 
 Each problem is a data set, an optimizer, a schedule and a number of epochs. On one replica its
-best rate is found first. Then, for each number of replicas, the rules are searched on one grid that
-holds this rate, and compared twice: at the rate of one replica, and each at its own best.
+best learning rate is searched first. Then, for each number of replicas, the rules are searched on
+one grid that includes this learning rate, and compared twice: at the learning rate of one replica,
+and each rule at its own best.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""What is trained in a classification, and by what it is measured."""
+"""What is trained in a classification, and how it is measured."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What runs of a classification say, in numbers."""
+"""The results of a classification, in numbers."""
 
 import functools
 import statistics

@@ -1,4 +1,4 @@
-"""How much longer an exchange by Adasum takes than the sum: the newest committed report says it."""
+"""How much longer an exchange with Adasum takes than the sum, from the newest committed report."""
 
 from experiments.experiment import Claim, Experiment, Report, Verdict
 from experiments.page import ROOT, markdown, of_benchmarks

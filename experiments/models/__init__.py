@@ -1,4 +1,4 @@
-"""The models of the experiments, twice: as Keras writes them, and on N replicas at once.
+"""The models of the experiments in two forms: for Keras, and on N replicas at once.
 
 A model has `keras()`, from which the initial weights and the shapes come, and `logits(weights, x)`
 on weights ``[N, ...]`` and inputs ``[N, B, ...]``, in the order of Keras's variables.

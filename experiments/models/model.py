@@ -1,4 +1,4 @@
-"""What a model of the experiments is."""
+"""The base class of the experiments' models."""
 
 import functools
 

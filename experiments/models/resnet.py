@@ -1,4 +1,4 @@
-"""A small residual network, with layer normalization in the place of batches'."""
+"""A small residual network, with layer normalization instead of batch normalization."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""Rows of all replicas to one row, by the package's own rules and operations."""
+"""Combines the rows of all replicas into one row, with the package's own rules and operations."""
 
 import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""AdaScale on N replicas in one process, by the package's own estimates of the gain.
+"""AdaScale on N replicas in one process, with the package's own estimates of the gain.
 
 The step of `tf_adasum.optimizers.AdaScale` around SGD with momentum:
 

@@ -1,4 +1,4 @@
-"""A training from its beginning, in parts, after each of which it is measured."""
+"""A training from its beginning, in parts, with a measurement after each part."""
 
 import itertools
 

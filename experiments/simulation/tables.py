@@ -1,7 +1,7 @@
 """A training of N replicas whose gradients are sparse: the rows of tables that a batch touches.
 
-As `simulation.training`, with the package's own way of combining sparse gradients, `SparsePlan`, in
-the place of dense rows; SGD, which needs no state of the rows that no replica has touched.
+Like `simulation.training`, but with the package's own `SparsePlan` instead of dense rows, and with
+SGD, which needs no state for rows that no replica uses.
 
 Shape legend: N replicas, B rows of each, K rows of a table that a replica touches, d of one row.
 """

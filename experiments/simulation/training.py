@@ -1,4 +1,4 @@
-"""A training of N replicas: steps in one graph, and the numbers that come out of it."""
+"""A training of N replicas: steps in one graph, and their results."""
 
 import functools
 

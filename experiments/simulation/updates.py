@@ -1,7 +1,7 @@
-"""The optimizers' steps on rows of weights: each row has a state of its own.
+"""The optimizers' steps on rows of weights; each row has its own state.
 
 The equations of Keras's `SGD` and `Adam` and of `tf_adasum.optimizers.LAMB`, on rows ``[R, n]``:
-R = 1 where gradients are combined first, R = N where each replica takes its own step.
+R = 1 if gradients are combined first, R = N if each replica takes its own step.
 
 Shape legend: R rows, n weights, V variables.
 """

@@ -1,7 +1,7 @@
-"""Steps to a target, from other experiments, times what a step takes on workers.
+"""Steps to a target, from other experiments, times the time of a step on workers.
 
-Nothing is played here: steps come from the lines of `cnn`, `word2vec` and `transformer`, step times
-from the file that `benchmarks/experiment_steps.py` writes.
+Nothing is trained here: the steps come from the runs of `cnn`, `word2vec` and `transformer`, the
+step times from the file that `benchmarks/experiment_steps.py` writes.
 """
 
 import dataclasses

@@ -1,8 +1,9 @@
 """A Transformer language model with LAMB: the mean of gradients against Adasum of LAMB's steps.
 
-Two sizes of the global batch see as many sequences, so that the larger one takes fewer steps. Each
-rule is tuned for the whole number of steps, and for 70 % of them with a schedule as much shorter:
-"30 % faster" is a smaller loss after 70 % of the steps than the mean's after all.
+Two sizes of the global batch use the same number of sequences, so the larger one takes fewer steps.
+Each rule is tuned for the whole number of steps, and for 70 % of them with a schedule that is
+shorter by the same factor: "30 % faster" means a smaller loss after 70 % of the steps than the mean
+has after all.
 """
 
 import dataclasses

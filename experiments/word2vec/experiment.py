@@ -1,8 +1,9 @@
 """word2vec: does Adasum on 32 replicas match one, and does a tuned mean?
 
-Every training sees as many pairs of words, so that N replicas take 1/N of the steps. One replica's
-best rate is found first; then the rules are searched on one grid, which holds this rate and N times
-it: SGD with the sum at a rate r is SGD with the mean at N·r.
+Every training uses the same number of pairs of words, so N replicas take 1/N of the steps. The best
+learning rate of one replica is searched first. Then the rules are searched on one grid, which
+includes this learning rate and N times it: SGD with the sum at a learning rate r is SGD with the
+mean at N·r.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""What the runs of word2vec say, in numbers and pictures."""
+"""The results of word2vec's runs, in numbers and pictures."""
 
 import functools
 import statistics

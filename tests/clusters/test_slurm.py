@@ -66,10 +66,10 @@ def test_a_job_that_its_time_limit_cuts_goes_on_when_it_is_requeued(
         return "Restarts=1" in shown and "JobState=RUNNING" in shown
 
     try:
-        wait_for("backup", lambda: said("exit code 75"), SECONDS)
+        wait_for("backup", lambda: said("exit status 75"), SECONDS)
         wait_for("second start", starts_again, SECONDS)
         wait_for("end", lambda: len(list(made.glob("*.npz"))) == 4, SECONDS)
     except AssertionError as error:
         raise AssertionError(f"{error}: {log.read_text() if log.exists() else ''}") from error
-    assert said("going on at epoch")
+    assert said("resuming at epoch")
     training.assert_as_launched(made)

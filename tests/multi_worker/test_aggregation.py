@@ -178,7 +178,7 @@ def test_orthogonality_with_several_steps_per_execution_and_eagerly(group):
 @pytest.mark.keras3_only("Keras 2 cannot load the state of metrics under any strategy")
 def test_a_file_without_the_state_starts_it_anew(group, tmp_path):
     for result in group.run(scenarios.restore_other_state, folder=str(tmp_path)):
-        assert "rule's state starts anew: the file holds none" in str(result["message"])
+        assert "rule is reset, because the file has no state" in str(result["message"])
         assert np.isfinite(result["loss"]).all() and result["steps"].tolist() == [2]
 
 

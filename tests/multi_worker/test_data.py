@@ -66,7 +66,7 @@ WARNED = {
 }
 WARNED_TOO = {
     "own tensors AUTO": "workers' data differ",
-    "tensors in a shard AUTO": "is a `shard` of its own",
+    "tensors in a shard AUTO": "is already a `shard`",
     "tensors shuffled by own seeds AUTO": "in different orders",
     "files in other orders AUTO": "workers' data differ",
     "tensors OFF": "all workers take the same rows",

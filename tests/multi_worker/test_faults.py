@@ -8,7 +8,7 @@ from support import faults
 TIMEOUT = 10
 AT_ONCE = 8
 
-LOST = "was lost: its process has ended without a word"
+LOST = "was lost: its process ended without reporting an error"
 
 faults_are_named = pytest.mark.feature("a lost worker is named")
 
@@ -48,7 +48,9 @@ def test_a_process_that_ends(tmp_path, fault, moment, victim, workers):
 @pytest.mark.one_stack
 def test_a_stopped_process(tmp_path):
     outcome = only(faults.play(tmp_path, fault="stop", moment="step", timeout=TIMEOUT))
-    assert_ends(outcome, "worker 1 (", "was lost: it has been silent for", within=TIMEOUT + AT_ONCE)
+    assert_ends(
+        outcome, "worker 1 (", "was lost: it has sent nothing for", within=TIMEOUT + AT_ONCE
+    )
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ class TestKeras:
     @pytest.mark.feature("a gradient that is None on one replica: an error on all workers")
     def test_a_gradient_that_one_replica_lacks_is_refused_on_all_workers(self, group):
         for actual in group.run(scenarios.gradient_missing_on_one_replica):
-            assert "give zeros instead of None" in str(actual["message"])
+            assert "pass zeros instead of None" in str(actual["message"])
         group.run(basics.reduce_gradients, rule="adasum")
 
     def test_nothing_is_traced_after_the_first_epoch(self, group):

@@ -72,7 +72,7 @@ class TestLeftOut:
             assert actual["iterations"].tolist() == [6, 6]
             assert actual["skipped"] == 2
             assert len(actual["warnings"]) == 1, "once, after the first epoch"
-            assert actual["warnings"][0].startswith("1 steps were left out")
+            assert actual["warnings"][0].startswith("1 steps were skipped")
 
 
 @on("2x2")

@@ -12,13 +12,13 @@ SAYS = {
     "model": BUILD,
     "loaded model": BUILD,
     "model, fit inside": BUILD,
-    "layer": "/kernel' was made outside",
+    "layer": "/kernel' was created outside",
     "frozen layer": None,
     "optimizer": None,
     "built optimizer": OPTIMIZER,
     "second optimizer": None,
     "built second optimizer": OPTIMIZER,
-    "metric": "The metric 'error' was made outside",
+    "metric": "The metric 'error' was created outside",
     "normalization": None,
 }
 

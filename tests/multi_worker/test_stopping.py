@@ -46,7 +46,7 @@ def assert_stopped(ended, last, more=1):
         assert said["seen"] == ended[0][1]["seen"]
         assert last in said["seen"][-1 - more :], said["seen"]
         assert "WorkerLost" not in output and "was lost" not in output
-    assert "exit code 75" in ended[0][2]
+    assert "exit status 75" in ended[0][2]
 
 
 TO_WORKER_0 = ({"0": ["batch", 0, 2, "SIGTERM"]}, ["batch", 0, 2])

@@ -44,7 +44,7 @@ def check(table, name, folder, digest_of):
     told = cases.play(case, folder)
     assert not cases.complaints(case, told, digest_of(cases)), told
     if table == "strangers" and case.kind and not case.meets:
-        assert "tf_adasum: the watch refuses" in told[0].output, "they have called"
+        assert "tf_adasum: the failure detector refuses" in told[0].output, "they have called"
 
 
 def others():

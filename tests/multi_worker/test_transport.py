@@ -79,7 +79,7 @@ class TestSameBits:
         assert_same_bits(ucx_group.run(scenarios.train, rule="adasum", gathers=False, together=3))
 
 
-LOST = "was lost: its process has ended without a word"
+LOST = "was lost: its process ended without reporting an error"
 
 
 @pytest.mark.feature("a lost worker is named")

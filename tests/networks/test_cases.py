@@ -11,7 +11,7 @@ pytestmark = pytest.mark.one_stack
 
 ROOT = Path(__file__).parents[2]
 CASE = Case("a case", within=40.0)
-LOST = "worker 1 (10.77.0.2:2222) was lost: it has been silent for 30 s"
+LOST = "worker 1 (10.77.0.2:2222) was lost: it has sent nothing for 30 s"
 
 
 def outcome(error=None, message="", *, digest=None, seconds=30.0, output=""):
@@ -75,7 +75,7 @@ def networks(monkeypatch):
 
 def test_cells(networks):
     assert networks.cell(CASE, {0: lost(), 1: lost(OF_0)}, "abc") == (
-        "all: 30 s: `WorkerLostError`: worker 1 was lost: it has been silent for 30 s"
+        "all: 30 s: `WorkerLostError`: worker 1 was lost: it has sent nothing for 30 s"
     )
     assert networks.cell(CASE, {0: trained()}, "abc") == "the same weights after 30 s"
     text = networks.cell(CASE, {0: SILENT, 1: trained()}, "abd")

@@ -1,4 +1,4 @@
-"""A plugin that writes docs/compatibility.md from what the tests have shown.
+"""A plugin that writes docs/compatibility.md from the results of the tests.
 
     python -m pytest tests/multi_worker --slow --compatibility docs/compatibility.md
 

@@ -4,10 +4,10 @@
     python3 tests/support/corners.py 2.16       # those with one TensorFlow
     python3 tests/support/corners.py --today    # a part of them on one, another each day: `.ci/run`
 
-A corner has a folder of its own below build/versions, with a copy of the sources, as a compiled op
-fits one TensorFlow, and a virtual environment; both are kept. What came of it is written to
-build/versions/results.jsonl; `--record` writes it to benchmarks/results/versions.jsonl, too, and
-renews the table in docs/versions.md. Standard library only: any Python runs it.
+Each corner has a folder in build/versions, with a virtual environment and a copy of the sources,
+because a compiled op fits one TensorFlow; both are kept. The results are written to
+build/versions/results.jsonl. `--record` also writes them to benchmarks/results/versions.jsonl, and
+updates the table in docs/versions.md. Standard library only: any Python runs it.
 """
 
 import argparse

@@ -1,7 +1,7 @@
-"""A directory, or a small file system of its own, for backups in tests.
+"""A directory, or a small separate file system, for backups in tests.
 
-A file system is a tmpfs in a mount namespace: nobody else sees it, and it goes with the process
-that holds it, which ends with this one, however that ends. It needs root.
+The file system is a tmpfs in a mount namespace: no other process sees it, and it is removed with
+the process that holds it, which ends together with this one. It needs root.
 """
 
 import pathlib

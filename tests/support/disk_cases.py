@@ -1,4 +1,4 @@
-"""What may happen to the disk with the backups: the rows of a table, and tests.
+"""Faults of the disk with the backups: the rows of a table, and tests.
 
 A training is started, something happens, and it is started again. In every start every worker has
 to train to the weights of an unbroken run, bit for bit, or an error that names a file or a worker

@@ -1,9 +1,9 @@
-"""A worker that trains with backups, and to whose disk something happens; see `disk_cases.play`.
+"""A worker that trains with backups on a disk with a fault; see `disk_cases.play`.
 
     python disk_worker.py '{"strategy": "adasum", "backup_dir": "/mnt/backup", "fault": null, ...}'
 
-Its last line of output is JSON: what has become of it. Under the strategy "keras" it trains alone,
-with Keras's own callback.
+Its last line of output is JSON: the result. Under the strategy "keras" it trains alone, with
+Keras's own callback.
 """
 
 import contextlib

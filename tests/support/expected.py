@@ -1,4 +1,4 @@
-"""What the replicas of a test should end with: rules on whole vectors in float64, and tolerances.
+"""The expected results of replicas: rules on whole vectors in float64, and tolerances.
 
 Nothing here goes through a Gram matrix; see also `oracle`.
 """

@@ -1,4 +1,4 @@
-"""Workers in one process: each is a thread, and what they tell each other stays in memory."""
+"""Workers in one process: each is a thread, and they exchange values in memory."""
 
 import threading
 

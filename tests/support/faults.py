@@ -1,4 +1,4 @@
-"""Faults that happen to workers or to their network, played with real processes."""
+"""Faults of workers or their network, injected into real processes."""
 
 import contextlib
 import dataclasses

@@ -1,8 +1,8 @@
-"""A worker that trains, and to which a fault happens; see `faults.play`.
+"""A worker that trains, and into which a fault is injected; see `faults.play`.
 
     python faulty_worker.py '{"strategy": "adasum", "fault": "kill", "moment": "step", ...}'
 
-Its last line of output is JSON: what has become of it.
+Its last line of output is JSON: the result.
 """
 
 import dataclasses

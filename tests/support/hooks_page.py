@@ -2,8 +2,8 @@
 
     python tests/support/hooks_page.py
 
-writes the sections of the stack that is installed; those of the other one stay. It takes both to
-write them all.
+writes the sections of the installed versions (Keras 3 or Keras 2); the other sections stay. To
+write all sections, run it in both environments.
 """
 
 import importlib
@@ -51,7 +51,9 @@ def section_of(hooks):
             reason = " ".join(inspect.getdoc(function).split())
             same = list(same)
             features = dict.fromkeys(hook.feature for hook in same if hook.feature)
-            without = "".join(f" *Where it has gone, off is: {feature}.*" for feature in features)
+            without = "".join(
+                f" *If this hook no longer applies, you lose: {feature}.*" for feature in features
+            )
             lines.append(f"- {_names(same)}: {reason}{without}")
     return "\n".join(lines[1:]) + "\n"
 

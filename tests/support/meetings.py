@@ -1,4 +1,4 @@
-"""Tasks that meet, as threads at ports that the system gives, and programs that are no tasks."""
+"""Tasks at a rendezvous, as threads at ports from the system, and other programs at their ports."""
 
 import contextlib
 import itertools

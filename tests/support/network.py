@@ -6,10 +6,10 @@
         network.cut(1)
         network.heal()
 
-Each host is a network namespace with addresses of its own, and a program of ours forwards what they
-send each other (`packet_forwarder`). Nothing has to be removed in the end: a namespace goes with
-the process that holds it, which ends with this one, however that ends. Several networks do not
-meet, although their hosts have the same addresses.
+Each host is a network namespace with its own addresses, and a program forwards the packets between
+hosts (`packet_forwarder`). Nothing has to be removed in the end: a namespace is removed with the
+process that holds it, which ends together with this one. Several networks are separate, although
+their hosts have the same addresses.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""What may happen to the network between workers: the rows of a table, and tests.
+"""Faults of the network between workers: the rows of a table, and tests.
 
 Every case has to end in one of two ways, on every worker: it trains to the weights of an unbroken
 run, or an error that names another worker comes within a bound. The timeouts are the defaults.

@@ -1,4 +1,4 @@
-"""Forward IP packets between tun devices, as slowly and unreliably as it is told; see `network`.
+"""Forward IP packets between tun devices, with delay, loss and cuts on request; see `network`.
 
     python packet_forwarder.py '[["device", "10.77.0.1", "fd77::1"], ...]'
 

@@ -1,6 +1,6 @@
-"""A plugin that says which tests `make test` takes; `make test-all` takes all of them.
+"""A plugin that selects the tests of `make test`; `make test-all` runs all of them.
 
-Where nothing is selected by hand, slow tests are skipped, and of the cases of a test it takes:
+If nothing is selected by hand, slow tests are skipped, and a test runs only some of its cases:
 
 - one of a test with workers, whose cases take seconds each;
 - one of every test under Keras 2, where everything runs a second time, and none of what the

@@ -1,7 +1,7 @@
-"""A Slurm of two nodes, n2 and n10, on this machine: as many processes, none of them a service.
+"""A Slurm of two nodes, n2 and n10, on this machine: processes, not system services.
 
-Slurm's own order of these names is not that of text. They are known to the nodes alone, which have
-a file of hosts of their own. Needs root, and Debian's slurmctld, slurmd, slurm-client and munge.
+Slurm sorts these names in another order than text. Only the nodes know the names, from their own
+file of hosts. Needs root, and Debian's slurmctld, slurmd, slurm-client and munge.
 """
 
 import os

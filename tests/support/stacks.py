@@ -1,6 +1,6 @@
-"""The two stacks of the tests: Keras 3 with TensorFlow 2.21, Keras 2 with TensorFlow 2.15.
+"""The two environments of the tests: Keras 3 with TensorFlow 2.21, Keras 2 with TensorFlow 2.15.
 
-A plugin: it skips what is for Keras 3 only. Tests take from here what has another name in each.
+A plugin: it skips tests for Keras 3 only. Tests import from here what has different names in both.
 """
 
 import contextlib

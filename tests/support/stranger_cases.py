@@ -1,9 +1,9 @@
-"""What strangers may do to workers: the rows of a table, and tests.
+"""What unauthenticated clients may do to workers: the rows of a table, and tests.
 
-A stranger is a process without the workers' secret, or without the token of their watch, that
-connects to every port on which worker 0 listens. Every case has to end in one of two ways, on every
-worker: it trains to the weights of an unbroken run, or an error that names another worker comes
-within a bound. The timeouts are the defaults.
+Such a client is a process without the workers' secret, or without the token of their failure
+detector, that connects to every port on which worker 0 listens. Every case has to end in one of two
+ways, on every worker: it trains to the weights of an undisturbed run, or raises an error that names
+another worker within a bound. The timeouts are the defaults.
 """
 
 import contextlib

@@ -1,10 +1,10 @@
-"""Strangers: a program that calls at every port on which a worker listens, again and again.
+"""Unauthenticated clients: a program that connects to every port of a worker, again and again.
 
     python strangers.py '{"kind": "silent", "pid": 42, "folder": "/tmp/of-the-workers"}'
 
-Says "all have called" once they have, goes on until its standard input ends, and leaves the time of
-the processor to others. What needs the token of the watch finds it in the folder, see
-`faulty_worker.show_what_it_says`; where there is none, as under stock TensorFlow, it makes one up.
+Prints "all have called" after all have connected, continues until its standard input ends, and runs
+with the lowest priority. The token of the failure detector is in the folder, see
+`faulty_worker.show_what_it_says`; without a token, as under stock TensorFlow, it invents one.
 Standard library only.
 """
 

@@ -1,4 +1,4 @@
-"""What a compiled library asks of the system: of which versions, and of which other libraries."""
+"""What a compiled library needs of the system: which versions, and which other libraries."""
 
 import re
 import subprocess

@@ -1,6 +1,6 @@
-"""Ways to go on with a saved model, for the tests of what optimizers keep.
+"""Ways to resume with a saved model, for the tests of the optimizers' state.
 
-Each takes the model, a folder, and a function that makes the same model anew.
+Each gets the model, a folder, and a function that creates the same model again.
 """
 
 import keras

@@ -1,9 +1,9 @@
 """Groups of real worker processes that run scenarios for the tests.
 
-TensorFlow takes seconds to start, so a group runs one scenario after the other, of all test modules
-that want its topology; each scenario finds the strategy as it was made. Requests go to each
-worker's stdin, replies come over a pipe of their own (TensorFlow writes to stdout and stderr as it
-likes), arrays travel in .npz files.
+TensorFlow takes seconds to start, so a group runs the scenarios of all test modules with its
+topology, one after the other; each scenario gets a strategy in its initial state. Requests are sent
+to each worker's stdin, replies over a separate pipe (TensorFlow also writes to stdout and stderr),
+and arrays in .npz files.
 """
 
 import collections

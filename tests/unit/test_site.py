@@ -87,9 +87,9 @@ PLAIN = {
     "launch/run.py": "the worker's own message follows",
     "launch/output.py": "it is caught",
     "….plot needs matplotlib": "it says what to install",
-    "With Keras 2 optimizers.LAMB": "it says what to install",
+    "With Keras 2, optimizers.LAMB": "it says what to install",
     "Nothing was measured yet": "it says which line to write",
-    "… backs up within a keras.callbacks.CallbackList": "it says which line to write",
+    "… works only inside a keras.callbacks.CallbackList": "it says which line to write",
     "The model does not have any trainable weights": "it is Keras's own",
 }
 
@@ -130,7 +130,7 @@ def test_every_message_stands_on_the_page_of_all():
         assert f'<a id="{each.anchor}"></a>' in page
     # One each that is raised, warned, compared between workers, and put together by another file.
     for text in (
-        "`values` must hold at least one tensor. Received: values=[]",
+        "`values` must contain at least one tensor. Received: values=[]",
         "The model does not have any trainable weights.",
         "All workers have to check the same variables. Received: … "
         + messages.END.format("TFA-508"),
@@ -156,7 +156,7 @@ def test_the_recording_shows_what_happened():
     first_said = next(text for text in killed[at + 1 :] if not text.startswith("…"))
     assert first_said.startswith(f"tf-adasum-launch: worker {recording.KILLED} ended with SIGKILL")
     assert any(f"worker {recording.KILLED} (" in text and "was lost" in text for text in killed)
-    assert any("going on at epoch 3" in text for text in killed[at:])
+    assert any("at epoch 3, batch 1" in text for text in killed[at:])
 
 
 @pytest.mark.one_stack

@@ -79,7 +79,7 @@ WRONG = {
     "wire as wide": ({"wire_dtype": "float32"}, "`wire_dtype` must be .*'float32'"),
     "wire of the mean": (
         {"aggregation": "mean", "wire_dtype": "float16"},
-        "takes no .*`wire_dtype`",
+        "has no .*`wire_dtype`",
     ),
     "plan as number": ({"radix_plan": 2}, "radix_plan=2"),
     "no devices": ({"devices": []}, "at least one device"),

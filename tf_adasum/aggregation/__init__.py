@@ -1,10 +1,10 @@
-"""Aggregation: the replicas' gradients become one gradient per variable.
+"""Aggregation combines the gradients of all replicas into one gradient per variable.
 
 In reading order: `rules` (Gram matrix to coefficients), `buckets` and `sparse` (variables to
-vectors), `groups` and `levels` (who owns what), `scheme` (what the user chose), `exchange` and
-`cost_model` (which way a bucket goes), `rule_application` (groups of variables and the rule's
-state), `fused` (buckets that are not packed), and `tf_adasum.ops` for the two passes over the
-vectors.
+vectors), `groups` and `levels` (which replica owns what), `scheme` (the user's settings),
+`exchange` and `cost_model` (how a bucket is exchanged), `rule_application` (groups of variables and
+the rule's state), `fused` (buckets that are not packed), and `tf_adasum.ops` for the two passes
+over the vectors.
 
 Shape legend: S segments (variables), R replicas, n elements of a bucket, W of a shard.
 """
@@ -44,20 +44,20 @@ def aggregate(
     """Combine the replicas' gradients: ``Σ_i c_i g_i`` with the rule's coefficients.
 
     Args:
-        gradients: for each replica that is present here (all of them for `LocalExchange`, one for
-            `CollectiveExchange`) the list of its gradients: dense tensors of known shape, or
-            `tf.IndexedSlices`, the same on every replica.
+        gradients: one list for each replica of this process (all replicas for `LocalExchange`, one
+            for `CollectiveExchange`). It holds dense tensors of known shape or `tf.IndexedSlices`,
+            in the same order on every replica.
         exchange: brings the replicas' gradients together; its scheme has the rule.
-        bucket_bytes: size of a bucket. Defaults to that of `buckets.plan`.
-        application: the `RuleApplication` with the rule's state. Defaults to that of the first
-            step, for a rule of granularity ``"variable"`` or ``"model"``.
+        bucket_bytes: size of a bucket. Defaults to the size in `buckets.plan`.
+        application: the `RuleApplication` with the rule's state. Defaults to the application of the
+            first step, for a rule of granularity ``"variable"`` or ``"model"``.
 
     Returns:
-        The list of combined gradients, in the shapes and dtypes of the replicas' own; sparse where
-        theirs are.
+        The list of combined gradients, in the shapes and dtypes of the replicas' gradients. A
+        sparse gradient stays sparse.
 
     Raises:
-        ValueError: for gradients that are no floating-point tensors of known shape.
+        ValueError: if a gradient is not a floating-point tensor of known shape.
     """
     gradients = _dense_or_sparse_everywhere(gradients)
     application = application or RuleApplication.of_first_step(exchange.scheme, len(gradients[0]))
@@ -74,7 +74,7 @@ def units(
     bucket_bytes: int | None,
     application: RuleApplication,
 ) -> list[list[AnyPlan]]:
-    """Return lists of plans: those whose coefficients have to be found together."""
+    """Return lists of plans; the plans of a list share the computation of their coefficients."""
     alone = application.groups_are_variables
     is_whole = application.measures_orthogonality or not alone
     dense = buckets.plan(gradients[0], bucket_bytes)
@@ -128,7 +128,7 @@ def combine(
 
 
 def _gram(level: Level, rows: Sequence[tuple[tf.Tensor, Any]], is_needed: bool) -> tf.Tensor:
-    """Return the Gram matrices of one plan's pieces; zeros where no rule asks."""
+    """Return the Gram matrices of one plan's pieces; zeros if no rule needs them."""
     if is_needed:
         return level.complete(tf.add_n([level.gram(*piece) for piece in rows]))
     rows_RW, segments = rows[0]
@@ -143,7 +143,7 @@ def _gathered(plan: AnyPlan, vector: tf.Tensor) -> tf.Tensor:
 
 
 def _dense_or_sparse_everywhere(gradients: Sequence[Sequence[Any]]) -> list[list[Gradient]]:
-    """Return tensors, and slices of them; what one replica here has dense is dense on all."""
+    """Return the gradients; one that is dense on any replica here becomes dense on all."""
     are_sparse = [
         all(isinstance(gradient, tf.IndexedSlices) for gradient in of_replicas)
         for of_replicas in zip(*gradients, strict=True)
@@ -167,21 +167,22 @@ def _slices_of_tensors(slices: tf.IndexedSlices) -> tf.IndexedSlices:
 
 
 def adasum(values: Iterable[Any]) -> Any:
-    """Combine tensors, or equal structures of tensors, with Adasum, here and now.
+    """Combine tensors, or equal structures of tensors, with Adasum, without communication.
 
-    ``adasum(a, b) = (1 - a·b / (2‖a‖²)) a + (1 - a·b / (2‖b‖²)) b`` on each tensor, and the tree of
-    neighbours for more than two; see `rules.Adasum`. For custom loops, and to study gradients that
-    were saved; eagerly, in a `tf.function`, and compiled by XLA. No communication.
+    For two tensors it computes ``(1 - a·b / (2‖a‖²)) a + (1 - a·b / (2‖b‖²)) b``; for more it
+    combines neighbours in a tree, see `rules.Adasum`. Use it in custom loops, or to study saved
+    gradients. It works eagerly, in a `tf.function`, and in code compiled by XLA.
 
     Args:
-        values: list of N >= 1 tensors of one shape and floating-point dtype, or of N structures
-            (dicts, lists, tuples) of such tensors, or of `tf.IndexedSlices`.
+        values: list of N >= 1 tensors with the same shape and floating-point dtype. The elements
+            may also be structures (dicts, lists, tuples) of such tensors, or `tf.IndexedSlices`.
 
     Returns:
-        One tensor, or one structure, like each of `values`. Sparse where all of them are.
+        One tensor or structure like the elements of `values`. It is sparse if all elements are.
 
     Raises:
-        ValueError: if `values` is no list, or empty, or the structures, shapes or dtypes differ.
+        ValueError: if `values` is not a list or is empty, or if structures, shapes or dtypes
+            differ.
 
     Example:
         >>> orthogonal = [tf.constant([1.0, 0.0]), tf.constant([0.0, 2.0])]
@@ -196,11 +197,11 @@ def adasum(values: Iterable[Any]) -> Any:
     """
     if not isinstance(values, Iterable) or isinstance(values, Mapping):
         raise ValueError(
-            f"`values` must be a list of tensors, or of structures of them. Received: {values!r}"
+            f"`values` must be a list of tensors or of structures of tensors. Received: {values!r}"
         )
     values = list(values)
     if not values:
-        raise ValueError("`values` must hold at least one tensor. Received: values=[]")
+        raise ValueError("`values` must contain at least one tensor. Received: values=[]")
     for other in values[1:]:
         try:
             tf.nest.assert_same_structure(values[0], other)
@@ -208,7 +209,7 @@ def adasum(values: Iterable[Any]) -> Any:
             raise ValueError(f"All `values` must have the same structure. {error}") from error
     leaves = [tf.nest.flatten(own) for own in values]
     if any(leaf is None for own in leaves for leaf in own):
-        raise ValueError("`values` must not hold None: leave variables without gradients out.")
+        raise ValueError("`values` must not contain None: leave out variables without gradients.")
     replicas = _dense_or_sparse_everywhere(leaves)
     for replica, own in enumerate(replicas):
         for first, leaf in zip(replicas[0], own, strict=True):

@@ -42,10 +42,10 @@ def elements_aligned(dtype: tf.DType) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Bucket:
-    """Some of the gradients, in the order in which they lie in one flat buffer.
+    """Some of the gradients, in their order in one flat buffer.
 
     Attributes:
-        indices: where these gradients stand in the list of all gradients.
+        indices: the positions of these gradients in the list of all gradients.
         shapes: their shapes.
         dtype: the dtype of all of them.
         segments: int64 ``[S+1]``: gradient s starts at ``segments[s]``, and zeros fill the rest up
@@ -105,7 +105,7 @@ def plan(gradients: Sequence[Gradient], bucket_bytes: int | None = None) -> list
         A list of `Bucket`.
 
     Raises:
-        ValueError: if a gradient has an unknown shape or a dtype that is no floating-point type.
+        ValueError: if a gradient has an unknown shape, or its dtype is not a floating-point type.
     """
     limit = bucket_bytes or DEFAULT_BUCKET_BYTES
     buckets: list[Bucket] = []
@@ -126,7 +126,7 @@ def plan(gradients: Sequence[Gradient], bucket_bytes: int | None = None) -> list
 
 
 def piece_width(bucket: Bucket, pieces: int, multiple: int) -> int:
-    """Return the elements of a piece: of so many, each a multiple of `multiple`."""
+    """Return the number of elements of a piece, a multiple of `multiple`."""
     return -(-bucket.size // (pieces * multiple)) * multiple
 
 
@@ -142,7 +142,7 @@ def _check(gradient: Gradient, index: int) -> None:
         shape = gradient.values.shape[1:]  # the number of rows may change from step to step
     if not shape.is_fully_defined():
         raise ValueError(
-            "The shape of every gradient must be known when the training step is traced; give it "
+            "The shape of every gradient must be known when the training step is traced. Set it "
             "with tf.ensure_shape(gradient, variable.shape). "
             f"Received: gradient {index} with shape {shape}"
         )

@@ -1,8 +1,9 @@
-"""The cost model: which radix plan takes least time for a bucket.
+"""The cost model: which radix plan takes the least time for a bucket.
 
-The α-β model of communication, and the arithmetic, which grows with the radix. Of a bucket of n
-bytes and S segments, level l of a plan ``[R_1 … R_m]`` sees ``n_l = n / (R_1 ⋯ R_{l-1})`` bytes,
-and its Gram matrices are added up among ``P_l = R_1 ⋯ R_l`` replicas:
+It adds the α-β model of communication and the time of the arithmetic, which grows with the radix.
+For a bucket of n bytes and S segments, level l of a plan ``[R_1 … R_m]`` processes
+``n_l = n / (R_1 ⋯ R_{l-1})`` bytes, and its Gram matrices are summed over ``P_l = R_1 ⋯ R_l``
+replicas:
 
     all-to-all and all-gather      2 p α + 2 (R_l - 1) (p α + β n_l / R_l)
     all-reduce of G                α + (P_l - 1) (α + β g_l)             where P_l g_l ≤ 1 MiB
@@ -10,12 +11,13 @@ and its Gram matrices are added up among ``P_l = R_1 ⋯ R_l`` replicas:
     Gram matrix, weighted sum      γ n_l ((R_l + 1) / 2 + 1)
 
 with ``g_l = 8 S R_l (R_l + 1) / 2`` bytes of inner products and p pieces in which a large bucket
-travels. A collective costs one α beside its messages: its members have to meet first.
+travels. A collective costs one α more than its messages, because its members first wait for each
+other.
 
-The sums over the levels of ``n_l (R_l - 1) / R_l`` are the same for every plan: what differs is the
-number of messages, the Gram matrices and the arithmetic. ``[N]`` has the fewest collectives; where
-N is large its ``n N / 2`` products and ``S N² / 2`` numbers outweigh them. docs/cost_model.md has
-the plans that follow for N up to 1024.
+The sums over the levels of ``n_l (R_l - 1) / R_l`` are the same for every plan. Plans differ in the
+number of messages, the Gram matrices and the arithmetic. ``[N]`` has the fewest collectives; for
+large N its ``n N / 2`` products and ``S N² / 2`` numbers outweigh this advantage. The resulting
+plans for N up to 1024 are in docs/cost_model.md.
 
 α, β and γ are fitted by ``python benchmarks/exchange.py --fit`` (``--fit ucx`` over UCX), which
 prints what to set in the environment of every worker.
@@ -30,9 +32,10 @@ from tf_adasum.aggregation import buckets, groups, radix_plans
 
 VARIABLE = "TF_ADASUM_COST_MODEL"
 
-# Up to so many replicas the shipped constants do not choose: they flatter plans of several levels.
-# Among 4 processes [2, 2] was measured to take 1.08 to 1.28 times as long as [4], where they say
-# 1.02 to 1.15; what they promise at 8 replicas is less than that error.
+# The shipped constants choose only above this many replicas, because they underestimate the time of
+# plans with several levels. On 4 processes we measured that [2, 2] takes 1.08 to 1.28 times as long
+# as [4]; the constants predict 1.02 to 1.15. The gain they predict for 8 replicas is smaller than
+# this error.
 MOST_ON_ONE_LEVEL = 16
 
 
@@ -66,13 +69,13 @@ class CostModel:
         )
 
     def best(self, replicas: int, size: float, segments: int) -> tuple[int, ...]:
-        """Return the plan of fewest seconds among those that respect Adasum's tree."""
+        """Return the fastest plan among those that respect Adasum's tree."""
         plans = radix_plans.tree_plans(replicas)
         return min(plans, key=lambda plan: self.seconds(plan, size, segments))
 
 
 def amounts(plan: Sequence[int], size: float, segments: int) -> tuple[float, float, float]:
-    """Return what α, β and γ are multiplied by: messages, bytes, and bytes times products."""
+    """Return the factors of α, β and γ: messages, bytes, and bytes times products."""
     pieces = max(1, round(size / buckets.PIECE_BYTES))
     messages, sent, products = 0.0, 0.0, 0.0
     members, own = 1, float(size)
@@ -105,15 +108,15 @@ def default_plan(
     costs: CostModel | None = None,
     shipped: CostModel = DEFAULT,
 ) -> tuple[int, ...]:
-    """Return the plan of a bucket for which the user has chosen none.
+    """Return the plan of a bucket if the user has not chosen one.
 
     Args:
         replicas: N.
         size: n in bytes.
         segments: S.
-        costs: what was measured on the user's cluster, which decides for every N. Defaults to
+        costs: a cost model measured on the user's cluster, which chooses for every N. Defaults to
             `None`: ``[N]`` up to 16 replicas, and the choice of the shipped constants beyond.
-        shipped: those constants. Defaults to those of TensorFlow's collectives.
+        shipped: the shipped constants. Defaults to the constants of TensorFlow's collectives.
 
     Example:
         >>> default_plan(16, 2**20, 10)
@@ -141,7 +144,7 @@ def measured() -> CostModel | None:
         numbers = dict(part.split("=") for part in text.split(","))
         model = CostModel(**{name.strip(): float(number) for name, number in numbers.items()})
         if not all(0 <= number < math.inf for number in dataclasses.astuple(model)):
-            raise ValueError("a number that is negative or not finite")
+            raise ValueError("a number is negative or not finite")
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"The environment variable {VARIABLE} must be like 'alpha=1e-4,beta=1e-9,gamma=1e-10', "

@@ -1,9 +1,9 @@
-"""A group with many replicas on one worker, whose all-to-all is made of several.
+"""A group with many replicas on one worker: its all-to-all is split into several.
 
 TensorFlow's CollectiveAllToAllV2 names its buffers by source and destination rank without a
-separator: ranks (1, 11) and (11, 1) of one process collide (seen with TensorFlow 2.21). Ranks of a
-process are neighbours, so that nothing collides among at most eleven of them. Replicas of a worker
-are therefore divided into classes of at most five, and each pair of classes exchanges by itself:
+separator: ranks (1, 11) and (11, 1) of one process collide (observed with TensorFlow 2.21). Ranks
+of a process are consecutive, so up to eleven ranks do not collide. Replicas of a worker are
+therefore divided into classes of at most five, and each pair of classes has its own exchange:
 
     classes            0 1 2 of 4 replicas each, on a worker with 12
     all-to-all among   {0, 1}   {0, 2}   {1, 2}, of all workers, in this order
@@ -28,10 +28,10 @@ MOST_NEIGHBOURS, LARGEST_CLASS = 11, 5
 
 
 def classes_of(workers: npt.ArrayLike) -> np.ndarray | None:
-    """Return the class of each member of a group; None where one all-to-all can serve all.
+    """Return the class of each member of a group; None if one all-to-all is enough.
 
     Args:
-        workers: for each member its worker.
+        workers: the worker of each member.
     """
     worker_of_member = np.asarray(workers)
     most = int(np.bincount(worker_of_member).max())
@@ -58,8 +58,8 @@ class DividedGroup(CollectiveGroup):
         collectives: as for `CollectiveGroup`.
         member_of_rank: as for `CollectiveGroup`.
         member: this replica's number.
-        pairs: of those pairs of classes that this replica is in, in the order in which they
-            exchange: the members, and the `CollectiveGroup` of them.
+        pairs: the pairs of classes with this replica, in the order in which they exchange: the
+            members, and their `CollectiveGroup`.
     """
 
     def __init__(

@@ -1,22 +1,22 @@
 """The exchange: how each bucket, and each sparse gradient, is combined.
 
 An exchange makes a `Plan` for a bucket: how it is cut into pieces, and the levels (see `levels`) on
-which these are combined. There are three ways.
+which the pieces are combined. There are three kinds of exchange.
 
 * `LocalExchange`: every replica's gradients are in this process, and nothing is exchanged.
 * A small bucket: every replica gets all of it and combines it whole. One round takes less time than
   three, though more bytes are sent.
 * Otherwise the radix plan: on each level the vectors of a group are cut into shards, every member
-  combines one, and these are cut again on the next level. All-gathers unwind the levels. Of one
-  level, some transports need no packed vectors: `fused`.
+  combines one, and the combined shards are cut again on the next level. All-gathers unwind the
+  levels. For a plan of one level, some transports need no packed vectors: `fused`.
 
 The radix plan ``[3, 2]`` on six replicas, whose numbers are 3 b + a:
 
     level 1    columns (0 1 2) (3 4 5)          each combines three gradients
     level 2    columns (0 3) (1 4) (2 5)        each combines two combinations, of a third each
 
-Where the rule needs the Gram matrix of all replicas, or of variables in several buckets, there is
-one level over all replicas, ``[N]``.
+If the rule needs the Gram matrix of all replicas, or of variables in several buckets, there is one
+level over all replicas, ``[N]``.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,7 +44,7 @@ class Plan:
         bucket: a `buckets.Bucket`.
         levels: the levels, in order.
         pieces: number of pieces it is cut into; they share one Gram matrix. Defaults to `1`.
-        multiple: what the number of elements of a piece is filled up to a multiple of. Defaults to
+        multiple: a piece is padded until its number of elements is a multiple of this. Defaults to
             `1`.
         wire_dtype: dtype of the vectors. Defaults to the gradients' own.
     """
@@ -92,10 +92,9 @@ class LocalPlan(Plan):
 
 
 class PairwisePlan(LocalPlan):
-    """Adasum on pairs, pairs of pairs, …, by the op that does each in two passes over memory.
+    """Adasum on pairs, pairs of pairs, …, with the op that combines a pair in two passes.
 
-    The combination of a pair is made from the vectors themselves; there are no levels on which a
-    Gram matrix would be needed.
+    A pair is combined from the vectors themselves, so no Gram matrices are needed.
     """
 
     def __init__(self, bucket: Bucket):
@@ -113,7 +112,7 @@ class PairwisePlan(LocalPlan):
 
 
 class LocalExchange:
-    """All replicas' gradients are at hand.
+    """An exchange within one process, which has the gradients of all replicas.
 
     Args:
         scheme: the `Scheme`.
@@ -137,7 +136,7 @@ class LocalExchange:
         return LocalPlan(bucket, [Together(self.scheme.whole_rule, self.group)])
 
     def all_slices(self, slices: Sequence[Sequence[Slices]]) -> list[list[Slices]]:
-        """Return the replicas' sparse gradients: for each variable the list of all replicas'."""
+        """Return, for each sparse variable, the list of all replicas' gradients."""
         return [list(own) for own in zip(*slices, strict=True)]
 
 
@@ -146,12 +145,12 @@ class CollectiveExchange:
 
     Args:
         scheme: the `Scheme`.
-        group_of: function of a stride and a radix: the `CollectiveGroup` of `radix` replicas, this
-            one among them, whose numbers differ by multiples of the stride.
-        gathered_bytes: up to so many bytes of all replicas' buckets, a bucket is combined on every
-            replica. Only where the same computation gives the same bits everywhere. Defaults to
-            `0`.
-        shipped: the cost model of what carries the gradients, where the scheme has none.
+        group_of: function of a stride and a radix. It returns the `CollectiveGroup` of this replica
+            and `radix - 1` others, whose numbers differ by multiples of the stride.
+        gathered_bytes: a bucket of up to this many bytes, summed over all replicas, is combined on
+            every replica. Only if the same computation gives the same bits on all of them. Defaults
+            to `0`.
+        shipped: the cost model of the transport, if the scheme has none.
     """
 
     def __init__(
@@ -213,11 +212,11 @@ class CollectiveExchange:
         return self.scheme.levels(radix_plan or (across,))
 
     def all_slices(self, slices: Sequence[Sequence[Slices]]) -> list[list[Slices]]:
-        """Return the replicas' sparse gradients: for each variable the list of all replicas'.
+        """Return, for each sparse variable, the list of all replicas' gradients.
 
         Args:
-            slices: this replica's, in a list of one: for each variable its indices ``[K]`` and
-                values ``[K, d]``, with any K.
+            slices: the slices of this replica, in a list of one: indices ``[K]`` and values
+                ``[K, d]`` for each variable, with any K.
         """
         (own,) = slices
         if not own:
@@ -248,7 +247,7 @@ Exchange = LocalExchange | CollectiveExchange
 
 
 def narrower(dtype: tf.DType, wire_dtype: tf.DType | None) -> tf.DType | None:
-    """Return the wire dtype where it has fewer bytes than the gradients', else None."""
+    """Return the wire dtype if it has fewer bytes than the dtype of the gradients, else None."""
     if wire_dtype is None or wire_dtype.size >= dtype.size:
         return None
     return wire_dtype

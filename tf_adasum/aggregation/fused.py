@@ -21,11 +21,11 @@ from tf_adasum.aggregation.rules import AggregationRule
 
 @dataclasses.dataclass(frozen=True)
 class FusedRows:
-    """What a member has of the shards that it combines.
+    """The data of the shards that a member combines.
 
     Attributes:
-        gradients: its own gradients.
-        received: the other members' parts of the shards.
+        gradients: the member's own gradients.
+        received: the parts of the shards that the other members sent.
         gram: the inner products of the shards, ``[S, R, R]``.
     """
 
@@ -35,7 +35,7 @@ class FusedRows:
 
     @property
     def shape(self) -> tf.TensorShape:
-        """That of the rows ``[R, W]``, if they were one tensor."""
+        """The shape of the rows ``[R, W]``, if they were one tensor."""
         return tf.TensorShape([self.gram.shape[-1], None])
 
 
@@ -74,7 +74,7 @@ class FusedShards(Shards):
         return rows.gram
 
     def combine(self, rows: Any, coefficients_SR: tf.Tensor, segments: np.ndarray) -> Any:
-        """Return the list of combined gradients: those of the other members' shards, too."""
+        """Return the list of combined gradients, including the other members' shards."""
         return self._fused.combine_gather(
             rows.gradients, rows.received, coefficients_SR, segments, self._width
         )

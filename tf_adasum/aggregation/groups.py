@@ -1,7 +1,7 @@
-"""Groups: some of the replicas, and the collectives among them, in the replicas' order.
+"""Groups of replicas, and the collectives among them, in the order of the replicas.
 
 TensorFlow numbers the ranks of a collective group by device *names* ("task:10" before "task:2") and
-GPUs by their links. Everything above this file counts members in the order of the replicas.
+GPUs by their links. The code that uses this module counts members in the order of the replicas.
 """
 
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-# Up to so many bytes of all members together, a sum is gathered: where latency is all, the R - 1
-# rounds in which everybody gets everything take less time than the 2 (R - 1) of a ring.
+# For a sum of up to this many bytes, over all members, the values are gathered. Latency dominates
+# there, and an all-gather takes R - 1 rounds instead of the 2 (R - 1) of a ring.
 GATHERED_SUM_BYTES = 2**20
 
 
@@ -30,10 +30,10 @@ class Collectives(Protocol):
 
 
 class FusedCollectives(Protocol):
-    """What some transports can do with a bucket's gradients where they are, without packing them.
+    """Collectives of some transports on the gradients of a bucket, without packing them.
 
-    Arguments are the same on all members but for the values: `segments` says where in the bucket
-    each gradient begins, `width` how many elements of it make a piece.
+    Arguments other than the values are the same on all members: `segments` holds the offset of each
+    gradient in the bucket, `width` is the number of elements of a piece.
     """
 
     def scatter_gram(
@@ -43,7 +43,7 @@ class FusedCollectives(Protocol):
         width: int,
         takes_products: bool,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Send every member its shards; return the Gram matrices of the own ones, and these."""
+        """Send every member its shards; return the Gram matrices of this one's, and its shards."""
 
     def combine_gather(
         self,
@@ -57,13 +57,13 @@ class FusedCollectives(Protocol):
 
 
 class CollectiveGroup:
-    """R replicas, of which this process speaks for one.
+    """R replicas, seen from one of them.
 
     Args:
-        collectives: its `Collectives`.
-        member_of_rank: for each rank the member at that rank; members are numbered in the order of
-            their replica ids.
-        member: this replica's number.
+        collectives: the `Collectives` of this replica.
+        member_of_rank: the member at each rank; members are numbered in the order of their replica
+            ids.
+        member: the number of this replica.
         fused: their `FusedCollectives`. Defaults to `None`: buckets are packed.
     """
 
@@ -101,7 +101,7 @@ class CollectiveGroup:
 
 
 class LocalGroup:
-    """All replicas are in this process: a "value" is the list of all of theirs."""
+    """A group whose replicas are all in this process: a "value" is the list of their values."""
 
     def all_gather(self, values: list[tf.Tensor]) -> tf.Tensor:
         """Return the values as ``[R, *shape]``."""
@@ -109,7 +109,7 @@ class LocalGroup:
 
 
 class RowsGroup:
-    """All replicas' values are rows of one tensor already."""
+    """A group whose values are already the rows of one tensor."""
 
     def all_gather(self, rows: tf.Tensor) -> tf.Tensor:
         """Return the rows."""
@@ -117,5 +117,5 @@ class RowsGroup:
 
 
 def _ordered(rows: tf.Tensor, order: np.ndarray) -> tf.Tensor:
-    """Return ``rows[order]``, without a copy where the order is that already."""
+    """Return ``rows[order]``, without a copy if the rows are already in this order."""
     return rows if (order == np.arange(len(order))).all() else tf.gather(rows, order)

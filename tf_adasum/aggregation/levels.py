@@ -1,7 +1,7 @@
-"""Levels: how the vectors of a group come together, and how their combination gets back.
+"""Levels: how the vectors of a group are brought together, and their combination sent back.
 
-A level takes one vector of each of R members to rows ``[R, W]``, says how their partial Gram
-matrices become complete, and takes the combination ``[W]`` of the rows back to all members.
+A level brings one vector of each of R members together as rows ``[R, W]``, completes their partial
+Gram matrices, and sends the combination ``[W]`` of the rows back to all members.
 
 Shape legend: S segments, R members of the group, W elements that a member combines.
 """
@@ -17,7 +17,7 @@ from tf_adasum.aggregation.rules import AggregationRule
 
 
 class Gathers(Protocol):
-    """A group whose members' values come together; what a value is, the group says."""
+    """A group that can gather the values of its members; each kind of group defines a value."""
 
     def all_gather(self, value: Any) -> tf.Tensor:
         """Return the members' values, as ``[R, …]``."""
@@ -36,7 +36,7 @@ class Level(Protocol):
         return ops.segment_gram(rows, segments)
 
     def complete(self, gram: tf.Tensor) -> tf.Tensor:
-        """Return the Gram matrices of all members' rows; `gram` are those of this member's."""
+        """Return the Gram matrices of all members' rows; `gram` covers this member's rows."""
 
     def combine(self, rows: Any, coefficients_SR: tf.Tensor, segments: Any) -> Any:
         """Return the combination ``[W]`` of the rows."""
@@ -47,7 +47,7 @@ class Level(Protocol):
 
 
 class Together(Level):
-    """Every member gets all vectors and combines them whole: one round.
+    """A level on which every member gets all vectors and combines them whole: one round.
 
     Args:
         rule: the `AggregationRule` of this level.
@@ -69,7 +69,7 @@ class Together(Level):
         return self._group.all_gather(vector), segments
 
     def complete(self, gram: tf.Tensor) -> tf.Tensor:
-        """Return the Gram matrices: they are complete."""
+        """Return the Gram matrices, which are already complete."""
         return gram
 
     def gather(self, combined: tf.Tensor) -> tf.Tensor:
@@ -78,7 +78,7 @@ class Together(Level):
 
 
 class Shards(Level):
-    """Every member combines one shard, and gets the others' combinations.
+    """A level on which every member combines one shard, and gets the others' combinations.
 
     Args:
         rule: the `AggregationRule` of this level.
@@ -129,8 +129,8 @@ class Shards(Level):
 def shard_segments(segments: np.ndarray, start: int, width: int) -> np.ndarray:
     """Cut a segment table to ``start : start + width``.
 
-    What lies behind the table's end, the padding of the last shard, goes to the last segment: zeros
-    change no inner product.
+    The padding of the last shard lies beyond the end of the table. It is added to the last segment:
+    zeros change no inner product.
 
     Example:
         >>> shard_segments(np.array([0, 12, 16, 23]), 8, 8)

@@ -1,4 +1,4 @@
-"""Orthogonality: what the Gram matrix says about the gradients, besides their combination.
+"""The orthogonality of the gradients, computed from their Gram matrix.
 
 Shape legend: V variables, S segments, R replicas, H groups of L neighbouring replicas, R = H·L.
 """
@@ -13,8 +13,8 @@ def squared_lengths(gram_SRR: tf.Tensor, averaged: int = 1) -> tuple[tf.Tensor, 
 
     Args:
         gram_SRR: the Gram matrices.
-        averaged: L; with more than one, G is that of the means of L neighbours each. Defaults to
-            `1`.
+        averaged: L. If it is above 1, G is the Gram matrix of the means of L neighbours each.
+            Defaults to `1`.
     """
     replicas = gram_SRR.shape[-1]
     hosts = replicas // averaged
@@ -28,8 +28,8 @@ def squared_lengths(gram_SRR: tf.Tensor, averaged: int = 1) -> tuple[tf.Tensor, 
 def orthogonality(combined_V: tf.Tensor, separate_V: tf.Tensor) -> tf.Tensor:
     """Return ``‖adasum(g_1 … g_R)‖² / Σ_i ‖g_i‖²`` of each variable, and of all of them together.
 
-    1 where all gradients are orthogonal, 1/R where all are the same; below that where they point
-    apart, NaN where all are zero.
+    It is 1 if all gradients are orthogonal, 1/R if all are the same, less if they point in opposite
+    directions, and NaN if all are zero.
 
     Args:
         combined_V: the squared lengths of the combinations.

@@ -1,7 +1,8 @@
-"""Radix plans: in which groups N replicas are combined, level by level.
+"""Radix plans: the sizes of the groups in which N replicas are combined, level by level.
 
-``[N]`` is one level: every replica meets all others. ``[2, 2, 2]`` is the paper's recursive vector
-halving on eight: pairs, pairs of pairs, and so on. The first level groups neighbours.
+``[N]`` is one level: every replica exchanges with all others. ``[2, 2, 2]`` is the paper's
+recursive vector halving on eight replicas: pairs, pairs of pairs, and so on. The first level groups
+neighbours.
 """
 
 import functools
@@ -15,11 +16,11 @@ from tf_adasum.errors import see
 
 
 def checked(plan: Iterable[Any] | None, replicas: int) -> tuple[int, ...] | None:
-    """Return the plan as a tuple of ints; None stays None, a plan to be chosen.
+    """Return the plan as a tuple of ints; None stays None: the cost model chooses a plan.
 
     Args:
         plan: sequence of ints, 2 or more each, or None.
-        replicas: N, what their product has to be.
+        replicas: N, the product of these ints.
 
     Raises:
         ValueError: for anything else.

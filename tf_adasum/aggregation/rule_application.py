@@ -1,8 +1,8 @@
-"""Application of a rule: what a reduction needs besides the gradients, and what it leaves behind.
+"""The application of a rule: the inputs of a reduction besides the gradients, and its results.
 
-That is which variables share coefficients, the rule's state, and the orthogonality if somebody
-asked for it. A `RuleApplication` lives for one reduction (in a graph: for its tracing), and holds
-tensors; their variables belong to `tf_adasum.replicas.aggregation_state`.
+These are the groups of variables that share coefficients, the rule's state, and the orthogonality
+if a callback measures it. A `RuleApplication` lasts for one reduction (in a graph: while it is
+traced) and holds tensors; their variables belong to `tf_adasum.replicas.aggregation_state`.
 
 Shape legend: V variables, S segments (the variables of a unit), P groups, R replicas.
 """
@@ -21,13 +21,13 @@ from tf_adasum.errors import see
 
 
 class RuleApplication:
-    """What turns Gram matrices into coefficients, in the right groups and with the state.
+    """Turns Gram matrices into coefficients, for groups of variables and with the rule's state.
 
     Args:
         groups: ints ``[V]``: the group of each gradient.
         state: the rule's state: dict of tensors ``[P, ...]``. Changed by `coefficients`. Defaults
-            to none.
-        measures_orthogonality: whether `orthogonality` will be asked. Defaults to `False`.
+            to no state.
+        measures_orthogonality: whether `orthogonality` will be called. Defaults to `False`.
         averaged: number of neighbours whose mean counts as one gradient, for `orthogonality`.
             Defaults to `1`.
     """
@@ -50,12 +50,12 @@ class RuleApplication:
         """Return the application of a rule in its first step, to variables without paths.
 
         Raises:
-            ValueError: for a rule whose granularity needs the variables' paths.
+            ValueError: if the granularity of the rule needs the variables' paths.
         """
         rule = scheme.rule
         if not isinstance(rule.granularity, str):
             raise ValueError(
-                f"The granularity of {rule!r} needs the variables' paths: use a Keras optimizer, "
+                f"The granularity of {rule!r} needs the variables' paths. Use a Keras optimizer, "
                 f"or strategy.gradient_reduction_of(variables). {see('TFA-306')}"
             )
         groups = granularity.groups(rule.granularity, [""] * variables)
@@ -83,9 +83,9 @@ class RuleApplication:
             indices: for each segment the index of its gradient.
 
         Raises:
-            ValueError: if the rule returns another shape, or no floating-point numbers.
-            tf.errors.InvalidArgumentError: when it runs, if a rule that is not one of this package
-                makes non-finite coefficients of a finite Gram matrix.
+            ValueError: if the rule returns another shape, or numbers that are not floating-point.
+            tf.errors.InvalidArgumentError: when it runs, if a rule of the user returns non-finite
+                coefficients for a finite Gram matrix.
         """
         if self.measures_orthogonality:
             lengths = orthogonality.squared_lengths(gram_SRR, self._averaged)
@@ -109,14 +109,14 @@ class RuleApplication:
         return c_PR if is_alone else tf.gather(c_PR, position)
 
     def orthogonality(self) -> tf.Tensor:
-        """Return float64 ``[V + 1]``: of each variable, NaN where it has no gradient; of all."""
+        """Return float64 ``[V + 1]``: one per variable (NaN without a gradient), one for all."""
         nothing = (tf.constant(0.0, tf.float64),) * 2
         lengths = [self._lengths.get(index, nothing) for index in range(len(self.groups))]
         return orthogonality.orthogonality(*map(tf.stack, zip(*lengths, strict=True)))
 
 
 def _numbered(groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the groups in order of appearance, and for each segment its place among them."""
+    """Return the groups in order of appearance, and the index of each segment's group."""
     found: dict[int, int] = {}
     position = [found.setdefault(group, len(found)) for group in groups.tolist()]
     return np.array(list(found)), np.array(position)

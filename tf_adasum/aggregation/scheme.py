@@ -1,4 +1,4 @@
-"""The scheme: everything the user chose about how gradients are combined, checked together."""
+"""The scheme: the user's settings of how gradients are combined, checked together."""
 
 import dataclasses
 import hashlib
@@ -18,7 +18,7 @@ WIRE_DTYPES = {"bfloat16": tf.bfloat16, "float16": tf.float16}
 
 @dataclasses.dataclass(frozen=True)
 class Scheme:
-    """A rule and the way on which gradients come together for it.
+    """A rule, and how gradients are brought together for it.
 
     Attributes:
         rule: the `AggregationRule`.
@@ -27,8 +27,8 @@ class Scheme:
         radix_plan: the radices, a tuple whose product is N / L. Defaults to `None`: see
             `cost_model.default_plan`.
         wire_dtype: `tf.DType` in which gradients travel. Defaults to their own.
-        costs: the `CostModel` that was measured on the user's cluster. Defaults to `None`: none
-            was.
+        costs: the `CostModel` that was measured on the user's cluster; None if there is none.
+            Defaults to `None`.
     """
 
     rule: rules.AggregationRule
@@ -51,7 +51,7 @@ class Scheme:
         """Return the scheme for a strategy's arguments.
 
         Raises:
-            ValueError: naming the argument that is wrong, or that the rule does not allow.
+            ValueError: if an argument is wrong, or the rule does not allow it.
         """
         across = replicas // averaged
         granularity.checked(rule.granularity)
@@ -69,8 +69,8 @@ class Scheme:
         wire_dtype = WIRE_DTYPES.get(_name(wire_dtype) or "")
         if rule.is_stock_mean and (averaged > 1 or wire_dtype or _has_levels(radix_plan)):
             raise ValueError(
-                "aggregation='mean' is TensorFlow's own all-reduce, which takes no `radix_plan`, "
-                "`local_reduction` or `wire_dtype`. Leave them out, or take another rule."
+                "aggregation='mean' uses TensorFlow's own all-reduce, which has no `radix_plan`, "
+                "`local_reduction` or `wire_dtype`. Leave them out, or use another rule."
             )
         _probe_shapes(rule, across)
         return cls(rule, replicas, averaged, radix_plan, wire_dtype, cost_model.measured())
@@ -81,12 +81,12 @@ class Scheme:
         return nested(self.levels(self.radix_plan or (self.replicas // self.averaged,)))
 
     def levels(self, radix_plan: Sequence[int]) -> list[tuple[int, rules.AggregationRule]]:
-        """Return the radix and the rule of each level: the hosts' mean, then those of the plan."""
+        """Return radix and rule of each level: the mean of each host, then the plan's levels."""
         levels = [(radix, self.rule) for radix in radix_plan]
         return [(self.averaged, rules.Mean()), *levels] if self.averaged > 1 else levels
 
     def summary(self) -> str:
-        """Return rule and plan in one line, for the word at the start."""
+        """Return rule and plan in one line, for the line that worker 0 prints at the start."""
         across = self.replicas // self.averaged
         is_fixed = self.costs is None and across <= cost_model.MOST_ON_ONE_LEVEL
         plan = self.radix_plan or ((across,) if is_fixed else None)
@@ -102,7 +102,7 @@ class Scheme:
         """Apply the rule to orthogonal gradients of length 1.
 
         Raises:
-            ValueError: naming the rule, if the coefficients are not finite.
+            ValueError: if the coefficients are not finite.
         """
         if checks.is_own(self.rule):
             return
@@ -116,7 +116,7 @@ class Scheme:
                 raise ValueError(error.message) from error
 
     def terms(self) -> dict[str, Any]:
-        """Return what all workers have to have in common, for the rendezvous."""
+        """Return the settings that must match on all workers, for the rendezvous."""
         return {
             "rule": _short(repr(self.rule)),
             "radix_plan": self.radix_plan and list(self.radix_plan),
@@ -127,18 +127,18 @@ class Scheme:
 
 
 def _short(text: str) -> str:
-    """Return a text that fits into a line; what is cut off is still compared."""
+    """Return a text that fits into a line; a hash of the whole text is still compared."""
     if len(text) <= LONGEST_TERM:
         return text
     return f"{text[:LONGEST_TERM]}… sha256 {hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def _probe_shapes(rule: rules.AggregationRule, replicas: int) -> None:
-    """Apply a rule to Gram matrices without values; run no operation of TensorFlow."""
+    """Apply a rule to Gram matrices without values, so that TensorFlow runs no operation."""
     if checks.is_own(rule):
         return
     with tf.Graph().as_default(), tf.device("CPU:0"):
-        segments = replicas + 1  # not R, so that the two cannot be taken for each other
+        segments = replicas + 1  # not R, so that a rule that mixes up S and R fails
         gram = tf.compat.v1.placeholder(tf.float64, [segments, replicas, replicas])
         checks.checked_coefficients(rule, rule.coefficients(gram), gram)
         arrays = checks.checked_initial_state(rule, segments, replicas)

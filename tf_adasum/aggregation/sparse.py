@@ -1,11 +1,11 @@
-"""Sparse gradients: the rows of an embedding that a batch has touched, never the whole variable.
+"""Sparse gradients: the rows of an embedding that a batch used, never the whole variable.
 
     replica 0            replica 1            rows over the union of the indices
     index 7: a           index 2: c           index       2   7   9
     index 2: b           index 9: d           replica 0   b   a   0
                                               replica 1   c   0   d
 
-On these rows the rule works as on dense gradients: what no replica has touched adds nothing to any
+On these rows the rule works as on dense gradients: rows that no replica used add nothing to any
 inner product, and nothing to the combination.
 
 Shape legend: R replicas, K rows of a replica, U rows of the union, d elements of a row.
@@ -25,12 +25,12 @@ from tf_adasum.aggregation.rules import AggregationRule
 
 
 class SparsePlan:
-    """How the sparse gradients of one variable are combined: as a `Plan` of one level.
+    """How the sparse gradients of one variable are combined: a `Plan` of one level.
 
     Args:
-        index: where the gradient stands in the list of all gradients.
+        index: the position of the gradient in the list of all gradients.
         like: this replica's `tf.IndexedSlices`.
-        slices: for each replica its indices ``[K]``, each once, and values ``[K, d]``.
+        slices: the indices ``[K]``, each once, and values ``[K, d]`` of each replica.
         rule: the `AggregationRule` on the Gram matrix of all replicas.
     """
 
@@ -76,7 +76,7 @@ def plans(gradients: Sequence[Sequence[Gradient]], exchange: Exchange) -> list[S
     """Return a `SparsePlan` for each gradient that is sparse.
 
     Args:
-        gradients: for each replica that is present here its gradients.
+        gradients: the list of gradients of each replica in this process.
         exchange: brings all replicas' slices together.
     """
     sparse = [
@@ -109,7 +109,7 @@ def coalesced(slices: tf.IndexedSlices) -> tuple[tf.Tensor, tf.Tensor]:
     indices = tf.cast(slices.indices, tf.int64)
     values = tf.reshape(slices.values, [-1, math.prod(slices.values.shape[1:])])
     unique = tf.sort(tf.unique(indices)[0])
-    # Repeated indices are summed in float32: thousands of them would stop counting in 16 bits.
+    # Repeated indices are summed in float32: a sum of thousands in 16 bits would stop growing.
     summed = tf.math.unsorted_segment_sum(
         tf.cast(values, tf.float32) if values.dtype.size == 2 else values,
         tf.searchsorted(unique, indices, out_type=tf.int64),

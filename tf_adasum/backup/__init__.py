@@ -1,1 +1,1 @@
-"""Backups of a training, and going on from one."""
+"""Backups of a training, and how to resume from one."""

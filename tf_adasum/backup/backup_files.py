@@ -1,4 +1,4 @@
-"""Backup files: one per backup, with a digest of all it holds, the last good ones kept.
+"""Backup files: one file per backup, with a digest of its content; the last good ones are kept.
 
     tf_adasum backup 1 SHA-256 of the rest, in hexadecimal
     {"epoch": 3, …, "arrays": [{"section": …, "path": …, "dtype": …, "shape": …, "copies": …}, …]}
@@ -25,7 +25,7 @@ from tf_adasum.errors import DamagedBackup, see
 MAGIC = b"tf_adasum backup 1 "
 SUFFIX = ".backup"
 
-# What a file may say of a training; what is beyond is nonsense, though no bit is damaged.
+# The limits of the numbers in a file; larger ones make no sense, although no bit is damaged.
 COUNTS = ("epoch", "batch", "position", "pass")
 COUNTS_OF_STOPPED = ("since", "validating")  # not in files of earlier versions
 LARGEST_COUNT, LARGEST_SEED, MOST_COPIES = 10**12, 1 << 64, 1 << 16
@@ -33,12 +33,12 @@ LARGEST_COUNT, LARGEST_SEED, MOST_COPIES = 10**12, 1 << 64, 1 << 16
 
 @dataclasses.dataclass
 class Array:
-    """A variable's value, or one for each replica where these differ.
+    """The value of a variable, or one value for each replica if these differ.
 
     Attributes:
         section: "model", "optimizer", "rule" or "metrics".
-        path: the variable's.
-        copies: list of NumPy arrays of one shape and dtype: one, or as many as replicas.
+        path: the path of the variable.
+        copies: list of NumPy arrays of one shape and dtype: one array, or one for each replica.
     """
 
     section: str
@@ -48,12 +48,12 @@ class Array:
 
 @dataclasses.dataclass
 class Backup:
-    """What a file holds.
+    """The content of a backup file.
 
     Attributes:
-        facts: dict that JSON can hold, with "epoch" and "batch": how far the training was;
-            "position", "pass" and "seed" of the `DataOrder`; "since", how many batches before it
-            the last one was that `save_freq` asks for; "validating", 1 where the epoch's steps are
+        facts: dict that JSON can hold: "epoch" and "batch", the progress of the training;
+            "position", "pass" and "seed" of the `DataOrder`; "since", the number of batches after
+            the last backup that `save_freq` required; "validating", 1 if the steps of the epoch are
             done and its validation is not.
         arrays: list of `Array`.
     """
@@ -63,7 +63,7 @@ class Backup:
 
     @property
     def progress(self):
-        """(epoch, batch): what comes next, counted from 0."""
+        """(epoch, batch) that comes next, counted from 0."""
         return self.facts["epoch"], self.facts["batch"]
 
     def encoded(self):
@@ -88,10 +88,10 @@ class Backup:
 
         Args:
             data: bytes-like object.
-            name: the file's, for messages.
+            name: the name of the file, for messages.
 
         Raises:
-            tf_adasum.errors.DamagedBackup: unless every byte is as it was written, and makes sense.
+            tf_adasum.errors.DamagedBackup: if any byte has changed, or the content makes no sense.
         """
         data = memoryview(data)
         begin = len(MAGIC) + 2 * hashlib.sha256().digest_size + 1
@@ -154,7 +154,7 @@ def _is_int(value, smallest, largest):
 
 
 def _is_plain(dtype):
-    """Whether values of a dtype are the bytes that they consist of."""
+    """Whether values of a dtype are plain bytes, without references to objects."""
     return dtype.is_bool or dtype.is_floating or dtype.is_complex or dtype.is_integer
 
 
@@ -171,10 +171,10 @@ def _digest(parts):
 
 
 class BackupFiles:
-    """The backups of one training in a directory of their own.
+    """The backups of one training, in a directory that holds nothing else.
 
     Args:
-        folder: the directory; made when there is something to write.
+        folder: the directory; it is created when the first backup is written.
         keep: int, how many backups are kept. Defaults to 2.
     """
 
@@ -183,12 +183,12 @@ class BackupFiles:
         self._good = []  # paths, the newest last
 
     def prepare(self, size):
-        """Check that backups can be written, before there is one.
+        """Check that backups can be written, before the first one is.
 
-        A new backup is written beside the last one, so that two have to fit.
+        A new backup is written before the last one is removed, so two have to fit on the disk.
 
         Args:
-            size: int, bytes of a backup at least.
+            size: int, the minimal bytes of a backup.
 
         Raises:
             OSError: if the directory cannot be written, or no backup fits.
@@ -206,22 +206,22 @@ class BackupFiles:
             ) from error
         disk = shutil.disk_usage(self.folder)
         room = disk.free + sum(path.stat().st_size for path in self._paths())
-        if disk.total == 0 or room >= 2 * size:  # some file systems do not say
+        if disk.total == 0 or room >= 2 * size:  # some file systems report nothing
             return
         text = (
-            f"The disk of {self.folder.absolute()} has room for {_mebibytes(room)} of backups, and "
-            f"one takes {_mebibytes(size)} or more"
+            f"The disk of {self.folder.absolute()} has {_mebibytes(room)} of free space, and a "
+            f"backup needs at least {_mebibytes(size)}"
         )
         if room < size:
-            raise OSError(f"{text}. Make room, or use another `backup_dir`. {see('TFA-601')}")
+            raise OSError(f"{text}. Free some space, or use another `backup_dir`. {see('TFA-601')}")
         warnings.warn(
-            f"{text}. A new one is written beside the last one: the second will fail. Make room, "
-            f"or use another `backup_dir`. {see('TFA-601')}",
+            f"{text}. The second backup will fail, because it is written before the first is "
+            f"removed. Free some space, or use another `backup_dir`. {see('TFA-601')}",
             stacklevel=2,
         )
 
     def write(self, backup):
-        """Write a backup, then remove those that are not kept; before, where there is no room.
+        """Write a backup, then remove old ones; if there is no room, remove old ones first.
 
         Raises:
             OSError: if it cannot be written. The last good one stays.
@@ -251,18 +251,18 @@ class BackupFiles:
                 path.unlink(missing_ok=True)
 
     def newest(self, check=lambda backup, name: None):
-        """Read the newest good backup; warn of those that are refused.
+        """Read the newest good backup; warn about refused backups.
 
         Args:
-            check: function of a `Backup` and its file that raises a ValueError if it is not one of
-                this training. Defaults to no check.
+            check: function of a `Backup` and its file that raises a ValueError if the backup does
+                not belong to this training. Defaults to no check.
 
         Returns:
             Its bytes and the `Backup`; None if there is no file.
 
         Raises:
-            tf_adasum.errors.DamagedBackup: if there are files and none is good.
-            ValueError: if none passes the check, and one is whole.
+            tf_adasum.errors.DamagedBackup: if there are files but none is good.
+            ValueError: if no file passes the check, and at least one is complete.
         """
         refused, error_of = [], DamagedBackup
         for path in self._paths():
@@ -276,7 +276,8 @@ class BackupFiles:
                 continue
             if refused:
                 warnings.warn(
-                    f"Training goes on from {path}: {'; '.join(refused)}. {see('TFA-602')}",
+                    f"Training resumes from {path}, because newer backups cannot be used: "
+                    f"{'; '.join(refused)}. {see('TFA-602')}",
                     stacklevel=2,
                 )
             self._good = [path]
@@ -286,7 +287,7 @@ class BackupFiles:
         return None
 
     def _paths(self):
-        """Return the paths of all backups, the furthest in its training first."""
+        """Return the paths of all backups, the one with the most progress first."""
         found = []
         for path in self.folder.glob(f"*{SUFFIX}"):
             name = re.fullmatch(r"epoch-(\d+)-batch-(\d+)", path.stem)

@@ -1,8 +1,8 @@
-"""DataOrder: where a training is in its data, and in which order arrays are shuffled.
+"""DataOrder: the position of a training in its data, and the order in which arrays are shuffled.
 
-A pass is one run through the data: an epoch, or several where `steps_per_epoch` is less than all.
-The seed of a shuffle depends on the epoch in which the pass began, so that a resumed training sees
-the rows in the order of the interrupted one.
+A pass is one run through the data: one epoch, or several if `steps_per_epoch` is less than all.
+The seed of a shuffle depends on the epoch in which the pass began. So a resumed training uses the
+rows in the order of the interrupted training.
 """
 
 import random
@@ -13,16 +13,16 @@ class DataOrder:
 
     Args:
         seed: int; the same on all workers, and in a resumed training.
-        batch: int, how many batches of the first epoch are done already. Defaults to 0.
-        position: int, how many batches of the current pass are done already. Defaults to 0.
+        batch: int, how many batches of the first epoch are already done. Defaults to 0.
+        position: int, how many batches of the current pass are already done. Defaults to 0.
         began: int, the epoch in which that pass began. Defaults to `None`: it begins now.
-        is_validating: whether the first epoch has no steps left, and comes to its validation; what
-            is said of the pass is as it is after that. Defaults to `False`.
+        is_validating: whether the first epoch has no steps left, only its validation; then
+            `position` and `began` describe the pass after the validation. Defaults to `False`.
 
     Attributes:
-        epoch: the current one.
+        epoch: the current epoch.
         began: the epoch in which the current pass began.
-        has_metrics: whether the metrics are those of the batches that are done.
+        has_metrics: whether the metrics belong to the batches that are done.
     """
 
     def __init__(self, seed, batch=0, position=0, began=None, is_validating=False):
@@ -44,15 +44,15 @@ class DataOrder:
 
     @property
     def position_ahead(self):
-        """How many batches of the current pass are done where no epoch has read the data yet."""
+        """How many batches of the current pass are done, if no epoch has read the data yet."""
         return self._start[1]
 
     def take_validation(self):
-        """Whether the epoch that begins has no steps left; False from then on."""
+        """Whether the epoch that begins has no steps left; False in later calls."""
         is_validating, self._is_validating = self._is_validating, False
         return is_validating
 
     def take_start(self):
-        """Return how many batches of the epoch and of the pass are done; (0, 0) from then on."""
+        """Return how many batches of the epoch and of the pass are done; (0, 0) in later calls."""
         start, self._start = self._start, (0, 0)
         return start

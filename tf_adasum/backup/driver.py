@@ -1,10 +1,10 @@
-"""What a `keras.callbacks.CallbackList` calls instead of a `BackupAndRestore`.
+"""The callbacks that a `keras.callbacks.CallbackList` calls instead of a `BackupAndRestore`.
 
     [RestoreFirst, all other callbacks, SaveLast]
 
-A backup is restored before any other callback's `on_train_begin`. It is taken after all others
-have been called, so that it holds what they change, such as a learning rate; on one worker as on
-several. `workers.callbacks` puts the two around a list.
+A backup is restored before `on_train_begin` of any other callback. It is taken after all other
+callbacks, so that it includes what they change, such as a learning rate. This holds for one worker
+and for several. `workers.callbacks` puts the two callbacks around a list.
 """
 
 import keras
@@ -18,16 +18,16 @@ class BackupArguments(keras.callbacks.BackupAndRestore):
     """A `BackupAndRestore` that only holds its arguments: the list calls the driver instead."""
 
     def on_train_begin(self, logs=None):
-        """Refuse to be called."""
+        """Raise an error: the list should be called instead."""
         raise RuntimeError(
-            f"{type(self).__name__} backs up within a keras.callbacks.CallbackList, as `fit` makes "
-            "one: in a custom loop call the methods of keras.callbacks.CallbackList([backup], "
-            "model=model) instead of its own."
+            f"{type(self).__name__} works only inside a keras.callbacks.CallbackList, which `fit` "
+            "creates. In a custom loop, create keras.callbacks.CallbackList([backup], "
+            "model=model) and call the methods of that list."
         )
 
 
 class RestoreFirst(keras.callbacks.Callback):
-    """The callback that goes on from a backup, before all others.
+    """The callback that resumes from a backup, before all others.
 
     Args:
         workers: the `Workers`.
@@ -35,8 +35,8 @@ class RestoreFirst(keras.callbacks.Callback):
         calling: the `keras.callbacks.CallbackList`.
 
     Attributes:
-        backup: the `TrainingBackup`, from the beginning of the training on; None without one.
-        stop: the `StopOnSignal`, where a signal stops the training; else None.
+        backup: the `TrainingBackup`, set when the training begins; None without backups.
+        stop: the `StopOnSignal` if a signal can stop the training; else None.
     """
 
     def __init__(self, workers, backups, calling):
@@ -45,7 +45,7 @@ class RestoreFirst(keras.callbacks.Callback):
         self.backup = self.stop = None
 
     def on_train_begin(self, logs=None):
-        """Agree on the backup of this training and restore what it holds."""
+        """Agree on the backup of this training and restore it."""
         self.backup = TrainingBackup.agreed(self._backups, self.workers)
         if self.backup:
             self.backup.begin(self.model)
@@ -61,7 +61,7 @@ class RestoreFirst(keras.callbacks.Callback):
             self.backup.begin_epoch(self.model, epoch)
 
     def on_train_batch_begin(self, batch, logs=None):
-        """Stop here, where a signal says so."""
+        """Stop here if a signal requested it."""
         if self.stop:
             self.stop.before_batch(self.model, batch)
 
@@ -71,7 +71,7 @@ class RestoreFirst(keras.callbacks.Callback):
             self.stop.before_validation(self.model)
 
     def on_test_batch_begin(self, batch, logs=None):
-        """Stop here, where a signal says so."""
+        """Stop here if a signal requested it."""
         if self.stop:
             self.stop.before_batch_of_validation(self.model)
 
@@ -88,7 +88,7 @@ class SaveLast(keras.callbacks.Callback):
         self.first = first
 
     def on_epoch_begin(self, epoch, logs=None):
-        """Undo what other callbacks changed as an epoch that was interrupted began again."""
+        """Undo the changes of other callbacks when an interrupted epoch begins again."""
         if self.first.backup:
             self.first.backup.begin_batches(self.model)
 
@@ -98,14 +98,14 @@ class SaveLast(keras.callbacks.Callback):
             self.first.backup.end_batch(self.model, batch)
 
     def on_epoch_end(self, epoch, logs=None):
-        """Save after every epoch, where `save_freq` is "epoch"."""
+        """Save after every epoch if `save_freq` is "epoch"."""
         if self.first.backup:
             self.first.backup.end_epoch(self.model, epoch)
         if self.first.stop:
             self.first.stop.after_epoch(self.model)
 
     def on_train_end(self, logs=None):
-        """End the backups of this training: remove them, where `delete_checkpoint` says so."""
+        """End the backups of this training: remove them if `delete_checkpoint` is True."""
         if self.first.stop:
             self.first.stop.at_end(self.model, (self.params or {}).get("epochs"))
             self.first.stop.end()

@@ -1,4 +1,4 @@
-"""What is said of a stop, also where nobody reads it: the same signal may have ended a `tee`.
+"""Prints why training stops, even if nobody reads it: the same signal may have ended a `tee`.
 
 Standard library only.
 """
@@ -15,10 +15,10 @@ def say_at_once(text: str) -> None:
 
 
 def say_at_the_end(text: str = "") -> None:
-    """Write a line to stdout, and what else Python has kept for it and for stderr.
+    """Write a line to stdout, and flush the buffers of stdout and stderr.
 
-    What cannot be written goes nowhere: at its exit Python would try again, and change the exit
-    code to 120.
+    Output that cannot be written is dropped: at its exit Python would try again, and change the
+    exit status to 120.
     """
     if text:
         with contextlib.suppress(OSError, ValueError):
@@ -28,7 +28,7 @@ def say_at_the_end(text: str = "") -> None:
             stream.flush()
         except OSError:
             _send_nowhere(stream)
-        except (AttributeError, ValueError):  # there is none, or it is closed
+        except (AttributeError, ValueError):  # there is no stream, or it is closed
             pass
 
 

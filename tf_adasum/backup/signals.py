@@ -1,4 +1,4 @@
-"""Signals that ask a training to stop: their handlers while it runs. Standard library only."""
+"""Handlers of signals that stop a training, while it runs. Standard library only."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from collections.abc import Callable, Iterable
 
 from tf_adasum.backup import notices
 
-# Seconds within which a second signal is the first one come twice, as where a scheduler signals a
+# Seconds within which a second signal counts as the first one: a scheduler may signal both a
 # launcher and its workers.
 SECONDS_OF_ONE = 1.0
 
-# What schedulers send: Slurm, Kubernetes and spot instances.
+# The signals that Slurm, Kubernetes and spot instances send.
 USUAL = (signal.SIGTERM, signal.SIGUSR1)
 
 
 def numbers_of(on_signal: object) -> tuple[int, ...]:
-    """Return the numbers of what `BackupAndRestore` was given as `on_signal`.
+    """Return the signal numbers of the argument `on_signal` of `BackupAndRestore`.
 
     Raises:
-        ValueError: for what is no signal, or one that no program can handle.
+        ValueError: if it is not a signal, or a signal that no program can handle.
     """
     if on_signal is None:
         return ()
@@ -36,8 +36,8 @@ def numbers_of(on_signal: object) -> tuple[int, ...]:
         numbers = ()
     if not numbers or {signal.SIGKILL, signal.SIGSTOP} & set(numbers):
         raise ValueError(
-            "`on_signal` must be 'auto', a signal such as 'SIGTERM', a list of them, or None; no "
-            f"program can handle SIGKILL and SIGSTOP. Received: on_signal={on_signal!r}"
+            "`on_signal` must be 'auto', a signal such as 'SIGTERM', a list of signals, or None. "
+            f"No program can handle SIGKILL and SIGSTOP. Received: on_signal={on_signal!r}"
         )
     return numbers
 
@@ -51,13 +51,13 @@ def _number_of(one):
 class Signals:
     """Handlers of some signals, from `take` to `give_back`.
 
-    The first signal asks. What handled it before comes back with a second one, and with the end of
-    the training.
+    The first signal requests a stop. After a second signal, or at the end of the training, the
+    previous handlers are active again.
 
     Args:
-        numbers: the signals'.
-        ask: function that is called when the first one comes, between two lines of Python. False
-            says that there is no such training any more: the signal does what it did before.
+        numbers: the numbers of the signals.
+        ask: function that is called when the first signal comes, between two lines of Python. If it
+            returns False, the training no longer exists, and the previous handler is called.
         leaves_handlers: whether signals that the program handles or ignores itself are left alone.
 
     Attributes:
@@ -72,27 +72,27 @@ class Signals:
         self.received, self._since, self._process = 0, 0.0, 0
 
     def take(self) -> None:
-        """Handle the signals, where Python can: in the main thread."""
+        """Handle the signals if Python can: in the main thread."""
         self.received, self._process = 0, os.getpid()
         if threading.current_thread() is not threading.main_thread():
             return
         for number in self._numbers:
             earlier = signal.getsignal(number)
-            is_known = earlier is not None  # else it was not installed from Python
+            is_known = earlier is not None  # None: it was not installed from Python
             if is_known and (earlier == signal.SIG_DFL or not self._leaves_handlers):
                 self._earlier[number] = signal.signal(number, self._handle)
 
     def give_back(self) -> None:
-        """Let what handled the signals before handle them again."""
+        """Install the previous handlers again."""
         for number, earlier in self._earlier.items():
-            if signal.getsignal(number) == self._handle:  # and no other since
+            if signal.getsignal(number) == self._handle:  # nobody has replaced it since
                 signal.signal(number, earlier)
         self._earlier = {}
 
     def call_earlier(self) -> None:
-        """Give the signals back, and call what handled the one that came, if that is a function.
+        """Give the signals back, and call the previous handler of the signal if it is a function.
 
-        Python's own for SIGINT would only put a KeyboardInterrupt in the place of the exit code.
+        Python's own handler of SIGINT would only replace the exit status by a KeyboardInterrupt.
         """
         earlier = self._earlier.get(self.received)
         self.give_back()
@@ -108,7 +108,7 @@ class Signals:
             self.received, self._since = number, now
             name = signal.Signals(number).name
             notices.say_at_once(
-                f"{name}: stopping with a backup at the next batch; another one ends at once"
+                f"{name}: stopping with a backup at the next batch; a second signal stops at once"
             )
         elif not self.received or now - self._since > SECONDS_OF_ONE:
             self.give_back()

@@ -1,14 +1,14 @@
-"""StopOnSignal: a signal to any worker ends the training on all of them, with a backup.
+"""StopOnSignal: a signal to any worker stops the training on all workers, with a backup.
 
-The places at which a training stops (`watch.stopping` counts them, and agrees on one):
+A training can stop at these points (`watch.stopping` counts them, and workers agree on one):
 
-* before each batch but the first of an epoch, which comes right after the end of another one; and
-  before the very first, where nothing was trained that is not backed up;
-* before each batch of a validation, with the state that the training's last batch left behind;
-* after each epoch that another one follows;
-* at the end, before the backups are removed: the next start finds nothing left to train.
+* before each batch except the first batch of an epoch, which follows the end of another epoch; and
+  before the very first batch, when there is nothing new to back up;
+* before each batch of a validation, with the state after the last batch of the training;
+* after each epoch except the last;
+* at the end, before the backups are removed: the next start has nothing left to train.
 
-A training that a callback has told to stop comes to none of them before its end.
+If a callback has stopped the training, it only reaches the last of these points.
 """
 
 import os
@@ -21,7 +21,7 @@ from tf_adasum.seams import keras as keras_seam
 
 
 class StopOnSignal:
-    """What one worker does for it; on several workers all call its methods.
+    """The part of one worker; on several workers all call its methods.
 
     Args:
         backup: the `TrainingBackup`.
@@ -34,20 +34,20 @@ class StopOnSignal:
         self._stopping = workers.watch.stopping
         asked_for = backup.on_signal
         self._code = asked_for.exit_code
-        ask = _asking(weakref.ref(self))  # a custom loop may break off without an end
+        ask = _asking(weakref.ref(self))  # weak: a custom loop may stop without calling `end`
         self._signals = Signals(asked_for.numbers, ask, asked_for.leaves_handlers)
-        self._is_over = False  # and did not stop
-        self._is_first = True  # the batch that comes next, of this training
+        self._is_over = False  # ended without a stop
+        self._is_first = True  # whether the next batch is the first of this training
         self._metrics = []
 
     def begin(self):
-        """Take the signals; they are given back when `fit` ends, however it does."""
+        """Take the signals; they are given back when `fit` ends, also with an error."""
         self._stopping.begin()
         self._signals.take()
         keras_seam.when_fit_ends(self.end)
 
     def end(self):
-        """Give the signals back. One that came too late for `at_end` does what it did before."""
+        """Give the signals back. A signal too late for `at_end` goes to its previous handler."""
         number = self._signals.received if self._is_over else 0
         self._is_over = False
         self._signals.give_back()
@@ -56,7 +56,7 @@ class StopOnSignal:
             os.kill(os.getpid(), number)
 
     def before_batch(self, model, batch):
-        """Stop before a batch of the training, where the workers have agreed on that."""
+        """Stop before a batch of the training if the workers have agreed on it."""
         is_first, self._is_first = self._is_first, False
         if is_first or batch > 0:
             if self._stopping.stops_here():
@@ -84,9 +84,9 @@ class StopOnSignal:
 
         Args:
             model: the model.
-            epochs: int, after how many the training would have ended by itself.
+            epochs: int, the number of epochs of the whole training.
         """
-        self._workers.any(False)  # all are here: who had to wait for them may have been asked
+        self._workers.any(False)  # waits for all workers: a signal may have come meanwhile
         if self._workers.any(self._stopping.is_asked):
             self._stop(model, (0, {"epoch": epochs}))
         self._is_over = True
@@ -96,7 +96,7 @@ class StopOnSignal:
         if place is not None:
             batch, options = place
             self._backup.save_now(model, batch, **options)
-        received = self._workers.gather([self._signals.received])[:, 0]  # and all wait for worker 0
+        received = self._workers.gather([self._signals.received])[:, 0]  # all wait for worker 0
         text = ""
         if self._workers.rank == 0:
             names = [
@@ -109,7 +109,7 @@ class StopOnSignal:
                 f"with a backup in {folder}" if self._backup.exists else "before the first batch"
             )
             text = (
-                f"stopped by {by}, {where}: exit code {self._code}. The next start goes on from "
+                f"stopped by {by}, {where}: exit status {self._code}. The next start resumes from "
                 "there."
             )
         notices.say_at_the_end(text)
@@ -119,7 +119,7 @@ class StopOnSignal:
 
 
 def _asking(one):
-    """Return the function that asks, of a weak reference to a `StopOnSignal`: the handler stays."""
+    """Return the function that requests a stop, for a weak reference to a `StopOnSignal`."""
 
     def ask():
         stop = one()

@@ -1,8 +1,9 @@
-"""TrainingBackup: writes a training's state now and then, and goes on from it.
+"""TrainingBackup: writes the state of a training regularly, and resumes from it.
 
-The state is that of all replicas (`training_state`), in one file (`backup_files`). Worker 0 writes
-it: there is a whole file or none, whichever process is killed when, and no set of files that have
-to match. At a restart any worker may have it: the others get it from there.
+The state of all replicas (`training_state`) is in one file (`backup_files`), which worker 0 writes.
+The file is complete or does not exist, whichever process is killed at any time, and there are no
+other files that have to match. At a restart any worker may have the file and sends it to the
+others.
 """
 
 import dataclasses
@@ -21,21 +22,21 @@ from tf_adasum.seams import keras as keras_seam
 from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.seams.base_strategy import GradientAggregatingStrategy
 
-# Of a training that a signal has stopped: EX_TEMPFAIL of <sysexits.h>, "try again".
+# The exit status after a signal has stopped a training: EX_TEMPFAIL of <sysexits.h>, "try again".
 EXIT_CODE = 75
 
-# What `keras.callbacks.BackupAndRestore` writes.
+# The files of `keras.callbacks.BackupAndRestore`.
 FILES_OF_KERAS = ("latest.weights.h5", "training_metadata.json")
 
 
 @dataclasses.dataclass(frozen=True)
 class OnSignal:
-    """What stops the training, see `stop_on_signal`.
+    """The signals that stop the training, see `stop_on_signal`.
 
     Attributes:
-        numbers: of the signals.
+        numbers: the numbers of the signals.
         leaves_handlers: whether signals that the program handles itself are left alone.
-        exit_code: of all workers.
+        exit_code: the exit status of all workers.
     """
 
     numbers: tuple[int, ...]
@@ -50,14 +51,15 @@ class TrainingBackup:
         workers: the `Workers`.
         save_freq: "epoch", a number of batches, or False.
         delete: bool, whether the backups are removed at the end of the training.
-        folder: a local directory for nothing else. Defaults to `None`, on a worker that has none.
+        folder: a local directory that is used for nothing else. Defaults to `None`, on a worker
+            without a directory.
         keep: int, how many backups are kept. Defaults to 1.
         on_signal: the `OnSignal`. Defaults to `None`: no signal stops the training.
         refuse_nonfinite: bool, whether to refuse weights with a NaN or infinity. Defaults to
             `True`.
 
     Attributes:
-        folder: where this worker has its backups; None on a worker that has none.
+        folder: the directory of this worker's backups; None if it has none.
         on_signal: the argument.
 
     Raises:
@@ -82,20 +84,20 @@ class TrainingBackup:
         self.folder = pathlib.Path(folder) if folder else None
         self._files = BackupFiles(folder, keep) if folder else None
         self._epoch = self._batches_since = self._batch = 0
-        self._saved = None  # the progress of the last one
+        self._saved = None  # the progress of the last backup
         self._order = self._resumed = None
 
     @classmethod
     def agreed(cls, callbacks, workers):
-        """Return this worker's part in worker 0's backups; None where worker 0 has none.
+        """Return this worker's part in the backups of worker 0; None if worker 0 makes none.
 
         Args:
             callbacks: list of this worker's `keras.callbacks.BackupAndRestore`s.
             workers: the `Workers`.
 
         Raises:
-            ValueError: on all workers, if worker 0 has more than one; if the directory is no local
-                one.
+            ValueError: on all workers, if worker 0 has more than one callback; if the directory is
+                not local.
         """
         own = callbacks[0] if callbacks else None
         settings = [len(callbacks), *[0] * 6]
@@ -107,12 +109,13 @@ class TrainingBackup:
         count, frequency, delete, refuse, *stopping = table[0, :-1].tolist()
         if count > 1:
             raise ValueError(
-                f"`callbacks` may have one BackupAndRestore. Received: {count} of them on worker 0"
+                "`callbacks` may have only one BackupAndRestore. "
+                f"Received: {count} of them on worker 0"
             )
         if count == 0:
             return None
         save_freq = {0: "epoch", -1: False}.get(frequency, frequency)
-        # Without the watch, of which a worker has said that it cannot reach it, none can agree.
+        # Workers cannot agree without the failure detector, if a worker cannot connect to it.
         on_signal = _decoded(*stopping) if table[:, -1].all() else None
         folder = own.backup_dir if own else None
         keep = 2 if own and own.double_checkpoint else 1
@@ -122,14 +125,15 @@ class TrainingBackup:
         """Restore the newest good backup, if there is one; called when training begins.
 
         Raises:
-            ValueError: if the model is not built, or the backup is one of another model.
-            tf_adasum.errors.DamagedBackup: if there are backups, and none can be read.
+            ValueError: if the model is not built, or the backup belongs to another model.
+            tf_adasum.errors.DamagedBackup: if there are backups, but none can be read.
             OSError: if worker 0 cannot write backups.
         """
         if not keras_seam.is_model_built(model):
             raise ValueError(
-                "BackupAndRestore needs a model that is built before `fit`: give it an Input, or "
-                f"call it on a batch. Received: {model.name!r}, which is not built {see('TFA-603')}"
+                "BackupAndRestore needs a model that is built before `fit`. Give it a keras.Input, "
+                "or call it on a batch before `fit`. "
+                f"Received: {model.name!r}, which is not built {see('TFA-603')}"
             )
         training_state.build_optimizer(model)
         self._batches_since, self._resumed = 0, None
@@ -138,8 +142,8 @@ class TrainingBackup:
         if backup is not None:
             self._restore(model, backup)
             epoch, batch = backup.progress
-            if self._is_writer():  # Keras says "Epoch 1/4" either way
-                print(f"tf_adasum: going on at epoch {epoch + 1}, batch {batch + 1}", flush=True)
+            if self._is_writer():  # Keras prints "Epoch 1/4" in any case
+                print(f"tf_adasum: resuming at epoch {epoch + 1}, batch {batch + 1}", flush=True)
         elif self._workers.any(self._is_of_keras()):
             self._restore_as_keras(model)
         if self._order is None:
@@ -151,21 +155,21 @@ class TrainingBackup:
         self._epoch = self._order.epoch = epoch
         self._batch = 0
         if self._resumed is not None:
-            self._batch = self._resumed.progress[1]  # those before it count no more
+            self._batch = self._resumed.progress[1]  # earlier batches do not count any more
             metrics = [training_state.METRICS]
             self._order.has_metrics = self._assign(model, self._resumed.arrays, metrics)
 
     def begin_batches(self, model):
-        """Undo what callbacks changed in `on_epoch_begin`, as a `LearningRateScheduler` does.
+        """Undo the changes of callbacks in `on_epoch_begin`, such as `LearningRateScheduler`.
 
-        The backup was taken after they had changed it once. Called before the epoch's first batch.
+        The backup already includes these changes. Called before the first batch of the epoch.
         """
         if self._resumed is not None:
             self._assign(model, self._resumed.arrays, training_state.SECTIONS)
             self._resumed = None
 
     def end_batch(self, model, batch):
-        """Save, if it is time; called after each batch, or each `steps_per_execution` of them."""
+        """Save if a backup is due; called after each batch, or after `steps_per_execution`."""
         self._batches_since += max(batch + 1 - self._batch, 1)
         self._batch = batch + 1
         if self.saves_within_epochs and self._batches_since >= self.save_freq:
@@ -173,7 +177,7 @@ class TrainingBackup:
 
     @property
     def exists(self):
-        """Whether there is a backup, of this training or of the one that it goes on from."""
+        """Whether there is a backup, of this training or of the training that it resumes."""
         return self._saved is not None
 
     @property
@@ -182,17 +186,17 @@ class TrainingBackup:
         return self.save_freq not in ("epoch", False)
 
     def end_epoch(self, model, epoch):
-        """Save, if it is time; called when an epoch ends, after all that changes the model."""
+        """Save if a backup is due; called when an epoch ends, after all changes of the model."""
         self._batch = 0
         if self.save_freq == "epoch":
             self._save(model, epoch + 1, 0)
 
     def end(self, model):
-        """Remove the backups, if that is wanted; called when the training ends."""
-        keras_seam.set_initial_epoch(model, 0)  # another `fit` starts where it is asked to
+        """Remove the backups if `delete` is True; called when the training ends."""
+        keras_seam.set_initial_epoch(model, 0)  # another `fit` starts at its own epoch
         keras_seam.set_data_order(model, None)
         if self._delete:
-            # All have come so far: where one fails in the last step, the last backup is needed.
+            # All workers got here: if one fails in the last step, the last backup is needed.
             self._workers.any(False)
             if self._files and self._is_writer():
                 self._files.remove()
@@ -200,16 +204,17 @@ class TrainingBackup:
                     (self.folder / name).unlink(missing_ok=True)
 
     def save_now(self, model, batch, *, epoch=None, has_begun=False, is_validating=False):
-        """Save where it is not time, because the training stops.
+        """Save although no backup is due, because the training stops.
 
         Args:
             model: the model.
-            batch: how many batches of the epoch are done; 0 after it; None: those that have ended.
-            epoch: the epoch that comes next. Defaults to `None`: the current one, or after it the
-                one that follows.
-            has_begun: whether Keras counts the next batch already. Defaults to `False`.
-            is_validating: whether all steps of the epoch are done, and it is validated. Defaults to
-                `False`.
+            batch: how many batches of the epoch are done; 0 after the epoch; None: the batches that
+                have ended.
+            epoch: the epoch that comes next. Defaults to `None`: the current epoch, or after its
+                end the next one.
+            has_begun: whether Keras already counts the next batch. Defaults to `False`.
+            is_validating: whether all steps of the epoch are done, and its validation runs.
+                Defaults to `False`.
         """
         batch = self._batch if batch is None else batch
         if epoch is None:
@@ -227,10 +232,10 @@ class TrainingBackup:
         arrays = training_state.collect(model, self._workers, sections)
         if weight := self._refused_weight(model, arrays):
             raise FloatingPointError(
-                f"No backup is written of epoch {epoch + 1}, batch {batch + 1}: the weight "
-                f"{weight!r} has a NaN or an infinity, from which training cannot recover. Older "
+                f"No backup is written at epoch {epoch + 1}, batch {batch + 1}: the weight "
+                f"{weight!r} has a NaN or an infinity, and training cannot recover from it. Older "
                 "backups are kept. Restart with a lower learning rate, or with "
-                'AdasumMirroredStrategy(on_nonfinite="skip"). To write such a backup, pass '
+                'AdasumMirroredStrategy(on_nonfinite="skip"). To write such a backup anyway, pass '
                 f"BackupAndRestore(refuse_nonfinite=False) {see('TFA-608')}"
             )
         if self._is_writer():
@@ -247,7 +252,7 @@ class TrainingBackup:
             self._files.write(Backup(facts, arrays))
 
     def _refused_weight(self, model, arrays):
-        """Return the path of a weight for whose value a backup is refused; None without one."""
+        """Return the path of a weight whose value prevents a backup; None if there is none."""
         return training_state.nonfinite_weight(model, arrays) if self._refuse_nonfinite else None
 
     def _prepare(self, model):
@@ -262,7 +267,7 @@ class TrainingBackup:
             raise OSError(trouble.decode())
 
     def _newest(self, model):
-        """Return, on all workers, the newest good backup that one has; None if there is none."""
+        """Return, on all workers, the newest good backup of any worker; None if there is none."""
 
         def check(backup, path):
             training_state.check(model, backup.arrays, path)
@@ -286,8 +291,8 @@ class TrainingBackup:
             if table[teller][2]:
                 text = self._workers.bytes_from(teller, str(error).encode()).decode()
                 raise (ValueError if table[teller][2] == 2 else DamagedBackup)(
-                    f"No backup can be used: {text}. To start from the beginning, remove it or use "
-                    f"another `backup_dir`. {see('TFA-602')}"
+                    f"No backup can be used: {text}. To start from the beginning, remove the "
+                    f"backup or use another `backup_dir`. {see('TFA-602')}"
                 )
             return None
         data = self._workers.bytes_from(owner, found[0] if found else b"")
@@ -313,11 +318,11 @@ class TrainingBackup:
         return training_state.assign(model, self._workers, arrays, sections)
 
     def _restore_as_keras(self, model):
-        """Go on from the files of Keras's own callback, if they can be read."""
+        """Resume from the files of Keras's own callback, if they can be read."""
         if self._is_of_keras() and self._is_writer():
             warnings.warn(
                 f"{self.folder} holds a backup of keras.callbacks.BackupAndRestore, whose two "
-                "files may be of different moments. The next backup will be one file. "
+                "files may come from different batches. The next backup will be a single file. "
                 f"{see('TFA-606')}",
                 stacklevel=2,
             )
@@ -335,7 +340,7 @@ class TrainingBackup:
 
 
 def _encoded(callback):
-    """Return what a `BackupAndRestore` says of signals as three ints; Keras's own says nothing."""
+    """Return the signal settings of a `BackupAndRestore` as three ints; Keras's own has none."""
     on_signal = getattr(callback, "on_signal", "auto")
     bits = sum(1 << (number - 1) for number in signals.numbers_of(on_signal))
     bits -= (bits >> 63) << 64  # signals count from 1 to 64
@@ -343,7 +348,7 @@ def _encoded(callback):
 
 
 def _decoded(bits, leaves_handlers, exit_code):
-    """Return the `OnSignal` of three ints; None without any signal."""
+    """Return the `OnSignal` of three ints; None if there is no signal."""
     numbers = tuple(each + 1 for each in range(64) if bits >> each & 1)
     return OnSignal(numbers, bool(leaves_handlers), exit_code) if numbers else None
 
@@ -352,8 +357,8 @@ def check_local(folder):
     """Raise a ValueError unless a directory for backups is local."""
     if not atomic_files.is_local(folder):
         raise ValueError(
-            "`backup_dir` must be a directory of this machine's file system, where a file can "
-            f"be replaced in one step. Received: backup_dir={folder!r}"
+            "`backup_dir` must be a directory in this machine's file system, because a file has "
+            f"to be replaced in one step. Received: backup_dir={folder!r}"
         )
 
 

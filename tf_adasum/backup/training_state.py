@@ -1,8 +1,9 @@
 """The state of a training: every variable that the next step depends on, on every replica.
 
-Of a variable that has one value on all replicas one copy is kept, and of others every replica's:
-the slots and, between two combinations, the weights under `DeltaAdasum`; the statistics of a
-BatchNormalization within an epoch; metrics. Comparing digests tells which these are.
+If a variable has the same value on all replicas, one copy is kept; otherwise the copies of all
+replicas are kept. Copies differ for the slots and, between two combinations, the weights under
+`DeltaAdasum`; for the statistics of a BatchNormalization within an epoch; and for metrics. Digests
+are compared to find out.
 """
 
 import hashlib
@@ -17,16 +18,17 @@ from tf_adasum.backup.backup_files import Array, bytes_of
 from tf_adasum.errors import see
 from tf_adasum.seams import keras as keras_seam
 
-# What has to be there to go on, section by section; metrics only serve the logs of an epoch.
+# The sections that are needed to resume; metrics are only used for the logs of an epoch.
 SECTIONS = ("model", "optimizer", "rule")
 METRICS = "metrics"
 
-# What is said where a section does not fit the model that goes on.
+# The warnings if a section does not fit the model that resumes.
 ANEW = {
-    "rule": "The aggregation rule's state starts anew: the backup holds that of another rule, "
-    f"other groups of variables or another number of replicas. {see('TFA-604')}",
-    METRICS: "The logs of the resumed epoch are those of its remaining batches: the backup was "
-    f"written with other metrics or on another number of replicas. {see('TFA-604')}",
+    "rule": "The state of the aggregation rule is reset, because the backup was written with "
+    "another rule, other groups of variables or another number of replicas. "
+    f"{see('TFA-604')}",
+    METRICS: "The logs of the resumed epoch cover its remaining batches only, because the backup "
+    f"was written with other metrics or on another number of replicas. {see('TFA-604')}",
 }
 
 
@@ -54,19 +56,19 @@ def collect(model, workers, sections):
 
 
 def smallest_size(model):
-    """Return how many bytes the state takes at least: where all replicas have the same."""
+    """Return the minimal size of the state in bytes: if all replicas have the same values."""
     variables = [one for section in SECTIONS for one in _variables(model, section)]
     return sum(math.prod(one.shape) * tf.as_dtype(one.dtype).size for one in variables)
 
 
 def local_values(model, section):
-    """Return pairs of a variable on a local replica and its value now, of a section."""
+    """Return pairs of a variable on a local replica and its current value, for a section."""
     copies = (copy for one in _variables(model, section) for copy in _local_copies(model, one))
     return [(copy, copy.numpy()) for copy in copies]
 
 
 def build_optimizer(model):
-    """Make the optimizer's variables if it has none, as in a custom loop: `fit` has made them."""
+    """Create the optimizer's variables if it has none, as in a custom loop; `fit` creates them."""
     optimizer = model.optimizer
     if optimizer is not None and not keras_seam.is_built(optimizer):
         with model.distribute_strategy.scope():
@@ -97,11 +99,11 @@ def _decoded(data, like):
 
 
 def share(model, workers):
-    """Give every worker worker 0's epoch, and its values of all variables but metrics.
+    """Send the epoch of worker 0, and its values of all variables except metrics, to all workers.
 
-    A variable's value is that of its first local replica, which is also the one that is saved.
-    What travels is bytes, not numbers: exact for every dtype, bool and bfloat16 included, and for
-    -0 and NaN.
+    The value of a variable is the value on the first local replica, which is also the one that is
+    saved. Bytes are sent, not numbers, so values are exact for every dtype (also bool and
+    bfloat16), and for -0 and NaN.
 
     Args:
         model: a built model with a built optimizer.
@@ -116,12 +118,12 @@ def share(model, workers):
 
 
 def check(model, arrays, name):
-    """Raise a ValueError, the same on all workers, unless the state is one of such a model.
+    """Raise a ValueError, the same on all workers, unless the state fits the model.
 
     Args:
         model: a built model with a built optimizer.
         arrays: list of `Array`.
-        name: of the file, for the message.
+        name: the name of the file, for the message.
     """
     for section in ("model", "optimizer"):
         variables = _variables(model, section)
@@ -131,12 +133,12 @@ def check(model, arrays, name):
             (f"{_kind(each.copies[0])} {each.path}" for each in saved),
             fillvalue="none",
         )
-        # Only kinds are compared: a layer's name may count the models made before it.
+        # Only kinds are compared: the name of a layer may depend on models created before it.
         others = [pair for pair in pairs if pair[0].split()[0] != pair[1].split()[0]]
         if others:
             raise ValueError(
-                f"{name} is the backup of another {section}. Expected: {others[0][0]}. Received: "
-                f"{others[0][1]}. Use the model and optimizer it was written with."
+                f"{name} is the backup of another {section}. Use the model and optimizer that it "
+                f"was written with. Expected: {others[0][0]}. Received: {others[0][1]}."
             )
 
 
@@ -160,7 +162,7 @@ def nonfinite_weight(model, arrays):
 def assign(model, workers, arrays, sections):
     """Give the variables of every local replica their values.
 
-    Where the state has the copies of another number of replicas, replica r takes that of replica r
+    If the state has copies of another number of replicas, replica r takes the copy of replica r
     modulo their number.
 
     Args:
@@ -170,7 +172,7 @@ def assign(model, workers, arrays, sections):
         sections: names of sections.
 
     Returns:
-        Whether all sections fit; of one that does not a warning says what that means.
+        Whether all sections fit; a warning explains the effect of a section that does not.
     """
     fit = True
     for section in sections:
@@ -190,7 +192,7 @@ def assign(model, workers, arrays, sections):
 
 
 def _fit(model, section, variables, saved):
-    """Whether what a training can do without is of this model, rule and number of replicas."""
+    """Whether the optional sections fit this model, rule and number of replicas."""
     counts = {1, model.distribute_strategy.num_replicas_in_sync}
     if section == METRICS and any(len(array.copies) not in counts for array in saved):
         return False
@@ -198,7 +200,7 @@ def _fit(model, section, variables, saved):
 
 
 def _variables(model, section):
-    """Return the list of a section's Keras variables."""
+    """Return the list of the Keras variables of a section."""
     if section == "model":
         return list(model.variables)
     if section == METRICS:

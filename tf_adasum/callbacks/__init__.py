@@ -1,4 +1,4 @@
-"""Keras callbacks: what is measured while training, when it ends, backups, equal replicas."""
+"""Keras callbacks: measurements during training, when training stops, backups, replica checks."""
 
 from tf_adasum.callbacks.backup_and_restore import BackupAndRestore
 from tf_adasum.callbacks.elastic_scale import ElasticScale

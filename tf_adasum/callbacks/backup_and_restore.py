@@ -1,4 +1,4 @@
-"""BackupAndRestore: a training that is killed at any moment goes on where its last backup was."""
+"""BackupAndRestore: a training that was killed resumes from its last backup."""
 
 from __future__ import annotations
 
@@ -16,74 +16,77 @@ from tf_adasum.workers import callbacks as worker_callbacks
 
 
 class BackupAndRestore(BackupArguments):
-    """Callback that backs up all that a training consists of; the next `fit` goes on from there.
+    """Callback that backs up the whole state of a training, so that the next `fit` resumes from it.
 
-    It differs from `keras.callbacks.BackupAndRestore` in this:
+    It differs from `keras.callbacks.BackupAndRestore` as follows:
 
-    * A backup is one file, which is there as a whole or not at all. One that was cut off or
-      changed, or is another model's, is refused with a warning, and the one before it is used; if
-      none is good, training does not start from the beginning but fails.
-    * A new backup is written beside the last one. If there is no room for one, or the directory
-      cannot be written, `fit` fails when it begins; if there is room for only one, a warning says
-      so.
-    * With ``save_freq=100`` training goes on *within* the epoch, with the next batch.
-    * It holds every variable that the next step depends on: weights, the optimizer's slots,
-      accumulated gradients and moving averages, the aggregation rule's state, the state of random
-      generators (dropout), and within an epoch the metrics. Where replicas have different values
-      (`DeltaAdasum`'s slots, BatchNormalization within an epoch), it holds those of all replicas.
-    * It restores before all other callbacks begin, and saves after all others, wherever it stands
-      in the list: a backup holds what they change, such as a learning rate.
-    * SIGTERM or SIGUSR1 to any worker, as at a scheduler's time limit, stops all of them: they end
-      the batch, back up, and exit with 75 (`SystemExit`, so that ``finally`` blocks run). A second
-      signal, a second or more later, does what it would have done without this callback.
-    * On several workers worker 0 writes. When training begins, all go on from the backup of the
-      worker that has the newest one: the directory need not be a shared one.
+    * A backup is one file, which is complete or does not exist. A file that is cut off or damaged,
+      or belongs to another model, is refused with a warning, and the backup before it is used. If
+      no backup can be used, training fails instead of starting from the beginning.
+    * A new backup is written next to the last one. `fit` fails at its beginning if the disk has no
+      room for a backup, or the directory cannot be written to. If there is room for only one
+      backup, it warns.
+    * With ``save_freq=100``, training resumes *within* the epoch, at the next batch.
+    * A backup holds every variable that the next step depends on: weights, the optimizer's slots,
+      accumulated gradients and moving averages, the state of the aggregation rule, the state of
+      random generators (dropout), and within an epoch the metrics. If replicas have different
+      values (slots of `DeltaAdasum`, BatchNormalization within an epoch), it holds the values of
+      all replicas.
+    * It restores before all other callbacks and saves after all others, at any position in the
+      list. So a backup includes what they change, such as a learning rate.
+    * SIGTERM or SIGUSR1 to any worker, for example at the time limit of a scheduler, stops all
+      workers. They finish the batch, write a backup, and exit with status 75 (`SystemExit`, so that
+      ``finally`` blocks run). A second signal, at least a second later, has the effect that it has
+      without this callback.
+    * On several workers, worker 0 writes. When training begins, all workers resume from the newest
+      backup that any worker has, so the directory need not be shared.
 
-    Training goes on bit for bit as if it had not been interrupted, provided the data come in the
-    same order: arrays do, shuffled or not; a `tf.data.Dataset` must not be shuffled without a seed,
-    or differently after each start. The batches of the epoch that are done already are read again
-    and left out. With `steps_per_epoch` a dataset of known length goes on where it was; one without
-    end, as of `repeat()`, begins anew, and the batches done in the epoch are left out. What other
-    callbacks remember (`EarlyStopping`'s patience) is not in a backup.
+    Training resumes bit for bit as if it had not been interrupted, if the data come in the same
+    order. Arrays do, shuffled or not. A `tf.data.Dataset` does unless it shuffles without a seed,
+    or differently after each start. Batches of the epoch that are already done are read again and
+    skipped. With `steps_per_epoch`, a dataset of known length resumes at its position. An infinite
+    dataset, such as with `repeat()`, starts from its beginning, and the batches already done in the
+    epoch are skipped. The state of other callbacks (the patience of `EarlyStopping`) is not part of
+    a backup.
 
-    On another number of replicas, weights are exact; where each replica has its own values, replica
-    r takes those of replica r modulo the old number; AdaCons's momentum starts anew, with a
-    warning; AdaScale takes the new S.
+    On another number of replicas, weights are exact. If each replica has its own values, replica r
+    takes the values of replica r modulo the old number. AdaCons resets its momentum, with a
+    warning. AdaScale uses the new S.
 
-    Under an `AdasumMirroredStrategy` on several workers, `keras.callbacks.BackupAndRestore` becomes
-    one of these. Whichever it is, give it to `fit` on every worker; a training has one. A custom
-    loop calls it by way of a `keras.callbacks.CallbackList`.
+    Under an `AdasumMirroredStrategy` on several workers, `keras.callbacks.BackupAndRestore` is
+    replaced by this class. Pass one of the two to `fit`, on every worker. In a custom loop, call it
+    through a `keras.callbacks.CallbackList`.
 
     Args:
-        backup_dir: str or path, a local directory for nothing else.
-        save_freq: `"epoch"`, or int: after how many batches; False for never. Defaults to
-            `"epoch"`.
-        double_checkpoint: bool, whether the backup before the last one is kept, too. Defaults to
+        backup_dir: str or path, a local directory that is used for nothing else.
+        save_freq: `"epoch"`, or int, the number of batches between backups; False for no backups.
+            Defaults to `"epoch"`.
+        double_checkpoint: bool, whether to keep the backup before the last one as well. Defaults to
             `True`.
-        delete_checkpoint: bool, whether the backups are removed when `fit` ends. Defaults to
-            `True`.
-        on_signal: which signals stop the training with a backup, while it runs: ``"auto"``, SIGTERM
-            and SIGUSR1, each unless the program handles or ignores it itself; names or numbers of
-            signals, ``"SIGTERM"`` or ``["SIGTERM", "SIGUSR2"]``, of which handlers of the program's
-            own are called after the backup; or None. Those of worker 0's callback hold on all
-            workers, and in the main thread only. Defaults to `"auto"`.
-        exit_code: int, the code with which all workers exit then, from 1 to 255. Defaults to 75,
-            `EX_TEMPFAIL`.
-        refuse_nonfinite: bool, whether to refuse weights with a NaN or an infinity: no backup of
-            them is written, `fit` ends with an error instead, and a restart uses an older backup.
+        delete_checkpoint: bool, whether to remove the backups when `fit` ends. Defaults to `True`.
+        on_signal: the signals that stop the training with a backup. ``"auto"``: SIGTERM and
+            SIGUSR1, except a signal that the program handles or ignores itself. Names or numbers of
+            signals, such as ``"SIGTERM"`` or ``["SIGTERM", "SIGUSR2"]``: these signals; handlers of
+            the program are called after the backup. None: no signals. The setting of worker 0
+            applies to all workers. Signals are handled in the main thread only. Defaults to
+            `"auto"`.
+        exit_code: int, the exit status of all workers after a signal, from 1 to 255. Defaults to
+            75, `EX_TEMPFAIL`.
+        refuse_nonfinite: bool, whether to refuse weights with a NaN or an infinity. If so, no
+            backup of them is written, `fit` ends with an error, and a restart uses an older backup.
             Defaults to `True`.
 
     Raises:
-        ValueError: with Keras 2, which does it by itself; if `backup_dir` is not local; for what is
-            no signal, or SIGKILL or SIGSTOP, which nobody can handle; when
-            training begins, if the model is not built, the backup is one of another model or
-            optimizer, or there are two of these callbacks.
-        tf_adasum.errors.DamagedBackup: when training begins, if there are backups and none of them
-            can be read.
-        OSError: when training begins, if worker 0 cannot write to the directory, or no backup fits;
-            when a backup cannot be written.
-        FloatingPointError: when it is time for a backup, if a trainable weight is not finite.
-        SystemExit: where a signal stops the training.
+        ValueError: with Keras 2, whose own callback backs up all workers; if `backup_dir` is not
+            local; if `on_signal` is not a signal, or is SIGKILL or SIGSTOP, which no program can
+            handle. When training begins: if the model is not built, if the backup belongs to
+            another model or optimizer, or if there are two of these callbacks.
+        tf_adasum.errors.DamagedBackup: when training begins, if there are backups but none can be
+            read.
+        OSError: when training begins, if worker 0 cannot write to the directory, or no backup fits
+            on the disk; later, if a backup cannot be written.
+        FloatingPointError: when a backup is due, if a trainable weight is not finite.
+        SystemExit: if a signal stops the training.
 
     Example:
         >>> backup = tf_adasum.callbacks.BackupAndRestore("backup", save_freq=100)
@@ -103,7 +106,7 @@ class BackupAndRestore(BackupArguments):
     ):
         if not keras_seam.BACKS_UP_ONE_WORKER:
             raise ValueError(
-                "Keras 2 backs up all workers by itself: use keras.callbacks.BackupAndRestore. "
+                "With Keras 2, use keras.callbacks.BackupAndRestore, which backs up all workers. "
                 f"Received: tf_adasum.callbacks.BackupAndRestore with Keras {keras.__version__}"
             )
         worker_callbacks.install()

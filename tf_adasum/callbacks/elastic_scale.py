@@ -1,4 +1,4 @@
-"""ElasticScale: a batch size that changes during training, of which AdaScale is told."""
+"""ElasticScale: changes the batch size during training, and the scale of AdaScale with it."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ class ElasticScale(keras.callbacks.Callback):
     """Callback that changes AdaScale's S at the beginning of an epoch, and the dataset with it.
 
     Args:
-        schedule: dict from epochs, counted from 0, to the S from then on, ``{0: 1, 10: 4}``; or a
-            function of the epoch.
-        make_dataset: function of S that returns a `tf.data.Dataset` with batches of S small ones.
-            Give `fit` the attribute `dataset`; when S changes, the epoch begins on a new one.
-            Defaults to `None`, which leaves it to you to change the data.
+        schedule: dict from an epoch, counted from 0, to S from that epoch on: ``{0: 1, 10: 4}``; or
+            a function of the epoch that returns S.
+        make_dataset: function of S that returns a `tf.data.Dataset` whose batches hold S small
+            batches. Pass the attribute `dataset` to `fit`; when S changes, the next epoch uses a
+            new dataset. Defaults to `None`: you change the data yourself.
 
     Attributes:
         scale: int or float, the current S.
         dataset: the `tf.data.Dataset` for `fit`; None without `make_dataset`.
 
     Raises:
-        ValueError: if the schedule has no S for epoch 0, or one below 1; when training starts, if
-            the optimizer is no `AdaScale`; if `make_dataset` returns no dataset; if `fit` was given
-            another dataset than `dataset`.
+        ValueError: if the schedule has no S for epoch 0, or an S below 1. When training starts: if
+            the optimizer is not an `AdaScale`, if `make_dataset` does not return a dataset, or if
+            `fit` got another dataset than `dataset`.
 
     Example:
         >>> sgd = keras.optimizers.SGD(0.01, gradient_accumulation_steps=2)
@@ -54,14 +54,14 @@ class ElasticScale(keras.callbacks.Callback):
             schedule = {int(epoch): scale for epoch, scale in schedule.items()}
             if 0 not in schedule:
                 raise ValueError(
-                    "`schedule` must say with which scale training begins, in epoch 0. "
+                    "`schedule` must have a scale for epoch 0, with which training begins. "
                     f"Received: schedule={schedule!r}"
                 )
             for scale in schedule.values():
                 adascale.check_scale(scale)
         elif not callable(schedule):
             raise ValueError(
-                "`schedule` must be a dict from epochs to scales or a function of the epoch. "
+                "`schedule` must be a dict from epochs to scales, or a function of the epoch. "
                 f"Received: schedule={schedule!r}"
             )
         self.schedule, self.make_dataset = schedule, make_dataset
@@ -89,14 +89,14 @@ class ElasticScale(keras.callbacks.Callback):
         return self.schedule[max(start for start in self.schedule if start <= epoch)]
 
     def on_train_begin(self, logs=None):
-        """Find the optimizer; training begins on the first dataset."""
+        """Get the optimizer; training begins with the first dataset."""
         self._adascale = adascale.within(self.model.optimizer, "ElasticScale")
         self.scale, self._following = self.scale_of(0), None
         cardinality = int(self.dataset.cardinality()) if self.dataset is not None else None
         self._whole_epochs = self.params["steps"] in (None, cardinality)  # else: steps_per_epoch
 
     def on_epoch_begin(self, epoch, logs=None):
-        """Set the S of this epoch; the epoch then asks for its dataset, unless it has before."""
+        """Set the S of this epoch; the epoch then gets its dataset, unless it already has it."""
         self._begin(epoch)
 
     def _begin(self, epoch):
@@ -111,7 +111,7 @@ class ElasticScale(keras.callbacks.Callback):
                 keras_seam.expect(self.model, steps=self.params["steps"])
 
     def _take_following(self, epoch=None):
-        """Return the dataset that follows, once; None while there is none.
+        """Return the next dataset, once; None if there is none.
 
         Args:
             epoch: int, the number of an epoch that has not begun yet. Defaults to `None`: the
@@ -126,8 +126,8 @@ class ElasticScale(keras.callbacks.Callback):
         """Check that the data have changed with S."""
         if self._following is not None:
             raise ValueError(
-                "ElasticScale has to change the dataset that `fit` iterates over: pass its "
-                "attribute, model.fit(elastic.dataset, ...), without class_weight."
+                "ElasticScale has to change the dataset that `fit` iterates over. Pass its "
+                "attribute `dataset`, model.fit(elastic.dataset, ...), without class_weight."
             )
 
     def on_train_end(self, logs=None):
@@ -145,7 +145,7 @@ class ElasticScale(keras.callbacks.Callback):
 
     @classmethod
     def from_config(cls, config: dict[str, typing.Any]) -> ElasticScale:
-        """Return a callback made from what `get_config` returned."""
+        """Return a callback from the config that `get_config` returned."""
         schedule, make_dataset = config["schedule"], config["make_dataset"]
         deserialize = keras.saving.deserialize_keras_object
         if isinstance(schedule, dict) and "class_name" in schedule:

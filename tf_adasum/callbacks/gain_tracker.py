@@ -17,30 +17,30 @@ if typing.TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable("tf_adasum")
 class GainTracker(StepTracker):
-    """Callback that puts AdaScale's gain ratio and estimates into the logs, and keeps them.
+    """Callback that adds AdaScale's gain ratio and estimates to the logs, and keeps them.
 
-    They are in `logs`, hence in History, CSVLogger and TensorBoard; put loggers after this callback
-    in the list. The progress bar shows only the gain:
+    History, CSVLogger and TensorBoard have them from `logs`. Put loggers after this callback in the
+    list. The progress bar shows only the gain. The values are:
 
-    * ``gain``: r, in [1, S]; at the end of an epoch its mean over the steps measured in it, or the
-      last one if there are none;
+    * ``gain``: r, in [1, S]; at the end of an epoch the mean over its measured steps, or the last
+      value if no step was measured;
     * ``scale_invariant_steps``: τ, the sum of all gains: steps of the small batch;
     * ``effective_learning_rate``: η = r · lr(⌊τ⌋);
     * ``gradient_variance`` and ``gradient_squared_norm``: σ² and μ², moving averages;
-    * ``skipped_steps``: how many steps were skipped for gradients that were not finite. Steps that
-      a `LossScaleOptimizer` already skips are not counted here.
+    * ``skipped_steps``: how many steps were skipped because gradients were not finite. Steps that a
+      `LossScaleOptimizer` already skips are not counted.
 
     Args:
-        every: int, steps (calls of the training function) between two measurements. Reading a value
-            waits for the step. Defaults to 1.
+        every: int, steps (calls of the training function) between two measurements. Each
+            measurement waits for the step to end. Defaults to 1.
 
     Attributes:
-        steps: list of the steps measured, counted from 1 over all epochs.
-        values: list of dicts with the names above, one for each step.
+        steps: list of the measured steps, counted from 1 over all epochs.
+        values: list of dicts with the names above, one for each measured step.
 
     Raises:
-        ValueError: if `every` is no positive int; when training starts, if the optimizer is no
-            `AdaScale`, nor has one in it.
+        ValueError: if `every` is not a positive int; when training starts, if the optimizer neither
+            is nor wraps an `AdaScale`.
 
     Example:
         >>> sgd = keras.optimizers.SGD(0.01, gradient_accumulation_steps=2)
@@ -54,7 +54,7 @@ class GainTracker(StepTracker):
     """
 
     def on_train_begin(self, logs=None):
-        """Find the optimizer."""
+        """Get the optimizer."""
         self._adascale = adascale.within(self.model.optimizer, "GainTracker")
 
     def measure(self) -> dict[str, float]:
@@ -71,7 +71,7 @@ class GainTracker(StepTracker):
         return {name: float(value) for name, value in values.items()}
 
     def on_train_batch_end(self, batch, logs=None):
-        """Measure, when it is time, and show the last values."""
+        """Measure if a measurement is due, and show the last values."""
         super().on_train_batch_end(batch, logs)
         if self.values:
             self._log(logs, dict(self.values[-1]))

@@ -1,4 +1,4 @@
-"""OnFirstWorker: a callback that one worker is to call, such as one that reports to a server."""
+"""OnFirstWorker: runs a callback on one worker only, such as one that reports to a server."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import keras
 from tf_adasum.workers import callbacks as worker_callbacks
 from tf_adasum.workers.first_worker import FirstWorkerOnly
 
-# They change weights, the learning rate or when training ends, and need nothing but `logs`, which
+# They change weights, the learning rate or the end of training, and use nothing but `logs`, which
 # are the same on all workers.
 _STEERING = (
     keras.callbacks.BackupAndRestore,
@@ -20,24 +20,25 @@ _STEERING = (
 
 
 class OnFirstWorker(FirstWorkerOnly):
-    """Callback that calls another one on worker 0 only; on one worker, as if it were that one.
+    """Callback that runs another callback on worker 0 only.
 
-    Worker 0's `logs` are those of all workers. Pass it on all workers, or on worker 0 alone. It is
-    not needed for Keras's `ModelCheckpoint`, `CSVLogger` and `TensorBoard`, nor for the callbacks
-    of Aim, ClearML, Comet, DVCLive, MLflow, Neptune and Weights & Biases: these run on worker 0 by
-    themselves. A class of your own may have the attribute ``only_on_first_worker = True`` instead.
+    The `logs` of worker 0 cover all workers. Pass `OnFirstWorker` on all workers, or on worker 0
+    only. You do not need it for Keras's `ModelCheckpoint`, `CSVLogger` and `TensorBoard`, nor for
+    the callbacks of Aim, ClearML, Comet, DVCLive, MLflow, Neptune and Weights & Biases: these
+    already run on worker 0 only. In a class of your own, you can set the attribute
+    ``only_on_first_worker = True`` instead.
 
-    The other callback may save the model. What takes all workers, such as `model.predict`, raises
-    an error there that names it. If it sets `model.stop_training` within an epoch, all workers stop
-    at the end of that epoch.
+    The other callback may save the model. If it calls a method that needs all workers, such as
+    `model.predict`, an error names that method. If it sets `model.stop_training` within an epoch,
+    all workers stop at the end of that epoch.
 
     Args:
         callback: the `keras.callbacks.Callback`. Its attributes can be read from this one.
 
     Raises:
-        ValueError: if `callback` is no callback, or one that has to run on all workers, such as
+        ValueError: if `callback` is not a callback, or has to run on all workers, such as
             `EarlyStopping`, `LearningRateScheduler` or `ReplicaCheck`.
-        RuntimeError: in training, if `callback` calls what takes all workers.
+        RuntimeError: in training, if `callback` calls a method that needs all workers.
 
     Example:
         >>> epochs = []
@@ -54,13 +55,13 @@ class OnFirstWorker(FirstWorkerOnly):
             raise ValueError(
                 f"`callback` must be a keras.callbacks.Callback. Received: callback={callback!r}"
             )
-        # Of this package, so far, all run on all workers, too: they measure what all have.
+        # So far all callbacks of this package run on all workers: they measure all workers.
         is_own = type(callback).__module__.startswith("tf_adasum.callbacks.")
         waits = getattr(callback, "same_on_all_workers", None) is not None
         is_nested = isinstance(callback, FirstWorkerOnly)
         if (is_own and not is_nested) or waits or isinstance(callback, _STEERING):
             raise ValueError(
-                f"{type(callback).__name__} has to run on all workers, and may: pass it without "
+                f"{type(callback).__name__} has to run on all workers: pass it without "
                 f"OnFirstWorker. Received: callback={callback!r}"
             )
         worker_callbacks.install()

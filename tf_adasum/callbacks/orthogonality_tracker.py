@@ -1,4 +1,4 @@
-"""OrthogonalityTracker: how much the replicas' gradients have in common, over training."""
+"""OrthogonalityTracker: measures how similar the replicas' gradients are during training."""
 
 from __future__ import annotations
 
@@ -18,31 +18,32 @@ if typing.TYPE_CHECKING:
 class OrthogonalityTracker(StepTracker):
     """Callback that measures how orthogonal the replicas' gradients are, per variable and overall.
 
-    It is ``‖adasum(g_1 … g_N)‖² / Σ_i ‖g_i‖²``: 1 where the gradients of all replicas are
-    orthogonal and Adasum adds them, 1/N where they are the same and it averages, and less where
-    they point in opposite directions. With `local_reduction` the g_i are the means of each host.
+    The orthogonality is ``‖adasum(g_1 … g_N)‖² / Σ_i ‖g_i‖²``. It is 1 if the gradients of all
+    replicas are orthogonal (Adasum adds them), 1/N if they are equal (Adasum averages them), and
+    less if they point in opposite directions. With `local_reduction` the g_i are the means of each
+    host.
 
-    Every `every` steps ``logs["orthogonality"]`` has the overall value; at the end of an epoch it
-    has the epoch's mean, and ``logs["orthogonality/PATH"]`` that of each variable. So History,
-    CSVLogger and TensorBoard have them; put loggers after this callback in the list. The progress
-    bar shows only the overall value. The training step computes the values only while a tracker is
-    in use: `fit` traces it anew. Pass it on all workers.
+    In every `every`-th step ``logs["orthogonality"]`` is the value over all variables. At the end
+    of an epoch it is the mean over the epoch, and ``logs["orthogonality/PATH"]`` is the mean of
+    each variable. So History, CSVLogger and TensorBoard have them. Put loggers after this callback
+    in the list. The progress bar shows only the value over all variables. The training step
+    computes the values only while a tracker is in use, so `fit` traces the step again. Pass the
+    tracker on all workers.
 
     Args:
         every: int, steps (calls of the training function) between two measurements. Defaults to 1.
-        per_variable: bool, whether the logs of an epoch have the values of each variable. Defaults
-            to `True`.
+        per_variable: bool, whether the logs of an epoch include each variable. Defaults to `True`.
 
     Attributes:
-        steps: list of the steps measured, counted from 1 over all epochs.
-        paths: the paths of the variables, V of them.
-        values: list of arrays ``[V + 1]``, one for each step: each variable, then overall. NaN for
-            a variable whose gradients are zero everywhere.
+        steps: list of the measured steps, counted from 1 over all epochs.
+        paths: the paths of the V variables.
+        values: list of arrays ``[V + 1]``, one for each measured step: each variable, then all
+            together. NaN for a variable whose gradients are all zero.
 
     Raises:
-        ValueError: if `every` is no positive int; when training starts, if the model was not
-            compiled under an `AdasumMirroredStrategy`, or under one with ``aggregation="mean"``,
-            which is TensorFlow's own all-reduce.
+        ValueError: if `every` is not a positive int; when training starts, if the model was not
+            compiled under an `AdasumMirroredStrategy`, or its strategy has ``aggregation="mean"``,
+            which uses TensorFlow's own all-reduce.
 
     Example:
         >>> tracker = tf_adasum.callbacks.OrthogonalityTracker(every=2)
@@ -73,8 +74,8 @@ class OrthogonalityTracker(StepTracker):
         if state is None:
             raise ValueError(
                 "OrthogonalityTracker needs a model that was compiled under an "
-                "AdasumMirroredStrategy, with another rule than 'mean' (TensorFlow's own "
-                "all-reduce, which has no inner products)."
+                "AdasumMirroredStrategy with another rule than 'mean' (which uses TensorFlow's "
+                "own all-reduce and computes no inner products)."
             )
         self._state = state
         self.paths = state.paths
@@ -88,7 +89,7 @@ class OrthogonalityTracker(StepTracker):
         return values if np.isfinite(values).any() else None
 
     def on_train_batch_end(self, batch, logs=None):
-        """Measure, when it is time, and show the last value."""
+        """Measure if a measurement is due, and show the last value."""
         super().on_train_batch_end(batch, logs)
         if self.values:
             overall = float(self.values[-1][-1])
@@ -126,6 +127,6 @@ class OrthogonalityTracker(StepTracker):
 
 
 def _mean(values):
-    """Return the mean of those that are no NaN; NaN if all are."""
+    """Return the mean of the values other than NaN; NaN if all are NaN."""
     measured = values[np.isfinite(values)]
     return float(np.mean(measured)) if len(measured) else float("nan")

@@ -1,4 +1,4 @@
-"""Plotting: the picture that a callback makes of what it has measured."""
+"""Plotting: draws what a callback has measured."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if typing.TYPE_CHECKING:
 
 
 class Plotting:
-    """What a callback inherits that draws its `values`.
+    """Base class of callbacks that draw their `values`.
 
     Attributes:
         values: list of what was measured.
@@ -37,8 +37,8 @@ class Plotting:
             The `matplotlib.figure.Figure`.
 
         Raises:
-            ImportError: without matplotlib (``pip install matplotlib``).
-            RuntimeError: before anything was measured.
+            ImportError: if matplotlib is not installed (``pip install matplotlib``).
+            RuntimeError: if nothing was measured yet.
         """
         if not self.values:
             raise RuntimeError("Nothing was measured yet: call plot() after fit().")

@@ -1,4 +1,4 @@
-"""ReplicaCheck: stops a training whose replicas have come to hold different weights."""
+"""ReplicaCheck: stops a training if replicas hold different weights."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ from tf_adasum.seams.base_strategy import GradientAggregatingStrategy
 
 @keras.saving.register_keras_serializable("tf_adasum")
 class ReplicaCheck(keras.callbacks.Callback):
-    """Callback that compares all replicas' weights on all workers, bit for bit, every so often.
+    """Callback that regularly compares the weights of all replicas on all workers, bit for bit.
 
-    `fit` on several workers makes this check once, when training starts. It costs a pass over the
-    weights and a collective of a few bytes: about 0.05 s for 25 million parameters and a replica.
-    What is compared: weights, frozen ones too, what the optimizer counts, its learning rate, the
-    aggregation rule's state. Between the local steps of a `DeltaAdasum` the weights are left out.
+    `fit` on several workers makes this check once, when training starts. The check costs a pass
+    over the weights and a collective of a few bytes: about 0.05 s for 25 million parameters and one
+    replica.
 
-    Pass it on all workers. With one replica there is nothing to compare.
+    It compares the weights (also frozen ones), the variables of the optimizer, its learning rate,
+    and the state of the aggregation rule. Between the local steps of a `DeltaAdasum` the weights
+    are left out. Pass it on all workers. With one replica there is nothing to compare.
 
     Args:
-        every: int, steps (calls of the training function) between two checks; or ``"epoch"``, at
-            the end of each. Defaults to `"epoch"`.
+        every: int, steps (calls of the training function) between two checks; or ``"epoch"``: a
+            check at the end of each epoch. Defaults to `"epoch"`.
 
     Raises:
-        ValueError: if `every` is neither; when training starts, if the model is trained by another
-            strategy than an `AdasumMirroredStrategy`; on all workers, if not all have the callback.
-        tf_adasum.ReplicasDiffer: on all workers, naming the first variable that differs.
+        ValueError: if `every` is neither; when training starts, if the model uses another strategy
+            than an `AdasumMirroredStrategy`; on all workers, if not all have the callback.
+        tf_adasum.ReplicasDiffer: on all workers; the message names the first variable that differs.
 
     Example:
         >>> check = tf_adasum.callbacks.ReplicaCheck(every=1000)
@@ -41,7 +42,7 @@ class ReplicaCheck(keras.callbacks.Callback):
         if not (isinstance(every, str) and every == "epoch"):
             arguments.check_count("every", every, "must be an int of 1 or more, or 'epoch'")
         self.every = every
-        self._counter: StepCounter | None = None  # where it counts steps, while training
+        self._counter: StepCounter | None = None  # counts steps while training
 
     def get_config(self) -> dict[str, typing.Any]:
         """Return the constructor's arguments."""
@@ -54,7 +55,7 @@ class ReplicaCheck(keras.callbacks.Callback):
 
     @property
     def same_on_all_workers(self) -> str:
-        """What all workers compare when training starts: this callback waits for the others."""
+        """The setting that workers compare when training starts, because this callback waits."""
         return f"ReplicaCheck(every={self.every!r})"
 
     def on_train_begin(self, logs=None):
@@ -62,8 +63,8 @@ class ReplicaCheck(keras.callbacks.Callback):
         strategy = self.model.distribute_strategy
         if strategy.num_replicas_in_sync > 1 and not _is_ours(strategy):
             raise ValueError(
-                "ReplicaCheck needs a model that was made under an AdasumMirroredStrategy. "
-                f"Received: one of {type(strategy).__name__}"
+                "ReplicaCheck needs a model that was created under an AdasumMirroredStrategy. "
+                f"Received: a model of {type(strategy).__name__}"
             )
         self._counter = None if isinstance(self.every, str) else StepCounter(self.every)
 
@@ -73,13 +74,13 @@ class ReplicaCheck(keras.callbacks.Callback):
             self._counter.begin_epoch()
 
     def on_train_batch_end(self, batch, logs=None):
-        """Check, when it is time."""
+        """Check if a check is due."""
         if self._counter and self._counter.end_batch(batch):
             self._counter.done()
             self._check()
 
     def on_epoch_end(self, epoch, logs=None):
-        """Check, where it is to be done after each epoch."""
+        """Check if there is a check after each epoch."""
         if not self._counter:
             self._check()
 

@@ -1,11 +1,11 @@
-"""StepCounter: the steps of a training, over all its epochs, and when it is time again."""
+"""StepCounter: counts the steps of a training over all epochs, and finds every n-th one."""
 
 
 class StepCounter:
     """A counter of steps: calls of the training function.
 
     Args:
-        every: int, how many steps are between two times.
+        every: int, steps between two actions.
 
     Attributes:
         step: int, how many steps have been taken.
@@ -26,10 +26,10 @@ class StepCounter:
         self._before_epoch = self.step
 
     def end_batch(self, batch: int) -> bool:
-        """Count up to the end of a batch, and say whether it is time.
+        """Count up to the end of a batch, and return whether an action is due.
 
-        It is in each step that is a multiple of `every`, or the first one seen after such a step,
-        as `steps_per_execution` leaves some out; from then on until `done` is called.
+        An action is due in each step that is a multiple of `every`. If `steps_per_execution` skips
+        this step, it is due in the next one. It stays due until `done` is called.
 
         Args:
             batch: the number of the batch in its epoch, from 0.
@@ -38,5 +38,5 @@ class StepCounter:
         return self.step // self.every > self._last // self.every
 
     def done(self) -> None:
-        """Wait for the next time."""
+        """Mark the action as done, until the next one is due."""
         self._last = self.step

@@ -1,4 +1,4 @@
-"""StepTracker: the base of callbacks that measure something every so many steps, and plot it."""
+"""StepTracker: base class of callbacks that measure something every few steps, and plot it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tf_adasum.callbacks.step_counter import StepCounter
 
 
 class StepTracker(Plotting, keras.callbacks.Callback):
-    """Callback that calls `measure` every `every` steps, and keeps what it returns.
+    """Callback that calls `measure` in every `every`-th step, and keeps the result.
 
     Args:
         every: int, steps (calls of the training function) between two measurements. Defaults to 1.
@@ -22,7 +22,7 @@ class StepTracker(Plotting, keras.callbacks.Callback):
         values: list of what was measured, one entry for each step.
 
     Raises:
-        ValueError: if `every` is no positive int.
+        ValueError: if `every` is not a positive int.
     """
 
     def __init__(self, every: int = 1):
@@ -34,7 +34,7 @@ class StepTracker(Plotting, keras.callbacks.Callback):
         self._counter = StepCounter(every)
 
     def measure(self) -> typing.Any:
-        """Return what is to be kept for this step; None for nothing."""
+        """Return the value to keep for this step; None for none."""
         raise NotImplementedError
 
     def get_config(self) -> dict[str, typing.Any]:
@@ -52,7 +52,7 @@ class StepTracker(Plotting, keras.callbacks.Callback):
         self._first_of_epoch = len(self.values)
 
     def on_train_batch_end(self, batch, logs=None):
-        """Measure, when it is time."""
+        """Measure if a measurement is due."""
         if self._counter.end_batch(batch):
             value = self.measure()
             if value is not None:
@@ -62,5 +62,5 @@ class StepTracker(Plotting, keras.callbacks.Callback):
 
     @property
     def values_of_epoch(self) -> list[typing.Any]:
-        """What was measured in this epoch."""
+        """The measured values of this epoch."""
         return self.values[self._first_of_epoch :]

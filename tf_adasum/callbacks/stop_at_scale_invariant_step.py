@@ -1,4 +1,4 @@
-"""StopAtScaleInvariantStep: ends a training after so many steps of the small batch."""
+"""StopAtScaleInvariantStep: stops a training after a number of steps of the small batch."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from tf_adasum.seams import keras as keras_seam
 
 @keras.saving.register_keras_serializable("tf_adasum")
 class StopAtScaleInvariantStep(keras.callbacks.Callback):
-    """Callback that stops training when AdaScale's scale-invariant step τ has reached a total.
+    """Callback that stops training when AdaScale's scale-invariant step τ reaches a total.
 
-    τ is the same on all replicas, so all workers stop after the same step; pass it on all. Give
-    `fit` as many epochs as S = 1 would need. The progress bar shows how many steps and epochs are
-    left at the current gain, at most those that `fit` was asked for. A `fit` after the total is
-    reached takes one more step, because Keras asks after a step only.
+    τ is the same on all replicas, so all workers stop after the same step. Pass the callback on all
+    workers. Pass to `fit` as many epochs as training needs at S = 1. The progress bar shows how
+    many steps and epochs are left at the current gain, at most the epochs that you passed. If the
+    total is already reached, another `fit` takes one step, because Keras can stop only after a
+    step.
 
     Args:
         total: int or float, T, the number of steps that training takes at S = 1.
 
     Raises:
-        ValueError: if `total` is no positive number; when training starts, if the optimizer is no
-            `AdaScale`, nor has one in it.
+        ValueError: if `total` is not a positive number; when training starts, if the optimizer
+            neither is nor wraps an `AdaScale`.
 
     Example:
-        Ten steps of batch 4 become fewer of batch 8, which two gradients of four rows make up:
+        Ten steps of batch 4 become fewer steps of batch 8, made of two gradients of four rows:
 
         >>> sgd = keras.optimizers.SGD(0.01, gradient_accumulation_steps=2)
         >>> model = keras.Sequential([keras.layers.Input([4]), keras.layers.Dense(1)])
@@ -42,7 +43,7 @@ class StopAtScaleInvariantStep(keras.callbacks.Callback):
 
     def __init__(self, total: float):
         super().__init__()
-        expected = "is a positive number of steps, those that S = 1 takes"
+        expected = "must be a positive number: the steps that training takes at S = 1"
         arguments.check_number("total", total, expected, above=0)
         self.total = total
 
@@ -60,7 +61,7 @@ class StopAtScaleInvariantStep(keras.callbacks.Callback):
         self._adascale = adascale.within(self.model.optimizer, "StopAtScaleInvariantStep")
 
     def on_epoch_begin(self, epoch, logs=None):
-        """Tell the progress bar what is left."""
+        """Show in the progress bar how many epochs are left."""
         remaining = self.total - float(self._adascale.scale_invariant_steps)
         updates = max(1, math.ceil(remaining / float(self._adascale.gain)))
         steps = updates * keras_seam.accumulation_steps(self._adascale)
@@ -70,7 +71,7 @@ class StopAtScaleInvariantStep(keras.callbacks.Callback):
             keras_seam.expect(self.model, epochs=epochs, steps=min(steps, steps_per_epoch))
 
     def on_train_batch_end(self, batch, logs=None):
-        """Stop, when it is time."""
+        """Stop if the total is reached."""
         if float(self._adascale.scale_invariant_steps) >= self.total:
             self.model.stop_training = True
 

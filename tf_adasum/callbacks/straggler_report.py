@@ -1,4 +1,4 @@
-"""StragglerReport: how long each worker waits for the others, and which one they wait for."""
+"""StragglerReport: how long each worker waits for the others, and which worker is slow."""
 
 from __future__ import annotations
 
@@ -18,50 +18,50 @@ from tf_adasum.seams.base_strategy import GradientAggregatingStrategy
 if typing.TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Looks at the counters of collectives: each takes some 30 µs.
+# Between samples of the counters of collectives; a sample takes about 30 µs.
 SECONDS_BETWEEN_LOOKS = 0.02
 
-# A worker is named if it waits for so much less than the median of the others, as a part of a step.
+# A worker counts as slow if it waits this much less than the median of the others, as a fraction of
+# a step.
 STANDS_OUT = 0.1
 
 
 @keras.saving.register_keras_serializable("tf_adasum")
 class StragglerReport(Plotting, keras.callbacks.Callback):
-    """Callback that says how long each worker waits for others in a step, and who is slow.
+    """Callback that measures how long each worker waits for the others, and names a slow worker.
 
-    In synchronous training all workers take the same time for a step: that of the slowest. What
-    tells them apart is how much of it each one waits. The slow one waits least: whoever is there
-    last finds all others waiting. At the end of each epoch `logs` have, hence History, CSVLogger
-    and TensorBoard (put loggers after this callback in the list; the progress bar shows only the
-    slowest worker, if there is one):
+    In synchronous training all workers take the same time for a step: the time of the slowest
+    worker. They differ in how long they wait within a step. The slow worker waits least, because
+    the others are already waiting when it arrives. At the end of each epoch the callback adds to
+    `logs`, and so to History, CSVLogger and TensorBoard (put loggers after this callback in the
+    list; the progress bar shows only the slowest worker, if there is one):
 
-    * ``step_ms/worker_0``, …: milliseconds from the beginning of a step to that of the next one,
-      the median over the epoch, callbacks between them included;
-    * ``waiting_ms/worker_0``, …: of these, how long the worker was in a collective: it waited for
-      others, or sent. That is the part of the epoch's steps (of 50 looks a second) in which it was
-      in one, times the median step. Where communication overlaps with the backward pass, that
-      part counts as waiting, too.
-    * ``slowest_worker``: the rank of the worker that waits least, if that is less than what the
-      others wait (their median) by a tenth of a step or more, and by more than looks differ by
-      chance, which matters in epochs of less than ten seconds; else -1: none stands out.
+    * ``step_ms/worker_0``, …: milliseconds from the beginning of a step to the beginning of the
+      next step, including callbacks between them; the median over the epoch;
+    * ``waiting_ms/worker_0``, …: how many of these milliseconds the worker spent in a collective,
+      waiting for others or sending. It is measured with 50 samples per second, as the fraction of
+      samples in a collective, times the median step. If communication overlaps with the backward
+      pass, the overlap counts as waiting.
+    * ``slowest_worker``: the rank of the worker that waits least, if it waits less than the median
+      of the others by at least a tenth of a step, and by more than the sampling error (which
+      matters in epochs of less than ten seconds). Otherwise -1: no worker is slow.
 
-    It does not know why a worker is slow: its data, its processor, its callbacks. The difference
-    between the waiting times of the slowest worker and of the others is about what a step would
-    save if it was as fast as they are. The first step of a training does not count, because
-    TensorFlow traces it. At the end of training worker 0 prints who was slow in more than half of
-    the epochs. On GPUs the times are those at which the host has been told, and nothing of it was
-    measured on one.
+    It does not find out why a worker is slow: its data, its processor or its callbacks. If the
+    slowest worker was as fast as the others, a step would take less time by about the difference
+    of their waiting times. The first step of a training does not count, because TensorFlow traces
+    it. At the end of training worker 0 prints which worker was slow in more than half of the
+    epochs. On GPUs the times are measured on the host; we have not tested the callback on a GPU.
 
-    A thread looks at counters that are there anyway, so a step costs nothing more; the workers
-    exchange three numbers after each epoch. Pass it on all workers. With one worker nothing waits.
+    A thread reads counters that exist anyway, so a step takes no extra time; the workers exchange
+    three numbers after each epoch. Pass it on all workers. With one worker nothing waits.
 
     Attributes:
-        epochs: list of the epochs measured.
+        epochs: list of the measured epochs.
         values: list of dicts, one for each epoch: ``"step_ms"`` and ``"waiting_ms"``, arrays
-            ``[W]`` of all workers, and ``"slowest"``, a rank or -1.
+            ``[W]`` with one value per worker, and ``"slowest"``, a rank or -1.
 
     Raises:
-        ValueError: when training starts, if the model is trained by another strategy than an
+        ValueError: when training starts, if the model uses another strategy than an
             `AdasumMirroredStrategy`; on all workers, if not all have the callback.
 
     Example:
@@ -80,7 +80,7 @@ class StragglerReport(Plotting, keras.callbacks.Callback):
 
     @property
     def same_on_all_workers(self) -> str:
-        """What all workers compare when training starts: this callback waits for the others."""
+        """The setting that workers compare when training starts, because this callback waits."""
         return "StragglerReport()"
 
     def get_config(self) -> dict[str, typing.Any]:
@@ -93,13 +93,13 @@ class StragglerReport(Plotting, keras.callbacks.Callback):
         return cls(**config)
 
     def on_train_begin(self, logs=None):
-        """Find the counters; start to look at them."""
+        """Get the counters of collectives."""
         strategy: typing.Any = self.model.distribute_strategy
         is_ours = isinstance(strategy, GradientAggregatingStrategy)
         if not is_ours:
             raise ValueError(
-                "StragglerReport needs a model that was made under an AdasumMirroredStrategy. "
-                f"Received: one of {type(strategy).__name__}"
+                "StragglerReport needs a model that was created under an AdasumMirroredStrategy. "
+                f"Received: a model of {type(strategy).__name__}"
             )
         self._workers = strategy.workers
         counters = tensorflow_seam.cross_device_ops(
@@ -118,7 +118,7 @@ class StragglerReport(Plotting, keras.callbacks.Callback):
             self._looks.begin_epoch()
 
     def on_train_batch_begin(self, batch, logs=None):
-        """Note when a step begins; after the first one of all, begin to look."""
+        """Note when a step begins; start sampling after the first step of the training."""
         now = time.perf_counter()
         if self._is_first:
             self._is_first = False
@@ -134,7 +134,7 @@ class StragglerReport(Plotting, keras.callbacks.Callback):
         self._pause()
 
     def on_epoch_end(self, epoch, logs=None):
-        """Exchange what was measured, and put it into the logs."""
+        """Exchange the measurements, and add them to the logs."""
         self._pause()
         step = float(np.median(self._steps)) if self._steps else 0.0
         waiting = step * self._looks.part() if self._looks else 0.0
@@ -154,7 +154,7 @@ class StragglerReport(Plotting, keras.callbacks.Callback):
         keras_seam.log(self.model, logs, shown, {**hidden, **named})
 
     def on_train_end(self, logs=None):
-        """Stop looking; worker 0 says who was slow."""
+        """Stop sampling; worker 0 prints which worker was slow."""
         self._pause()
         if self._looks:
             self._looks.end()
@@ -176,7 +176,7 @@ class StragglerReport(Plotting, keras.callbacks.Callback):
             self._looks.is_on = False
 
     def draw(self, axes: Axes) -> None:
-        """Draw a bar for each worker: medians over the epochs of its own time, and of waiting."""
+        """Draw a bar for each worker: its own time and its waiting time, medians over epochs."""
         step, waiting = (
             np.median([value[name] for value in self.values], axis=0)
             for name in ("step_ms", "waiting_ms")
@@ -199,21 +199,21 @@ def _slowest(step_ms, waiting_ms, looks):
     """Return the rank of the worker that waits least, or -1 if it does not stand out."""
     rank = int(np.argmin(waiting_ms))
     others = np.delete(waiting_ms, rank)
-    # The part of n looks is that of the time but for sqrt(p (1 - p) / n), and two are compared.
+    # A fraction p of n samples has the standard error sqrt(p (1 - p) / n), and two are compared.
     chance = 3 * np.sqrt(0.5 / max(1, looks))
     least = max(STANDS_OUT, chance) * np.median(step_ms)
     return rank if len(others) and np.median(others) - waiting_ms[rank] > least else -1
 
 
 class _Looks:
-    """A thread that looks now and then whether this worker is in a collective.
+    """A thread that samples whether this worker is in a collective.
 
     Args:
         read: function that returns how many collectives were entered, and how many were left.
 
     Attributes:
-        is_on: whether it looks.
-        count: how often it has looked in this epoch.
+        is_on: whether it samples.
+        count: the number of samples in this epoch.
     """
 
     def __init__(self, read: Callable[[], tuple[int, int, int]]):
@@ -224,12 +224,12 @@ class _Looks:
         threading.Thread(target=self._run, daemon=True, name="tf_adasum looks").start()
 
     def begin_epoch(self) -> None:
-        """Begin anew, where no collective is under way."""
+        """Reset the counts; no collective may be running."""
         entered, left, _ = self._read()
         self._left_before, self.count, self._inside = entered - left, 0, 0
 
     def part(self) -> float:
-        """Return in which part of the looks this worker was in a collective."""
+        """Return the fraction of samples in which this worker was in a collective."""
         return self._inside / self.count if self.count else 0.0
 
     def end(self) -> None:

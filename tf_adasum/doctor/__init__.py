@@ -1,13 +1,13 @@
-"""The doctor: what is installed, built and visible, what is missing, and how fast workers talk.
+"""The doctor: reports what is installed, built, visible or missing, and how fast workers connect.
 
     tf-adasum-doctor                        this machine
-    tf-adasum-launch -n 2 -m tf_adasum.doctor     several workers; so with any other launcher
+    tf-adasum-launch -n 2 -m tf_adasum.doctor     several workers; also with any other launcher
     tf-adasum-doctor --explain TFA-501      what to do about a message
 
 Reading order: `main` (command line) -> `installation` (checks of one worker, as `findings`) ->
-`together` (several workers: who does what when) -> `station` (their open ports), `pairs` (latency
-and bandwidth), `exchange` (Adasum, in a process of its own) -> `tables` (what is printed of it).
-`answers` is apart: the page of answers to messages.
+`together` (the steps of several workers) -> `station` (their open ports), `pairs` (latency and
+bandwidth), `exchange` (Adasum, in a separate process) -> `tables` (the printed tables). `answers`
+is independent: the page of answers to messages.
 
 Standard library only: TensorFlow is imported inside checks, and may be broken.
 """
@@ -37,22 +37,23 @@ _END = f"""\
 exit status: 0 if tf_adasum can be used, 1 if you have to do something first.
 
 {commands.examples(_EXAMPLES)}"""
-# After which a worker ends whatever happens, so that nobody hangs.
+# Seconds after which a worker ends in any case, so that nothing hangs.
 _SECONDS_IN_ALL = 600.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the report; of several workers the first prints that of all.
+    """Print the report; with several workers, worker 0 prints the report of all.
 
     Args:
         arguments: the command line after the program's name. Defaults to ``sys.argv[1:]``.
 
     Returns:
-        The exit code: 0 when tf_adasum can be used, 1 when something must be done first; on several
-        workers the same on all.
+        The exit status: 0 if tf_adasum can be used, 1 if something must be fixed first; the same on
+        all workers.
 
     Raises:
-        SystemExit: with code 2 and a message on stderr for other arguments; with 0 for ``--help``.
+        SystemExit: with status 2 and a message on stderr for other arguments; with 0 for
+            ``--help``.
 
     Example:
         >>> main([])  # takes half a minute, and depends on the machine  # doctest: +SKIP
@@ -62,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.explain is not None:
         return _explain(parser, options.explain)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's own notes are not findings
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's own messages
     surrounding, others = surroundings.find(os.environ)
     is_alone = isinstance(others, Cluster) and len(others.addresses) == 1
     if others is None or is_alone:
@@ -102,10 +103,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def diagnose(surrounding: Sequence[Finding] = ()) -> list[Finding]:
-    """Run every check of this worker; those that need TensorFlow only if it can be imported.
+    """Run every check of this worker; checks that use TensorFlow only if it can be imported.
 
     Args:
-        surrounding: what was found of a cluster. Defaults to nothing.
+        surrounding: the findings about a cluster. Defaults to no findings.
     """
     checks = (
         installation.check_python,
@@ -151,7 +152,7 @@ def _print_one(findings: list[Finding], as_json: bool) -> int:
 
 
 def _print_all(examination: together.Examination, own: list[Finding], as_json: bool) -> int:
-    """Print this worker's findings, the tables, and what concerns several workers."""
+    """Print this worker's findings, the tables, and the findings about several workers."""
     if as_json:
         first, *_ = examination.workers
         cluster = {

@@ -1,6 +1,6 @@
-"""Answers: what docs/troubleshooting.md says of a message, by the code that the message ends with.
+"""The answers in docs/troubleshooting.md, by the code at the end of a message.
 
-A wheel has a copy of the page beside this file (setup.py); a clone has the page itself. Standard
+A wheel has a copy of the page next to this file (setup.py); a clone has the page itself. Standard
 library only.
 """
 
@@ -20,7 +20,7 @@ def answers() -> dict[str, str]:
     """Return the answers by their codes, each as plain text.
 
     Raises:
-        FileNotFoundError: if the page is neither beside this file nor in docs/.
+        FileNotFoundError: if the page is neither next to this file nor in docs/.
     """
     place = next((each for each in _PLACES if each.exists()), _PLACES[0])
     sections = _SECTION.findall(place.read_text(encoding="utf-8"))
@@ -33,7 +33,7 @@ def answer(asked: str) -> str:
     """Return the answer to a code.
 
     Args:
-        asked: the code, such as ``"TFA-501"``; ``"tfa-501"`` and ``"501"`` will do.
+        asked: the code, such as ``"TFA-501"``; ``"tfa-501"`` and ``"501"`` also work.
 
     Raises:
         ValueError: if there is no such code.
@@ -47,12 +47,12 @@ def answer(asked: str) -> str:
     found = answers()
     code = "TFA-" + asked.strip().upper().removeprefix("TFA-")
     if code not in found:
-        raise ValueError(f"there is no such code; there are {', '.join(found)}. Received: {asked}")
+        raise ValueError(f"the code must be one of {', '.join(found)}. Received: {asked}")
     return found[code]
 
 
 def _plain(link):
-    """Return a link as a terminal can show it: the words, and where the page is in the clone."""
+    """Return a link for a terminal: its words, and the path of the page in the clone."""
     words, target = link.groups()
     if target.startswith("#"):
         return f"{words} (see {target[1:8].upper()})"

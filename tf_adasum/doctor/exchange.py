@@ -1,4 +1,4 @@
-"""Time exchanges of Adasum with the strategy itself: what each worker runs in another process.
+"""Measures exchanges of Adasum with the strategy itself; each worker runs it in another process.
 
     python -m tf_adasum.doctor.exchange FILE
 
@@ -15,15 +15,15 @@ from tf_adasum.doctor.findings import describe
 MIB = 2**20
 SIZES = (4 * MIB, 64 * MIB)  # of the gradients of a replica, in bytes
 MOST_TIMES = 5
-SECONDS_FOR_A_SIZE = 5.0  # a size that takes longer is exchanged less often, or left out
+SECONDS_FOR_A_SIZE = 5.0  # a size that takes longer is exchanged fewer times, or skipped
 _SECONDS_TO_WAIT = 60.0  # for another worker
 
 
 def main(path: str) -> int:
-    """Write what was measured, or why not, to a file; return the exit code."""
+    """Write the results, or the error, to a file; return the exit status."""
     try:
         found = measured()
-    except BaseException as error:  # it is told to worker 0
+    except BaseException as error:  # it is reported to worker 0
         found = {"error": describe(error)}
     with open(path, "w") as file:
         json.dump(found, file)
@@ -51,7 +51,7 @@ def measured() -> dict:
         return strategy.run(combine, args=(gradients,))
 
     def times_of(size):
-        """The same gradients on all replicas: Adasum of them is one of them."""
+        """All replicas have the same gradients, so their Adasum equals each of them."""
         gradients = strategy.experimental_distribute_values_from_function(
             lambda context: tf.linspace(-1.0, 1.0, size // 4)
         )

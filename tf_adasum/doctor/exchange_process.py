@@ -1,4 +1,4 @@
-"""The process in which a worker exchanges gradients: it can be ended, whatever TensorFlow does."""
+"""The process in which a worker exchanges gradients; it can be ended, whatever TensorFlow does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SECONDS_TO_END = 5.0
 
 
 class ExchangeProcess:
-    """A process that runs `exchange`; it is there while the context is."""
+    """A process that runs `exchange`, as long as the context is active."""
 
     def __init__(self):
         self._folder = tempfile.TemporaryDirectory(prefix="tf_adasum_doctor_")
@@ -44,7 +44,7 @@ class ExchangeProcess:
         self._folder.cleanup()
 
     def poll(self) -> dict[str, Any] | None:
-        """Return what it has found, with an "error" if it failed; None while it runs."""
+        """Return its results, with an "error" if it failed; None while it runs."""
         if self._process.poll() is None:
             return None
         try:
@@ -52,4 +52,4 @@ class ExchangeProcess:
         except (OSError, ValueError):
             lines = self._log.read_text(errors="replace").strip().splitlines()
             code = self._process.returncode
-            return {"error": f"it ended with exit code {code}: {lines[-1] if lines else ''}"}
+            return {"error": f"it ended with exit status {code}: {lines[-1] if lines else ''}"}

@@ -1,4 +1,4 @@
-"""What the doctor finds: lines of its report, with what is to be done. Standard library only."""
+"""The findings of the doctor: lines of its report, and how to fix them. Standard library only."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ OK, NOTE, WARN, FAIL = "ok", "note", "warn", "FAIL"
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """One line of the report: what was found about a subject, and the fix if it needs one.
+    """One line of the report: the result of a check, and the fix if it needs one.
 
     Attributes:
         level: `OK`, `NOTE`, `WARN` or `FAIL`.
-        subject: what was looked at, such as "keras".
-        text: what was found.
+        subject: what was checked, such as "keras".
+        text: the result.
         fix: what to do about it. Defaults to None: nothing.
-        facts: the same for programs: names and values, JSON types. Defaults to nothing.
+        facts: the result for programs: names and values, JSON types. Defaults to no facts.
     """
 
     level: str
@@ -43,7 +43,7 @@ def run(check: Check) -> list[Finding]:
     """Run one check; what it did not expect becomes a finding instead of a traceback."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what they say is reported as findings
+            warnings.simplefilter("ignore")  # the checks report the same as findings
             return check()
     except Exception as error:  # whatever it is, the remaining checks are still worth running
         subject = check.__name__.removeprefix("check_")
@@ -52,7 +52,7 @@ def run(check: Check) -> list[Finding]:
                 FAIL,
                 subject,
                 f"could not be checked: {describe(error)}",
-                f"unless that says what to do: {INSTALL_BOTH}",
+                f"follow that message; if it does not help: {INSTALL_BOTH}",
             )
         ]
 

@@ -30,12 +30,12 @@ from tf_adasum._version import (
 from tf_adasum.doctor.findings import FAIL, NOTE, OK, WARN, Finding, describe
 from tf_adasum.launch.environments import visible_gpus
 
-# The first TensorFlow that NumPy 2 may stand beside.
+# The first TensorFlow that works with NumPy 2.
 _WITH_NUMPY_2 = "2.18"
 
 
 def check_python(version: tuple[int, ...] | None = None) -> list[Finding]:
-    """Compare the running Python, and name our own version."""
+    """Check the version of Python, and report the version of tf_adasum."""
     version = tuple(sys.version_info[:3]) if version is None else version
     text = ".".join(map(str, version))
     own = Finding(OK, "tf_adasum", __version__, facts={"tf_adasum": __version__})
@@ -49,7 +49,7 @@ def check_python(version: tuple[int, ...] | None = None) -> list[Finding]:
 def check_distributions(
     version_of: Callable[[str], str | None] | None = None,
 ) -> list[Finding]:
-    """Find the one distribution that provides TensorFlow, and its version.
+    """Find the distribution that provides TensorFlow, and its version.
 
     ``tensorflow`` and ``tensorflow-cpu`` install the same files: with both, the later one has
     overwritten the other, and removing either breaks what is left.
@@ -83,14 +83,14 @@ def check_numpy(version_of: Callable[[str], str | None] | None = None) -> list[F
 
 
 def check_tensorflow_import() -> list[Finding]:
-    """Import TensorFlow, the way everything else here will."""
+    """Import TensorFlow, as all other checks will."""
     try:
         tensorflow = importlib.import_module("tensorflow")
-        version = tensorflow.__version__  # missing where a removed wheel left an empty folder
+        version = tensorflow.__version__  # missing if a removed wheel left an empty folder
     except Exception as error:  # a broken installation raises more than ImportError
         is_there = getattr(error, "name", None) != "tensorflow"
         fix = f"pip uninstall -y tensorflow tensorflow-cpu, then {INSTALL_BOTH}"
-        fix = f"unless a line above says why: {fix}" if is_there else INSTALL_BOTH
+        fix = f"if no line above explains it: {fix}" if is_there else INSTALL_BOTH
         return [Finding(FAIL, "import", f"TensorFlow: {describe(error)}", fix)]
     text, facts = f"TensorFlow {version}", {"tensorflow": version}
     return [
@@ -99,7 +99,7 @@ def check_tensorflow_import() -> list[Finding]:
 
 
 def check_keras() -> list[Finding]:
-    """Compare Keras and the backend it was told to use."""
+    """Check the version of Keras and its backend."""
     tensorflow = importlib.import_module("tensorflow").__version__
     fix = 'set KERAS_BACKEND=tensorflow, or "backend": "tensorflow" in ~/.keras/keras.json'
     try:
@@ -116,7 +116,7 @@ def check_keras() -> list[Finding]:
         known = KERAS if place(version) >= place(KERAS[0]) else (series(version),)
         findings = [_series_finding("keras", version, version, *known, facts=facts)]
     if os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true"):
-        text = "TF_USE_LEGACY_KERAS: tf.keras is the package tf_keras, whose `fit` is refused"
+        text = "TF_USE_LEGACY_KERAS is set: tf.keras is tf_keras, whose `fit` fails here"
         to_do = "build models with `import keras`, or unset it"
         findings.append(Finding(WARN, "keras", text, to_do))
     if backend == "tensorflow":
@@ -127,7 +127,7 @@ def check_keras() -> list[Finding]:
 def check_addons(
     version_of: Callable[[str], str | None] | None = None,
 ) -> list[Finding]:
-    """Look for TensorFlow Addons on its stack: `optimizers.LAMB` is made of it there."""
+    """Look for TensorFlow Addons with Keras 2: `optimizers.LAMB` needs it there."""
     if series(importlib.import_module("tensorflow").__version__) != TENSORFLOW_OF_ADDONS:
         return []
     version = (version_of or _installed_version)("tensorflow-addons")
@@ -140,7 +140,7 @@ def check_addons(
 def check_tensorboard(
     version_of: Callable[[str], str | None] | None = None,
 ) -> list[Finding]:
-    """Look for the package that `keras.callbacks.TensorBoard` and `tf.summary` write with."""
+    """Look for the package that `keras.callbacks.TensorBoard` and `tf.summary` need."""
     version = (version_of or _installed_version)("tensorboard")
     facts = {"tensorboard": version}
     if version is None:
@@ -150,7 +150,7 @@ def check_tensorboard(
 
 
 def check_hooks() -> list[Finding]:
-    """Say whether the hooks find what they replace in this TensorFlow and this Keras."""
+    """Check whether this TensorFlow and this Keras have the functions that the hooks replace."""
     counts, off = {}, {}
     try:
         for seam in ("tensorflow", "keras"):
@@ -164,8 +164,8 @@ def check_hooks() -> list[Finding]:
     text = "; ".join(f"{count} into {library}" for library, count in counts.items())
     facts = {"hooks": counts, "off": off}
     if not off:
-        return [Finding(OK, "hooks", f"{text}: all are where they belong", facts=facts)]
-    fix = "works without; an older version of the library has it"
+        return [Finding(OK, "hooks", f"{text}: all can be installed", facts=facts)]
+    fix = "all other features work; an older version of the library supports it"
     return [
         Finding(OK, "hooks", text, facts=facts),
         *(
@@ -176,7 +176,7 @@ def check_hooks() -> list[Finding]:
 
 
 def check_compiler(which: Callable[[str], str | None] = shutil.which) -> list[Finding]:
-    """Look for the C++ compiler that builds the op; without one nothing but speed is lost."""
+    """Look for the C++ compiler that builds the op; without it everything works, but slower."""
     path = which("g++") or which("c++")
     if path:
         return [Finding(OK, "compiler", path)]
@@ -184,38 +184,38 @@ def check_compiler(which: Callable[[str], str | None] = shutil.which) -> list[Fi
 
 
 def check_custom_op() -> list[Finding]:
-    """Say whether the compiled op is used, on CPUs and on GPUs, and how to build it if not."""
+    """Check whether the compiled op is used, on CPUs and GPUs, and how to build it if not."""
     ops = importlib.import_module("tf_adasum.ops")
     status = importlib.import_module("tf_adasum.ops.library").status()
     backend = f"operations on CPUs run on: {ops.backend()}"
     if not status.loaded:
         text = f"not loaded: {status.reason or 'no reason given'}; {backend}"
-        fix = f"works, slower. {status.fix}"
+        fix = f"it works, but slower. {status.fix}"
         return [Finding(WARN, "compiled op", text, fix, {"op": ops.backend()})]
     built_for = f", built for {status.built_for}" if status.built_for else ""
     text = f"{status.path}{built_for}; {backend}"
     found = Finding(OK, "compiled op", text, facts={"op": ops.backend()})
     has_gpus = bool(importlib.import_module("tensorflow").config.list_physical_devices("GPU"))
     if status.gpu_reason is None:
-        text = "used" if has_gpus else "there; TensorFlow sees no GPU to run them on"
+        text = "used" if has_gpus else "built, but TensorFlow sees no GPU"
         return [found, Finding(OK if has_gpus else NOTE, "GPU kernels", text)]
     if not has_gpus:
         return [found, Finding(NOTE, "GPU kernels", status.gpu_reason)]
     build_it = importlib.import_module("tf_adasum.ops.library").BUILD_IT
-    fix = f"works, slower. {build_it}, with nvcc or NVRTC"
+    fix = f"it works, but slower. {build_it}, with nvcc or NVRTC"
     return [found, Finding(WARN, "GPU kernels", status.gpu_reason, fix)]
 
 
 def check_ucx() -> list[Finding]:
-    """Say whether UCX can carry gradients here; without it TensorFlow does."""
+    """Check whether UCX can send gradients here; without it TensorFlow's collectives do."""
     library = importlib.import_module("tf_adasum.transport.library")
     shared_memory = importlib.import_module("tf_adasum.transport.shared_memory")
     try:
         functions = library.opened()
     except library.Unavailable as error:
-        text = f"not used: {error}; TensorFlow's collectives carry the gradients of several workers"
+        text = f"not used: {error}; workers exchange gradients over TensorFlow's collectives"
         return [Finding(NOTE, "UCX", text)]
-    text = f"{functions.version}, to carry the gradients of several workers"
+    text = f"{functions.version}, for the gradients of several workers"
     why_not = shared_memory.too_small(shared_memory.place()[2], workers=2)
     if not why_not:
         try:
@@ -229,7 +229,7 @@ def check_ucx() -> list[Finding]:
 
 
 def check_devices(environment: Mapping[str, str] | None = None) -> list[Finding]:
-    """List what TensorFlow sees, and warn when it does not see the GPUs of the machine."""
+    """List the devices of TensorFlow, and warn if it does not see the GPUs of the machine."""
     config = importlib.import_module("tensorflow").config
     counts = {kind: len(config.list_physical_devices(kind)) for kind in ("CPU", "GPU")}
     text = f"physical: {counts['CPU']} CPU, {counts['GPU']} GPU; logical: "
@@ -250,13 +250,13 @@ def check_arithmetic() -> list[Finding]:
     config = importlib.import_module("tensorflow").config
     self_test = importlib.import_module("tf_adasum.ops.self_test")
     build_it = importlib.import_module("tf_adasum.ops.library").BUILD_IT
-    fix = f"{build_it}; until then TF_ADASUM_OPS=tensorflow does without it"
+    fix = f"{build_it}; until then set TF_ADASUM_OPS=tensorflow"
     findings = []
     for name in (device.name for device in config.list_logical_devices()):
         failures = self_test.failures(name)
         findings += [Finding(FAIL, "self-test", f"{name}: {text}", fix) for text in failures]
         if not failures:
-            text = f"{name}: all operations, all dtypes: as they should be"
+            text = f"{name}: all operations are correct, with all dtypes"
             findings.append(Finding(OK, "self-test", text))
     return findings
 
@@ -267,7 +267,7 @@ def _series_finding(subject, text, version, *supported, facts=None) -> Finding:
     if series(version) in supported:
         return Finding(OK, subject, text, facts=facts)
     if place(version) > place(supported[-1]):
-        text = f"{text} is newer than {supported[-1]}, the newest known to work; it may"
+        text = f"{text} is newer than {supported[-1]}, the newest tested version; it may work"
         return Finding(WARN, subject, text, INSTALL_BOTH, facts)
     wanted = " or ".join(f"{each}.x" for each in supported)
     return Finding(FAIL, subject, f"{text} is not supported", f"{wanted}: {INSTALL_BOTH}", facts)

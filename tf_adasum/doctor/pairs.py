@@ -1,7 +1,7 @@
 """Latency and bandwidth between two workers, over one TCP connection. Standard library only.
 
-This is what Python's sockets get: a bound for what to expect, and a way to find the slow link. The
-gradients travel by gRPC, or NCCL between GPUs.
+The results are those of Python's sockets: a bound for what to expect, and a way to find a slow
+link. The gradients are sent over UCX or gRPC, or over NCCL between GPUs.
 
     caller                         answerer
        ── 64 bytes ──────────────────▶          PINGS times: latency, half of the round trip
@@ -26,7 +26,7 @@ PINGS = 50
 LONGEST_SECONDS = 5.0  # of sending in one direction
 
 _PING = b"p" * 64
-# The first byte of a chunk says whether another one follows.
+# The first byte of a chunk shows whether another chunk follows.
 _CHUNK_BYTES = 1 << 18
 _MORE, _LAST = b"m", b"l"
 _CONFIRMATION = b"c"
@@ -63,7 +63,7 @@ def call(connection: socket.socket, seconds: float) -> dict[str, float]:
 
 
 def answer(connection: socket.socket, seconds: float) -> None:
-    """Be the other end of `call`.
+    """Answer `call` at the other end of the connection.
 
     Args:
         connection: a connected socket with a timeout.
@@ -82,7 +82,7 @@ def answer(connection: socket.socket, seconds: float) -> None:
 
 
 def _send(connection, seconds):
-    """Send for so long; return the bytes per second that have arrived at the other end."""
+    """Send for some seconds; return the bytes per second that arrived at the other end."""
     chunk = bytes(_CHUNK_BYTES - 1)
     begun = time.perf_counter()
     sent = 0
@@ -97,7 +97,7 @@ def _send(connection, seconds):
 
 
 def _take(connection):
-    """Take what `_send` sends, and confirm it."""
+    """Receive the chunks of `_send`, and confirm them."""
     buffer = bytearray(_CHUNK_BYTES)
     while True:
         _receive_into(connection, memoryview(buffer))
@@ -122,5 +122,5 @@ def _receive_into(connection, view):
 
 def _number(value: Any) -> float:
     if not isinstance(value, (int, float)) or not value > 0:
-        raise ConnectionError(f"the other end has not said what it measured, but {value!r}")
+        raise ConnectionError(f"the other end sent {value!r} instead of its measurement")
     return float(value)

@@ -1,7 +1,7 @@
 """The open port of a worker while the doctor looks at several. Standard library only.
 
-Other workers measure their connection to it there, and at worker 0's they also wait for what they
-are told to do. Whoever calls has to know the token, which workers give each other when they meet.
+Other workers measure their connection to this port. At the port of worker 0 they also wait for
+instructions. Clients have to send the token, which workers exchange at the rendezvous.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _LONGEST_HELLO = 1000
 
 
 class Station:
-    """The port is open while the context is.
+    """A port that is open as long as the context is active.
 
     Args:
-        host: of this worker's address.
-        workers: how many call, at most, at a time.
+        host: the host of this worker's address.
+        workers: how many clients connect at a time, at most.
 
     Attributes:
-        offer: what the others have to know to call: the port and the token.
+        offer: what the others need to connect: the port and the token.
     """
 
     def __init__(self, host: str, workers: int):
@@ -47,12 +47,12 @@ class Station:
         self._closing = threading.Event()
 
     def __enter__(self) -> Station:
-        """Begin to answer callers."""
+        """Start to serve clients."""
         self._reception.open()
         return self
 
     def __exit__(self, *exception) -> None:
-        """Close the port, and the connections of those that wait."""
+        """Close the port, and the connections of waiting workers."""
         self._closing.set()
         self._reception.close()
         for line in self._waiting.values():
@@ -62,8 +62,8 @@ class Station:
         """Return the lines to workers that wait for instructions.
 
         Args:
-            ranks: of those that are expected.
-            seconds: after which those that have not come are not waited for any more.
+            ranks: the ranks of the expected workers.
+            seconds: how long to wait for them.
         """
         with self._change:
             self._change.wait_for(lambda: self._waiting.keys() >= {*ranks}, seconds)
@@ -85,16 +85,16 @@ class Station:
                 connection.sendall(json_lines.encode({"ready": True}))
                 pairs.answer(connection, min(hello["seconds"], pairs.LONGEST_SECONDS))
         except (OSError, EOFError):
-            pass  # the caller notices it, too
+            pass  # the client notices it as well
 
 
 def wait_for_instructions(host: str, offer: Any, rank: int, seconds: float) -> Line:
-    """Call at worker 0's station, and stay.
+    """Connect to the station of worker 0, and stay connected.
 
     Args:
-        host: of worker 0's address.
-        offer: what its station offers.
-        rank: of this worker.
+        host: the host of worker 0's address.
+        offer: the offer of its station.
+        rank: the rank of this worker.
         seconds: how long to try.
 
     Raises:
@@ -110,13 +110,13 @@ def measure(host: str, offer: Any, sending: float, seconds: float) -> dict[str, 
     """Measure the connection to another worker's station: `pairs.call`.
 
     Args:
-        host: of its address.
-        offer: what its station offers.
+        host: the host of its address.
+        offer: the offer of its station.
         sending: seconds of sending in each direction.
         seconds: how long to wait for an answer.
 
     Raises:
-        OSError: if nothing answers, or something else than a station.
+        OSError: if nothing answers, or if it is not a station.
     """
     port, token = offer
     with socket.create_connection((host, port), seconds) as connection:
@@ -126,7 +126,7 @@ def measure(host: str, offer: Any, sending: float, seconds: float) -> dict[str, 
         except EOFError:
             said = None
         if not said or not said.get("ready"):
-            raise ConnectionError("what answers there is not this doctor")
+            raise ConnectionError("another program answers at this port, not the doctor")
         connection.settimeout(seconds)
         return pairs.call(connection, sending)
 
@@ -145,17 +145,17 @@ class Line:
         """Send a message.
 
         Raises:
-            OSError: if the other side is gone, or does not read.
+            OSError: if the other side has closed the connection, or does not read.
         """
         self._connection.settimeout(_SECONDS_FOR_A_WORD)
         self._connection.sendall(json_lines.encode(message))
 
     def receive(self, seconds: float) -> dict[str, Any]:
-        """Wait for a message; what is none is empty.
+        """Wait for a message; an invalid message is empty.
 
         Raises:
-            TimeoutError: if none comes in time.
-            OSError: if the other side is gone.
+            TimeoutError: if no message comes in time.
+            OSError: if the other side has closed the connection.
         """
         deadline = time.monotonic() + seconds
         while b"\n" not in self._arrived:

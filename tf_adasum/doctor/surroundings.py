@@ -12,9 +12,9 @@ from tf_adasum.doctor.findings import FAIL, NOTE, OK, Finding
 
 
 def find(environment: Mapping[str, str]) -> tuple[list[Finding], Cluster | Invitation | None]:
-    """Return what is found of other workers, and how they are met; None without any, or if wrong.
+    """Return findings about other workers, and how to join them; None without any, or if wrong.
 
-    The strategy looks in the same order.
+    The strategy detects other workers in the same order.
     """
     findings = check_tf_config(environment)
     if any(finding.level == FAIL for finding in findings):
@@ -29,8 +29,8 @@ def find(environment: Mapping[str, str]) -> tuple[list[Finding], Cluster | Invit
     if invitation is None:
         return findings, None
     text = (
-        f"worker {invitation.rank} of {invitation.num_workers}, who meet at "
-        f"{invitation.coordinator}, says {invitation.source}"
+        f"worker {invitation.rank} of {invitation.num_workers}, with the rendezvous at "
+        f"{invitation.coordinator}, from {invitation.source}"
     )
     return [Finding(OK, "cluster", text, facts={"found_by": invitation.source})], invitation
 
@@ -54,7 +54,7 @@ def check_tf_config(environment: Mapping[str, str]) -> list[Finding]:
 
 
 def _port_finding(port: int) -> Finding:
-    """Try this task's port on every interface, as TensorFlow's server will."""
+    """Try this task's port on every interface, as TensorFlow's server does."""
     with socket.socket() as probe:
         # A connection that was closed a minute ago does not hold the port; a server does.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

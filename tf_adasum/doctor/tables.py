@@ -1,4 +1,4 @@
-"""What is printed of several workers: hosts × versions × devices × speed. Standard library only."""
+"""The tables about several workers: hosts × versions × devices × speed. Standard library only."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _VERSIONS = ("tf_adasum", "python", "tensorflow", "keras")
 
 
 def lines_of(workers: Sequence[dict], pairs: Sequence[dict], exchanges: Sequence[dict]) -> str:
-    """Return the tables of an `Examination`, and what has to be said of workers but the first."""
+    """Return the tables of an `Examination`, and the findings of workers other than the first."""
     parts = [workers_table(workers)]
     if pairs:
         parts.append(
-            "From worker to worker, one pair after the other, by TCP sockets of Python (no gRPC, "
-            "no NCCL):\nlatency of one way, and bytes per second\n"
+            "From worker to worker, one pair after the other, over TCP sockets of Python (not "
+            "gRPC or NCCL):\nlatency of one way, and bytes per second\n"
             + (matrix(workers, pairs) if len(workers) <= WIDEST else summary(workers, pairs))
         )
     if exchanges:
         over = "".join(f", over {each['over']}" for each in exchanges[:1] if "over" in each)
         parts.append(
-            f"Adasum of gradients in float32, by the strategy itself{over}:\n{times(exchanges)}"
+            f"Adasum of float32 gradients, with the strategy itself{over}:\n{times(exchanges)}"
         )
     troubles = [
         f"{finding['level']:<4}  {worker['name']}: {finding['subject']}: {finding['text']}"
@@ -58,7 +58,7 @@ def workers_table(workers: Sequence[dict[str, Any]]) -> str:
 
 
 def devices_of(worker: dict[str, Any]) -> str:
-    """Return how many devices of which type train, or where that is not known, are there."""
+    """Return how many devices of each type train, or if this is not known, how many exist."""
     if worker.get("devices"):
         kinds = collections.Counter(name.partition(":")[0] for name in worker["devices"])
     else:
@@ -77,7 +77,7 @@ def matrix(workers: Sequence[dict[str, Any]], pairs: Sequence[dict[str, Any]]) -
 
 
 def summary(workers: Sequence[dict[str, Any]], pairs: Sequence[dict[str, Any]]) -> str:
-    """Return what is usual, and the pairs that are not."""
+    """Return the usual speed, and the pairs that differ."""
     measured = [pair for pair in pairs if "error" not in pair]
     rows = [["", "latency", "bandwidth"]]
     for name, function in (("least", min), ("median", statistics.median), ("most", max)):
@@ -112,7 +112,7 @@ def times(exchanges: Sequence[dict[str, Any]]) -> str:
     for each in exchanges:
         size = f"{each['bytes'] / 2**20:g} MiB"
         if each.get("left_out"):
-            rows.append([size, f"left out: would take {each['expected_seconds']:.0f} s"])
+            rows.append([size, f"skipped: it would take {each['expected_seconds']:.0f} s"])
             continue
         seconds = each["seconds"]
         of_all = (statistics.median(seconds), min(seconds), max(seconds))

@@ -1,14 +1,15 @@
-"""Several workers look at themselves, and at how fast they talk; worker 0 says who does what when.
+"""Several workers check their installation and connections; worker 0 coordinates the steps.
 
-    meet        as in training, by TF_CONFIG or by joining; each says where its station is
+    rendezvous  as in training, with TF_CONFIG or by joining; each worker sends its station's port
     pairs       worker 0 asks one worker after the other to measure its connections: nothing else
                 is sent meanwhile
     exchange    all start a process that exchanges gradients, as in training
-    look        each checks what is installed, and reports
-    end         worker 0 has shown it all, and tells the exit code: until then nobody ends, because
-                a launcher would end the others
+    look        each worker checks what is installed, and reports
+    end         worker 0 has printed everything, and sends the exit status: no worker ends earlier,
+                because a launcher would end the others
 
-Every wait has an end. Who is lost meanwhile is named, and the rest goes on. Standard library only.
+Every wait has a timeout. If a worker is lost, the report names it, and the others continue.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -34,32 +35,32 @@ from tf_adasum.doctor.station import Line, Station
 from tf_adasum.errors import WorkerLostError
 
 _TERMS = {"program": "tf-adasum-doctor"}
-# Up to so many workers all pairs are measured; of more, those at distances 1, 2, 4, ...
+# With up to this many workers all pairs are measured; with more, pairs at distances 1, 2, 4, ...
 MOST_FOR_ALL_PAIRS = 48
 _SECONDS_TO_CALL = 20.0
 _SECONDS_FOR_A_PAIR = 10.0
 _SECONDS_OF_SENDING = (0.02, 0.25)  # in one direction, at least and at most
 _SECONDS_FOR_ALL_PAIRS = 20.0
-_SECONDS_FOR_OTHER_ERRORS = 5.0  # the first error may be what another one has caused
+_SECONDS_FOR_OTHER_ERRORS = 5.0  # another worker's error may have caused the first one
 _SECONDS_TO_LOOK = 180.0
 _SECONDS_TO_WAIT = 500.0  # for an instruction
 _SECONDS_FOR_WORKER_0 = 3.0
 _SECONDS_BETWEEN_LOOKS = 0.1
-# A pair is slow by this factor, against the median of all.
+# A pair is slow if it is slower than the median of all pairs by this factor.
 SLOW = 3.0
 
 
 @dataclasses.dataclass
 class Examination:
-    """What was found of several workers.
+    """The results for several workers.
 
     Attributes:
-        workers: of each its report: name, address, host, facts, findings.
-        pairs: of each pair and direction "from", "to" (ranks), and "latency_seconds" and
-            "bytes_per_second" or an "error"; those that stand out have "slow".
-        exchanges: of each size "bytes", "seconds" of each time, as worker 0 has measured them, and
-            "over": what has carried them, and why.
-        findings: of what concerns several.
+        workers: the report of each worker: name, address, host, facts, findings.
+        pairs: for each pair and direction "from", "to" (ranks), and "latency_seconds" and
+            "bytes_per_second" or an "error"; slow pairs have "slow".
+        exchanges: for each size "bytes", "seconds" of each exchange, measured by worker 0, and
+            "over": the transport, and why.
+        findings: the findings about several workers.
     """
 
     workers: list[dict[str, Any]]
@@ -74,12 +75,12 @@ class Examination:
 
 
 def has_failed(findings: list[Finding]) -> bool:
-    """Whether something has to be done first."""
+    """Whether something has to be fixed first."""
     return any(finding.level == FAIL for finding in findings)
 
 
 def report_of(findings: list[Finding]) -> dict[str, Any]:
-    """Return what is told of one worker, JSON types: its facts and findings."""
+    """Return the report of one worker, JSON types: its facts and findings."""
     facts = {name: value for finding in findings for name, value in finding.facts.items()}
     listed = [
         {"level": each.level, "subject": each.subject, "text": each.text, "fix": each.fix}
@@ -101,12 +102,12 @@ def examine(
     Args:
         found: the `Cluster`, of several tasks, or how to join one.
         look: function that returns the findings of this worker.
-        show: function that prints an `Examination`, on worker 0, and returns the exit code.
-        environment: where the secret is. Defaults to ``os.environ``.
-        timeout: seconds to wait for the others. Defaults to those of a training.
+        show: function that prints an `Examination`, on worker 0, and returns the exit status.
+        environment: the variables with the secret. Defaults to ``os.environ``.
+        timeout: seconds to wait for the others. Defaults to the timeout of a training.
 
     Returns:
-        The exit code, the same on all workers that have met.
+        The exit status, the same on all workers that have joined.
     """
     seconds = administration.start_timeout(timeout, environment)
     name = {"name": f"worker {found.rank}", "address": "?"}
@@ -126,11 +127,11 @@ def examine(
                 return _follow(cluster, of_stations[0], look)
             return _Lead(cluster, station, of_stations).examine(look, show)
     except (OSError, ValueError, WorkerLostError) as error:
-        fix = "start the doctor on all workers, in the same way; on one it looks at that one alone"
+        fix = "start the doctor on all workers, in the same way"
         finding = Finding(FAIL, "cluster", describe(error), fix)
         if found.rank > 0:
             print(finding, file=sys.stderr, flush=True)
-            time.sleep(_SECONDS_FOR_WORKER_0)  # it says the same, and more
+            time.sleep(_SECONDS_FOR_WORKER_0)  # its report includes this error
             return 1
         # At once: a launcher ends worker 0 soon after the others.
         return show(Examination([{**name, **report_of([])}], findings=[finding]))
@@ -162,11 +163,11 @@ class _Lead:
                 self._fail(
                     f"{cluster.named([rank])} does not call at port {station.offer[0]} of "
                     f"{cluster.named([0])}",
-                    "let workers reach each other at any port: the watch over a training needs it",
+                    "let workers reach each other at any port: failure detection needs it",
                 )
 
     def examine(self, look, show):
-        """Give the instructions; return the exit code."""
+        """Send the instructions; return the exit status."""
         pairs = self._measured_pairs()
         exchange = self._exchanged()
         for rank in [*self._lines]:
@@ -267,9 +268,9 @@ class _Lead:
         return findings
 
     def _exchanged(self):
-        """Let all exchange gradients; return from ranks what they have to say of it."""
+        """Let all exchange gradients; return the results by rank."""
         if len(self._lines) + 1 < len(self._cluster.addresses):
-            self._fail("no gradients were exchanged, because not all workers are there")
+            self._fail("no gradients were exchanged, because not all workers are connected")
             return {}
         _say("exchanging gradients")
         for rank in [*self._lines]:
@@ -297,7 +298,7 @@ class _Lead:
             self._heard(rank, _SECONDS_TO_CALL)
         errors = {rank: each["error"] for rank, each in results.items() if "error" in each}
         if not errors:
-            text = f"not done in {SECONDS_FOR_THE_EXCHANGE:.0f} s"
+            text = f"not finished in {SECONDS_FOR_THE_EXCHANGE:.0f} s"
             everybody = range(len(self._cluster.addresses))
             errors = {rank: text for rank in everybody if rank not in results}
         for rank, error in sorted(errors.items()):
@@ -307,11 +308,11 @@ class _Lead:
         return results
 
 
-_NO_REPORT = {**report_of([Finding(FAIL, "report", "there is none")]), "host": "?"}
+_NO_REPORT = {**report_of([Finding(FAIL, "report", "the worker sent none")]), "host": "?"}
 
 
 def pairs_of(ranks: list[int]) -> list[tuple[int, int]]:
-    """Return the pairs to be measured: all, or for many workers those at distances 1, 2, 4, ...
+    """Return the pairs to measure: all, or for many workers pairs at distances 1, 2, 4, ...
 
     Example:
         >>> pairs_of([0, 1, 2])
@@ -330,7 +331,7 @@ def pairs_of(ranks: list[int]) -> list[tuple[int, int]]:
 
 
 def differences(workers: list[dict[str, Any]]) -> list[Finding]:
-    """Return findings of what all workers need to have in common, or should."""
+    """Return findings about values that must match on all workers, or should."""
     findings = []
     needed = {"tf_adasum": str, "tensorflow": series, "keras": series}
     for name, compared in {**needed, "python": series, "op": str}.items():
@@ -350,7 +351,7 @@ def differences(workers: list[dict[str, Any]]) -> list[Finding]:
 
 
 def _follow(cluster, offer, look):
-    """Do what worker 0 says; return the exit code that it tells."""
+    """Follow the instructions of worker 0; return the exit status that it sends."""
     host, _ = cluster.host_and_port(0)
     line = stations.wait_for_instructions(host, offer, cluster.rank, _SECONDS_TO_CALL)
     answers = {
@@ -386,7 +387,7 @@ def _exchange(line):
                 return {"error": "worker 0 has stopped it"}
             except TimeoutError:
                 pass
-    return {"error": f"not done in {SECONDS_FOR_THE_EXCHANGE:.0f} s"}
+    return {"error": f"not finished in {SECONDS_FOR_THE_EXCHANGE:.0f} s"}
 
 
 def _say(text):

@@ -1,18 +1,18 @@
-"""The three array operations that aggregation is made of, on the fastest backend at hand.
+"""The three array operations of aggregation, on the fastest available backend.
 
-Replicas hold vectors of N elements; `segments` divides the elements, one segment a variable:
+Replicas hold vectors of N elements; `segments` divides the elements, one segment per variable:
 
     gram         = segment_gram(rows, segments)                     every inner product
     coefficients = any rule on `gram`                               a few numbers
     combined     = segment_weighted_sum(rows, coefficients, segments)
 
-`pairwise_combine` is all three in one for Adasum on two vectors. Each runs on the compiled op
-("custom") where that was built for the device that holds the data, a CPU or an NVIDIA GPU, else on
-stock TensorFlow ("tensorflow"), with the same contract; see `library` for how that is chosen. In
-functions that XLA compiles (`jit_compile=True`) it is stock TensorFlow. None of them is
-differentiable.
+`pairwise_combine` does all three steps for Adasum on two vectors. Each operation runs on the
+compiled op ("custom") if that was built for the device that holds the data, a CPU or an NVIDIA GPU.
+Otherwise it runs on stock TensorFlow ("tensorflow"), with the same contract; `library` chooses. In
+functions that XLA compiles (`jit_compile=True`) it always runs on stock TensorFlow. None of the
+operations is differentiable.
 
-What is exact and what is not: results are rounded to their dtype, and before that
+Precision: results are rounded to their dtype. Before that, they are computed
 
                              inner products                   linear combination
     stock TensorFlow         float64                          float64
@@ -21,10 +21,10 @@ What is exact and what is not: results are rounded to their dtype, and before th
                              below 1e-6 of ‖a‖‖b‖ (*)
     GPU, all three           in float32, below 1e-5 (*)       float32, but float64 for float64
 
-(*) Products in float32, few at a time added in float32 and then all in float64; in float64 for
-float64. The CPU op turns to float64 by itself where squares would leave the range of float32; on a
-GPU squares of elements below 1e-19 lose their digits, and below 1e-23 count as zero; elements above
-1e19 make their segment NaN.
+(*) Products are float32; a few at a time are added in float32, and these sums in float64. For
+float64 everything is float64. The CPU op switches to float64 if squares would leave the range of
+float32. On a GPU, squares of elements below 1e-19 lose precision, squares of elements below 1e-23
+count as zero, and elements above 1e19 make their segment NaN.
 
 Shape letters: S segments, R rows (replicas), N elements in a row.
 
@@ -49,7 +49,7 @@ __all__ = [
     "segment_weighted_sum",
 ]
 
-# What gradients can be.
+# The dtypes of gradients.
 DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
 
 
@@ -60,33 +60,33 @@ def pairwise_combine(
 
         combined = (1 - a·b / (2‖a‖²))·a + (1 - a·b / (2‖b‖²))·b
 
-    Orthogonal segments are added, equal ones averaged. A squared norm below 1.4917e-154 (the square
-    root of the smallest positive normal float64) counts as zero, and its coefficient is 1. A NaN or
-    Inf in a segment of either tensor makes that whole segment of the result NaN, as does a squared
-    norm that overflows float64. For the precision see the table of this module.
+    Orthogonal segments are added, equal segments are averaged. A squared norm below 1.4917e-154
+    (the square root of the smallest positive normal float64) counts as zero, and its coefficient is
+    1. A NaN or Inf in a segment of either tensor makes that whole segment of the result NaN; so
+    does a squared norm that overflows float64. The precision is in the table of this module.
 
     Args:
         a: Any shape; float16, bfloat16, float32 or float64.
         b: The shape and dtype of `a`.
         segments: [S + 1], int64: offsets into the flattened tensors, the first 0, the last their
             size, never decreasing. Defaults to one segment that holds everything.
-        device: The device the call runs on, such as "CPU:0". It chooses the backend, and moves
-            nothing. Defaults to that of `a`.
+        device: The device that the call runs on, such as "CPU:0". It only chooses the backend; no
+            data is moved. Defaults to the device of `a`.
 
     Returns:
         The shape and dtype of `a`.
 
     Raises:
-        ValueError: For arguments that are known to be wrong before anything runs.
-        tf.errors.InvalidArgumentError: For those that turn out to be wrong when it runs.
+        ValueError: If an argument is wrong and this is known before the operation runs.
+        tf.errors.InvalidArgumentError: If an argument turns out to be wrong when it runs.
 
     Example:
         >>> a, b = [1.0, 0.0, 3.0], [0.0, 2.0, 3.0]
         >>> tf_adasum.ops.pairwise_combine(a, b, segments=[0, 2, 3]).numpy()
         array([1., 2., 3.], dtype=float32)
 
-    Source: Maleki et al., MLSys 2021, arXiv 2006.02924, the pairwise operator. There a zero norm is
-    left undefined.
+    Source: Maleki et al., MLSys 2021, arXiv 2006.02924, the pairwise operator. The paper does not
+    define the result for a zero norm.
     """
     a = _float_tensor(a, "a")
     b = _float_tensor(b, "b", like=a)
@@ -113,16 +113,16 @@ def segment_gram(rows: Any, segments: Any, *, device: str | None = None) -> tf.T
     Args:
         rows: [R, N], R >= 1; float16, bfloat16, float32 or float64.
         segments: [S + 1], int64: offsets into a row, the first 0, the last N, never decreasing.
-        device: The device the call runs on, such as "CPU:0". It chooses the backend, and moves
-            nothing. Defaults to that of `rows`.
+        device: The device that the call runs on, such as "CPU:0". It only chooses the backend; no
+            data is moved. Defaults to the device of `rows`.
 
     Returns:
-        [S, R, R], float64: exactly symmetric, zeros for an empty segment; `gram_relative_error`
-        bounds the error.
+        [S, R, R], float64: exactly symmetric, zeros for an empty segment. `gram_relative_error`
+        returns a bound of the error.
 
     Raises:
-        ValueError: For arguments that are known to be wrong before anything runs.
-        tf.errors.InvalidArgumentError: For those that turn out to be wrong when it runs.
+        ValueError: If an argument is wrong and this is known before the operation runs.
+        tf.errors.InvalidArgumentError: If an argument turns out to be wrong when it runs.
 
     Example:
         >>> rows = [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
@@ -148,16 +148,16 @@ def segment_weighted_sum(
         rows: [R, N], R >= 1; float16, bfloat16, float32 or float64.
         coefficients: [S, R], converted to float64.
         segments: [S + 1], int64: offsets into a row, the first 0, the last N, never decreasing.
-        device: The device the call runs on, such as "CPU:0". It chooses the backend, and moves
-            nothing. Defaults to that of `rows`.
+        device: The device that the call runs on, such as "CPU:0". It only chooses the backend; no
+            data is moved. Defaults to the device of `rows`.
 
     Returns:
         [N], the dtype of `rows`: summed in row order, on CPUs in float64, and rounded once. A NaN
         coefficient makes its whole segment NaN.
 
     Raises:
-        ValueError: For arguments that are known to be wrong before anything runs.
-        tf.errors.InvalidArgumentError: For those that turn out to be wrong when it runs.
+        ValueError: If an argument is wrong and this is known before the operation runs.
+        tf.errors.InvalidArgumentError: If an argument turns out to be wrong when it runs.
 
     Example:
         >>> rows = [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
@@ -177,7 +177,7 @@ def segment_weighted_sum(
 
 
 def backend(device: str | None = None) -> str:
-    """Return what the three operations run on.
+    """Return the backend of the three operations.
 
     Args:
         device: A device, such as "CPU:0" or "/device:GPU:0". Defaults to the CPU.
@@ -186,8 +186,8 @@ def backend(device: str | None = None) -> str:
         "custom" for the compiled op, "tensorflow" for stock TensorFlow.
 
     Raises:
-        ValueError: If the environment variable `TF_ADASUM_OPS` has a value that is not known.
-        RuntimeError: If it asks for the compiled op and that cannot be loaded.
+        ValueError: If the environment variable `TF_ADASUM_OPS` has an unknown value.
+        RuntimeError: If `TF_ADASUM_OPS` is "custom" and the compiled op cannot be loaded.
 
     Example:
         >>> tf_adasum.ops.backend("TPU:0")
@@ -197,15 +197,15 @@ def backend(device: str | None = None) -> str:
 
 
 def gram_relative_error(gram: tf.Tensor) -> float:
-    """Return a bound on the rounding of `segment_gram` where it was computed.
+    """Return a bound of the rounding error of `segment_gram` on the device of its result.
 
     Args:
-        gram: A result of `segment_gram`, or what was made of it on the same device.
+        gram: A result of `segment_gram`, or a tensor computed from it on the same device.
 
     Returns:
-        A bound on the error of ``gram[s, i, j]`` in units of ``sqrt(gram[s, i, i] gram[s, j, j])``:
-        1e-5 for the GPU kernels, which form products in float32 and, on tensor cores, add 128 of
-        them there; else 1e-14.
+        A bound of the error of ``gram[s, i, j]`` in units of ``sqrt(gram[s, i, i] gram[s, j, j])``.
+        It is 1e-5 for the GPU kernels, which compute products in float32 and, on tensor cores, add
+        128 of them in float32. Otherwise it is 1e-14.
 
     Example:
         >>> with tf.device("CPU:0"):
@@ -221,8 +221,8 @@ def gram_relative_error(gram: tf.Tensor) -> float:
 def same_bits_everywhere(device: str) -> bool:
     """Whether the operations give the same bits on `device` as on every other of its type.
 
-    The compiled op on CPUs does. Stock TensorFlow sums as the processor likes, and how the GPU
-    kernels divide a sum depends on the GPU.
+    The compiled op on CPUs does. The order of sums in stock TensorFlow depends on the processor,
+    and in the GPU kernels on the GPU.
 
     Example:
         >>> is_compiled = tf_adasum.ops.backend("CPU:0") == "custom"
@@ -246,7 +246,7 @@ def _implementation(tensor: tf.Tensor, device: str | None) -> types.ModuleType |
 
 def _compiles_with_xla() -> bool:
     from tf_adasum.seams import (
-        tensorflow as tensorflow_seam,  # which not every use of the operations needs
+        tensorflow as tensorflow_seam,  # here, because not every use of the operations needs it
     )
 
     return tensorflow_seam.compiles_with_xla()
@@ -292,7 +292,7 @@ def _rows_tensor(value: Any) -> tf.Tensor:
 
 
 def _segments_tensor(value: Any, element_count: int | None) -> tf.Tensor:
-    """Return `segments` as int64 offsets, checked as far as they and the elements are known."""
+    """Return `segments` as int64 offsets, checked as far as their values are known."""
     is_typed = hasattr(value, "dtype")
     segments = tf.convert_to_tensor(value, dtype=None if is_typed else tf.int64)
     if segments.dtype != tf.int64:

@@ -1,8 +1,9 @@
-"""Whether the kernels for NVIDIA GPUs are there, and run with this machine's driver and GPUs.
+"""Checks whether the kernels for NVIDIA GPUs were built, and run with this driver and these GPUs.
 
-Their code is for some architectures, such as 80, and for drivers of the CUDA that compiled it, or
-later ones. Within a major architecture code runs on later GPUs, too, and what was compiled for the
-newest has a form that drivers translate for all later ones.
+The kernels are compiled for some architectures, such as 80. They need a driver for the CUDA version
+that compiled them, or a later one. Code for an architecture also runs on later GPUs of the same
+major architecture. Code for the newest architecture includes a form that drivers can translate for
+all later architectures.
 """
 
 import ctypes
@@ -17,17 +18,17 @@ NAMES = ("_adasum_cuda.so", "_adasum_kernels.fatbin")
 
 
 def why_not(folder: Path, cuda: dict[str, Any]) -> str | None:
-    """Say why there are no kernels for the GPUs that TensorFlow sees; None if there are.
+    """Return why there are no kernels for the GPUs that TensorFlow uses; None if there are.
 
     Args:
-        folder: where their files are.
-        cuda: how they were built, of `_build_info.json`.
+        folder: the folder of their files.
+        cuda: the entry on the kernels in `_build_info.json`.
     """
     if "not_built" in cuda:
         return f"its kernels for GPUs were not built ({cuda['not_built']})"
     for name in NAMES:
         if not (folder / name).exists():
-            return f"its kernels for GPUs are not there: {folder / name} does not exist"
+            return f"its kernels for GPUs are missing: {folder / name} does not exist"
     found = gpus()
     if not found:  # nothing will load them
         return None
@@ -39,18 +40,18 @@ def why_not(folder: Path, cuda: dict[str, Any]) -> str | None:
 
 
 def why_not_the_driver(cuda: dict[str, Any], driver: tuple[int, int] | None) -> str | None:
-    """Compare the CUDA that compiled the kernels with that of the driver."""
+    """Compare the CUDA version that compiled the kernels with the version of the driver."""
     built = cuda.get("cuda")
     if built is None or driver is None or driver[0] >= int(built.partition(".")[0]):
         return None
     return (
-        f"its kernels for GPUs are of CUDA {built}, and this driver is of CUDA "
-        f"{driver[0]}.{driver[1]}: it takes a later driver, or kernels built on this machine"
+        f"its kernels for GPUs need a driver for CUDA {built}, and this driver is for CUDA "
+        f"{driver[0]}.{driver[1]}: install a later driver, or build the kernels on this machine"
     )
 
 
 def why_not_the_gpus(cuda: dict[str, Any], capabilities: list[int]) -> str | None:
-    """Compare the architectures that the kernels were compiled for with those of the GPUs."""
+    """Compare the architectures of the kernels with the architectures of the GPUs."""
     built = cuda.get("architectures")
     if not built:
         return None
@@ -76,7 +77,7 @@ def gpus() -> list[int]:
 
 
 def driver_cuda() -> tuple[int, int] | None:
-    """The version of CUDA that the driver has, or None if there is no driver that says so."""
+    """The version of CUDA that the driver reports, or None without such a driver."""
     version = ctypes.c_int()
     try:
         if ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version)):

@@ -1,14 +1,14 @@
-"""The compiled op: found, checked and loaded at its first use, never at import.
+"""Locates, checks and loads the compiled op, at its first use and never at import.
 
-A compiled op fits one minor version of TensorFlow. A wheel holds a library for each of several, a
-build from source one; `_build_info.json`, written by the build, says what each was built for. A
-library for another minor version, or with another C++ ABI, is not loaded. Without one that fits the
-stock TensorFlow implementation is used, and a warning says so once. The kernels for NVIDIA GPUs are
-two more files, for all versions, which may be missing on their own.
+A compiled op fits one minor version of TensorFlow. A wheel has libraries for several versions, a
+build from source has one. The build writes `_build_info.json` with the version of each library. A
+library for another minor version, or with another C++ ABI, is not loaded. If no library fits, stock
+TensorFlow is used, with one warning. The kernels for NVIDIA GPUs are two more files, for all
+versions of TensorFlow; they can be missing although a library exists.
 
 The environment variable `TF_ADASUM_OPS` chooses, and is read at every call:
 
-* `auto` (default): the compiled op where it can be loaded, else stock TensorFlow with one warning;
+* `auto` (default): the compiled op if it can be loaded, else stock TensorFlow with one warning;
 * `custom`: the compiled op, or an error;
 * `tensorflow`: stock TensorFlow, silently.
 """
@@ -42,7 +42,7 @@ BUILD_IT = (
     "--no-build-isolation --no-deps --force-reinstall tf_adasum-*.tar.gz`"
 )
 INSTALL_AGAIN = "Install the same wheel again: `pip install --no-deps --force-reinstall FILE.whl`"
-ASK_THE_DOCTOR = "`python -m tf_adasum.doctor` tells more."
+ASK_THE_DOCTOR = "`python -m tf_adasum.doctor` prints the details."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Status:
 
     Attributes:
         loaded: Whether the library is loaded in this process.
-        path: Where the library for the installed TensorFlow is, or would be.
+        path: The path of the library for the installed TensorFlow, even if it does not exist.
         reason: Why it is not loaded; `None` if it is.
         fix: What to do about it; `None` if it is loaded.
         built_for: The TensorFlow it was built for, "version (git version)"; `None` if none was.
@@ -85,7 +85,7 @@ class OpLibrary:
         """Return the module with the wrappers of the ops, or `None` for stock TensorFlow.
 
         Args:
-            device_type: What the ops are to run on, "CPU" or "GPU". On any other device it is stock
+            device_type: The device of the ops, "CPU" or "GPU". Any other device uses stock
                 TensorFlow. Defaults to "CPU".
 
         Raises:
@@ -106,14 +106,14 @@ class OpLibrary:
             return self._module
         if choice == "custom":
             raise RuntimeError(
-                f"{CHOICE_VARIABLE}=custom asks for tf_adasum's compiled op, but {reason}. "
+                f"{CHOICE_VARIABLE}=custom requires tf_adasum's compiled op, but {reason}. "
                 f"{status.fix or BUILD_IT}. {ASK_THE_DOCTOR} {see('TFA-102')}"
             )
         self._warn_once(reason, status.fix or BUILD_IT)
         return None
 
     def status(self) -> Status:
-        """Try to load the library if that has not been tried yet, and say how it went."""
+        """Try to load the library, once, and return the result."""
         with self._lock:
             if self._status is None:
                 self._status = self._attempt()
@@ -147,7 +147,7 @@ class OpLibrary:
         built_for = _describe(**library)
         if not self._path.exists():
             return failed(f"{self._path} does not exist", built_for, again)
-        try:  # what is not the file that was built may end Python when it is loaded
+        try:  # loading a file other than the one that was built can crash Python
             if hashlib.sha256(self._path.read_bytes()).hexdigest() != sha256:
                 reason = f"{self._path} is damaged: it is not the file that was built"
                 return failed(reason, built_for, again)
@@ -163,8 +163,8 @@ class OpLibrary:
             self._has_warned_about.add(reason)
         if is_first:
             warnings.warn(
-                f"tf_adasum's compiled op is not used: {reason}. Slower stock TensorFlow "
-                f"operations take its place, with the same contract. {fix}. {ASK_THE_DOCTOR} "
+                f"tf_adasum's compiled op is not used: {reason}. Stock TensorFlow operations are "
+                f"used instead, which are slower. {fix}. {ASK_THE_DOCTOR} "
                 f"{see('TFA-102')}",
                 RuntimeWarning,
                 stacklevel=4,
@@ -192,8 +192,8 @@ def _why_it_does_not_fit(
 ) -> str | None:
     """Compare a library of the installed minor version.
 
-    The releases of a minor version have the same headers, as far as the op uses them. What lies
-    between releases, such as a nightly build, may have any: there it has to be the very same build.
+    All releases of a minor version have the same headers, as far as the op uses them. Other builds,
+    such as a nightly build, can have different headers: for them the build has to be the same.
     """
     if machine != platform.machine():
         return f"its library is for {machine}, and this machine is {platform.machine()}"

@@ -1,13 +1,13 @@
 """The three operations in stock TensorFlow, behind the contract of the compiled op.
 
-They run wherever TensorFlow runs: on a CPU without the compiled op, on GPUs, and, with segments
-that are known when the graph is built, under XLA. All sums are formed in float64.
+They run wherever TensorFlow runs: on a CPU without the compiled op, on GPUs, and under XLA if the
+segments are known when the graph is built. All sums are computed in float64.
 
 They differ from the compiled op in the last bits only, with one exception: on a CPU, TensorFlow's
 threads read subnormal numbers as zero: bfloat16 and float32 below 1.18e-38, float64 below 2.2e-308.
 
-Arguments are those of `tf_adasum.ops`, already converted to tensors. The checks here are those that
-only the values at run time can answer.
+The arguments are the same as in `tf_adasum.ops`, already converted to tensors. The checks here need
+the values at run time.
 
 Shape letters: S segments, R rows (replicas), N elements in a row.
 """
@@ -22,14 +22,14 @@ import tensorflow as tf
 # A squared norm below this counts as zero: 0 ⊕ b = b.
 ZERO_NORM = float(np.sqrt(np.finfo(np.float64).tiny))
 
-# Keeps |a·b| <= ‖a‖‖b‖ where rounding broke it, but leaves a = b alone, whose a·b is exactly ‖a‖².
+# Restores |a·b| <= ‖a‖‖b‖ after rounding, but does not change a = b, for which a·b is ‖a‖² exactly.
 ROUNDING_SLACK = 1 + 4 * float(np.finfo(np.float64).eps)
 
 
 def segment_gram(rows_RN: tf.Tensor, segments: tf.Tensor) -> tf.Tensor:
     """Compute the inner products of all rows: `gram[s, i, j] = <rows[i][s], rows[j][s]>`.
 
-    It needs scratch memory for the largest segment of all rows in float64.
+    It needs temporary memory for the largest segment of all rows in float64.
 
     Args:
         rows_RN: [R, N], a floating type.
@@ -133,7 +133,7 @@ def _pairwise_coefficients(gram_S22: tf.Tensor) -> tf.Tensor:
         ],
         axis=1,
     )
-    # One NaN or Inf in either vector spoils all of the result, also beside a zero vector.
+    # A NaN or Inf in either vector makes all of the result NaN, even if the other vector is zero.
     is_finite = tf.math.is_finite(aa) & tf.math.is_finite(bb)
     nan = tf.constant(np.nan, tf.float64)
     return tf.where(is_finite[:, tf.newaxis], coefficients_S2, nan)
@@ -171,14 +171,14 @@ def _checked(segments: tf.Tensor, element_count: tf.Tensor) -> tf.Tensor:
 
 
 def _operations(*assertions: tf.Operation | None) -> list[tf.Operation]:
-    # Eagerly, and where it can be decided at once, an assertion has already run and returns None.
+    # In eager code, or if its result is known at once, an assertion has already run: it is None.
     return [assertion for assertion in assertions if assertion is not None]
 
 
 def _for_each_segment(
     of_segment: Callable[..., tf.Tensor], segments: tf.Tensor, signature: tf.TensorSpec
 ) -> tf.Tensor:
-    """Stack `of_segment(begin, end)` of all segments."""
+    """Return `of_segment(begin, end)` for all segments, as one tensor."""
     offsets = tf.get_static_value(segments)
     if offsets is not None and offsets.size > 1:
         # Constant slices: they are what XLA can compile.

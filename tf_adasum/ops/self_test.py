@@ -15,7 +15,7 @@ GRAM_TOLERANCES = {dtype: min(bound, 5e-6) for dtype, bound in TOLERANCES.items(
 
 
 def failures(device: str) -> list[str]:
-    """Return what is wrong with the operations on a device.
+    """Return the wrong results of the operations on a device.
 
     Args:
         device: A logical device, such as "/device:GPU:0".

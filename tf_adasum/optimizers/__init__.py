@@ -8,8 +8,8 @@ from tf_adasum.optimizers.adascale import AdaScale
 from tf_adasum.optimizers.delta_adasum import DeltaAdasum
 from tf_adasum.seams import keras as keras_seam
 
-# With Keras 2 it is TensorFlow Addons', whose import warns that its development has ended. Nothing
-# else needs Addons.
+# With Keras 2, LAMB comes from TensorFlow Addons, whose import warns that its development has
+# ended. Nothing else needs Addons.
 try:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
@@ -22,7 +22,7 @@ except ModuleNotFoundError as error:
 def __getattr__(name):
     if name == "LAMB":
         raise ImportError(
-            "With Keras 2 optimizers.LAMB is that of TensorFlow Addons, which is not installed: "
+            "With Keras 2, optimizers.LAMB needs TensorFlow Addons, which is not installed: "
             f"pip install 'tensorflow-addons=={ADDONS}.*'"
         )
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""AdaScale: the learning rate that fits a larger batch, measured in every step."""
+"""AdaScale: adapts the learning rate to a larger batch, from measurements in every step."""
 
 from __future__ import annotations
 
@@ -19,57 +19,59 @@ from tf_adasum.seams.base_strategy import GradientAggregatingStrategy
 
 VALIDATED = (keras.optimizers.SGD,)
 
-# What a replica without rows says instead of its squared norm; no sum of squares is negative.
+# The value that a replica without rows sends instead of its squared norm, which is never negative.
 NOT_MEASURED = -math.inf
 
 
 @keras.saving.register_keras_serializable("tf_adasum")
 class AdaScale(WrapperOptimizer):
-    """Optimizer for batches that are S times as large as those that another one was tuned for.
+    """Optimizer that trains on batches S times as large as the optimizer it wraps was tuned for.
 
-    In step t, with g_i the gradients of the S small batches and ḡ their mean:
+    In step t, let g_i be the gradients of the S small batches and ḡ their mean:
 
         η_t = r_t · lr(⌊τ_t⌋)       r_t = (σ² + μ²) / (σ²/S + μ²)  in [1, S]
         w ← step of the optimizer with ḡ and η_t
         τ_{t+1} = τ_t + r_t
 
-    r is the *gain ratio*: 1 where the small batches' gradients agree, S where they are all noise.
-    σ² and μ² are moving averages of what `gain.estimates` finds in each step. τ, the
-    *scale-invariant step*, counts steps of the small batch: the optimizer's own learning rate or
-    schedule `lr`, and the number of steps T it was made for, stay those of S = 1; train until τ ≥ T
-    (`callbacks.StopAtScaleInvariantStep`). Momentum stays as it is.
+    r is the *gain ratio*: 1 if the gradients of the small batches agree, S if they are only noise.
+    σ² and μ² are moving averages of the estimates of `gain.estimates` in each step. τ, the
+    *scale-invariant step*, counts steps of the small batch. You keep the learning rate or schedule
+    `lr` of the optimizer, and the number of steps T that it was made for: train until τ ≥ T
+    (`callbacks.StopAtScaleInvariantStep`). Momentum is not changed.
 
-    The small batches are those of the replicas, under any `tf.distribute` strategy that averages,
-    and of `gradient_accumulation_steps`, under a strategy or none. Besides the gradients one number
-    per step is sent, in the same all-reduce. Gradients are measured as they come; the inner
-    optimizer's clipping is applied to their mean, the same with accumulation and without. A step
-    whose gradients are not all finite, or too large to be squared in float32, is left out of σ², μ²
-    and τ. One in which a replica of an `AdasumMirroredStrategy` has no rows says nothing of σ² and
-    μ², and is taken with the r before it. Where a step has a single gradient nothing is measured,
-    and this is the inner optimizer.
-    Where σ² is below 1e-6, as with gradients that are nearly zero, it counts as 1e-6: choose the
-    loss's scale accordingly.
+    The small batches are the batches of the replicas, under any `tf.distribute` strategy that
+    averages gradients, and the batches of `gradient_accumulation_steps`. One number per step is
+    sent in addition to the gradients, in the same all-reduce. Gradients are measured before
+    clipping; the inner optimizer clips their mean, with accumulation and without. A step is left
+    out of σ², μ² and τ if a gradient is not finite, or too large to be squared in float32. If a
+    replica of an `AdasumMirroredStrategy` has no rows, the step does not change σ² and μ², and uses
+    the r of the step before. If a step has only one gradient, nothing is measured, and AdaScale
+    works as the inner optimizer alone.
+
+    A σ² below 1e-6, as with gradients close to zero, counts as 1e-6. Scale the loss accordingly.
 
     Args:
-        optimizer: `keras.optimizers.Optimizer`, the one for S = 1. The method is derived for SGD
-            and tested for it, with and without momentum; others get a warning.
-        scale: float, S, 1 or more. Defaults to the number C of gradients that are measured,
-            replicas x accumulation steps. Another one says that each of them is of a batch of S/C
-            small ones.
+        optimizer: `keras.optimizers.Optimizer`, the optimizer for S = 1. The method was derived and
+            tested for SGD, with and without momentum; other optimizers cause a warning.
+        scale: float, S, 1 or more. Defaults to C, the number of measured gradients: replicas x
+            accumulation steps. With another value, each measured gradient counts as the gradient of
+            S/C small batches.
         smoothing: float, θ in [0, 1) of the moving averages. Defaults to `max(1 - S/1000, 0)`.
-        debias: bool, whether the moving averages are exponentially weighted and debiased, or else
-            have the form of the paper's appendix B.3, see `gain.averaging`. Defaults to `True`.
+        debias: bool. If True, the moving averages are exponentially weighted and debiased; if
+            False, they have the form of the paper's appendix B.3, see `gain.averaging`. Defaults to
+            `True`.
         name: str, name of the optimizer. Defaults to `"adascale"`.
 
     Raises:
-        ValueError: for what is no optimizer or is wrapped already, a scale below 1, a smoothing
-            outside [0, 1), a `LinearScalingWarmup`, which scales already; when it is made or built:
-            under an `AdasumMirroredStrategy` with another rule than the mean; when it is used: with
-            a scale above 1 and a single gradient, which has no variance.
+        ValueError: if `optimizer` is not a Keras optimizer or is already wrapped, if its schedule
+            is a `LinearScalingWarmup` (which already scales), if `scale` is below 1, or `smoothing`
+            is outside [0, 1). When it is created or built: under an `AdasumMirroredStrategy` with
+            another rule than the mean. When it is used: if `scale` is above 1 and there is a single
+            gradient, which has no variance.
 
     Example:
-        Two orthogonal gradients are all noise: a step with their mean is worth two steps, and twice
-        as long.
+        Two orthogonal gradients are only noise: one step with their mean is worth two steps, and
+        twice as large.
 
         >>> import keras
         >>> import numpy as np
@@ -87,8 +89,8 @@ class AdaScale(WrapperOptimizer):
 
     Reference:
         Johnson et al., "AdaScale SGD: A User-Friendly Algorithm for Distributed Training", ICML
-        2020 (arXiv 2007.05105), Algorithm 1. Here τ counts as in the paper; the schedule is
-        evaluated at ⌊τ⌋.
+        2020 (arXiv 2007.05105), Algorithm 1. τ counts as in the paper; the schedule is evaluated at
+        ⌊τ⌋.
     """
 
     def __init__(
@@ -104,7 +106,7 @@ class AdaScale(WrapperOptimizer):
         if scale is not None:
             check_scale(scale)
         if smoothing is not None:
-            expected = "must be in [0, 1): 0 takes the last step alone, 0.9 about ten"
+            expected = "must be in [0, 1): 0 uses only the last step, 0.9 about ten steps"
             check_number("smoothing", smoothing, expected, at_least=0, below=1)
         _refuse_rules(tf.distribute.get_strategy())
         if not isinstance(optimizer, VALIDATED):
@@ -114,9 +116,10 @@ class AdaScale(WrapperOptimizer):
         self._given_scale = scale
         base = keras_seam.exchange_learning_rate(optimizer, ScaledLearningRate(self))
         if isinstance(base, LinearScalingWarmup):
-            keras_seam.exchange_learning_rate(optimizer, base)  # left as it was
+            keras_seam.exchange_learning_rate(optimizer, base)  # restores the optimizer
             raise ValueError(
-                "AdaScale does the scaling: give the optimizer the schedule of S = 1. Received: "
+                "AdaScale scales the learning rate, so the optimizer needs the schedule of S = 1, "
+                "without LinearScalingWarmup. Received: "
                 "learning_rate=LinearScalingWarmup(…)"
             )
         self.take_steps(AdaScaleStep(optimizer, base, smoothing, self.debias))
@@ -131,34 +134,34 @@ class AdaScale(WrapperOptimizer):
         _refuse_rules(strategy)
 
     def check(self) -> None:
-        """Raise a ValueError where there is nothing to measure."""
+        """Raise a ValueError if there is nothing to measure."""
         self._check_measurable(self.scale)
 
     @property
     def settings(self) -> str:
-        """What all workers have to have in common, as a str."""
+        """The settings that must match on all workers, as a str."""
         return f"scale={self.scale}, smoothing={self.smoothing}, debias={self.debias}"
 
     def _check_measurable(self, scale):
         if scale > 1 and self._step.count == 1:
             raise ValueError(
-                "AdaScale measures how the gradients of a step differ, and here there is one of "
-                "them: train on several replicas, or pass gradient_accumulation_steps to the inner "
-                f"optimizer. Received: scale={scale}, 1 replica, no accumulation {see('TFA-308')}"
+                "AdaScale measures how the gradients of a step differ, but each step has only one "
+                "gradient. Train on several replicas, or pass gradient_accumulation_steps to the "
+                f"inner optimizer. Received: scale={scale}, 1 replica, no accumulation "
+                f"{see('TFA-308')}"
             )
 
     def set_scale(self, scale: float) -> None:
-        """Set S between two steps, where the batch size changes during training.
+        """Set S between two steps, if the batch size changes during training.
 
         The average of σ² is kept: it belongs to the small batch, which stays the same.
 
         Args:
-            scale: float, S, 1 or more; may be a fraction. The same on all workers, which compare
-                it.
+            scale: float, S, 1 or more; may be a fraction. It must be the same on all workers.
 
         Raises:
-            ValueError: for a scale below 1; above 1 with a single gradient in a step; on all
-                workers, if theirs differ.
+            ValueError: if `scale` is below 1, or above 1 although a step has a single gradient; on
+                all workers, if the workers pass different values.
         """
         check_scale(scale)
         if self.built:
@@ -170,7 +173,7 @@ class AdaScale(WrapperOptimizer):
 
     @property
     def gain(self) -> tf.Tensor:
-        """r of the last step, in [1, S]: float64 scalar tensor; 1 before the first."""
+        """r of the last step, in [1, S]: float64 scalar tensor; 1 before the first step."""
         return self._state("gain", 1.0)
 
     @property
@@ -200,7 +203,7 @@ class AdaScale(WrapperOptimizer):
 
     @property
     def learning_rate(self):
-        """lr(⌊τ⌋), the learning rate of S = 1 at this point; can be set if it is no schedule."""
+        """lr(⌊τ⌋), the learning rate of S = 1 at this point; you can set it if it is a number."""
         base = self._step.base_learning_rate
         if isinstance(base, keras_seam.VARIABLE_TYPES):
             return base
@@ -217,14 +220,14 @@ class AdaScale(WrapperOptimizer):
             base.assign(learning_rate)
         else:
             raise TypeError(
-                "The learning rate is not settable: the inner optimizer was made with a schedule, "
-                "which only another schedule can replace. "
+                "The learning rate cannot be set to a number, because the inner optimizer was "
+                "created with a schedule. Set it to another schedule. "
                 f"Received: learning_rate={learning_rate!r}"
             )
 
     @property
     def effective_learning_rate(self) -> tf.Tensor:
-        """η = r · lr(⌊τ⌋), with the r of the last step: scalar tensor."""
+        """η = r · lr(⌊τ⌋) with the r of the last step: scalar tensor."""
         base = keras_seam.floating(self.learning_rate)
         return tf.cast(self.gain, base.dtype) * base
 
@@ -246,13 +249,13 @@ class AdaScale(WrapperOptimizer):
 
 
 class AdaScaleStep(keras_seam.Step):
-    """Measure, reduce, estimate, and let the inner optimizer do the rest.
+    """A step that measures, reduces and estimates before the inner optimizer updates the weights.
 
-    `build` makes the scalar variables.
+    `build` creates the scalar variables.
 
     Args:
         optimizer: the inner optimizer.
-        base_learning_rate: lr, as the inner optimizer was given it.
+        base_learning_rate: lr, as it was passed to the inner optimizer.
         smoothing: θ, or None for the default.
         debias: which moving average.
 
@@ -260,7 +263,7 @@ class AdaScaleStep(keras_seam.Step):
         scale: S.
         gain, steps: r and τ.
         variance, squared_norm: the moving averages of σ² and μ².
-        weight: that of the samples in them.
+        weight: the weight of the samples in the moving averages.
         skipped: the number of steps that were not finite.
     """
 
@@ -270,7 +273,7 @@ class AdaScaleStep(keras_seam.Step):
         self.smoothing, self.debias = smoothing, debias
 
     def build(self, wrapper, variables):
-        """Make an accumulator for what is measured, and the state of the estimates."""
+        """Create the accumulator of the measurements, and the state of the estimates."""
         keras_seam.add_accumulator(self.optimizer)
 
         def state(name, initializer="zeros"):
@@ -284,7 +287,7 @@ class AdaScaleStep(keras_seam.Step):
         self.squared_norm = state("gradient_squared_norm")
         self.weight = state("weight_of_samples")
         self.skipped = state("skipped_steps")
-        # S is no state but configuration: a restart on other workers shall have its own.
+        # S is configuration, not state: a restart on another number of workers has another S.
         self.scale = tf.Variable(wrapper.scale, dtype=tf.float64, trainable=False)
 
     @property
@@ -315,7 +318,7 @@ class AdaScaleStep(keras_seam.Step):
         self.steps.assign_add(advance)
 
     def estimate(self, mean_square, square_of_mean):
-        """Take a step's sample into the averages and set r; return how far τ goes.
+        """Add the sample of a step to the averages and set r; return the increase of τ.
 
         Args:
             mean_square: (1/C) Σ‖g_i‖².
@@ -360,9 +363,9 @@ class ScaledLearningRate(keras.optimizers.schedules.LearningRateSchedule):
 
 
 def _sums_over_replicas(gradients, measured):
-    """Sum gradients and measured scalars over all replicas, in one all-reduce where that is one.
+    """Sum gradients and measured scalars over all replicas, in one all-reduce if possible.
 
-    TensorFlow packs what it reduces together into one buffer of one dtype.
+    TensorFlow packs values that are reduced together into one buffer of one dtype.
     """
     context = tf.distribute.get_replica_context()
     dtypes = {gradient.dtype for gradient in gradients}
@@ -376,14 +379,14 @@ def _sums_over_replicas(gradients, measured):
 
 
 def within(optimizer: keras.optimizers.Optimizer | None, asker: str) -> AdaScale:
-    """Return the `AdaScale` that an optimizer is, or has in it.
+    """Return the `AdaScale` of an optimizer: the optimizer itself, or one that it wraps.
 
     Args:
         optimizer: `keras.optimizers.Optimizer` of a model, or None.
-        asker: str, who needs it, for the message.
+        asker: str, the name of the callback that needs it, for the message.
 
     Raises:
-        ValueError: if there is none.
+        ValueError: if there is no `AdaScale`.
     """
     for each in keras_seam.optimizers_within(optimizer):
         if isinstance(each, AdaScale):
@@ -395,17 +398,17 @@ def within(optimizer: keras.optimizers.Optimizer | None, asker: str) -> AdaScale
 
 
 def check_scale(scale: float) -> None:
-    """Raise a ValueError for what is no number of small batches."""
-    expected = "is how many small batches are in a step, 1 or more"
+    """Raise a ValueError unless `scale` is a number of small batches."""
+    expected = "must be the number of small batches in a step, 1 or more"
     check_number("scale", scale, expected, at_least=1)
 
 
 def _refuse_rules(strategy):
     if isinstance(strategy, GradientAggregatingStrategy) and strategy.gradient_reduction:
         raise ValueError(
-            "AdaScale estimates the noise of the *mean* gradient, and this strategy combines "
-            "gradients in another way: use AdasumMirroredStrategy(aggregation='mean'), or remove "
-            f"AdaScale: Adasum already adapts to the batch size. Received: "
+            "AdaScale estimates the noise of the *mean* gradient, but this strategy does not "
+            "average gradients. Use AdasumMirroredStrategy(aggregation='mean'), or remove "
+            "AdaScale: Adasum already adapts to the batch size. Received: "
             f"{strategy.aggregation!r} {see('TFA-307')}"
         )
 
@@ -413,8 +416,8 @@ def _refuse_rules(strategy):
 @functools.cache  # once for each class
 def _warn_of_experiment(name):
     warnings.warn(
-        f"AdaScale around {name} is an experiment: it is made for SGD, and what is known of it "
-        "(Johnson et al., ICML 2020, Table 2; docs/optimizers.md) was measured with SGD, with and "
-        f"without momentum. {see('TFA-311')}",
+        f"AdaScale around {name} is an experiment. AdaScale was designed for SGD and tested with "
+        "SGD, with and without momentum (Johnson et al., ICML 2020, Table 2; docs/optimizers.md). "
+        f"{see('TFA-311')}",
         stacklevel=3,
     )

@@ -1,4 +1,4 @@
-"""LAMB where TensorFlow Addons has it: with TensorFlow 2.15."""
+"""LAMB of TensorFlow Addons, for TensorFlow 2.15."""
 
 import keras
 import tensorflow as tf
@@ -10,10 +10,10 @@ from tf_adasum.optimizers.lamb_arguments import check_numbers, patterns
 
 @keras.saving.register_keras_serializable("tf_adasum")
 class LAMB(tfa.optimizers.LAMB):
-    """`tensorflow_addons.optimizers.LAMB`, with the arguments of LAMB on the main stack.
+    """`tensorflow_addons.optimizers.LAMB`, with the arguments of LAMB for Keras 3.
 
-    The steps are those of `tf_adasum.optimizers.lamb.LAMB`, to float32 rounding. Addons takes an
-    empty `exclude_from_layer_adaptation` for the exclusions from weight decay.
+    The steps are the same as in `tf_adasum.optimizers.lamb.LAMB`, up to float32 rounding. In
+    Addons, an empty `exclude_from_layer_adaptation` means the same as None.
 
     Args:
         learning_rate: float or `tf.keras.optimizers.schedules.LearningRateSchedule`, η. Defaults to
@@ -24,14 +24,14 @@ class LAMB(tfa.optimizers.LAMB):
         weight_decay: float, λ, 0 or more. Defaults to `0.0`.
         exclude_from_weight_decay: str, a regular expression, or list of them, searched in the
             variable's name, which ends in ``":0"``. Defaults to `None`, which excludes nothing.
-        exclude_from_layer_adaptation: the same. Defaults to `None`, which takes those of
+        exclude_from_layer_adaptation: the same. Defaults to `None`, which uses the patterns of
             `exclude_from_weight_decay`.
         name: str, name of the optimizer. Defaults to `"lamb"`.
         kwargs: `clipnorm`, `clipvalue`, `global_clipnorm`, of legacy optimizers.
 
     Raises:
-        ValueError: for a number out of its range, something else than a number, a pattern that is
-            no regular expression.
+        ValueError: if an argument is not a number in its range, or a pattern is not a valid regular
+            expression.
         TypeError: for other arguments.
     """
 

@@ -1,4 +1,4 @@
-"""DeltaAdasum: Adasum after the optimizer, on the steps that the replicas have taken."""
+"""DeltaAdasum: combines the optimizer steps of the replicas with Adasum, not their gradients."""
 
 from __future__ import annotations
 
@@ -18,41 +18,40 @@ from tf_adasum.seams.base_strategy import GradientAggregatingStrategy
 
 @keras.saving.register_keras_serializable("tf_adasum")
 class DeltaAdasum(WrapperOptimizer):
-    """Optimizer that combines what another one makes of each replica's gradient.
+    """Optimizer that combines the steps of the replicas' optimizers, instead of their gradients.
 
-    Each replica takes `local_steps` steps of its *own* optimizer on its *own* gradients, from the
-    same weights w; then the strategy's rule combines how far each has come:
+    All replicas start from the same weights w. Each replica takes `local_steps` steps with its
+    *own* optimizer on its *own* gradients. Then the strategy's rule combines the changes Δ_i:
 
         w_i = w + Δ_i,    w ← w + adasum(Δ_1, …, Δ_N)
 
-    It is how Adasum is meant to be used with Momentum, Adam and LAMB, whose steps depend on more
-    than the gradient. With SGD without momentum and one local step it is what Adasum of the
-    gradients is.
+    This is how the paper applies Adasum to Momentum, Adam and LAMB, whose steps depend on more than
+    the gradient. With SGD without momentum and one local step, it equals Adasum of the gradients.
 
-    * The optimizer's slots (momenta, …) are each replica's own and never sent. A file holds those
-      of its writer's first replica: a worker with one device that saves and loads a file of its own
-      goes on exactly; several devices, or workers that load one file, go on with these slots on
-      all. On another number of workers it is the same: the weights are exact.
-    * With `local_steps` k > 1 the replicas' weights differ between two combinations. At the end of
-      an epoch and before a model is evaluated or predicts they are combined ahead of time; in a
-      custom loop `synchronize` does it. A file that is written within an epoch holds the weights of
-      worker 0.
-    * `iterations`, and with it schedules, counts every local step. With k > 1 `use_ema` and
+    * The optimizer's slots (momenta, …) stay local to each replica and are never sent. A saved file
+      holds the slots of one replica: the first replica of the worker that wrote it. If a worker
+      with one device loads its own file, training resumes exactly. Several devices, or several
+      workers that load the same file, all resume with these slots. The weights are always exact,
+      also on another number of workers.
+    * With `local_steps` k > 1, the replicas' weights differ between two combinations. They are
+      combined early at the end of an epoch, and before `evaluate` and `predict`. In a custom loop,
+      call `synchronize`. A file that is written within an epoch holds the weights of worker 0.
+    * `iterations` counts every local step, and so do schedules. With k > 1, `use_ema` and
       `ema_overwrite_frequency` count combinations.
-    * A replica without rows takes no local step: neither its weights nor its slots move, unless it
-      ends an accumulation. `iterations` counts it.
-    * Clipping and weight decay are part of the local steps. Sparse gradients are for the inner
-      optimizer; how far an embedding has come is sent as a whole.
+    * A replica without rows takes no local step: its weights and slots do not change, unless it
+      ends an accumulation. `iterations` counts the step.
+    * Clipping and weight decay are part of the local steps. The inner optimizer gets sparse
+      gradients, but the change of an embedding is sent as a whole.
 
     Args:
-        optimizer: `keras.optimizers.Optimizer`, the one that takes the local steps.
+        optimizer: `keras.optimizers.Optimizer`, the optimizer of the local steps.
         local_steps: int, k, steps between two combinations. Defaults to `1`.
         name: str, name of the optimizer. Defaults to `"delta_adasum"`.
 
     Raises:
-        ValueError: for what is no optimizer or is wrapped already, `local_steps` below 1; when it
-            is built or used: under another strategy than an `AdasumMirroredStrategy`, under its
-            rule ``"mean"``, or under `AdaCons` without `rescale`.
+        ValueError: if `optimizer` is not a Keras optimizer or is already wrapped, or `local_steps`
+            is below 1. When it is built or used: under another strategy than an
+            `AdasumMirroredStrategy`, with the rule ``"mean"``, or with `AdaCons` without `rescale`.
 
     Example:
         >>> import keras
@@ -90,24 +89,24 @@ class DeltaAdasum(WrapperOptimizer):
         self.take_steps(DeltaStep(optimizer, local_steps))
 
     def check_strategy(self, strategy: tf.distribute.Strategy) -> None:
-        """Raise a ValueError for a strategy that does not combine gradients; none is let pass."""
+        """Raise a ValueError if a strategy does not combine gradients; no strategy is accepted."""
         if tf.distribute.has_strategy():
             _check_strategy(strategy)
 
     def check(self) -> None:
-        """Raise a ValueError outside of a strategy of ours."""
+        """Raise a ValueError outside of an `AdasumMirroredStrategy`."""
         _check_strategy(tf.distribute.get_strategy())
 
     @property
     def settings(self) -> str:
-        """What all workers have to have in common, as a str."""
+        """The settings that must match on all workers, as a str."""
         return f"local_steps={self.local_steps}"
 
     def synchronize(self) -> None:
-        """Combine now what the replicas have done since the last combination.
+        """Combine the local steps that the replicas took since the last combination.
 
-        All workers have to call it, outside of `strategy.run`. With one local step, or if there was
-        none since, it does nothing.
+        All workers have to call it, outside of `strategy.run`. It does nothing if `local_steps` is
+        1, or if there was no local step since the last combination.
         """
         if self.is_synchronized:
             return
@@ -119,14 +118,14 @@ class DeltaAdasum(WrapperOptimizer):
 
     @property
     def is_synchronized(self) -> bool:
-        """Whether the replicas' weights are the same: no local step since the last combination."""
+        """Whether the replicas have the same weights: no local step since the last combination."""
         return not self.built or self.local_steps == 1 or int(self._step.taken.numpy()) == 0
 
     _synchronize: Callable[[], None] | None = None
 
     @property
     def learning_rate(self):
-        """The inner optimizer's."""
+        """The learning rate of the inner optimizer."""
         return self.inner_optimizer.learning_rate
 
     @learning_rate.setter
@@ -143,17 +142,17 @@ class DeltaAdasum(WrapperOptimizer):
 
 
 class DeltaStep(keras_seam.Step):
-    """One local step, and after every so many the combination.
+    """One local step, and the combination after every `local_steps` of them.
 
     Args:
         optimizer: the inner optimizer.
         local_steps: k.
 
     Attributes:
-        variables: those of the optimizer, known when it is built; as are, for k > 1,
+        variables: the trainable variables, set by `build`. For k > 1, `build` also sets:
         starts: w, as variables: the weights before the first local step,
-        taken: int64 scalar variable, the local steps since,
-        combinations: int64 scalar variable, how many there were.
+        taken: int64 scalar variable, the number of local steps since the last combination,
+        combinations: int64 scalar variable, the number of combinations.
     """
 
     def __init__(self, optimizer, local_steps):
@@ -161,7 +160,7 @@ class DeltaStep(keras_seam.Step):
         self.local_steps = local_steps
 
     def build(self, wrapper, variables):
-        """Make, for k > 1, two counters and a copy of the weights."""
+        """Create two counters and a copy of the weights if k > 1."""
         self.variables = list(variables)
         if self.local_steps > 1:
             self.taken, self.combinations = (
@@ -184,7 +183,7 @@ class DeltaStep(keras_seam.Step):
             self._combine(variables, starts)
 
     def rests(self):
-        """Let a replica without rows take no local step, not even one of its momentum."""
+        """Skip the local step of a replica without rows, including the step of its momentum."""
         if self.replicas == 1 or keras_seam.accumulation_steps(self.optimizer) > 1:
             return None
         return tf.distribute.get_strategy().empty_replicas.is_empty_if_any()
@@ -219,7 +218,7 @@ class DeltaStep(keras_seam.Step):
         keras_seam.assign(variables, [start + delta for start, delta in pairs])
 
     def average(self):
-        """Move the moving averages of the weights, where all replicas have the same weights."""
+        """Update the moving averages of the weights, if all replicas have the same weights."""
         if self.local_steps == 1:
             super().average()
 
@@ -239,13 +238,14 @@ def _check_strategy(strategy):
         received = type(strategy).__name__ if tf.distribute.has_strategy() else "no strategy"
         rule = strategy.aggregation if is_ours else None
         raise ValueError(
-            "DeltaAdasum combines the steps that replicas take on their own, undivided gradients; "
-            "strategies that average divide each by the number of replicas. Build the model under "
-            "an AdasumMirroredStrategy(), whose rule is Adasum. "
+            "DeltaAdasum needs the gradients of each replica, but a strategy that averages divides "
+            "them by the number of replicas. Build the model under an AdasumMirroredStrategy(), "
+            "whose default rule is Adasum. "
             f"Received: {received}" + (f" with {rule!r}" if rule else "")
         )
     if isinstance(strategy.aggregation, rules.AdaCons) and not strategy.aggregation.rescale:
         raise ValueError(
-            "AdaCons gives the combination a length of its own, which is no step of an optimizer: "
-            f"use AdaCons(rescale=True). Received: {strategy.aggregation!r}"
+            "DeltaAdasum needs AdaCons(rescale=True): without `rescale` the norm of the "
+            "combination does not depend on the steps of the optimizer. "
+            f"Received: {strategy.aggregation!r}"
         )

@@ -1,15 +1,15 @@
 """The gain ratio: how many steps on small batches one step on a large batch is worth.
 
-A large batch is S batches of the base size. Their gradients have the mean μ, of squared norm μ²,
-and each has noise around it of squared length σ² (the trace of its covariance):
+A large batch is S batches of the base size. Their gradients have the mean μ, with the squared norm
+μ². The noise of each gradient has the squared norm σ² (the trace of its covariance):
 
-    r = (σ² + μ²) / (σ²/S + μ²)          1 where all agree, S where all is noise
+    r = (σ² + μ²) / (σ²/S + μ²)          1 if all gradients agree, S if all are noise
 
     σ²_t = S/(C-1) · ( (1/C) Σ‖g_i‖² - ‖ḡ‖² )        from C measured gradients and their mean ḡ
     μ²_t = ‖ḡ‖² - σ²_t / S
 
-Usually C = S. Where each of the C gradients is of S/C base batches, its noise is C/S of σ². So σ²
-belongs to the base batch, whatever S and C are.
+Usually C = S. If each of the C gradients comes from S/C base batches, its noise is C/S of σ². So σ²
+belongs to the base batch, for any S and C.
 
 Source: Johnson et al., "AdaScale SGD: A User-Friendly Algorithm for Distributed Training", ICML
 2020 (arXiv 2007.05105), section 3.4 and appendix B.
@@ -25,10 +25,10 @@ import tensorflow as tf
 from tf_adasum import ops
 from tf_adasum.aggregation.sparse import coalesced
 
-# Below it differences of norms are rounding; it keeps r finite where all gradients are zero.
+# Below this, differences of norms are rounding errors. It keeps r finite if all gradients are zero.
 LEAST_VARIANCE = 1e-6
 
-# Up to so many elements, gradients are copied together to be squared at once.
+# Gradients of up to this many elements are concatenated and squared at once.
 SMALL = 2**16
 
 
@@ -65,20 +65,22 @@ def gain_ratio(variance: tf.Tensor, squared_norm: tf.Tensor, scale: tf.Tensor | 
 def averaging(
     weight: tf.Tensor, smoothing: tf.Tensor | float, debias: bool
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return how a moving average takes up a sample: ``average += rate · (sample - average)``.
+    """Return the weight and the factor of a moving average that gets a sample.
 
-    * Debiased: an exponentially weighted moving average that starts at 0, divided by the weight of
-      the samples in it, 1 - θ^t.
-    * Else the form of the paper's appendix B.3: the plain mean of the first samples, while there
-      are fewer than 1/(1-θ), then the exponentially weighted moving average.
+    The update is ``average += factor · (sample - average)``.
+
+    * With `debias`: an exponentially weighted moving average that starts at 0, divided by the
+      weight of its samples, 1 - θ^t.
+    * Without: the form of the paper's appendix B.3. It is the plain mean while there are fewer than
+      1/(1-θ) samples, then the exponentially weighted moving average.
 
     Args:
-        weight: of the samples so far, float64 scalar, 0 before the first.
+        weight: the weight of the samples so far, float64 scalar, 0 before the first.
         smoothing: float or float64 scalar, θ in [0, 1).
-        debias: bool, which of the two.
+        debias: bool, which of the two forms.
 
     Returns:
-        The weight with the next sample, and the rate.
+        The weight including the next sample, and the factor.
     """
     if debias:
         weight = smoothing * weight + (1 - smoothing)
@@ -106,6 +108,6 @@ def squared_norm(gradients: Sequence[tf.Tensor | tf.IndexedSlices]) -> tf.Tensor
 
 
 def _square(vector):
-    """Return ‖v‖², float64 scalar; in training the same bits on all CPUs: weights depend on it."""
+    """Return ‖v‖², float64 scalar, with the same bits on all CPUs because weights depend on it."""
     segments = tf.stack([0, tf.size(vector, tf.int64)])
     return tf.cast(ops.segment_gram(vector[None], segments)[0, 0, 0], tf.float64)

@@ -1,4 +1,4 @@
-"""LAMB: Adam whose step on each variable has a length in proportion to that variable's norm."""
+"""LAMB: Adam with steps whose norm, for each variable, is proportional to the variable's norm."""
 
 from __future__ import annotations
 
@@ -25,43 +25,43 @@ class LAMB(SelfDecayingOptimizer):
         m ← β1 m + (1 - β1) g                   v ← β2 v + (1 - β2) g²
         m̂ = m / (1 - β1^t)                      v̂ = v / (1 - β2^t)
         u = m̂ / (sqrt(v̂) + ε) + λ w             weight decay, inside the trust ratio
-        w ← w - η φ u                           φ = ‖w‖ / ‖u‖, or 1 where one of them is 0
+        w ← w - η φ u                           φ = ‖w‖ / ‖u‖, or 1 if one of them is 0
 
-    Variables that match `exclude_from_weight_decay` have λ = 0, those that match
-    `exclude_from_layer_adaptation` φ = 1. A pattern is a regular expression that is searched in the
-    variable's `path`, such as ``"dense/bias"``. One that matches no variable is warned of when the
-    optimizer is built.
+    Variables that match `exclude_from_weight_decay` use λ = 0; variables that match
+    `exclude_from_layer_adaptation` use φ = 1. A pattern is a regular expression that is searched in
+    the variable's `path`, such as ``"dense/bias"``. If a pattern matches no variable, the optimizer
+    warns when it is built.
 
-    m, v and all norms are float32 at least, float64 for variables of that dtype. Sparse gradients
-    count as the dense ones that they stand for: every row takes part in each step.
+    m, v and all norms are float32, or float64 for float64 variables. Sparse gradients are treated
+    as dense gradients: every row takes part in each step.
 
-    *keras.optimizers.Lamb* differs: it has no exclusions, its ε is 1e-7 by default, and it takes
-    w ← (1 - η λ) w before the step, so that weight decay stays outside of the trust ratio.
+    *keras.optimizers.Lamb* differs: it has no exclusions, its default ε is 1e-7, and it computes
+    w ← (1 - η λ) w before the step, so that the trust ratio does not include weight decay.
 
-    *tensorflow_addons.optimizers.LAMB* 0.23 has the same steps, to float32 rounding, but two
-    settings are taken literally here: ``epsilon=0`` (there 1e-7), and an empty
-    `exclude_from_layer_adaptation`, which excludes nothing (there the default). It searches in
-    names that end in ``":0"``, which a path does not.
+    *tensorflow_addons.optimizers.LAMB* 0.23 takes the same steps, up to float32 rounding, except
+    for two settings. With ``epsilon=0`` it uses 1e-7, and this class uses 0. An empty
+    `exclude_from_layer_adaptation` means the default there, and excludes nothing here. Addons
+    searches patterns in names that end in ``":0"``; paths do not end so.
 
     Args:
-        learning_rate: float, `keras.optimizers.schedules.LearningRateSchedule` or callable without
-            arguments, η. Defaults to `0.001`.
+        learning_rate: η: float, `keras.optimizers.schedules.LearningRateSchedule`, or callable
+            without arguments. Defaults to `0.001`.
         beta_1: float, β1, in [0, 1). Defaults to `0.9`.
         beta_2: float, β2, in [0, 1). Defaults to `0.999`.
-        epsilon: float, ε, 0 or more. With 0, an element whose gradients were all 0 has no step but
-            λ w. Defaults to `1e-6`.
+        epsilon: float, ε, 0 or more. With 0, the step of an element whose gradients were all 0 is
+            only λ w. Defaults to `1e-6`.
         weight_decay: float, λ, 0 or more. Defaults to `0.0`.
         exclude_from_weight_decay: str, a regular expression, or list of them. Defaults to `None`,
             which excludes nothing.
-        exclude_from_layer_adaptation: the same. Defaults to `None`, which takes those of
+        exclude_from_layer_adaptation: the same. Defaults to `None`, which uses the patterns of
             `exclude_from_weight_decay`.
         clipnorm, clipvalue, global_clipnorm, use_ema, ema_momentum, ema_overwrite_frequency: as in
             all Keras optimizers.
-        loss_scale_factor, gradient_accumulation_steps, name: likewise.
+        loss_scale_factor, gradient_accumulation_steps, name: as in all Keras optimizers.
 
     Raises:
-        ValueError: for a number out of its range, something else than a number, a pattern that is
-            no regular expression.
+        ValueError: if an argument is not a number in its range, or a pattern is not a valid regular
+            expression.
 
     Example:
         >>> import keras
@@ -136,18 +136,18 @@ class LAMB(SelfDecayingOptimizer):
         }
 
     def exclude_from_weight_decay(self, var_list=None, var_names=None):
-        """Refuse: exclusions are arguments of the constructor, and saved with the model."""
+        """Raise an error: exclusions are arguments of the constructor, and saved with the model."""
         raise ValueError(
-            "LAMB takes exclusions when it is made: LAMB(exclude_from_weight_decay=[regular "
+            "Pass exclusions to the constructor: LAMB(exclude_from_weight_decay=[regular "
             "expressions on variable paths]). Received: exclude_from_weight_decay("
             f"var_list={var_list!r}, var_names={var_names!r})"
         )
 
     def build(self, variables):
-        """Make m and v, and decide which variables are excluded from what.
+        """Create m and v, and decide which variables are excluded from weight decay or φ.
 
         Args:
-            variables: list of `keras.Variable`, or of `tf.Variable`, whose name is its path.
+            variables: list of `keras.Variable`, or of `tf.Variable`, whose name is used as path.
         """
         if self.built:
             return
@@ -168,13 +168,13 @@ class LAMB(SelfDecayingOptimizer):
         ]
         if unused:
             warnings.warn(
-                f"LAMB excludes no variable by {', '.join(map(repr, unused))}: nothing in the "
-                f"paths of the variables matches, which are {', '.join(paths)} {see('TFA-312')}",
+                f"LAMB excludes no variable by {', '.join(map(repr, unused))}, because it matches "
+                f"no path. The paths are: {', '.join(paths)} {see('TFA-312')}",
                 stacklevel=2,
             )
 
     def _add_moment(self, variable, name):
-        """Make zeros beside a variable; in 16 bits β2 v + (1 - β2) g² would soon stay at v."""
+        """Create a moment of zeros; in 16 bits β2 v + (1 - β2) g² would soon round to v."""
         beside = keras_seam.tensorflow_variable(variable)
         with tf.distribute.get_strategy().extended.colocate_vars_with(beside):
             return self.add_variable(
@@ -188,7 +188,7 @@ class LAMB(SelfDecayingOptimizer):
 
         Args:
             gradient: tensor of the variable's shape, or `tf.IndexedSlices`.
-            variable: one of those that `build` was given.
+            variable: one of the variables of `build`.
             learning_rate: η, scalar.
         """
         index = keras_seam.index_of(self, variable)
@@ -196,8 +196,8 @@ class LAMB(SelfDecayingOptimizer):
         g = _dense(tf.cast(gradient, m.dtype), variable.shape)
         w = tf.cast(variable, m.dtype)
 
-        # β as it is in the dtype of m, for its powers, too: the weights of v̂ add up to 1 only if
-        # they agree, and 1 - β2^t has but four digits in float32.
+        # β and its powers use the value of β in the dtype of m: the weights of v̂ add up to 1 only
+        # if they agree, and 1 - β2^t has only four digits in float32.
         beta_1, beta_2 = (tf.constant(beta, m.dtype) for beta in (self.beta_1, self.beta_2))
         m = beta_1 * m + (1 - beta_1) * g
         v = beta_2 * v + (1 - beta_2) * tf.square(g)
@@ -224,7 +224,7 @@ def _one_minus_power(beta, t):
 
 
 def _trust_ratio(w, u):
-    """Return ``‖w‖ / ‖u‖``, or 1 where one of them is 0."""
+    """Return ``‖w‖ / ‖u‖``, or 1 if one of them is 0."""
     w_norm, u_norm = (tf.sqrt(tf.reduce_sum(tf.square(x))) for x in (w, u))
     ratio = tf.math.divide_no_nan(w_norm, u_norm)
     return tf.where((w_norm > 0) & (u_norm > 0), ratio, tf.ones_like(ratio))

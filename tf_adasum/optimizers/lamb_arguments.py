@@ -1,4 +1,4 @@
-"""The arguments of LAMB, the same on both stacks."""
+"""The arguments of LAMB, the same for Keras 2 and Keras 3."""
 
 import re
 
@@ -17,7 +17,7 @@ def patterns(name, given):
     """Return an argument as a tuple of regular expressions; None if it is None.
 
     Raises:
-        ValueError: for a pattern that is none.
+        ValueError: if a pattern is not a valid regular expression.
     """
     if given is None:
         return None
@@ -32,7 +32,7 @@ def patterns(name, given):
             re.compile(pattern)
         except re.error as error:
             raise ValueError(
-                f"`{name}` of LAMB must have regular expressions; {pattern!r} is none: {error}. "
-                f"Write re.escape(...) around a plain name. Received: {name}={given!r}"
+                f"`{name}` of LAMB must be regular expressions; {pattern!r} is not valid: {error}. "
+                f"Use re.escape(...) for a plain name. Received: {name}={given!r}"
             ) from error
     return tuple(found)

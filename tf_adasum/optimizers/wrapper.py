@@ -1,4 +1,4 @@
-"""What optimizers that wrap another one have in common."""
+"""The base class of optimizers that wrap another optimizer."""
 
 import warnings
 
@@ -10,7 +10,7 @@ from tf_adasum.seams import keras as keras_seam
 
 
 def _of_inner_optimizer(name):
-    """Return a property that is the inner optimizer's."""
+    """Return a property that reads and writes the attribute of the inner optimizer."""
 
     def read(self):
         inner = vars(self).get("inner_optimizer")
@@ -24,11 +24,11 @@ def _of_inner_optimizer(name):
 
 
 class WrapperOptimizer(keras_seam.WrapperBase):
-    """An optimizer that does the updates of another one in its own way.
+    """An optimizer that changes the updates of the optimizer that it wraps.
 
     The inner optimizer keeps everything else: its slots, `iterations`, accumulation, clipping,
-    weight decay, moving averages, and their configuration, which can be read and set here, too.
-    What is done differently is a `keras_seam.Step`; see `take_steps`.
+    weight decay and moving averages. You can read and set their configuration on this optimizer.
+    The changed update is a `keras_seam.Step`; see `take_steps`.
 
     Args:
         optimizer: the `keras.optimizers.Optimizer`, as `checked` returns it.
@@ -41,7 +41,7 @@ class WrapperOptimizer(keras_seam.WrapperBase):
         self.inner_optimizer = optimizer
 
     def take_steps(self, step):
-        """Let a step do the inner optimizer's updates.
+        """Set the step that updates the weights for the inner optimizer.
 
         Args:
             step: a `keras_seam.Step` of the inner optimizer.
@@ -60,19 +60,19 @@ class WrapperOptimizer(keras_seam.WrapperBase):
     loss_scale_factor = _of_inner_optimizer("loss_scale_factor")
 
     def build(self, variables):
-        """Build the inner optimizer for a list of Keras variables, and what the step needs."""
+        """Build the inner optimizer for a list of Keras variables, and the step."""
         if self.built:
             return
         self._strategy = tf.distribute.get_strategy()
         self.check_strategy(self._strategy)
         self._step.enter(self._strategy)
-        self.check_same_settings()  # before variables are made, which workers do in step
+        self.check_same_settings()  # before variables are created, which all workers do together
         keras_seam.build(self.inner_optimizer, variables)
         self.built = True
         self._step.build(self, variables)
 
     def apply(self, grads, trainable_variables=None):
-        """Take this replica's gradients, as `keras.optimizers.Optimizer.apply`."""
+        """Apply the gradients of this replica, as `keras.optimizers.Optimizer.apply` does."""
         if trainable_variables is not None:
             keras_seam.build(self, trainable_variables)
         self.check()
@@ -84,19 +84,19 @@ class WrapperOptimizer(keras_seam.WrapperBase):
         keras_seam.begin_together(self, grads, trainable_variables, step)
 
     def check_strategy(self, strategy):
-        """Raise a ValueError for a strategy under which it cannot be built.
+        """Raise a ValueError if the optimizer cannot be built under a strategy.
 
         Args:
-            strategy: the current one, TensorFlow's default where there is none.
+            strategy: the current strategy, or TensorFlow's default strategy.
         """
         raise NotImplementedError
 
     def check(self):
-        """Raise a ValueError where it cannot train; a model is loaded where it only predicts."""
+        """Raise a ValueError if it cannot train here; loading a model for `predict` is allowed."""
         raise NotImplementedError
 
     def check_same_settings(self):
-        """Raise a ValueError, on all workers, where their optimizers differ."""
+        """Raise a ValueError on all workers if their optimizers differ."""
         steps = f"gradient_accumulation_steps={self.gradient_accumulation_steps}"
         inner = f"{type(self.inner_optimizer).__name__}({steps})"
         settings = f"{type(self).__name__}({inner}, {self.settings})"
@@ -104,25 +104,25 @@ class WrapperOptimizer(keras_seam.WrapperBase):
 
     @property
     def settings(self):
-        """What all workers have to have in common, as a str."""
+        """The settings that must match on all workers, as a str."""
         raise NotImplementedError
 
     def exclude_from_weight_decay(self, var_list=None, var_names=None):
-        """Exclude variables, as `keras.optimizers.Optimizer.exclude_from_weight_decay`."""
+        """Exclude variables, as `keras.optimizers.Optimizer.exclude_from_weight_decay` does."""
         self.inner_optimizer.exclude_from_weight_decay(var_list, var_names)
 
     def save_own_variables(self, store):
-        """Save its own variables; Keras comes to the inner optimizer by itself."""
+        """Save the variables of this optimizer; Keras saves the inner optimizer separately."""
         for index, variable in enumerate(keras_seam.variables_to_save(self)):
             store[str(index)] = variable.numpy()
 
     def load_own_variables(self, store):
-        """Load what `save_own_variables` has saved."""
+        """Load the variables that `save_own_variables` has saved."""
         own = keras_seam.variables_to_save(self)
         if len(store.keys()) != len(own):
             warnings.warn(
-                f"The state of {self.name!r} starts anew: the file has {len(store.keys())} "
-                f"variables of it, and it needs {len(own)}. {see('TFA-604')}",
+                f"The state of {self.name!r} is reset, because the file has {len(store.keys())} "
+                f"of its variables and it needs {len(own)}. {see('TFA-604')}",
                 stacklevel=2,
             )
             return
@@ -145,7 +145,7 @@ class WrapperOptimizer(keras_seam.WrapperBase):
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        """Return an optimizer made from what `get_config` returned."""
+        """Return an optimizer from the config that `get_config` returned."""
         config = dict(config)
         config["optimizer"] = keras.saving.deserialize_keras_object(
             config["optimizer"], custom_objects=custom_objects
@@ -162,19 +162,21 @@ def checked(wrapper, optimizer):
 
     Args:
         wrapper: name of the wrapper's class.
-        optimizer: what the user gave it.
+        optimizer: the object that the user passed.
 
     Raises:
-        ValueError: if it is no Keras optimizer, or several, or a wrapper, or has one already.
+        ValueError: if it is not a Keras optimizer, or is several optimizers, or a wrapper, or is
+            already wrapped.
     """
     if not isinstance(optimizer, keras_seam.OPTIMIZERS):
         raise ValueError(
-            f"{wrapper} wraps a Keras optimizer, such as keras.optimizers.SGD(0.1). "
+            f"`optimizer` of {wrapper} must be a Keras optimizer, such as "
+            "keras.optimizers.SGD(0.1). "
             f"Received: optimizer={optimizer!r}"
         )
     if isinstance(optimizer, keras_seam.LOSS_SCALE_OPTIMIZERS):
         raise ValueError(
-            f"Wrap the other way round, LossScaleOptimizer({wrapper}(optimizer)). "
+            f"Swap the two wrappers: LossScaleOptimizer({wrapper}(optimizer)). "
             "Received: optimizer=LossScaleOptimizer(…)"
         )
     if hasattr(optimizer, "inner_optimizer"):
@@ -184,12 +186,12 @@ def checked(wrapper, optimizer):
         )
     if hasattr(optimizer, "optimizer_specs"):  # as MultiOptimizer of TensorFlow Addons has
         raise ValueError(
-            f"{wrapper} wraps one optimizer, not several for different variables. "
+            f"{wrapper} wraps one optimizer, not several optimizers for different variables. "
             f"Received: optimizer={type(optimizer).__name__}(…)"
         )
     if keras_seam.is_wrapped(optimizer):
         raise ValueError(
-            f"This optimizer has a wrapper already: make {wrapper} a new one. "
+            f"This optimizer is already wrapped: pass a new optimizer to {wrapper}. "
             f"Received: optimizer={optimizer!r}"
         )
     return optimizer

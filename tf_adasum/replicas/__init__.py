@@ -1,1 +1,1 @@
-"""What happens among replicas inside a step."""
+"""What the replicas do together within a step."""

@@ -1,7 +1,7 @@
-"""State that outlives a reduction: variable groups, the rule's saved state, the orthogonality.
+"""State that lasts from step to step: variable groups, the rule's saved state, the orthogonality.
 
-Each optimizer has one `AggregationState`, as has each `strategy.gradient_reduction_of`. The
-aggregation itself is pure: for every reduction it is lent a `RuleApplication` of tensors.
+Each optimizer has one `AggregationState`, and so has each `strategy.gradient_reduction_of`. The
+aggregation itself is pure: it gets a `RuleApplication` of tensors for every reduction.
 
 Shape legend: V variables.
 """
@@ -21,10 +21,10 @@ from tf_adasum.seams import keras as keras_seam
 
 
 class RuleState(keras.layers.Layer):
-    """A rule's state, as a Keras layer: what a layer holds is saved with the optimizer it is in.
+    """A rule's state as a Keras layer, so that it is saved with the optimizer that holds it.
 
-    A `tf.train.Checkpoint` would refuse variables of another shape, and with them all the rest; it
-    finds a `SavedRuleState` instead.
+    A `tf.train.Checkpoint` with a variable of another shape could not be restored at all. So it
+    saves a `SavedRuleState` instead.
 
     Args:
         arrays: dict from names to NumPy arrays: the initial state.
@@ -43,7 +43,7 @@ class RuleState(keras.layers.Layer):
             )
             for name, array in arrays.items()
         }
-        self._of_name = lambda: of_name  # tf.train.Checkpoint finds variables in attributes
+        self._of_name = lambda: of_name  # tf.train.Checkpoint would save variables in attributes
         self.saved = SavedRuleState(self)
         self.built = True
 
@@ -63,7 +63,7 @@ class RuleState(keras.layers.Layer):
         }
 
     def load_own_variables(self, store):
-        """Take a saved state, unless it is one of other groups or another number of replicas."""
+        """Load a saved state, unless it has other groups or another number of replicas."""
         saved = {name: tuple(store[name].shape) for name in store.keys()}
         own = {str(i): tuple(v.shape) for i, v in enumerate(self.of_name.values())}
         if saved == own:
@@ -108,18 +108,18 @@ class SavedRuleState(tf.train.experimental.PythonState):
 
 def _warn_of_other_shapes(saved, own):
     warnings.warn(
-        "The aggregation rule's state starts anew: the file holds "
-        + (f"one of the shapes {list(saved)}" if saved else "none")
-        + f", and this model needs {list(own)} (groups of variables, replicas). {see('TFA-604')}",
+        "The state of the aggregation rule is reset, because the file has "
+        + (f"a state of the shapes {list(saved)}" if saved else "no state")
+        + f" and this model needs {list(own)} (groups of variables, replicas). {see('TFA-604')}",
         stacklevel=3,
     )
 
 
 class AggregationState:
-    """What outlives the reductions of the gradients of some variables.
+    """The state that reductions of the gradients of some variables keep from step to step.
 
-    These are the groups that the variables form, the variables that hold the rule's state, and,
-    where a callback asked for it, the one with the orthogonality.
+    It holds the groups of the variables, the variables with the rule's state, and, if a callback
+    measures it, the variable with the orthogonality.
 
     Args:
         scheme: the strategy's `aggregation.Scheme`.
@@ -143,19 +143,19 @@ class AggregationState:
         self._groups = granularity.groups(self._scheme.rule.granularity, self.paths)
 
     def extend(self, paths):
-        """Take in further variables, which get the next numbers.
+        """Add further variables, which get the next numbers.
 
         Args:
             paths: their paths.
 
         Raises:
-            ValueError: if the rule has a state, which is that of the variables so far.
+            ValueError: if the rule has a state, which belongs to the variables so far.
         """
         paths = list(paths)
         if paths and self.rule_state:
             raise ValueError(
-                "The aggregation rule's state belongs to the variables that the optimizer met in "
-                "its first step. Use another optimizer for others, or a rule without a state. "
+                "The state of the aggregation rule belongs to the variables of the optimizer's "
+                "first step. Use another optimizer for new variables, or a rule without a state. "
                 f"Received: {', '.join(paths)}"
             )
         self._number([*self.paths, *paths])
@@ -164,7 +164,7 @@ class AggregationState:
             self.measure_orthogonality()
 
     def measure_orthogonality(self):
-        """Make a variable for the orthogonality; functions traced from now on fill it."""
+        """Create a variable for the orthogonality; functions traced from now on assign it."""
         if self._orthogonality is None:
             self.version += 1
             self._orthogonality = tf.Variable(
@@ -172,7 +172,7 @@ class AggregationState:
             )
 
     def stop_measuring_orthogonality(self):
-        """Forget the variable; functions traced from now on compute nothing for it."""
+        """Remove the variable; functions traced from now on do not compute it."""
         self.version += 1
         self._orthogonality = None
 
@@ -187,7 +187,7 @@ class AggregationState:
 
     @property
     def orthogonality(self):
-        """Tensor ``[V + 1]``: that of each variable in the last reduction, and of all of them.
+        """Tensor ``[V + 1]``: orthogonality of each variable in the last reduction, then of all.
 
         NaN before the first, and for gradients that are all zero. None unless it is measured.
         """
@@ -211,7 +211,7 @@ class AggregationState:
         )
 
     def keep(self, application, indices, local):
-        """Keep what a reduction has left; arguments as in `application`."""
+        """Keep the state after a reduction; arguments as in `application`."""
         if self.rule_state:
             for name, variable in self.rule_state.variables_of(local).items():
                 variable.assign(application.state[name])

@@ -1,8 +1,8 @@
-"""Statistics that every replica counts on its own rows, and their average.
+"""Statistics that each replica computes from its own rows, and their average.
 
-A BatchNormalization that is not synchronized moves its mean and variance towards those of its own
-replica's batches. The replicas' values differ, and a model that is saved or evaluated should not
-have those of one replica.
+A BatchNormalization that is not synchronized updates its mean and variance from the batches of its
+own replica. So replicas have different values, and a model that is saved or evaluated should not
+use the values of one replica.
 """
 
 import math
@@ -13,18 +13,18 @@ import tensorflow as tf
 from tf_adasum.replicas.equal_variables import is_shared
 from tf_adasum.seams import tensorflow as tensorflow_seam
 
-# For each model the ids of its variables, and the traced function that averages them.
+# The ids of the variables of each model, and the traced function that averages them.
 _averages: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 def average(strategy, model):
-    """Average the floating-point weights of a model that each replica moves on its own.
+    """Average the floating-point weights of a model that each replica updates separately.
 
-    Not those that were made to be trained and are frozen: they are the same on all replicas, or
-    something is wrong that should not be smoothed over. In float64, so that weights that are equal
-    already keep their bits; float64 weights may change by one rounding. A replica that had no rows
-    in some step, at the end of an epoch, has NaN for a mean: what is not finite does not count, and
-    stays as it is if it is so on all replicas.
+    Frozen weights are left out: they are the same on all replicas, and if they are not, averaging
+    would hide the error. The average is computed in float64, so that equal weights keep their
+    bits; float64 weights may change by one rounding. A replica without rows in a step has NaN as
+    its mean. Values that are not finite do not count; if they are not finite on all replicas, they
+    stay unchanged.
 
     Args:
         strategy: the strategy; all its workers have to call this.

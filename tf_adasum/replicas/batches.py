@@ -1,4 +1,4 @@
-"""Batches: which rows of a global batch each replica gets, and in whose memory they lie.
+"""Batches: which rows of a global batch each replica gets, and which memory holds them.
 
 Shape legend: B rows of the global batch, N replicas.
 """
@@ -12,19 +12,19 @@ def split(strategy, batch):
 
     Args:
         strategy: the strategy over whose N replicas it is split.
-        batch: structure of arrays ``[B, ...]``, the same on every worker; None is left alone.
+        batch: structure of arrays ``[B, ...]``, the same on every worker; None stays None.
 
     Returns:
-        The structure, of distributed values: on each replica its own rows, see `row_range`.
+        The structure, of distributed values: each replica has its own rows, see `row_range`.
 
     Raises:
-        ValueError: if there are no rows, or arrays of different length.
+        ValueError: if there are no rows, or if the arrays have different lengths.
     """
     arrays = [_rows_of(value) for value in tf.nest.flatten(batch) if value is not None]
     lengths = {len(array) for array in arrays}
     if len(lengths) != 1 or 0 in lengths:
         raise ValueError(
-            "A batch needs arrays of the same number of rows, at least one. "
+            "All arrays of a batch need the same number of rows, at least one. "
             f"Received: arrays of {', '.join(str(len(array)) for array in arrays)} rows"
         )
     rows = lengths.pop()
@@ -41,14 +41,14 @@ def split(strategy, batch):
 
 
 def row_range(rows, replica, *, replicas, devices):
-    """Return which rows of a global batch are a replica's: ceil(B / N) or floor(B / N) of them.
+    """Return the rows of a global batch that a replica gets: ceil(B / N) or floor(B / N) rows.
 
-    `predict` returns the rows of every worker's first device, then those of every second one, and
-    so on: in this order the replicas get their parts.
+    `predict` returns the rows of the first device of each worker, then of the second device of each
+    worker, and so on. The replicas get their rows in this order.
 
     Args:
         rows: B.
-        replica: the replica's id; ids count a worker's devices before the next worker's.
+        replica: the replica's id; ids count all devices of a worker before the next worker.
         replicas: N.
         devices: number of devices of each worker.
 
@@ -65,16 +65,15 @@ def row_range(rows, replica, *, replicas, devices):
 
 
 def in_their_own_memory(dataset):
-    """Return a dataset whose batches lie in memory of their own.
+    """Return a dataset whose batches do not share the memory of the user's arrays.
 
-    The arrays that a Python generator yields are used in place where they are aligned. A part of a
-    batch, which TensorFlow makes for each replica, is in that memory, too, but TensorFlow takes it
-    for its own: it joins the local devices' parts there, and puts the results of operations there.
-    So it overwrites the user's data; seen with TensorFlow 2.21, also under
-    `tf.distribute.MirroredStrategy`.
+    TensorFlow uses the aligned arrays of a Python generator in place. Each replica gets a part of a
+    batch in the same memory, but TensorFlow treats this part as its own: it joins the parts of the
+    local devices there, and writes results of operations there. So it overwrites the user's data
+    (observed with TensorFlow 2.21, also under `tf.distribute.MirroredStrategy`).
 
     Args:
-        dataset: a `tf.data.Dataset`; of its elements numbers and booleans are copied.
+        dataset: a `tf.data.Dataset`; its numbers and booleans are copied.
 
     Returns:
         A `tf.data.Dataset` of equal elements.
@@ -96,5 +95,5 @@ def in_their_own_memory(dataset):
 def _rows_of(value):
     array = value if hasattr(value, "shape") else np.asarray(value)
     if len(array.shape) == 0:
-        raise ValueError(f"A batch needs arrays with a row for each example. Received: {value!r}")
+        raise ValueError(f"A batch needs arrays with one row per example. Received: {value!r}")
     return array

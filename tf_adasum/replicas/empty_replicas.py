@@ -1,7 +1,7 @@
-"""Replicas without rows in a step, and what they contribute: nothing.
+"""Replicas without rows in a step, which contribute zeros instead of gradients.
 
-A last batch may leave replicas without rows: four rows on three devices are 2, 2, 0. What such a
-replica computes is no gradient, but the derivative of its regularizers, or 0/0.
+A last batch may leave replicas without rows: four rows on three devices are 2, 2, 0. Such a replica
+does not compute a gradient, but the derivative of its regularizers, or 0/0.
 """
 
 import weakref
@@ -12,10 +12,10 @@ from tf_adasum.seams import tensorflow as tensorflow_seam
 
 
 class EmptyReplicas:
-    """Which replicas have no rows, while a strategy runs a function in each of them.
+    """Determines which replicas have no rows, while a strategy runs a function in each of them.
 
-    What counts is the first argument with a batch axis of unknown length, or in eager code the
-    first with a batch axis. Where all lengths are known and none is 0 nothing is added to a graph.
+    The first argument with a batch axis of unknown length decides; in eager code, the first with a
+    batch axis. If all lengths are known and none is 0, nothing is added to the graph.
     """
 
     def __init__(self):
@@ -25,7 +25,7 @@ class EmptyReplicas:
         self._noting: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
     def noting(self, function):
-        """Return a function that notes first whether this replica has rows.
+        """Return a function that first notes whether this replica has rows.
 
         Args:
             function: what `strategy.run` was given.
@@ -56,7 +56,7 @@ class EmptyReplicas:
 
     @property
     def is_empty(self):
-        """Whether this replica has no rows: boolean scalar tensor; None where all have some."""
+        """Whether this replica has no rows: boolean scalar tensor; None if all have rows."""
         return self._is_empty.get(replica())
 
     def is_empty_if_any(self):
@@ -85,7 +85,7 @@ class EmptyReplicas:
         def zeros():
             return [tf.zeros_like(each) for each in numbers]
 
-        # A condition hands tensors on as they are; a product would copy them, and keep NaN.
+        # A condition passes tensors on unchanged; a product would copy them, and keep NaN.
         chosen = iter(zeros() if is_empty is True else tf.cond(is_empty, zeros, lambda: numbers))
         return [
             None if gradient is None else _with_numbers(gradient, next(chosen))
@@ -95,10 +95,10 @@ class EmptyReplicas:
 
 @tf.autograph.experimental.do_not_convert
 def _of_unknown_length(value):
-    """Return a tensor of a graph; one known to have no rows as one of an unknown number of rows.
+    """Return a tensor of a graph; if its length is known to be 0, with an unknown length.
 
-    Layers are made for batches of unknown length. Keras takes a ``[0, n]`` for a bias of n numbers,
-    and loops of recurrent layers do not keep a length of 0.
+    Layers are made for batches of unknown length. Keras mistakes a ``[0, n]`` for a bias of n
+    numbers, and loops of recurrent layers do not keep a length of 0.
     """
     if not isinstance(value, tf.Tensor) or not value.shape.rank or value.shape[0] != 0:
         return value
@@ -109,10 +109,10 @@ def has_no_rows(arguments):
     """Whether the arguments of a replica's function hold a batch without rows.
 
     Args:
-        arguments: structure of anything; tensors, ragged and sparse ones are looked at.
+        arguments: structure of anything; dense, ragged and sparse tensors are checked.
 
     Returns:
-        Boolean scalar tensor, or True; None where that cannot be.
+        Boolean scalar tensor, or True; None if no batch can be empty.
     """
     known = None
     for value in tf.nest.flatten(arguments):
@@ -136,7 +136,7 @@ def _length(value):
 
 
 def replica():
-    """Return the id, among all workers' replicas, of the one that calls this; None outside."""
+    """Return the id of the calling replica, among the replicas of all workers; None outside."""
     context = tf.distribute.get_replica_context()
     return context and int(tf.get_static_value(context.replica_id_in_sync_group))
 

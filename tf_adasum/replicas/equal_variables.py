@@ -1,12 +1,13 @@
 """Replica check: whether all replicas hold the same bits in the variables that they share.
 
-Every replica has a copy of each variable, and nothing but the same steps keeps the copies equal. A
-worker that starts from other weights, or assigns on its own, trains on without an error.
+Every replica has a copy of each variable, and the copies stay equal only because all replicas take
+the same steps. A worker that starts from other weights, or assigns its own values, continues
+without an error.
 
 Each copy is reduced to a digest, CRC-32 of its bytes on the host: -0, NaN and every dtype count as
-their bits; a difference within 32 bits is always found, any other with probability 1 - 2^-32. One
-variable at a time is read, and what travels is two numbers of each replica. Where these differ, a
-second collective brings the digests of all variables, to name the first that differs.
+their bits. A difference within 32 bits is always detected, any other with probability 1 - 2^-32.
+Variables are read one at a time, and each replica sends two numbers. If these differ, a second
+collective gathers the digests of all variables, to name the first variable that differs.
 
 Shape legend: N replicas, V variables.
 """
@@ -20,19 +21,20 @@ import tensorflow as tf
 from tf_adasum.errors import ReplicasDiffer, see
 from tf_adasum.seams import keras as keras_seam
 
-NOT_HERE = 0  # the digest of a variable that a worker does not have (any more)
+NOT_HERE = 0  # the digest of a variable that does not exist on a worker (any more)
 
 
 def is_shared(variable):
     """Whether a variable has to be the same on all replicas.
 
-    Weights have to, frozen or not, and what an optimizer counts. What each replica counts on its
-    own rows does not: moving statistics, metrics, slots of `DeltaAdasum`. A `tf.Variable` remembers
-    whether it was made to be trained, whatever `layer.trainable` says later. One whose assignments
-    are summed or averaged over the replicas is the same on all of them by that.
+    Weights (also frozen ones) and the variables of an optimizer have to be the same. Variables that
+    each replica computes from its own rows do not: moving statistics, metrics, slots of
+    `DeltaAdasum`. The `trainable` of a `tf.Variable` is its value at creation, whatever
+    `layer.trainable` is later. If assignments to a variable are summed or averaged over the
+    replicas, it is the same on all of them.
 
     Args:
-        variable: a Keras or TensorFlow variable, of a strategy or not.
+        variable: a Keras or TensorFlow variable, created under a strategy or not.
     """
     variable = _tf_variable(variable)
     is_reduced = variable.aggregation != tf.VariableAggregation.NONE
@@ -43,11 +45,11 @@ def is_shared(variable):
 def shared_variables(model):
     """Return the variables of a model and its optimizers that have to be the same on all replicas.
 
-    That is also the aggregation rule's state. Between the local steps of a `DeltaAdasum` the
-    weights are each replica's own, and are left out.
+    They include the state of the aggregation rule. Between the local steps of a `DeltaAdasum` the
+    weights differ between replicas, and are left out.
     """
     optimizers = keras_seam.optimizers_of(model)
-    # The first step makes, of what worker 0 sends, what is not there yet.
+    # Variables that do not exist yet are created in the first step, from the values of worker 0.
     candidates = keras_seam.variables_so_far(model)
     if not all(map(_is_synchronized, optimizers)):
         candidates = []
@@ -62,7 +64,7 @@ def shared_variables(model):
 
 
 def _is_synchronized(optimizer):
-    """Whether no optimizer, or none in it, is between two combinations of local steps."""
+    """Whether no optimizer, and no optimizer inside it, is between two combinations."""
     each_within = keras_seam.optimizers_within(optimizer)
     return all(getattr(each, "is_synchronized", True) for each in each_within)
 
@@ -73,12 +75,12 @@ def check(strategy, variables=None):
     Args:
         strategy: an `AdasumMirroredStrategy`; all its workers have to call this.
         variables: list of Keras or TensorFlow variables, in the same order on all workers. Defaults
-            to all shared ones that were made under the strategy and are alive.
+            to all shared variables that were created under the strategy and still exist.
 
     Raises:
-        ReplicasDiffer: on all workers, naming the first variable that differs.
-        ValueError: on all workers, if they pass different numbers of variables; in a function; for
-            what is no variable.
+        ReplicasDiffer: on all workers; the message names the first variable that differs.
+        ValueError: on all workers, if they pass different numbers of variables; if it is called in
+            a `tf.function`; if an element of `variables` is not a variable.
     """
     context = tf.distribute.get_replica_context()
     if tf.inside_function() or (context and context.strategy is strategy):
@@ -102,7 +104,7 @@ def check(strategy, variables=None):
     if (counts_and_sums[:, 0] != len(variables)).any():
         strategy.workers.check_same(
             "All workers have to check the same variables.",
-            f"{len(variables)} of them",
+            f"{len(variables)} variable{'s' * (len(variables) != 1)}",
             code="TFA-508",
         )
     digests_NV = gather(digests)
@@ -117,7 +119,7 @@ def check(strategy, variables=None):
 
 
 def _all_shared(strategy):
-    """Return the shared variables made under a strategy; None for one that is gone here."""
+    """Return the shared variables of a strategy; None for one that no longer exists here."""
     return [
         variable if variable is not None and is_shared(variable) else None
         for variable in strategy.extended.created_variables()
@@ -165,9 +167,9 @@ def _message(variable, replicas, differing, devices):
     ]
     path = keras_seam.path_of(variable)
     return (
-        f"The replicas hold different values of {path!r}{more} and would train on with "
-        "them. Restore the same file on all workers, make the same assignments on all of them, and "
-        "let nothing but the optimizer change weights in a step. "
+        f"The replicas hold different values of {path!r}{more}. Restore the same file on all "
+        "workers, make the same assignments on all workers, and let only the optimizer change "
+        "weights in a step. "
         f"Received: other values than on replica 0 on {', '.join(where)} {see('TFA-508')}"
     )
 

@@ -1,4 +1,4 @@
-"""Gradients that are not finite: found on all replicas together, and what a strategy does then.
+"""Gradients that are not finite: all replicas detect them together, and skip or stop.
 
 Shape legend: N replicas.
 """
@@ -16,27 +16,27 @@ from tf_adasum.replicas.empty_replicas import replica
 
 ACTIONS = ("propagate", "skip", "raise")
 
-# With these words the message begins; what is between them and MESSAGE_END reaches the user.
+# The beginning of the message; the user sees it up to MESSAGE_END.
 MESSAGE = "Gradients are not finite (on_nonfinite: raise)."  # no quotes: TensorFlow escapes them
-MESSAGE_END = f"The step was not done on any replica. {see('TFA-509')}"
+MESSAGE_END = f"No replica did this step. {see('TFA-509')}"
 
 
 def checked(action):
     """Return the argument `on_nonfinite` of a strategy.
 
     Raises:
-        ValueError: if it is none of `ACTIONS`.
+        ValueError: if it is not one of `ACTIONS`.
     """
     if action not in ACTIONS:
         raise ValueError(
-            "`on_nonfinite` must be 'propagate' (a NaN or Inf reaches the weights), 'skip' (such a "
-            f"step is left out on all replicas) or 'raise'. Received: on_nonfinite={action!r}"
+            "`on_nonfinite` must be 'propagate' (a NaN or Inf reaches the weights), 'skip' (all "
+            f"replicas skip such a step) or 'raise'. Received: on_nonfinite={action!r}"
         )
     return action
 
 
 class NonFinite:
-    """What a strategy does with a step in which a replica's gradients are not all finite.
+    """Handles steps in which the gradients of a replica are not all finite.
 
     Args:
         strategy: the strategy; all its workers have to make this.
@@ -60,17 +60,17 @@ class NonFinite:
 
     @property
     def skipped_steps(self):
-        """How many steps were left out, as an int."""
+        """How many steps were skipped, as an int."""
         return 0 if self._skipped is None else int(self._skipped.numpy())
 
     @property
     def leaves_be(self):
-        """Whether there is nothing to find out: not asked for, or `passed` in this replica."""
+        """Whether there is nothing to check: not requested, or already `passed` in this replica."""
         return self.action == "propagate" or replica() in self._passed
 
     @contextlib.contextmanager
     def passed(self):
-        """Let nested optimizers skip the check within it: the outer one has made it."""
+        """Let nested optimizers skip the check, because the outer one has already made it."""
         self._passed.add(replica())
         try:
             yield
@@ -78,14 +78,14 @@ class NonFinite:
             self._passed.discard(replica())
 
     def find(self, gradients):
-        """Ask all replicas for what is not finite; called in each of them.
+        """Return which gradients are not finite on any replica; called in each of them.
 
         Args:
             gradients: this replica's dense and sparse gradients; none is None.
 
         Returns:
-            float32 ``[N]``, the same on all replicas: for each of them 0, or i where its i-th
-            gradient, counted from 1, is the first that is not finite.
+            float32 ``[N]``, the same on all replicas. For each replica it is 0, or the number i,
+            counted from 1, of its first gradient that is not finite.
         """
         are_finite = tf.stack([_is_finite(gradient) for gradient in gradients])
         first = 1 + tf.argmin(tf.cast(are_finite, tf.int32))
@@ -95,11 +95,11 @@ class NonFinite:
         return context.all_reduce("SUM", own)
 
     def leave_out(self, found_N, paths):
-        """Count, or raise; called in each replica, instead of a step.
+        """Count the step or raise an error; called in each replica, instead of a step.
 
         Args:
-            found_N: what `find` has returned.
-            paths: those of the variables that the gradients belong to.
+            found_N: the result of `find`.
+            paths: the paths of the variables that the gradients belong to.
 
         Raises:
             tf.errors.InvalidArgumentError: when it runs, with the action ``"raise"``.
@@ -123,25 +123,25 @@ class NonFinite:
         return tf.strings.join([f"{MESSAGE} Received on ", received, f". {MESSAGE_END}"])
 
     def warn_once(self):
-        """Warn if steps were left out, the first time it is called after one."""
+        """Warn if steps were skipped, the first time it is called after one."""
         if self._has_warned or not self.skipped_steps:
             return
         self._has_warned = True
         warnings.warn(
-            f"{self.skipped_steps} steps were left out, because a replica's gradients held a NaN "
-            "or Inf (on_nonfinite='skip'). strategy.skipped_steps counts on; on_nonfinite='raise' "
-            f"names the variable. {see('TFA-509')}",
+            f"{self.skipped_steps} steps were skipped, because a replica's gradients had a NaN or "
+            "Inf (on_nonfinite='skip'). strategy.skipped_steps counts further ones. To find the "
+            f"variable, use on_nonfinite='raise'. {see('TFA-509')}",
             stacklevel=2,
         )
 
     def raising_plainly(self, function):
-        """Return a training function that raises a FloatingPointError, where `leave_out` raises.
+        """Return a training function that raises a FloatingPointError if `leave_out` raises.
 
-        TensorFlow shows the error of an operation with the whole graph around it; its message is
-        taken out of that. With another action than ``"raise"`` it is the function itself.
+        TensorFlow shows the error of an operation together with the whole graph; only the message
+        is kept. With another action than ``"raise"``, the function itself is returned.
 
         Args:
-            function: what `fit` calls for each step.
+            function: the function that `fit` calls for each step.
         """
         if self.action != "raise":
             return function

@@ -1,8 +1,8 @@
-"""What the seams, optimizers, callbacks and backups may ask of a strategy of this package.
+"""The members of a strategy of this package that seams, optimizers, callbacks and backups use.
 
-A base class of its own, so that they can know such a strategy by `isinstance` without importing
-`tf_adasum.strategy`, which imports the seams. Beyond these members they use what every
-`tf.distribute.Strategy` has.
+They are in a separate base class, so that `isinstance` can be used without importing
+`tf_adasum.strategy`, which imports the seams. Other members are the members of every
+`tf.distribute.Strategy`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if typing.TYPE_CHECKING:
     from tf_adasum.workers.workers import Workers
 
 
-# The strategies that this program has made, as long as they are alive.
+# The strategies of this program that still exist.
 made: weakref.WeakSet[GradientAggregatingStrategy] = weakref.WeakSet()
 
 
@@ -42,14 +42,14 @@ class GradientAggregatingStrategy(abc.ABC):
     @property
     @abc.abstractmethod
     def gradient_reduction(self) -> GradientReduction | None:
-        """Options that mark an `all_reduce` as one of gradients.
+        """Options that mark an `all_reduce` as a reduction of gradients.
 
-        None where the rule is the mean: Keras and TensorFlow go their own way then.
+        None if the rule is the mean: then Keras and TensorFlow average gradients themselves.
         """
 
     @abc.abstractmethod
     def aggregation_state(self, paths: Sequence[str]) -> AggregationState:
-        """Make what outlives the reductions of the gradients of some variables.
+        """Create the state that reductions of the gradients of some variables keep.
 
         Args:
             paths: the variables' paths, in the order in which gradients are numbered.
@@ -63,23 +63,23 @@ class GradientAggregatingStrategy(abc.ABC):
     @property
     @abc.abstractmethod
     def empty_replicas(self) -> EmptyReplicas:
-        """What knows, within `run`, which replicas have no rows, and zeroes their gradients."""
+        """Determines, within `run`, which replicas have no rows, and zeroes their gradients."""
 
     @property
     @abc.abstractmethod
     def nonfinite(self) -> NonFinite:
-        """What becomes of a step in which a gradient is not finite."""
+        """Handles steps in which a gradient is not finite."""
 
     @abc.abstractmethod
     def check_same_gradients(self, names: Sequence[str], shapes: Sequence[str]) -> None:
-        """Check that all replicas reduce gradients of the same shapes; in every reduction.
+        """Check, in every reduction, that all replicas reduce gradients of the same shapes.
 
         Args:
-            names: for each local replica the names of the variables whose gradients it reduces.
-            shapes: for each local replica their dtypes, shapes and groups.
+            names: the names of the variables whose gradients each local replica reduces.
+            shapes: their dtypes, shapes and groups, for each local replica.
 
         Raises:
-            ValueError: on all workers, if a replica lacks a gradient that another one has.
+            ValueError: on all workers, if a replica lacks a gradient that another replica has.
         """
 
     # ---- what workers do together between steps ------------------------------------------------
@@ -87,7 +87,7 @@ class GradientAggregatingStrategy(abc.ABC):
     @property
     @abc.abstractmethod
     def workers(self) -> Workers:
-        """The workers: this one's rank, and what they tell each other. In one process, too."""
+        """The workers: the rank of this worker, and the exchange of values; also in one process."""
 
     @property
     @abc.abstractmethod
@@ -101,7 +101,7 @@ class GradientAggregatingStrategy(abc.ABC):
 
     @abc.abstractmethod
     def working_together(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context manager for what all workers do together, such as `fit`."""
+        """Return a context manager for code that all workers run together, such as `fit`."""
 
     @abc.abstractmethod
     def watching(self) -> contextlib.AbstractContextManager[None]:
@@ -115,12 +115,12 @@ class GradientAggregatingStrategy(abc.ABC):
             model: a `keras.Model` of this strategy.
 
         Raises:
-            tf_adasum.ReplicasDiffer: on all workers, naming the first variable that differs.
+            tf_adasum.ReplicasDiffer: on all workers; it names the first variable that differs.
         """
 
     @abc.abstractmethod
     def average_statistics(self, model: typing.Any) -> None:
-        """Average what each replica has counted on its own rows, such as moving means.
+        """Average statistics that each replica computed from its own rows, such as moving means.
 
         Args:
             model: a built `keras.Model` of this strategy.
@@ -131,11 +131,11 @@ class GradientAggregatingStrategy(abc.ABC):
         """Split one global batch over all replicas.
 
         Args:
-            batch: structure of arrays ``[B, ...]``, the same on every worker; None is left alone.
+            batch: structure of arrays ``[B, ...]``, the same on every worker; None stays None.
 
         Returns:
             The structure with each replica's own rows.
 
         Raises:
-            ValueError: if there are no rows, or arrays of different length.
+            ValueError: if there are no rows, or if the arrays have different lengths.
         """

@@ -11,13 +11,13 @@ A hook is written once, as the function that runs instead, with the reason as it
             return original(self, grads_and_vars)
         ...
 
-One whose function may have gone in a new version of the library, and takes only a feature with it,
-names that: `hooks.replaces(owner, "name", feature="...")`. Any other function that has gone is an
-error before anything is replaced.
+If a new version of the library may lack the function, and only a feature needs it, the hook names
+the feature: `hooks.replaces(owner, "name", feature="...")`. If any other function is missing, an
+error is raised before anything is replaced.
 
-Hooks are installed when the first strategy, wrapper optimizer or `BackupAndRestore` is made, and
-stay: one that has nothing to do calls `original` with the arguments as they came. The tests of
-names and the page `docs/hooks.md` are made from the registries.
+Hooks are installed when the first strategy, wrapper optimizer or `BackupAndRestore` is created, and
+stay installed: a hook that has nothing to do calls `original` with unchanged arguments. The tests
+of names and the page `docs/hooks.md` are made from the registries.
 """
 
 import functools
@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator
 from tf_adasum.errors import see
 from tf_adasum.seams.library import Library
 
-# The attribute of a replaced function that holds the hooks around it, the innermost first.
+# The attribute of a replaced function with the hooks around it, the innermost first.
 MARK = "hooks_of_tf_adasum"
 
 
@@ -37,14 +37,14 @@ class Hook:
     """One hook.
 
     Args:
-        owner: the class or module whose function it is about.
+        owner: the class or module with the function.
         name: the function's name.
-        function: what runs instead: gets the original function and the arguments; or the method of
-            a subclass that overrides the function.
+        function: the function that runs instead, with the original function and the arguments; or
+            the method of a subclass that overrides the function.
         outermost: whether it goes around the function's other hooks. Defaults to `False`.
         is_override: whether it is a method of a subclass, which needs no installing. Defaults to
             `False`.
-        feature: what does not work without the function, in words. Defaults to None: nothing does.
+        feature: what does not work without the function, in words. Defaults to None: nothing works.
     """
 
     def __init__(
@@ -63,17 +63,17 @@ class Hook:
 
     @property
     def is_there(self) -> bool:
-        """Whether the function is there that it is about."""
+        """Whether the function exists."""
         return hasattr(self.owner, self.name)
 
     @property
     def is_expected(self) -> bool:
-        """Whether the function is there, or this version of the library is older than it."""
+        """Whether the function exists, or this version of the library is older than it."""
         return self.is_there or getattr(self.owner, "is_expected", False)
 
     @property
     def target(self) -> str:
-        """The function's full name, as ``"keras.src.models.model.Model.fit"``."""
+        """The function's full name, such as ``"keras.src.models.model.Model.fit"``."""
         if isinstance(self.owner, types.ModuleType):
             return f"{self.owner.__name__}.{self.name}"
         return f"{self.owner.__module__}.{self.owner.__qualname__}.{self.name}"
@@ -85,7 +85,7 @@ class Hook:
 
     @property
     def source(self) -> str:
-        """Where the function stands, as ``"tf_adasum.seams.keras.fit.on_epoch_end"``."""
+        """The full name of the hook, such as ``"tf_adasum.seams.keras.fit.on_epoch_end"``."""
         return f"{self.function.__module__}.{self.function.__qualname__}"
 
     def install(self) -> None:
@@ -112,8 +112,8 @@ class Hooks:
     """The hooks of one seam; iterating gives each `Hook`.
 
     Args:
-        of: whose functions they are about, such as ``"Keras 3"``.
-        library: the same, with its version. Defaults to None: `of` says enough.
+        of: the library whose functions are replaced, such as ``"Keras 3"``.
+        library: the same, with its version. Defaults to None: `of` is enough.
     """
 
     def __init__(self, of: str, library: Library | None = None):
@@ -123,7 +123,7 @@ class Hooks:
         self._has_warned = False
 
     def __iter__(self) -> Iterator[Hook]:
-        """Give the hooks, in the order in which they stand."""
+        """Yield the hooks, in the order of their definition."""
         return iter(self._hooks)
 
     def replaces(
@@ -138,10 +138,10 @@ class Hooks:
         Args:
             owner: a class or module.
             names: names of functions or methods.
-            outermost: whether it goes around other hooks of the same functions, wherever they
-                stand. Defaults to `False`.
-            feature: what does not work where the functions have gone, in words. Defaults to None:
-                nothing does.
+            outermost: whether it goes around all other hooks of the same functions. Defaults to
+                `False`.
+            feature: what does not work without the functions, in words. Defaults to None: nothing
+                works.
         """
         return self._adding(owner, names, outermost=outermost, feature=feature)
 
@@ -163,7 +163,7 @@ class Hooks:
         return add
 
     def check(self) -> None:
-        """Check that all functions are there that are needed.
+        """Check that all required functions exist.
 
         Raises:
             ImportError: with all that are not.
@@ -198,7 +198,8 @@ class Hooks:
             warnings.warn(
                 "\n".join(
                     [
-                        f"{self._library.title} has moved what some features need:",
+                        f"{self._library.title} lacks functions that some features need. These "
+                        "features are off:",
                         *lines,
                         see("TFA-103"),
                     ]

@@ -1,12 +1,12 @@
-"""A library that a seam is to: its private names, and what this version of it has not.
+"""A library and its private names that the package uses, and names that this version lacks.
 
     keras = Library("Keras", keras.__version__, INSTALL_KERAS)
     TFOptimizer = keras.name("keras.src.backend.tensorflow.optimizer", "TFOptimizer")
     saving_lib = keras.name("keras.src.saving", "saving_lib", feature="whole files")
     keras.check()
 
-A name that is needed and has moved makes `check` raise, with all such names. In place of one that
-only carries a feature stands a class without objects, and the feature is off.
+If a required name has moved, `check` raises an error with all such names. A name that only a
+feature needs is replaced by a class without objects, and the feature is off.
 """
 
 import collections
@@ -17,10 +17,10 @@ from tf_adasum.errors import see
 
 
 class Absent:
-    """What stands for a name that a library does not have: no object is one of it.
+    """Replaces a name that a library does not have; it has no instances.
 
     Attributes:
-        library: the library that has it not, with its version.
+        library: the library that lacks it, with its version.
         is_expected: whether the library is older than the name.
     """
 
@@ -28,7 +28,7 @@ class Absent:
     is_expected = False
 
     def __new__(cls, *args, **kwargs):
-        """Raise: whatever is called by the name is not there."""
+        """Raise an error: the name does not exist."""
         raise NotImplementedError(f"{cls.library} has no {cls.__module__}.{cls.__qualname__}")
 
 
@@ -36,9 +36,9 @@ class Library:
     """One library in one version.
 
     Args:
-        name: as in "Keras".
-        version: the installed one.
-        install: what installs one that is known to work.
+        name: such as "Keras".
+        version: the installed version.
+        install: the command that installs a supported version.
     """
 
     def __init__(self, name: str, version: str, install: str):
@@ -56,10 +56,10 @@ class Library:
             name: of a class, a function or a module in it.
             also_in: other modules that may have it. Defaults to none.
             feature: what does not work without it, in words. Defaults to None: nothing does.
-            since: the first version that has it, where others are known, too. Defaults to None.
+            since: the first version that has it, if older versions are supported. Defaults to None.
 
         Returns:
-            it; a subclass of `Absent` where there is no such thing.
+            it; a subclass of `Absent` if it does not exist.
         """
         for each in (module, *also_in):
             try:
@@ -85,7 +85,7 @@ class Library:
         return {feature: list(names) for feature, names in self._off.items()}
 
     def check(self) -> None:
-        """Check that all names are there that are needed.
+        """Check that all required names exist.
 
         Raises:
             ImportError: with all that are not.
@@ -94,14 +94,14 @@ class Library:
             raise self.moved(self._missing) from self._cause
 
     def moved(self, targets: list[str]) -> ImportError:
-        """Return the error that says what has moved, and what to install.
+        """Return the error that lists the moved names, and what to install.
 
         Args:
             targets: full names.
         """
         return ImportError(
-            f"{self.title} has moved what tf_adasum builds on: {', '.join(targets)}. tf_adasum "
-            f"works with {STACKS}. Install a supported one: {self._install} {see('TFA-103')}"
+            f"{self.title} lacks functions that tf_adasum needs: {', '.join(targets)}. tf_adasum "
+            f"works with {STACKS}. Install a supported version: {self._install} {see('TFA-103')}"
         )
 
 

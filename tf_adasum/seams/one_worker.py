@@ -1,7 +1,6 @@
-"""What runs on one worker alone, such as a callback that writes: it must not wait for the others.
+"""Code that runs on one worker only, such as a callback that writes, and must not wait for others.
 
-They would never come, and both would wait, or mistake each other's collectives. Standard library
-only.
+The others would never join, and all would wait, or mix up their collectives. Standard library only.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ TRACKERS = frozenset(
 # Packages that stand between a caller and what it calls.
 _BETWEEN = frozenset({"contextlib", "keras", "tensorflow", "tf_adasum", "tf_keras"})
 
-_running = threading.local()  # Keras may call callbacks from another thread while training goes on
+_running = threading.local()  # Keras may call callbacks from another thread during training
 
 
 @contextlib.contextmanager
 def alone(name: str, method: str) -> Iterator[None]:
-    """Return a context manager for what this worker alone does.
+    """Return a context manager for code that only this worker runs.
 
     Args:
-        name: of the callback that runs, for messages.
-        method: the one of its methods that is called.
+        name: the name of the callback that runs, for messages.
+        method: the method that is called.
     """
     before = getattr(_running, "what", None)
     _running.what = name, method
@@ -55,7 +54,7 @@ def is_alone() -> bool:
 
 
 def is_called_by(packages: Collection[str]) -> bool:
-    """Whether the code that called this, through Keras and TensorFlow, is of one of some packages.
+    """Whether the code that called this, through Keras and TensorFlow, belongs to some packages.
 
     Args:
         packages: their names, such as `TRACKERS`.
@@ -71,19 +70,19 @@ def _package_of(frame):
 
 
 def refuse(call: str) -> None:
-    """Refuse a call that takes all workers, within `alone`.
+    """Refuse a call that needs all workers, within `alone`.
 
     Args:
-        call: what is called, such as "model.predict".
+        call: the call, such as "model.predict".
 
     Raises:
-        RuntimeError: naming the callback.
+        RuntimeError: with the name of the callback.
     """
     if is_alone():
         name, method = _running.what
         raise RuntimeError(
-            f"{call} takes all workers, and {name} runs on worker 0 only: the others would never "
-            "come. Do it in a callback of your own that runs on all workers, and give this one the "
-            f"result, or read `logs`, which all workers have. Received: {call} in {name}.{method} "
+            f"{call} needs all workers, but {name} runs on worker 0 only. Call it in your own "
+            "callback that runs on all workers, and pass the result on; or read `logs`, which "
+            f"all workers have. Received: {call} in {name}.{method} "
             f"{see('TFA-507')}"
         )

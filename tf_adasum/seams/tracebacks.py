@@ -34,11 +34,11 @@ _log = logging.getLogger("tf_adasum")
 
 
 def shorten(error: BaseException) -> None:
-    """Leave out the frames of libraries in the traceback of an exception, and of those it is from.
+    """Remove frames of libraries from the traceback of an exception and of its causes.
 
-    An error of this package does not show what it was raised from, which is logged at debug level.
-    What TensorFlow's errors list of frames of libraries is left out, too. Nothing happens while
-    Keras's filtering of tracebacks is switched off.
+    An error of this package does not show its cause, which is logged at debug level. Frames of
+    libraries in the text of TensorFlow's errors are removed as well. Nothing happens while Keras's
+    filtering of tracebacks is switched off.
 
     Args:
         error: the exception; it is changed.

@@ -1,4 +1,4 @@
-"""Which transport a strategy takes: its argument, or the variable of administrators.
+"""Chooses the transport of a strategy, from its argument or the environment variable.
 
 Standard library only.
 """
@@ -13,7 +13,7 @@ from tf_adasum.errors import see
 VARIABLE = "TF_ADASUM_TRANSPORT"
 AUTO, TENSORFLOW, UCX = NAMES = ("auto", "tensorflow", "ucx")
 
-# What the tags of UCX's messages have bits for.
+# The limits of the bits in the tags of UCX's messages.
 MOST_REPLICAS, MOST_DEVICES = 2**16, 2**8
 
 
@@ -23,12 +23,12 @@ def chosen(
     """Return ``"auto"``, ``"tensorflow"`` or ``"ucx"``.
 
     Args:
-        transport: the strategy's argument; None for what the variable says, else ``"auto"``.
+        transport: the strategy's argument; None for the environment variable, or ``"auto"``.
         devices: names of this worker's devices.
-        environment: where the variable is. Defaults to ``os.environ``.
+        environment: the environment variables. Defaults to ``os.environ``.
 
     Raises:
-        ValueError: for another name; for UCX and devices that are no CPUs.
+        ValueError: if the name is unknown, or if it is UCX and a device is not a CPU.
     """
     given, name = f"transport={transport!r}", transport
     if transport is None:
@@ -46,18 +46,15 @@ def chosen(
 
 
 def obstacle(devices: Sequence[str], workers: int = 1) -> str:
-    """Return why UCX cannot carry the gradients of some devices; "" if it can.
+    """Return why UCX cannot send the gradients of some devices; "" if it can.
 
     Args:
         devices: names of this worker's devices.
-        workers: how many have as many devices. Defaults to 1.
+        workers: the number of workers with as many devices. Defaults to 1.
     """
     others = [device for device in devices if "CPU" not in device.upper()]
     if others:
-        return f"the gradients of GPUs go over NCCL (devices {', '.join(others)})"
+        return f"gradients on GPUs are sent over NCCL (devices {', '.join(others)})"
     if len(devices) > MOST_DEVICES or len(devices) * workers > MOST_REPLICAS:
-        return (
-            f"it carries the gradients of at most {MOST_REPLICAS} replicas and {MOST_DEVICES} "
-            "devices per worker"
-        )
+        return f"it supports at most {MOST_REPLICAS} replicas and {MOST_DEVICES} devices per worker"
     return ""

@@ -1,7 +1,7 @@
 """The collectives of a replica over UCX, with the same results as TensorFlow's, to the bit.
 
-Each run of a collective has a key of its own, which all workers count alike. UCX keeps nothing of a
-key, so none is used again soon.
+Each run of a collective has its own key; all workers count keys in the same way. UCX does not store
+keys, so they need not be reused soon.
 
 Shape legend: R members of a group, W elements.
 """
@@ -19,8 +19,8 @@ from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.transport import library
 from tf_adasum.transport.mesh import Mesh
 
-# What the tags of messages have bits for. Channels and calls begin again after so many: those that
-# had their numbers are long over.
+# The limits of the bits in the tags of messages. Channels and calls are numbered again from the
+# start after this many: earlier ones with the same number ended long ago.
 CHANNELS, CALLS = 2**8, 2**20
 
 
@@ -29,11 +29,11 @@ class UcxTransport:
 
     Args:
         mesh: the `Mesh`.
-        devices: how many each worker has.
-        first_replica: id of this worker's first one.
+        devices: the number of devices of each worker.
+        first_replica: id of this worker's first replica.
 
     Attributes:
-        fuses: whether buckets of one level go without being packed. True, but in comparisons.
+        fuses: whether buckets of one level are sent without packing. True, except in comparisons.
     """
 
     def __init__(self, mesh: Mesh, devices: int, first_replica: int):
@@ -47,7 +47,7 @@ class UcxTransport:
         Args:
             local: number of the local replica.
             stride: distance of neighbours.
-            radix: how many they are.
+            radix: the number of replicas in the group.
         """
         replica = self._first_replica + local
         member = replica // stride % radix
@@ -63,8 +63,8 @@ class UcxCollectives:
     Args:
         mesh: the `Mesh`.
         members: the replicas of the group.
-        member: which of them this one is: its rank.
-        devices: how many each worker has.
+        member: the rank of this replica in the group.
+        devices: the number of devices of each worker.
         keys: this replica's `CallKeys`.
     """
 
@@ -104,7 +104,7 @@ class UcxCollectives:
         width: int,
         takes_products: bool,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Send every member its shards; return the Gram matrices of the own ones, and these."""
+        """Send every member its shards; return the Gram matrices of this one's, and its shards."""
         return self._ops.tf_adasum_ucx_scatter_gram(
             gradients=gradients,
             segments=segments.tolist(),

@@ -1,7 +1,7 @@
-"""How long an exchange between all workers takes, as in training.
+"""Measures how long an exchange between all workers takes, as in training.
 
-The workers pause before each exchange, half of them for longer: in training, too, some come first
-and sleep, and have to be woken up. The time counts for the workers that come last.
+The workers pause before each exchange, half of them for longer: in training also, some workers
+arrive first and sleep, and have to be woken up. The time of the workers that arrive last counts.
 """
 
 from __future__ import annotations
@@ -14,17 +14,19 @@ import numpy as np
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.transport.talk import Gather, Talk
 
-# Of so many exchanges the fastest counts; one alone over a network on which it takes so long.
+# The fastest of this many exchanges counts; on a slow network, with an exchange of this many
+# seconds, only one is made.
 TIMES, SLOW_SECONDS = 3, 0.5
-# Before an exchange: longer than the thread of a mesh polls (mesh.cc), and twice as long for half
-# of the workers. A bit of its rank says in which half a worker is; so many bits are used at most.
+# The pause before an exchange: longer than the thread of a mesh polls (mesh.cc), and twice as long
+# for half of the workers. A bit of its rank decides in which half a worker is; this is the maximal
+# number of bits.
 PAUSE, MOST_BITS = 0.005, 4
 
 Exchange = Callable[[], float]  # returns the seconds that it took
 
 
 def of_gather(talk: Talk, gather: Gather, words: int) -> float:
-    """Return the seconds in which TensorFlow's collectives gather int64 ``[words]`` of each."""
+    """Return the seconds for gathering int64 ``[words]`` of each worker in TensorFlow."""
 
     def exchange():
         begun = time.perf_counter()
@@ -38,7 +40,7 @@ def of_gather(talk: Talk, gather: Gather, words: int) -> float:
 def measured(talk: Talk, exchange: Exchange) -> tuple[str, float]:
     """Return what has failed on any worker, and the seconds of an exchange on the slowest one.
 
-    Over a slow network the first exchange counts, which otherwise does not.
+    The first exchange counts only on a slow network.
     """
     failure, seconds = once(talk, exchange)
     if failure or seconds > SLOW_SECONDS:
@@ -61,10 +63,10 @@ def _told(talk, failure, took):
 
 
 def _after_pauses(cluster: Cluster, exchange: Exchange) -> float:
-    """Return the seconds of an exchange for which the other half of the workers has to be woken.
+    """Return the seconds of an exchange for which half of the workers has to be woken up.
 
-    The halves are made anew for each bit of the ranks: of all ways to halve them the slowest
-    counts, of several exchanges the fastest.
+    Each bit of the ranks gives two halves: the slowest division counts, and of several exchanges
+    the fastest.
     """
     bits = min(MOST_BITS, (len(cluster.addresses) - 1).bit_length())
     least = []
@@ -81,7 +83,7 @@ def _after_pauses(cluster: Cluster, exchange: Exchange) -> float:
 
 
 def failure_of(act: Callable[[], object]) -> str:
-    """Return why an act has failed, "" if it has not."""
+    """Return why a function has failed, "" if it has not."""
     try:
         act()
     except RuntimeError as error:

@@ -1,7 +1,7 @@
-"""The network interface on which UCX listens: the one of this worker's address in the cluster.
+"""The network interface on which UCX listens: the interface of this worker's cluster address.
 
-Left alone UCX listens on all of them, and may take one that the others do not reach. Standard
-library only.
+By default UCX listens on all interfaces, and may use one that the other workers cannot reach.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ def of(cluster: Cluster) -> str:
     """Return the name of an interface, such as "eth0" or "lo".
 
     Raises:
-        RuntimeError: if this machine has none with this worker's address, nor one that leads to
-            the other workers.
+        RuntimeError: if no interface of this machine has this worker's address or a route to the
+            other workers.
     """
     hosts = [cluster.host_and_port(rank)[0] for rank in range(len(cluster.addresses))]
     own, others = hosts[cluster.rank], sorted(set(hosts) - {hosts[cluster.rank]})
     found = [name for address in _addresses(own) if (name := own_address.interface_with(address))]
-    # A host's name may stand for the loopback on the host itself, as Debian's installer has it.
+    # A host's name may resolve to the loopback on the host itself, as on Debian.
     reached = [name for name in found if not others or name != own_address.LOOPBACK]
-    if not reached:  # behind a translation of addresses: the interface towards the others
+    if not reached:  # behind network address translation: the interface towards the others
         ways = [own_address.interface_with(address) for host in others for address in _from(host)]
         reached = [way for way in ways if way]
     if not reached:
         raise RuntimeError(
-            f"no network interface of this machine has the address {own}, and none leads to the "
-            "other workers"
+            f"no network interface of this machine has the address {own} or a route to the other "
+            "workers"
         )
     return reached[0]
 
 
 def _addresses(host):
-    """Return the IP addresses of a host, those of IPv4 first; none if its name is unknown."""
+    """Return the IP addresses of a host, IPv4 first; none if its name is unknown."""
     with contextlib.suppress(OSError):
         found = socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)
         return [end[0] for _, _, _, _, end in sorted(found, key=lambda each: each[0])]

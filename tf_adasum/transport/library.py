@@ -1,7 +1,7 @@
-"""UCX in this process: where its library is, whether it can be used, and its functions.
+"""UCX in this process: the path of its library, whether it can be used, and its functions.
 
-The wheel ``libucx-cu12`` (or ``libucx-cu13``) counts first, then the system's. It is opened when a
-strategy asks for it.
+The wheel ``libucx-cu12`` (or ``libucx-cu13``) is used first, then the system's library. It is
+opened when a strategy needs it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NEWEST = "adasum_ucx_rehearse"  # of the functions in custom_ops/ucx/adasum_ucx
 
 
 class Unavailable(RuntimeError):
-    """UCX cannot be used in this process; says why."""
+    """UCX cannot be used in this process; the message explains why."""
 
 
 class Library:
@@ -31,24 +31,26 @@ class Library:
 
     Attributes:
         ops: module of the ops.
-        version: UCX's.
+        version: the version of UCX.
     """
 
     def __init__(self, path: str, ops: types.ModuleType):
         self.ops = ops
-        self._functions = ctypes.CDLL(path)  # in the process already: TensorFlow has opened it
+        self._functions = ctypes.CDLL(path)  # TensorFlow has already opened it in this process
         if not hasattr(self._functions, _NEWEST):
-            raise Unavailable(f"the compiled op is older than this package and lacks {_NEWEST}")
+            raise Unavailable(
+                f"the compiled op is older than this package and lacks {_NEWEST}: build it again"
+            )
         self.version = self._call("adasum_ucx_open", _path().encode())
 
     def rehearse(self, transports: str, device: str) -> None:
-        """Make this process's first mesh in a child process: UCX may crash, as in a full /dev/shm.
+        """Create a mesh in a child process first, because UCX may crash, as with a full /dev/shm.
 
         Args:
             transports, device: as for `create`.
 
         Raises:
-            Unavailable: if the child has crashed, or UCX cannot make one.
+            Unavailable: if the child has crashed, or UCX cannot create a mesh.
         """
         self._call("adasum_ucx_rehearse", transports.encode(), device.encode())
 
@@ -56,11 +58,11 @@ class Library:
         """Return the number of a new mesh.
 
         Args:
-            transports: what UCX_TLS would say.
-            device: what UCX_NET_DEVICES would say.
+            transports: the value for UCX_TLS.
+            device: the value for UCX_NET_DEVICES.
 
         Raises:
-            Unavailable: if UCX cannot make one.
+            Unavailable: if UCX cannot create a mesh.
         """
         return self._call("adasum_ucx_create", transports.encode(), device.encode(), numbered=True)
 
@@ -79,7 +81,7 @@ class Library:
             addresses: of all workers, in rank order.
 
         Raises:
-            Unavailable: if one cannot be reached.
+            Unavailable: if a worker cannot be reached.
         """
         lengths = (ctypes.c_int * len(addresses))(*map(len, addresses))
         self._call("adasum_ucx_connect", mesh, len(addresses), b"".join(addresses), lengths)
@@ -87,23 +89,23 @@ class Library:
     def attempt(
         self, mesh: int, rank: int, workers: int, number: int, size: int, seconds: float
     ) -> float:
-        """Send bytes to each of the other workers, and check those that come from them.
+        """Send bytes to each of the other workers, and check the bytes that they send.
 
-        All workers have to call it, before the first op; its numbers count up.
+        All workers have to call it, before the first op, with increasing numbers.
 
         Args:
             mesh: its number.
-            rank: this worker's.
-            workers: how many there are.
-            number: of the attempt.
-            size: how many bytes.
-            seconds: to wait for at most.
+            rank: the rank of this worker.
+            workers: the number of workers.
+            number: the number of the attempt.
+            size: the number of bytes.
+            seconds: the longest time to wait.
 
         Returns:
             The seconds that it took.
 
         Raises:
-            Unavailable: if it has failed, or not ended in time.
+            Unavailable: if it has failed, or has not ended in time.
         """
         took = ctypes.c_double()
         arguments = (mesh, rank, workers, number, ctypes.c_int64(size), ctypes.c_double(seconds))
@@ -111,7 +113,7 @@ class Library:
         return took.value
 
     def close(self, mesh: int) -> None:
-        """Close a mesh on which all that was started has ended, or that is of no use.
+        """Close a mesh on which all exchanges have ended, or that is not used.
 
         Args:
             mesh: its number.
@@ -119,7 +121,7 @@ class Library:
         self._functions.adasum_ucx_close(mesh)
 
     def abort(self, message: str) -> None:
-        """End all exchanges of this process, those to come too, with `tf.errors.AbortedError`."""
+        """End all exchanges of this process, now and later, with `tf.errors.AbortedError`."""
         self._functions.adasum_ucx_abort(message.encode())
 
     def _call(self, name, *arguments, numbered=False):
@@ -136,7 +138,7 @@ def opened() -> Library:
     """Return the process's `Library`.
 
     Raises:
-        Unavailable: saying what is missing and where it comes from.
+        Unavailable: if something is missing; the message explains how to install it.
     """
     ops = op_library.load()
     status = op_library.status()
@@ -146,11 +148,12 @@ def opened() -> Library:
     missing = [name for name in _OPS if not hasattr(ops, f"tf_adasum_ucx_{name}")]
     if missing == list(_OPS):
         raise Unavailable(
-            f"the compiled op was built without UCX's headers: {INSTALL}, and build the op again"
+            f"the compiled op was built without UCX's headers: {INSTALL}, then build the op again"
         )
     if missing:
         raise Unavailable(
-            f"the compiled op is older than this package and lacks {', '.join(missing)}: build it"
+            f"the compiled op is older than this package and lacks {', '.join(missing)}: build it "
+            "again"
         )
     try:
         return Library(status.path, ops)

@@ -1,4 +1,4 @@
-"""The mesh of a process: its connections to all workers, which all of its strategies share."""
+"""The mesh of a process: its connections to all workers, shared by all of its strategies."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class Mesh:
     """This process's end of the connections to all workers.
 
     Attributes:
-        number: of the mesh in this process.
-        channel: a number of the strategy that uses it, the same on all workers.
+        number: the number of the mesh in this process.
+        channel: the number of the strategy that uses it, the same on all workers.
     """
 
     number: int
@@ -21,7 +21,7 @@ class Mesh:
 
 
 def abort(message: str) -> None:
-    """End all exchanges of this process over UCX, those to come too, with an error.
+    """End all exchanges of this process over UCX, now and later, with an error.
 
     Args:
         message: the reason.

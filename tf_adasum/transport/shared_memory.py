@@ -1,8 +1,8 @@
-"""Which workers share memory, and whether /dev/shm is large enough for UCX.
+"""Checks which workers share memory, and whether /dev/shm is large enough for UCX.
 
 UCX wakes the process at the other end of shared memory through an abstract Unix socket, which
-belongs to a network namespace. It does not check that: in two containers that share /dev/shm each
-message takes up to a second. And if /dev/shm is almost full UCX crashes while it is opened.
+belongs to a network namespace. UCX does not check this: in two containers that share /dev/shm, each
+message takes up to a second. If /dev/shm is almost full, UCX crashes when it is opened.
 Standard library only.
 """
 
@@ -20,14 +20,14 @@ FOLDER = "/dev/shm"
 TRANSPORTS = "posix,cma,tcp,self"  # for UCX: with single copies between processes, else TCP
 MIB = 2**20
 
-# UCX 1.22 leaves shared memory out if less than 16 MiB are free, crashes if it is not much more,
-# and takes 4.2 MiB for each worker.
+# UCX 1.22 does not use shared memory if less than 16 MiB are free, crashes if it is not much more,
+# and needs 4.2 MiB for each worker.
 _MIB_FREE, _MIB_OF_A_WORKER = 16, 5
 _WITH_SHARED_MEMORY = {"all", "posix", "mm", "shm", "sm"}  # in UCX_TLS
 
 
 def place() -> tuple[int, int, int]:
-    """Return three numbers of this process.
+    """Return three numbers that describe the shared memory of this process.
 
     Returns:
         A number of its /dev/shm, the same for the processes that share it; the number of its
@@ -64,13 +64,13 @@ def divided(cluster: Cluster, memories: Sequence[int], networks: Sequence[int]) 
         if networks[other] != network:
             return (
                 f"{cluster.named([other, rank])} share {FOLDER}, but not a network namespace, so "
-                "UCX cannot wake one from the other"
+                "UCX cannot wake up one from the other"
             )
     return ""
 
 
 def lacking(cluster: Cluster, memories: Sequence[int], free: Sequence[int]) -> str:
-    """Return on which worker /dev/shm is too small, and by how much; "" if it is large enough.
+    """Return a worker with too small a /dev/shm, and the missing space; "" if all are large enough.
 
     Args:
         cluster: the `Cluster`.
@@ -85,7 +85,7 @@ def lacking(cluster: Cluster, memories: Sequence[int], free: Sequence[int]) -> s
 
 
 def danger(transports: str, cluster: Cluster, memories: Sequence[int], free: Sequence[int]) -> str:
-    """Return why UCX may crash on some worker with the user's ``UCX_TLS``; "" if it does not.
+    """Return why UCX may crash on some worker with the user's ``UCX_TLS``; "" if it will not.
 
     Args:
         transports: the variable on this worker.
@@ -103,7 +103,7 @@ def too_small(free: int, workers: int) -> str:
 
     Args:
         free: MiB.
-        workers: how many share it.
+        workers: the number of workers that share it.
     """
     needed = _MIB_FREE + _MIB_OF_A_WORKER * workers
     if free >= needed:

@@ -1,4 +1,4 @@
-"""What workers tell each other at the start, so that all of them decide alike."""
+"""The exchange of results between workers at the start, so that all decide the same."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _LONGEST_TEXT = 320  # bytes of a reason
 
 
 class Talk:
-    """This worker's part in it; every worker has to make the same calls.
+    """This worker's part of the exchange; every worker has to make the same calls.
 
     Args:
         cluster: the `Cluster`.
-        gather: function of this worker's int64 array ``[k]`` that returns those of all workers,
-            ``[W, k]``.
+        gather: function of this worker's int64 array ``[k]`` that returns the arrays of all
+            workers, ``[W, k]``.
 
     Attributes:
         cluster: the `Cluster`.
@@ -29,14 +29,14 @@ class Talk:
         self.cluster, self._gather = cluster, gather
 
     def tell(self, failure: str, *numbers: int) -> tuple[str, np.ndarray]:
-        """Tell what has failed on this worker, and numbers.
+        """Exchange what has failed on each worker, and numbers.
 
         Args:
-            failure: "" if nothing.
-            numbers: as many on each worker.
+            failure: what has failed on this worker, "" if nothing.
+            numbers: the same number of values on each worker.
 
         Returns:
-            What has failed and where, the same text on all workers, "" if nothing on any; and the
+            What has failed and where, the same text on all workers, "" if nothing failed; and the
             numbers of all workers, int64 ``[W, len(numbers)]``.
         """
         text = failure.encode()[:_LONGEST_TEXT].ljust(_LONGEST_TEXT, b"\0")

@@ -1,10 +1,10 @@
-"""The trial: small exchanges at the start, after which all workers let the same carry gradients.
+"""The trial: small exchanges at start-up, after which all workers use the same transport.
 
-A way is what UCX may use. On a host shared memory is the fastest where processes may copy from each
-other's memory. Where they may not (other users, some containers) or /dev/shm is full, it may be
-slower than TCP, or fail. So each way is tried: it has to bring the bytes that were sent, on all
-workers. The first one counts unless another is much faster; TensorFlow's own collectives gather as
-many bytes for comparison.
+A way is a choice of UCX's own transports. Within a host, shared memory is the fastest if processes
+may copy from each other's memory. If they may not (other users, some containers), or if /dev/shm is
+full, it may be slower than TCP, or fail. So each way is tried: it has to deliver the bytes that
+were sent, on all workers. The first way is used unless another is much faster. TensorFlow's own
+collectives gather the same number of bytes for comparison.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from tf_adasum.transport.mesh import Mesh
 from tf_adasum.transport.talk import Gather, Talk
 from tf_adasum.transport.ucx_port import End, UcxPort
 
-# Shared memory; single copies between processes of a host, with messages over TCP; and TCP alone.
+# Shared memory; single copies between processes of a host, with messages over TCP; only TCP.
 SHARED_MEMORY, SINGLE_COPIES, TCP = shared_memory.TRANSPORTS, "cma,tcp,self", "tcp,self"
-VARIABLE = "UCX_TLS"  # where the user has chosen, that is the only way
+VARIABLE = "UCX_TLS"  # if the user has set it, it is the only way
 
-# Bytes to each worker: of gradients of some MB, which travel by reference; fewer where there are
-# so many workers that these would add up. The small ones are there to make the connections.
+# Bytes to each worker: gradients of some MB, which travel by reference; fewer bytes if there are
+# many workers. The small exchange establishes the connections.
 SMALL, LARGE, LARGE_IN_ALL = 2**10, 2**21, 2**24
 SECONDS = 10.0  # after which an exchange has failed
-# A way takes the place of the first one if that takes so many times as long: a busy machine makes
-# less of a difference by chance.
+# A way replaces the first one if the first takes this many times as long: on a busy machine,
+# differences by chance are smaller.
 MUCH = 1.5
 
 _channels = itertools.count()
@@ -49,12 +49,12 @@ _carriers: dict[tuple[Cluster, str], Carrier] = {}
 
 @dataclasses.dataclass(frozen=True)
 class Carrier:
-    """What carries the gradients of a strategy.
+    """The transport of the gradients of a strategy.
 
     Attributes:
         mesh: the `Mesh`; None for TensorFlow's collectives.
-        summary: what is said of it at the start, and why it is that.
-        ends: from ranks to the port of UCX there to which this worker has a connection.
+        summary: the text that worker 0 prints at the start: the transport, and why.
+        ends: from ranks to the port of UCX to which this worker is connected.
     """
 
     mesh: Mesh | None
@@ -64,16 +64,16 @@ class Carrier:
 
 @dataclasses.dataclass(frozen=True)
 class Attempt:
-    """What has come of a way, the same on all workers but for the number.
+    """The result of trying a way, the same on all workers except for the number.
 
     Attributes:
         way: its name.
-        number: of this process's mesh; -1 where there is none.
+        number: the number of this process's mesh; -1 without a mesh.
         device: the interface on which it listens.
         failure: what has failed and where; "" if nothing.
-        seconds: of the exchange, on the slowest worker.
-        port: of this process's mesh; None where there is none.
-        ends: from the others' ranks to where they listen.
+        seconds: the time of the exchange, on the slowest worker.
+        port: the port of this process's mesh; None without a mesh.
+        ends: from the others' ranks to the ports on which they listen.
     """
 
     way: str
@@ -92,27 +92,27 @@ def carrier(
     gather: Gather,
     is_watched: bool = True,
 ) -> Carrier:
-    """Return what carries the gradients of another strategy; every worker has to call it.
+    """Return the transport of another strategy; every worker has to call it.
 
     Args:
         cluster: the `Cluster`.
-        transport: "ucx", or "auto" for what is faster.
+        transport: "ucx", or "auto" for the faster transport.
         devices: names of this worker's devices.
-        gather: function of this worker's int64 array ``[k]`` that returns those of all workers,
-            ``[W, k]``, by TensorFlow's collectives.
-        is_watched: whether this worker's watch is on. Defaults to True.
+        gather: function of this worker's int64 array ``[k]`` that returns the arrays of all
+            workers, ``[W, k]``, over TensorFlow's collectives.
+        is_watched: whether this worker's failure detector is on. Defaults to True.
 
     Raises:
-        Unavailable: on all workers, for "ucx" where it cannot be used on one of them.
+        Unavailable: on all workers, if `transport` is "ucx" and one worker cannot use it.
     """
     talk, kept = Talk(cluster, gather), _carriers.get((cluster, transport))
     missing = choice.obstacle(devices, len(cluster.addresses)) or _missing()
     if transport == choice.AUTO and not is_watched:
-        missing = "without the watch it would wait for a lost worker for ever"
+        missing = "without the failure detector it would wait forever for a lost worker"
     own = [kept is not None, VARIABLE in os.environ, next(_channels), *shared_memory.place()]
     failure, numbers = talk.tell(missing, *own)
     are_kept, are_given, channels, *places = numbers.T
-    if kept is None or not are_kept.all():  # on one worker they were ended: all need new ones
+    if kept is None or not are_kept.all():  # if one worker has closed them, all need new ones
         ways, why_not = _ways(cluster, bool(are_given.any()), *map(np.ndarray.tolist, places))
         kept = _tried(transport, talk, gather, len(devices), failure, ways, why_not)
         _carriers[cluster, transport] = kept
@@ -122,19 +122,19 @@ def carrier(
 
 
 def forget() -> None:
-    """Make new connections for the next strategy: those of this process have been ended."""
+    """Let the next strategy make new connections: the connections of this process were closed."""
     _carriers.clear()
 
 
 def chosen(
     attempts: Sequence[Attempt], stock_seconds: float, transport: str
 ) -> tuple[Attempt | None, str]:
-    """Return the attempt that is taken, None for TensorFlow's collectives, and why.
+    """Return the attempt to use, None for TensorFlow's collectives, and the reason.
 
     Args:
-        attempts: all, in the order in which they are preferred.
-        stock_seconds: of the same exchange by TensorFlow's collectives.
-        transport: "ucx", or "auto" for what is faster.
+        attempts: all attempts, the preferred ones first.
+        stock_seconds: the time of the same exchange over TensorFlow's collectives.
+        transport: "ucx", or "auto" for the faster transport.
     """
     good = [attempt for attempt in attempts if not attempt.failure]
     reasons = [f"{each.way} fails: {each.failure}" for each in attempts if each.failure]
@@ -155,7 +155,7 @@ def chosen(
 
 
 def large(workers: int) -> int:
-    """Return the bytes that each worker sends to each other one."""
+    """Return the bytes that each worker sends to each other worker."""
     return max(2**16, min(LARGE, LARGE_IN_ALL // workers))
 
 
@@ -183,7 +183,7 @@ def _tried(transport, talk, gather, devices, failure, ways, why_not):
     for each in attempts:
         if each is not best and each.number >= 0:
             library.opened().close(each.number)
-        if each.port is not None:  # what is connected stays so
+        if each.port is not None:  # existing connections stay
             each.port.close()
     if best is not None:
         what = f"UCX {library.opened().version} ({best.way}; {best.device})"
@@ -197,7 +197,7 @@ def _tried(transport, talk, gather, devices, failure, ways, why_not):
 
 
 def _ways(cluster, is_given, memories, networks, free):
-    """Return what UCX may use, and how that is called, as preferred; and why no shared memory."""
+    """Return the ways and their names, preferred ones first, and why shared memory is not used."""
     if is_given:
         given = os.environ.get(VARIABLE, "")
         danger = shared_memory.danger(given, cluster, memories, free)
@@ -214,7 +214,7 @@ def _ways(cluster, is_given, memories, networks, free):
 
 
 def _attempt(talk, transports, way, failure=""):
-    """Try a way, unless it fails already; all workers leave at the same place."""
+    """Try a way, unless it has already failed; all workers return at the same point."""
     functions, cluster = library.opened(), talk.cluster
     number, device, address, port = -1, "", b"", None
     if not failure:
@@ -249,7 +249,7 @@ def _attempt(talk, transports, way, failure=""):
 
 
 def _opened(functions, cluster, transports):
-    """Return the number of a new mesh, its interface, address and port, and why there is none."""
+    """Return the number of a new mesh, its interface, address and port, and why it failed."""
     try:
         device = interface.of(cluster)
         functions.rehearse(transports or SHARED_MEMORY, device)
@@ -262,7 +262,7 @@ def _opened(functions, cluster, transports):
 
 
 def _admitted(talk, port, ends):
-    """Let the workers in at all of their ports."""
+    """Let the workers connect to all of their ports."""
     workers = len(talk.cluster.addresses)
     packed = talk.bytes_of_all(ucx_port.sources(ends), [ucx_port.BYTES_OF_SOURCES] * workers)
     hosts = [host for each in packed for host in ucx_port.hosts_in(each)]

@@ -1,9 +1,9 @@
 """The port on which UCX listens in this process: who may connect to it, and until when.
 
-UCX accepts every connection, believes what arrives there, and aborts the process if a message makes
-no sense. It has no setting against that. So the kernel drops the packets that open a connection
-before UCX sees them: at first all of them, then those that do not come from a worker's address.
-Once the workers are connected the port is closed. Standard library only.
+UCX accepts every connection, trusts every message, and aborts the process if a message makes no
+sense. It has no setting against this. So the kernel drops packets that open a connection before UCX
+sees them: at first all of them, later those that do not come from a worker's address. After the
+workers have connected, the port is closed. Standard library only.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ End = tuple[str, int]  # an IP address and a port
 SOURCES, BYTES_OF_SOURCES = 4, 64  # addresses from which a worker connects, and their bytes
 
 _SO_ATTACH_FILTER = 26
-# Instructions of a classic BPF program, <linux/filter.h>. Offsets count from the TCP header, those
-# from _NETWORK on from the IP header.
+# Instructions of a classic BPF program, <linux/filter.h>. Offsets count from the TCP header, or
+# from the IP header if they start at _NETWORK.
 _LOAD_BYTE, _LOAD_WORD, _AND, _JUMP_IF_EQUAL, _RETURN = 0x30, 0x20, 0x54, 0x15, 0x06
 _NETWORK, _FLAGS, _SYN, _ACK = 0xFFF00000, 13, 0x02, 0x10
 _OFFSET_OF_SOURCE = {4: 12, 6: 8}
 _KEEP, _DROP = (_RETURN, 0, 0, 0xFFFFFFFF), (_RETURN, 0, 0, 0)
-_MOST_INSTRUCTIONS = 2000  # what the kernel's default memory for options of a socket holds
+_MOST_INSTRUCTIONS = 2000  # limit of the kernel's default memory for socket options
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Listener:
 
     Attributes:
         descriptor: its file descriptor.
-        inode: its socket's number; another one if UCX has closed it.
+        inode: its socket's number; a different number if UCX has closed the socket.
         end: its `End`.
     """
 
@@ -56,8 +56,8 @@ class UcxPort:
     Nobody can connect to them before `admit`.
 
     Args:
-        before: what `listening` returned before the mesh was made.
-        address: the mesh's, which contains the ports.
+        before: the result of `listening` before the mesh was created.
+        address: the address of the mesh, which contains the ports.
     """
 
     def __init__(self, before: set[Listener], address: bytes):
@@ -74,13 +74,13 @@ class UcxPort:
         return [each.end for each in self._listeners]
 
     def admit(self, hosts: Iterable[str]) -> None:
-        """Let connections from these IP addresses in, and no others."""
+        """Allow connections from these IP addresses only."""
         self._filter(sorted(set(hosts)))
 
     def close(self) -> None:
-        """Close what UCX has not closed; the connections remain.
+        """Close the sockets that UCX has not closed; the connections remain.
 
-        UCX keeps the descriptors, on which nothing happens any more.
+        UCX keeps the descriptors, but they are not used any more.
         """
         for each in self._listeners:
             with contextlib.suppress(OSError), socket.socket() as silent:
@@ -89,7 +89,7 @@ class UcxPort:
 
     def _filter(self, hosts):
         for each in self._listeners:
-            # Without the system's permission (some sandboxes) everybody can connect meanwhile.
+            # Without permission for filters (some sandboxes), anybody can connect meanwhile.
             with contextlib.suppress(OSError), _as_socket(each.descriptor) as listener:
                 program = _program(hosts, 6 if listener.family == socket.AF_INET6 else 4)
                 instructions = ctypes.create_string_buffer(
@@ -111,10 +111,10 @@ def listening() -> set[Listener]:
 
 
 def connected(ends: Mapping[int, Sequence[End]]) -> dict[int, End]:
-    """Return to which of the workers' ends this process has a connection.
+    """Return the ends of the workers to which this process is connected.
 
     Args:
-        ends: of each rank.
+        ends: the ends of each rank.
     """
     peers = set()
     for name in os.listdir("/proc/self/fd"):
@@ -137,20 +137,20 @@ def sources(ends: Mapping[int, Sequence[End]]) -> bytes:
 
 
 def hosts_in(packed: bytes) -> list[str]:
-    """Return the addresses in what `sources` returns."""
+    """Return the addresses in a result of `sources`."""
     parts = [packed[start : start + 16] for start in range(0, len(packed), 16)]
     addresses = [ipaddress.IPv6Address(part) for part in parts if any(part)]
     return [str(each.ipv4_mapped or each) for each in addresses]
 
 
 def unreachable(cluster: Cluster, ends: Mapping[int, Sequence[End]]) -> str:
-    """Return which worker this one cannot connect to, and where: "" if none.
+    """Return a worker that this one cannot connect to, and at which address; "" if none.
 
     UCX itself would wait for minutes.
 
     Args:
         cluster: the `Cluster`.
-        ends: of each rank but this worker's; one of them has to be reached.
+        ends: the ends of each rank except this worker; one end of each has to be reached.
     """
     tried = [(rank, end) for rank, of_rank in ends.items() for end in of_rank]
     words = reachability.answers([end for _, end in tried])
@@ -167,7 +167,7 @@ def unreachable(cluster: Cluster, ends: Mapping[int, Sequence[End]]) -> str:
 
 
 def _as_socket(descriptor):
-    """Return a socket of its own for an open one; it can be closed."""
+    """Return a new socket object for an open descriptor; it can be closed separately."""
     own = os.dup(descriptor)
     try:
         return socket.socket(fileno=own)

@@ -1,1 +1,1 @@
-"""Failure detection while training."""
+"""The failure detector: notices lost workers while training."""

@@ -1,9 +1,9 @@
 """The log of what this worker does together with the others, in order: numbers, names and a hash.
 
 All workers run the same program, so entry number n is the same on all of them: a call of `fit`, an
-epoch, a variable that is created, numbers that are exchanged. Each worker sends the last entries
-with its status; a worker whose own entry n is another one knows at once, without waiting, that the
-workers run different programs, and where their ways part. Standard library only.
+epoch, a variable that is created, numbers that are exchanged. Each worker sends its last entries
+with its status. If entry n differs between two workers, they run different programs, and both
+detect at once where the programs differ. Standard library only.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Entry:
     Attributes:
         number: from 1 on.
         chain: a hash of all entries up to this one.
-        name: what the worker does, in words that follow "worker 0".
+        name: what the worker does, as a text after "worker 0".
     """
 
     number: int
@@ -47,7 +47,7 @@ class CallLog:
         self._entries: collections.deque[Entry] = collections.deque(maxlen=KEPT)
         self._changes: collections.deque[Entry] = collections.deque(maxlen=SENT)
         self._lock = threading.Lock()
-        self._calls: list[str] = []  # under way, one within another
+        self._calls: list[str] = []  # running calls, each inside the one before
         self._left = ""  # the last call that has ended
 
     def note(self, name: str, same: str | None = None) -> None:
@@ -55,7 +55,7 @@ class CallLog:
 
         Args:
             name: what this worker does, such as "calls fit".
-            same: what has to be the same on all workers. Defaults to `name`.
+            same: the text that has to be the same on all workers. Defaults to `name`.
         """
         with self._lock:
             last = self._entries[-1] if self._entries else Entry(0, 0, "")
@@ -83,14 +83,14 @@ class CallLog:
         self.note(f"begins epoch {number} of {name}")
 
     def doing(self) -> str:
-        """Return what this worker does now: "in fit, epoch 2", "after fit"; "" before all."""
+        """Return what this worker does now: "in fit, epoch 2", "after fit"; "" at the start."""
         calls = list(self._calls)
         if calls:
             return f"in {' within '.join(reversed(calls))}"
         return f"after {self._left}" if self._left else ""
 
     def begin_anew(self, call: int) -> None:
-        """Forget the entries: an exception may have cut them off elsewhere on another worker.
+        """Remove the entries: an exception may have ended them at another entry on other workers.
 
         Args:
             call: number of the call that begins, the same on all workers.
@@ -109,13 +109,13 @@ class CallLog:
         return json.dumps([dataclasses.astuple(each) for each in entries])
 
     def first_difference(self, sent: str) -> tuple[Entry, Entry] | None:
-        """Return this worker's and another one's first entry that differ.
+        """Return the first entries that differ between this worker and another one.
 
         Args:
-            sent: what `to_send` returned on the other worker.
+            sent: the result of `to_send` on the other worker.
 
         Returns:
-            None if no entry differs, or none of the same number is known to both.
+            None if no entry differs, or both workers have no entry of the same number.
         """
         with self._lock:
             own = {each.number: each for each in self._entries}
@@ -127,7 +127,7 @@ class CallLog:
 
 
 def parsed(sent: str) -> list[Entry]:
-    """Return the entries that another worker has sent; none if the text is not of that form."""
+    """Return the entries that another worker has sent; none if the text has another form."""
     try:
         entries = [Entry(*fields) for fields in json.loads(sent)] if sent else []
     except (ValueError, TypeError, RecursionError):

@@ -1,4 +1,4 @@
-"""Where in the user's program a thread is, seen from another one. Standard library only."""
+"""Finds the line of the user's program at which a thread is. Standard library only."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Hashable
 
-# Frames of these packages are not where a user has to look.
+# Frames of these packages are not the user's program.
 _PACKAGES = ("tensorflow", "keras", "tf_adasum", "wrapt", "numpy")
 _STANDARD_LIBRARY = os.path.join(os.path.dirname(threading.__file__), "")
 
@@ -19,10 +19,10 @@ def of_thread(identity: int | None) -> tuple[Hashable, str]:
         identity: its `ident`; None for the main thread.
 
     Returns:
-        A value that is the same for a thread that has not moved (and may be for one that is back at
-        the same place), and "train.py:41 (main)": the innermost line that belongs neither to this
-        package nor to TensorFlow or Keras; "" if there is none. The value is None for a thread
-        that is not in a call of TensorFlow's, which may itself wait for threads of its own.
+        A value that stays the same while the thread does not move (it may also be the same when the
+        thread returns to the same line), and "train.py:41 (main)": the innermost line outside of
+        this package, TensorFlow and Keras; "" if there is none. The value is None if the thread is
+        not in a call of TensorFlow.
     """
     frame = sys._current_frames().get(identity or threading.main_thread().ident)
     if frame is None:
@@ -50,9 +50,10 @@ def _is_in(frame, folders):
 
 
 def _folders(*packages):
-    """Return the folders of those of some packages that are imported.
+    """Return the folders of some packages, if they are imported.
 
-    By their own paths: the user's program may lie below a folder of the same name.
+    The packages' own paths are used, because the user's program may be in a folder of the same
+    name.
     """
     files = (getattr(sys.modules.get(package), "__file__", None) for package in packages)
     return tuple(os.path.join(os.path.dirname(file), "") for file in files if file)

@@ -1,14 +1,14 @@
-"""Connections that tell each worker what the others do, while TensorFlow is busy.
+"""Connections through which workers exchange their statuses, while TensorFlow is busy.
 
-Every worker keeps a connection to worker 0, the server. One message travels at a time in either
-direction: a client's own status to the server, and what the server knows to all clients. A
-connection that ends tells of a process that has ended, within milliseconds; one that is silent, of
-a process that is stopped or cannot be reached.
+Every worker keeps a connection to worker 0, the server. One message travels at a time in each
+direction: a client sends its own status to the server, and the server sends all statuses to all
+clients. If a connection closes, the process has ended; this is noticed within milliseconds. If it
+is silent, the process is suspended or cannot be reached.
 
-The server has a port of its own, and a token from the rendezvous keeps strangers out. A stranger is
-whoever has not shown it yet: few of them are heard at a time, so that they take neither the file
-descriptors nor the time of the training; a worker that loses its place among them calls again.
-Standard library only.
+The server has its own port. Clients have to show a token from the rendezvous. Only a few
+unauthenticated clients are served at a time, so that they use up neither the file descriptors nor
+the time of the training. A worker that loses its place among them connects again. Standard library
+only.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ _SECONDS_TO_CONNECT = 5.0
 _SECONDS_TO_CLOSE = 1.0
 _SECONDS_BETWEEN_TRIES = 2.0
 
-# How many strangers keep a file descriptor, and how many are accepted at a time, to be heard once.
+# How many unauthenticated clients keep a file descriptor, and how many are accepted at a time.
 MOST_STRANGERS = 16
 _MOST_CALLERS = 64
 
-# Callers that wait for a place: in the kernel, without a file descriptor. Many, because Python does
-# not run on worker 0 while TensorFlow starts.
+# Clients that wait in the kernel, without a file descriptor. Many, because Python does not run on
+# worker 0 while TensorFlow starts.
 _BACKLOG = 1024
 
-# Seconds for which nobody is accepted after the system has refused it: no file descriptor is free.
+# Seconds without accepting clients after the system has refused to: no file descriptor is free.
 _SECONDS_WITHOUT_DESCRIPTORS = 1.0
 
 _LONGEST_INTRODUCTION = 1 << 10  # bytes; it takes 60
-_BYTES_WITHOUT_READING = 1 << 14  # that the kernel takes of a caller
+_BYTES_WITHOUT_READING = 1 << 14  # that the kernel buffers for a client
 
-# Seconds after its first call in which a client calls again if it was not let in.
+# Seconds after its first attempt in which a client connects again if it was not accepted.
 _SECONDS_TO_GET_IN = 30.0
 
 _SECONDS_BETWEEN_REFUSALS = 30.0
@@ -58,39 +58,38 @@ _SECONDS_TO_REPLACE = 10.0
 
 
 class Refusals:
-    """Says what was refused, in one line each half a minute."""
+    """Reports refused connections and messages, in one line per half minute."""
 
     def __init__(self):
         self._count, self._next = 0, 0.0
 
     def say(self, what: str) -> None:
-        """Say, or only count, that something was refused.
+        """Report, or only count, a refusal.
 
         Args:
-            what: what was it, from whom, and why; without text that came over the network.
+            what: what was refused, from whom, and why; without text from the network.
         """
         self._count += 1
         if time.monotonic() < self._next:
             return
         more = f" ({self._count} refusals so far)" if self._count > 1 else ""
-        messages.say(f"the watch refuses {what}{more}")
+        messages.say(f"the failure detector refuses {what}{more}")
         self._next = time.monotonic() + _SECONDS_BETWEEN_REFUSALS
 
 
 class Server:
-    """Worker 0's end: listens, and knows which connection belongs to which rank.
+    """Worker 0's end: listens, and keeps the connection of each rank.
 
     Args:
-        host: the host in worker 0's address; where that is this machine alone nobody else can
-            connect.
-        workers: how many there are, with worker 0.
+        host: the host in worker 0's address; with a loopback address only this machine can connect.
+        workers: the number of workers, including worker 0.
         port: where to listen. Defaults to 0: the system chooses one.
 
     Raises:
         OSError: if it cannot listen there.
 
     Attributes:
-        offer: what clients need to connect, for the rendezvous.
+        offer: the data that clients need to connect, for the rendezvous.
         connections: dict from ranks to `Connection`.
         refusals: the `Refusals`.
     """
@@ -99,16 +98,16 @@ class Server:
         self._listener = _listening(host, port)
         self._accepts_from = 0.0  # by `time.monotonic`
         self._token, self._workers = secrets.token_hex(16), workers
-        self._strangers: list[tuple[Connection, str]] = []  # and their hosts, the oldest first
+        self._strangers: list[tuple[Connection, str]] = []  # with their hosts, the oldest first
         self.offer = {"port": self._listener.getsockname()[1], "token": self._token}
         self.connections: dict[int, Connection] = {}
         self.refusals = Refusals()
 
     def sockets(self) -> list[socket.socket]:
-        """Return what to wait for.
+        """Return the sockets to wait for.
 
-        When all workers are here nobody waits for a caller: each turn of the watch looks for them,
-        and no number of strangers makes more turns.
+        When all workers are connected, nothing waits for new clients: they are accepted once in
+        each round, so that unauthenticated clients cannot cause more rounds.
         """
         is_open = [each.socket for each in self.connections.values() if each.is_open]
         if len(is_open) == self._workers - 1 or time.monotonic() < self._accepts_from:
@@ -129,13 +128,13 @@ class Server:
                     self.connections[rank] = connection
                     messages += [(rank, message) for message in others]
                     continue
-                self._refuse(connection, host, "it has not the token, or the place of a worker")
+                self._refuse(connection, host, "it has no token, or its rank is taken")
             elif not connection.is_open or self._waits_too_long(connection):
-                self._refuse(connection, host, "it has not introduced itself")
+                self._refuse(connection, host, "it has not sent the token in time")
             else:
                 self._strangers.append((connection, host))
         while len(self._strangers) > MOST_STRANGERS:
-            self._refuse(*self._strangers.pop(0), "there are too many strangers")
+            self._refuse(*self._strangers.pop(0), "too many clients have not sent the token")
         for rank, connection in self.connections.items():
             if connection.is_open:
                 messages += [(rank, message) for message in connection.receive()]
@@ -153,7 +152,7 @@ class Server:
         return True
 
     def _accept(self):
-        """Accept some of those who call; the others have time until the next call."""
+        """Accept some of the waiting clients; the others wait until the next call."""
         if time.monotonic() < self._accepts_from:
             return
         try:
@@ -162,7 +161,7 @@ class Server:
                 self._strangers.append((Connection(caller, _LONGEST_INTRODUCTION), host))
         except BlockingIOError:
             pass
-        except ConnectionError:  # the caller is gone again
+        except ConnectionError:  # the client has disconnected
             pass
         except OSError as error:
             self._accepts_from = time.monotonic() + _SECONDS_WITHOUT_DESCRIPTORS
@@ -214,17 +213,18 @@ def _listening(host, port):
         used_by = f". It is in use by {user}" if user else ""
         raise OSError(
             error.errno,
-            f"worker 0 cannot listen on the watch's port{given}: {error}{used_by} {see('TFA-205')}",
+            f"worker 0 cannot listen on the port of the failure detector{given}: {error}{used_by} "
+            f"{see('TFA-205')}",
         ) from error
     return listener
 
 
 def connect(cluster: Cluster, offer: dict[str, Any], use: Callable[[Client], None]) -> None:
-    """Connect to worker 0; if that is not possible yet, in a thread of its own as soon as it is.
+    """Connect to worker 0; if this fails, a thread keeps trying.
 
     Args:
         cluster: the `Cluster`.
-        offer: of the `Server`.
+        offer: the offer of the `Server`.
         use: function that is called with the `Client`.
     """
     host, _ = cluster.host_and_port(0)
@@ -240,8 +240,8 @@ def connect(cluster: Cluster, offer: dict[str, Any], use: Callable[[Client], Non
     except (OSError, KeyError, TypeError, ValueError) as error:
         messages.say(
             f"{cluster.names[cluster.rank]} cannot reach port {offer.get('port')} of "
-            f"{cluster.named([0])} ({error}): until it can, lost workers are noticed by TensorFlow "
-            "alone."
+            f"{cluster.named([0])} ({error}). Until it can, only TensorFlow detects lost workers, "
+            "which takes longer."
         )
         if isinstance(error, OSError):
             threading.Thread(target=keep_trying, daemon=True, name="tf_adasum connect").start()
@@ -253,9 +253,9 @@ class Client:
     """The end of any other worker.
 
     Args:
-        host: worker 0's.
-        offer: of the `Server`.
-        rank: this worker's.
+        host: the host of worker 0.
+        offer: the offer of the `Server`.
+        rank: the rank of this worker.
 
     Attributes:
         connections: dict from the rank 0 to the `Connection`.
@@ -263,7 +263,7 @@ class Client:
 
     Raises:
         OSError: if it cannot connect.
-        KeyError, TypeError, ValueError: for an offer that is none.
+        KeyError, TypeError, ValueError: if the offer is not valid.
     """
 
     def __init__(self, host: str, offer: dict[str, Any], rank: int):
@@ -279,7 +279,7 @@ class Client:
         self._connect(_SECONDS_TO_CONNECT)
 
     def call_again(self) -> None:
-        """Try to get another connection, in a thread of its own: this one is silent."""
+        """Open another connection, in a separate thread, because this one is silent."""
         threading.Thread(target=self._call, daemon=True, name="tf_adasum call").start()
 
     def _call(self):
@@ -304,14 +304,14 @@ class Client:
             heard, connection, self._another = self._server.heard, self._another, None
             self._server.close()
             self._use(connection)
-            self._server.heard = heard  # by the kernel alone that was no answer
+            self._server.heard = heard  # accepted by the kernel only
         if not self._server.is_open:
             return []
         messages = self._server.receive()
         self._is_in |= bool(messages)
         remaining = self._until - time.monotonic()
         if not self._server.is_open and not self._is_in and remaining > 0:
-            self._server.close()  # it has lost its place among many strangers
+            self._server.close()  # worker 0 has refused it, too many wait
             with contextlib.suppress(OSError):  # if nobody listens, the server has ended
                 self._connect(remaining)
         return [(0, message) for message in messages]

@@ -1,7 +1,7 @@
-"""Whether a worker can go on, and if not why: pure functions of all workers' statuses.
+"""Whether a worker can continue, and if not, why: pure functions of the statuses of all workers.
 
-TensorFlow itself notices a worker that has ended after ten seconds, and never one that is alive but
-does not come to a collective. Standard library only.
+TensorFlow itself notices after ten seconds that a worker has ended. It never notices that a worker
+is alive but does not join a collective. Standard library only.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import see
 from tf_adasum.watch.call_log import Entry
 
-# Seconds after which collectives that all workers wait in are taken for different ones: where some
-# wait for others in Python, and where nothing tells them apart. A shorter wait may be one large
+# If all workers wait in collectives for this many seconds, these count as different collectives: if
+# some wait in Python and others do not, and in other cases. A shorter wait may be one large
 # collective on a slow link, which one end has left before the other.
 DIFFERENT, DEADLOCK = 60.0, 120.0
 
-# Seconds after which a worker gives up that waits for one that has ended or failed: the other may
-# have taken part in the collective before it ended.
+# Seconds after which a worker stops waiting for a worker that has ended or failed, which may have
+# taken part in the collective before it ended.
 GRACE = 2.0
 
-# The same where all wait: their statuses are not of the same moment.
+# The same if all workers wait: their statuses are not of the same moment.
 GRACE_OF_ALL = 10.0
 
-# The same where they wait in a collective of one number, which is not the same one on all.
+# The same if they wait in collectives of the same number that are not the same collective.
 GRACE_OF_DIFFERENT = 3.0
 
-# Seconds of waiting after which a worker that cannot be connected to is named: a link that heals
-# sooner costs nothing but the wait.
+# Seconds of waiting after which the message names a worker that cannot be reached. If the link
+# recovers earlier, training continues.
 CUT = 30.0
 
 _THE_SAME_PROGRAM = (
@@ -42,41 +42,41 @@ _THE_SAME_PROGRAM = (
 
 
 def what_to_do(environment: Mapping[str, str] = os.environ) -> str:
-    """Return what users can do who have lost a worker: of the launcher where they use it."""
-    by_itself = " (tf-adasum-launch --max-restarts does it by itself)"
+    """Return what users can do after a worker was lost; it mentions the launcher if they use it."""
+    by_launcher = " (tf-adasum-launch --max-restarts restarts them for you)"
     return (
-        "Restart all workers; with callbacks.BackupAndRestore they go on where the last backup was "
-        f"made{by_itself if environment.get(LAUNCHER) else ''}."
+        "Restart all workers; with callbacks.BackupAndRestore they resume from the last backup"
+        f"{by_launcher if environment.get(LAUNCHER) else ''}."
     )
 
 
 WHAT_TO_DO = what_to_do()
 
-# What a status of another process may hold. A longer text is cut off.
+# The limits of a status of another process. A longer text is cut off.
 _STATES = ("starting", "running", "failed", "ended", "lost", "gave up")
 _LONGEST_TEXT, _LARGEST_NUMBER = 4000, 1 << 62
 
 
 @dataclasses.dataclass(frozen=True)
 class Status:
-    """What a worker tells of itself, or what is known of one that tells nothing any more.
+    """The status that a worker sends, or that is derived for a worker that sends nothing any more.
 
     Attributes:
-        state: "starting", "running", "failed" (an exception left `fit`), "ended", "lost", or "gave
-            up" (it cannot go on).
-        why: of the last four states: one line.
+        state: "starting", "running", "failed" (an exception left `fit`), "ended", "lost", or the
+            state of a worker that cannot continue, the last of `_STATES`.
+        why: the reason for the last four states, in one line.
         call: number of its last call of `fit`, `evaluate`, …
         inside: 1 while it is in that call, 0 after it.
         entered: how many collectives it has entered, while it waits in one.
         of_python: number of the collective that Python waits for, 0 for one in a compiled function.
-        waits: for how many seconds it has been in one; 0 if it is in none.
-        at: the line of the program it is at.
-        unreachable: the workers that this one could not connect to, and why, while it waits; ""
-            where it could, or has not tried.
-        training: number of the training that can be stopped; 0 while there is none.
-        asked: 1 if it knows that some worker is asked to stop that training.
-        passed: then 1 more than the number of places that it has passed, and it passes no other
-            before it knows where to stop; else 0. See `stopping`.
+        waits: for how many seconds it has been in a collective; 0 if it is in none.
+        at: the line of the program that it is at.
+        unreachable: the workers that this one could not connect to, and why, while it waits; "" if
+            it could, or has not tried.
+        training: number of the training that can be stopped; 0 if there is none.
+        asked: 1 if it knows that some worker was asked to stop that training.
+        passed: if so, 1 more than the number of places that it has passed (it passes no other
+            before it knows where to stop); else 0. See `stopping`.
         stop_at: number of the place to stop at, from 1 on; 0 while it is not known.
         apart: how often it has called `fit` of a model that belongs to no strategy.
         calls: the last entries of its `call_log`, as `call_log.to_send` returns them.
@@ -100,12 +100,12 @@ class Status:
 
     @property
     def news(self) -> tuple:
-        """What others want to know at once when it changes."""
+        """The part of a status that is sent at once when it changes."""
         return self.state, self.asked, self.passed, self.stop_at, self.apart
 
     @classmethod
     def of(cls, fields: Any) -> Status | None:
-        """Return the status that a dict from another process describes; None if it is none."""
+        """Return the status in a dict from another process; None if the dict is not valid."""
         if not isinstance(fields, dict):
             return None
         types = {field.name: type(field.default) for field in dataclasses.fields(cls)}
@@ -122,7 +122,7 @@ class Status:
 
 
 def _one_line(value):
-    """Return a text as a terminal can show it in a line; a number as it is."""
+    """Return a text that a terminal can show in one line; a number unchanged."""
     if not isinstance(value, str):
         return value
     return "".join(each if each.isprintable() else " " for each in value[:_LONGEST_TEXT])
@@ -130,11 +130,11 @@ def _one_line(value):
 
 @dataclasses.dataclass(frozen=True)
 class Breakage:
-    """What TensorFlow says where it has raised, perhaps because of another worker.
+    """The content of an error of TensorFlow, which another worker may have caused.
 
     Attributes:
-        line: what has ended its collectives; "" where it does not speak of them.
-        workers: names of those it speaks of, such as "worker 1".
+        line: why the collectives ended; "" if the error is not about collectives.
+        workers: names of the workers in the error, such as "worker 1".
         differ: whether workers have made different calls.
     """
 
@@ -180,11 +180,11 @@ def different_calls(
 
     Args:
         cluster: the `Cluster`.
-        statuses: from ranks to `Status`, this worker's among them.
+        statuses: from ranks to `Status`, including this worker.
         first_difference: `call_log.first_difference`.
     """
     if any(status.state not in ("starting", "running") for status in statuses.values()):
-        return None  # that is why they differ
+        return None  # this is the reason why the entries differ
     for rank in sorted(set(statuses) - {cluster.rank}):
         found = first_difference(statuses[rank].calls)
         if found is None:
@@ -208,14 +208,14 @@ def _at(status):
 def failure(
     cluster: Cluster, statuses: Mapping[int, Status], patience: float, is_broken: bool = False
 ) -> str | None:
-    """Return why this worker cannot go on, None if it can.
+    """Return why this worker cannot continue, None if it can.
 
     Args:
         cluster: the `Cluster`.
-        statuses: from ranks to `Status`, this worker's among them.
+        statuses: from ranks to `Status`, including this worker.
         patience: seconds to wait in a collective for workers that are alive.
-        is_broken: whether a collective of this worker has raised: TensorFlow noticed the end of
-            another worker before this one had waited for long.
+        is_broken: whether a collective of this worker has raised: TensorFlow may notice the end of
+            another worker before this one has waited for long.
     """
     own = statuses[cluster.rank]
     others = {rank: status for rank, status in statuses.items() if rank != cluster.rank}
@@ -237,9 +237,9 @@ def failure(
                     f"{see('TFA-504')}"
                 )
     for rank, status in others.items() if needs_others else ():
-        if status.state == "gave up":  # after the others: it may have known less
+        if status.state == "gave up":  # checked last: that worker may have known less
             is_about_this_one = status.why.startswith(cluster.named([cluster.rank]))
-            who = f"{cluster.named([rank])} has given up: " if is_about_this_one else ""
+            who = f"{cluster.named([rank])} cannot continue: " if is_about_this_one else ""
             return who + status.why
     is_complete = len(statuses) == len(cluster.names)
     if is_complete and not _cut(cluster, statuses) and _are_in_different_collectives(statuses):
@@ -254,8 +254,8 @@ def failure(
     if own.waits >= patience:
         return (
             f"{cluster.names[cluster.rank]} has waited {own.waits:.0f} s for "
-            f"{_who_is_awaited(cluster, statuses)}. All workers have to make the same calls; "
-            "where one takes that long, wait longer with "
+            f"{_who_is_awaited(cluster, statuses)}. All workers have to make the same calls. If a "
+            "worker needs more time, wait longer with "
             "tf.distribute.experimental.CommunicationOptions(timeout_seconds=...). "
             f"{see('TFA-502')}"
         )
@@ -263,9 +263,9 @@ def failure(
 
 
 def _are_in_different_collectives(statuses):
-    """Whether workers wait in a collective of one number that is not the same collective.
+    """Whether workers wait in collectives of the same number that are not the same collective.
 
-    They are in different calls, or wait in Python here and in a compiled function there.
+    They are in different calls, or some wait in Python and others in a compiled function.
     """
     waiting = [status for status in statuses.values() if status.waits >= GRACE_OF_DIFFERENT]
     return (
@@ -289,15 +289,16 @@ def _places(cluster, statuses):
 
 
 def notice(cluster: Cluster, statuses: Mapping[int, Status]) -> str:
-    """Return what to tell a user who is waiting."""
+    """Return what to print for a user who is waiting."""
     own = statuses[cluster.rank]
     cut = _cut(cluster, statuses)
     why = f" ({cut})" if cut else ""
-    return f"waiting for {own.waits:.0f} s for {_who_is_awaited(cluster, statuses)}{why}"
+    awaited = _who_is_awaited(cluster, statuses)
+    return f"{cluster.names[cluster.rank]} has waited {own.waits:.0f} s for {awaited}{why}"
 
 
 def _cut(cluster, statuses):
-    """Return which workers cannot reach others, at most three; "" if none has said so."""
+    """Return which workers cannot reach others, at most three; "" if none has reported it."""
     cuts = [
         f"{cluster.named([rank])} cannot reach {status.unreachable}"
         for rank, status in sorted(statuses.items())
@@ -314,7 +315,7 @@ def _who_is_awaited(cluster, statuses):
         if rank != cluster.rank and (not status.waits or status.entered < own.entered)
     ]
     if not awaited:
-        return "the others, which wait, too"
+        return "the others, which are waiting as well"
     return ", ".join(
         cluster.named([rank]) + (f", which is at {at}" if (at := statuses[rank].at) else "")
         for rank in awaited

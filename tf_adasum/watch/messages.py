@@ -1,7 +1,7 @@
-"""What the watch says on stderr, if that can be written.
+"""Messages of the failure detector on stderr.
 
-Its thread goes on where it cannot: workers whose watch has ended wait without end for each other.
-Standard library only.
+If stderr cannot be written to, the thread continues: without failure detector workers would wait
+forever for each other. Standard library only.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import traceback
 
 
 def say(text: str) -> None:
-    """Write a line, in one piece: other threads write, too."""
+    """Write a line in one piece, because other threads also write."""
     with contextlib.suppress(OSError, ValueError):  # ValueError: the stream is closed
         print(f"tf_adasum: {text}\n", end="", file=sys.stderr, flush=True)
 

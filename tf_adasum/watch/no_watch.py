@@ -1,4 +1,4 @@
-"""The watch of a process that trains alone. Standard library only."""
+"""Replaces the failure detector in a process that trains alone. Standard library only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tf_adasum.watch.stopping import Stopping
 
 
 class NoWatch:
-    """The watch of a process that trains alone, see `watch.Watch`."""
+    """The failure detector of a process that trains alone, see `watch.Watch`."""
 
     cause = seed = None
     is_on = False
@@ -22,11 +22,11 @@ class NoWatch:
     @staticmethod
     @contextlib.contextmanager
     def call(breakage_of: Callable[[BaseException], Breakage | None]) -> Iterator[None]:
-        """Do nothing: there is nobody to tell."""
+        """Do nothing: there are no other workers."""
         del breakage_of
         yield
 
     @staticmethod
     def others_train_apart() -> bool:
-        """Whether other workers train a model outside the scope: there are none."""
+        """Whether other workers train a model outside the scope: there are no other workers."""
         return False

@@ -1,9 +1,9 @@
-"""Whether the other workers can be connected to: tried where all wait for each other.
+"""Tests connections to the other workers, when all workers wait for each other.
 
-A connection to TensorFlow's port shows a link that is cut between two workers, which both may still
-reach worker 0. It is closed at once. A firewall may block UCX's port alone: that one is tried too,
-and because UCX does not listen any more, the other machine's refusal shows that the link works.
-Standard library only.
+A connection to TensorFlow's port shows whether the link between two workers is cut; both may still
+reach worker 0. The connection is closed at once. A firewall may block only UCX's port, so that port
+is tested as well: UCX does not listen any more, so a refusal by the other machine shows that the
+link works. Standard library only.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ SECONDS_BETWEEN_TRIES = 10.0
 
 _REFUSED = os.strerror(errno.ECONNREFUSED)
 
-# How many of those that cannot be reached are told.
+# How many workers the message names that cannot be reached.
 _MOST_TOLD = 3
 
 
 class Reachability:
-    """Tries to connect to the other workers, in a thread that lives for one try.
+    """Tries to connect to the other workers, in a thread for each try.
 
     Args:
         cluster: the `Cluster`.
 
     Attributes:
-        unreachable: whom this worker could not connect to in the last try, and why: one line.
+        unreachable: the workers that could not be reached in the last try, and why: one line.
     """
 
     def __init__(self, cluster: Cluster):
@@ -46,7 +46,7 @@ class Reachability:
         self._next = 0.0
 
     def also_try(self, ends: Mapping[int, tuple[str, int]]) -> None:
-        """Try these ends of UCX's connections too, instead of those of an earlier call.
+        """Also try these ends of UCX's connections; they replace the ends of an earlier call.
 
         Args:
             ends: from ranks to an IP address and a port, which may be closed.
@@ -54,7 +54,7 @@ class Reachability:
         self._ends = dict(ends)
 
     def try_now_and_then(self) -> None:
-        """Begin a try, unless there was one a short time ago."""
+        """Start a try, unless there was one a short time ago."""
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + SECONDS_BETWEEN_TRIES
             threading.Thread(target=self.try_all, daemon=True, name="tf_adasum reach").start()
@@ -78,7 +78,7 @@ class Reachability:
             return self.unreachable
 
     def forget(self) -> None:
-        """Take what was found for past: this worker does not wait any more."""
+        """Clear the results: this worker does not wait any more."""
         self.unreachable, self._next = "", 0.0
 
 
@@ -89,7 +89,7 @@ def shown(end: tuple[str, int]) -> str:
 
 
 def answers(places: list[tuple[str, int]]) -> list[str]:
-    """Return for each host and port why it cannot be connected to; "" where it can."""
+    """Return, for each host and port, why a connection fails; "" if it works."""
     words = [f"no answer within {SECONDS_TO_CONNECT:.0f} s"] * len(places)
     deadline = time.monotonic() + SECONDS_TO_CONNECT
     with selectors.PollSelector() as selector:

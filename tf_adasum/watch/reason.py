@@ -8,7 +8,7 @@ _LONGEST_REASON = 300
 
 
 def reason_of(error: BaseException) -> str:
-    """Return an exception in one line; of a `tf.errors.OpError` the one that caused it."""
+    """Return an exception in one line; for a `tf.errors.OpError`, the error that caused it."""
     if isinstance(error, SystemExit) and error.code in (0, None):
         return "SystemExit"
     text = re.sub("\x1b\\[[0-9;]*m", "", str(error))
@@ -22,7 +22,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def _said_at_a_node(text):
-    """Return the lines of what happened, which stand between the traceback and the node."""
+    """Return the lines of the message between the traceback and the node."""
     above, node, _ = text.partition("[[{{node")
     if not node:
         return []

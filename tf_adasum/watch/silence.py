@@ -1,7 +1,7 @@
-"""Whether workers that are silent have stopped, or only the watch does not hear them.
+"""Whether silent workers have stopped, or only their messages do not arrive.
 
-A collective ends after all have taken part in it: as long as collectives end, no worker has
-stopped. Standard library only.
+A collective ends only after all workers have taken part in it. So as long as collectives end, no
+worker has stopped. Standard library only.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import time
 
 
 class Silence:
-    """What is known of workers that the watch does not hear.
+    """The state of workers whose messages do not arrive.
 
     Args:
-        limit: seconds of silence after which a worker that takes part in nothing counts as lost.
+        limit: seconds of silence after which a worker that takes part in no collective counts as
+            lost.
 
     Attributes:
         unheard: set of the ranks that take part in collectives, although they are silent.
@@ -26,7 +27,7 @@ class Silence:
         self._progressed = float("-inf")
 
     def note(self, ended: int | None) -> None:
-        """Note how many collectives have ended; None while nobody is silent."""
+        """Note how many collectives have ended; None while no worker is silent."""
         if self._ended is not None and ended is not None and ended > self._ended:
             self._progressed = time.monotonic()
         self._ended = ended
@@ -35,8 +36,8 @@ class Silence:
         """Whether a worker counts as lost.
 
         Args:
-            rank: the worker's.
-            silent: for how many seconds it has been.
+            rank: the rank of the worker.
+            silent: for how many seconds it has been silent.
             waits: for how many seconds this worker has been in a collective.
         """
         if silent <= self.limit:
@@ -45,5 +46,5 @@ class Silence:
         if time.monotonic() - self._progressed <= self.limit:
             self.unheard.add(rank)
             return False
-        # Without collectives, as while worker 0 saves, one that was known to work is not lost.
+        # Without collectives, as while worker 0 saves, a worker that took part before is not lost.
         return rank not in self.unheard or waits > self.limit

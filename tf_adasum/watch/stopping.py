@@ -1,12 +1,13 @@
-"""The agreement of all workers on the place at which a training stops that is asked to.
+"""The agreement of all workers on the place at which a training stops on request.
 
-    one is asked ──▶ all hold at their next place ──▶ worker 0 hears how many places each has passed
-                                                  ──▶ all stop at the first one that none has passed
+    one is asked ──▶ all hold at their next place ──▶ worker 0 gets how many places each has passed
+                                                  ──▶ all stop at the first that none has passed
 
-A place is where a training can stop, such as before a batch. All workers come to the same places in
-the same order, and count them. Who holds does not pass another place until it hears of the one to
-stop at; so what it has told of itself stays true, also while it is in a step that waits for others.
-As long as nobody is asked, a place costs a comparison: statuses carry all of it, see `Status`.
+A place is a point where a training can stop, such as before a batch. All workers reach the same
+places in the same order, and count them. A worker that holds does not pass another place until it
+receives the place to stop at. So its last status stays true, also while it is in a step that waits
+for others. As long as no worker is asked, a place costs one comparison: the statuses carry all
+data, see `Status`.
 
 Standard library only.
 """
@@ -21,20 +22,20 @@ from typing import Any
 from tf_adasum.errors import WorkerLostError
 from tf_adasum.watch.diagnosis import Status
 
-_SECONDS_BETWEEN_LOOKS = 0.1  # at whether a worker was lost
+_SECONDS_BETWEEN_LOOKS = 0.1  # between checks for lost workers
 
 
 class Stopping:
     """This worker's part of the agreement, for one training after the other.
 
     Args:
-        rank: this worker's.
-        workers: how many there are.
-        cause: function that returns why this worker cannot go on; None as long as it can.
+        rank: the rank of this worker.
+        workers: the number of workers.
+        cause: function that returns why this worker cannot continue; None as long as it can.
 
     Attributes:
         asked: whether this worker was asked to stop the training; set from a signal handler.
-        has_news: whether the others have to be told something.
+        has_news: whether the status has to be sent to the others.
     """
 
     def __init__(self, rank: int, workers: int, cause: Callable[[], str | None] = lambda: None):
@@ -50,12 +51,12 @@ class Stopping:
 
     @property
     def is_asked(self) -> bool:
-        """Whether this worker knows of any that was asked."""
+        """Whether this worker knows that any worker was asked to stop."""
         return self.asked or self._holds
 
     @property
     def has_news(self) -> bool:
-        """Whether the others have to be told that this worker was asked."""
+        """Whether the others do not know yet that this worker was asked to stop."""
         return self.asked and not self._holds
 
     def begin(self) -> None:
@@ -75,7 +76,7 @@ class Stopping:
         """Whether the training stops at this place; called at each, by all workers.
 
         Raises:
-            WorkerLostError: if this worker cannot go on, while it waits for the others' answer.
+            WorkerLostError: if this worker cannot continue, while it waits for the others' answer.
         """
         if not self._training:
             return False
@@ -100,7 +101,7 @@ class Stopping:
         finally:
             self._waits_since = None
 
-    # ---- called by the watch -------------------------------------------------------------------
+    # ---- called by the failure detector --------------------------------------------------------
 
     def waits(self) -> float:
         """Return for how many seconds this worker has waited for the others' answer."""
@@ -108,7 +109,7 @@ class Stopping:
         return time.monotonic() - since if since is not None else 0.0
 
     def exchange(self, statuses: Mapping[int, Status]) -> dict[str, Any]:
-        """Take in what the others say, and return what to tell them: fields of a `Status`.
+        """Read the statuses of the others, and return fields for this worker's own `Status`.
 
         Args:
             statuses: from the other workers' ranks to their last `Status`.

@@ -1,12 +1,12 @@
-"""The watch: no worker waits without end for one that has ended, stopped, failed or is elsewhere.
+"""The failure detector: no worker waits forever for another that ended, stopped, failed or differs.
 
-Every second a thread of each worker tells the others what this worker does (`Status`), hears of
-them (`tf_adasum.watch.connections`), and decides whether this worker can go on
-(`tf_adasum.watch.diagnosis`). If it cannot, the thread says why and aborts TensorFlow's
+Every second, a thread of each worker sends its status (`Status`), receives the statuses of the
+others (`tf_adasum.watch.connections`), and decides whether this worker can continue
+(`tf_adasum.watch.diagnosis`). If it cannot, the thread reports why and aborts TensorFlow's
 collectives, which then raise.
 
-TensorFlow's heartbeats do not notice a worker that is alive but never comes to a collective, and
-the timeout of its collectives costs a thread for each (TensorFlow 2.21: 400 more for 100 steps).
+TensorFlow's heartbeats do not notice a worker that is alive but never joins a collective. The
+timeout of its collectives costs a thread for each (TensorFlow 2.21: 400 more for 100 steps).
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from tf_adasum.watch.stopping import Stopping
 SECONDS_BETWEEN_MESSAGES = 1.0
 
 # Without communication_options.timeout_seconds: seconds after which a silent worker counts as lost
-# (half of the minute within which all are to know), and for how long to wait for a worker that is
+# (half of the minute after which all workers should know), and seconds to wait for a worker that is
 # alive, which may be writing a large checkpoint.
 SILENCE, PATIENCE = 30.0, 600.0
 
-# What arrives within it is taken in together: it is training that needs Python's global lock.
+# Messages that arrive within it are handled together: training needs Python's global lock.
 _PAUSE = 0.02
 
 # A process may hold Python's global lock for some seconds.
@@ -46,25 +46,25 @@ SHORTEST_SILENCE = 10.0
 
 SECONDS_BETWEEN_NOTICES = 30.0
 
-# Seconds between calls of a worker that hears nothing of worker 0 while collectives go on.
+# Seconds between attempts to connect again, if worker 0 is silent while collectives continue.
 SECONDS_BETWEEN_CALLS = 30.0
 
-# Seconds for which the program has to stay in place before the counters of collectives are read;
+# Seconds for which the program has to stay at a line before the counters of collectives are read;
 # none after another worker has failed or ended.
 _STILL = 2.0
 
-# Seconds of waiting after which this worker tries whether it can connect to the others. They have
-# answered, or not, before `diagnosis.GRACE_OF_ALL` is over and a cut link is told from a deadlock.
+# Seconds of waiting after which this worker tries to connect to the others. The result is known
+# before `diagnosis.GRACE_OF_ALL` is over, and distinguishes a cut link from a deadlock.
 _TRY = 3.0
 
 _SECONDS_TO_TRAIN_APART = 3.0  # within which workers that run the same program call `fit`
 
-# States after which nothing more is expected of a worker.
+# States after which a worker sends nothing more.
 _GONE = ("lost", "ended", "gave up")
 
 
 class Watch:
-    """This worker's part of the watch.
+    """This worker's part of the failure detector.
 
     Args:
         cluster: the `Cluster`.
@@ -73,10 +73,10 @@ class Watch:
             `PATIENCE`.
 
     Attributes:
-        cause: why this worker cannot go on; None as long as it can.
+        cause: why this worker cannot continue; None as long as it can.
         patience: seconds to wait in a collective for workers that are alive.
-        seed: a random int that worker 0 has drawn; None until the workers have met.
-        stopping: the `Stopping`, by which the workers agree where a training stops.
+        seed: a random int that worker 0 has drawn; None before the rendezvous.
+        stopping: the `Stopping`, with which the workers agree where a training stops.
         also_try: `Reachability.also_try`.
     """
 
@@ -112,7 +112,7 @@ class Watch:
     # ---- called by the worker's own threads ----------------------------------------------------
 
     def start(self) -> None:
-        """Start to listen and to speak."""
+        """Start to receive and send statuses."""
         if self._channel is not None:
             atexit.register(self.stop)
             self._thread.start()
@@ -128,7 +128,7 @@ class Watch:
     def started(
         self, counters: Callable[[], tuple[int, int, int]], abort: Callable[[str], None]
     ) -> None:
-        """Say that TensorFlow is up, and a strategy.
+        """Report that TensorFlow and a strategy have started.
 
         Args:
             counters: function that returns how many of the strategy's collectives this worker has
@@ -136,7 +136,7 @@ class Watch:
             abort: function of a message that ends all collectives with it.
 
         Raises:
-            WorkerLostError: if this worker cannot go on already.
+            WorkerLostError: if this worker already cannot continue.
         """
         _watches[self._cluster] = self
         self._counters.append(counters)
@@ -147,7 +147,7 @@ class Watch:
 
     @property
     def is_on(self) -> bool:
-        """Whether it can hear of the others."""
+        """Whether it can receive the statuses of the others."""
         return self._channel is not None
 
     @property
@@ -157,14 +157,14 @@ class Watch:
 
     @contextlib.contextmanager
     def call(self, breakage_of: Callable[[BaseException], Breakage | None]) -> Iterator[None]:
-        """Tell the others of an exception in a call that all workers make, such as `fit`.
+        """Report an exception in a call that all workers make, such as `fit`, to the others.
 
         Args:
-            breakage_of: function of an exception that returns what it says of the others; None if
-                they have not caused it.
+            breakage_of: function of an exception that returns the `Breakage` in it; None if the
+                other workers have not caused it.
 
         Raises:
-            WorkerLostError: instead of an exception that comes from others.
+            WorkerLostError: instead of an exception that other workers have caused.
         """
         if self._depth == 0 and self._own.state in ("running", "failed"):
             self._calls += 1
@@ -198,9 +198,9 @@ class Watch:
                 self._say(inside=0)
 
     def others_train_apart(self) -> bool:
-        """Whether other workers, too, train a model outside the scope of the strategy.
+        """Whether other workers also train a model outside the scope of the strategy.
 
-        One worker may do so alone. The first time this waits some seconds for the others to come.
+        A single worker may do so. The first call waits some seconds for the others.
         """
         number = self._own.apart + 1
         self._say(apart=number)
@@ -212,7 +212,7 @@ class Watch:
         return found
 
     def stop(self) -> None:
-        """Tell the others that this worker ends; called at the end of the process."""
+        """Report to the others that this worker ends; called at the end of the process."""
         if self._ending:
             return
         error = getattr(sys, "last_value", None)  # of the exception that ended the script
@@ -224,7 +224,7 @@ class Watch:
             self._thread.join(5 * SECONDS_BETWEEN_MESSAGES)
 
     def _cause_if_known_soon(self, breakage):
-        """Wait for the cause of what TensorFlow has raised, which may have been faster."""
+        """Wait for the cause of TensorFlow's error, which may come before the statuses."""
         self._is_broken, self._has_news = True, True
         if breakage.line and not breakage.differ:
             self._reachability.try_now_and_then()
@@ -255,7 +255,7 @@ class Watch:
         while not self._ending:
             try:
                 self._round()
-            except Exception:  # a watch that has ended would be taken for a worker that has
+            except Exception:  # if this thread ended, the worker would count as lost
                 messages.say_exception()
                 time.sleep(SECONDS_BETWEEN_MESSAGES)
         self._speak()
@@ -269,13 +269,13 @@ class Watch:
             json_lines.wait(self._channel.sockets(), min(seconds, 0.2))
             time.sleep(min(seconds, _PAUSE))
             if self._listen():
-                break  # something has happened to a worker: the others want to know
+                break  # something has happened to a worker: send it to the others at once
         self._observe()
         self._speak()
         self._diagnose()
 
     def _listen(self):
-        """Take in what has arrived; return whether it is something that others want to know."""
+        """Handle the messages that have arrived; return whether they have to be passed on."""
         before = {rank: status.news for rank, status in self._statuses.items()}
         for rank, message in self._channel.receive():
             self._hear(rank, message)
@@ -284,13 +284,13 @@ class Watch:
         return before != {rank: status.news for rank, status in self._statuses.items()}
 
     def _hear(self, sender, message):
-        """Take in a message: worker 0 speaks of all, any other worker of itself."""
+        """Handle a message: worker 0 sends all statuses, any other worker its own."""
         told = message.get("statuses") if sender == 0 else {str(sender): message.get("status")}
         for name, fields in (told if isinstance(told, dict) else {"": None}).items():
             rank, status = self._ranks.get(name), Status.of(fields)
             if rank is None or status is None:
                 sent_by = self._cluster.named([sender])
-                self._channel.refusals.say(f"what {sent_by} says: it is no status of a worker")
+                self._channel.refusals.say(f"a message from {sent_by}: it is not a status")
             elif rank != self._cluster.rank and not self._is_gone(rank):
                 self._statuses[rank] = status
                 self._heard[rank] = time.monotonic()
@@ -299,15 +299,15 @@ class Watch:
         return self._statuses.get(rank, Status()).state in _GONE
 
     def _look_at(self, rank, connection):
-        """Notice that a worker does not speak any more."""
+        """Notice that a worker does not send anything any more."""
         status = self._statuses.get(rank, Status())
         if status.state in _GONE:
             return
         silent = time.monotonic() - connection.heard
         if not connection.is_open and rank not in self._silence.unheard:
-            why = "its process has ended without a word: killed, crashed or out of memory"
+            why = "its process ended without reporting an error: killed, crashed or out of memory"
             if status.state == "failed":
-                why += f". Before, it had failed: {status.why}"
+                why += f". It had failed before: {status.why}"
             self._statuses[rank] = Status("lost", why)
         elif "starting" not in (status.state, self._own.state):
             self._judge_silence(rank, status, silent)
@@ -315,14 +315,14 @@ class Watch:
     def _judge_silence(self, rank, status, silent):
         was_unheard = rank in self._silence.unheard
         if self._silence.has_stopped(rank, silent, self._own.waits):
-            why = f"it has been silent for {silent:.0f} s: stopped, or out of reach"
+            why = f"it has sent nothing for {silent:.0f} s: suspended, or disconnected"
             self._statuses[rank] = dataclasses.replace(status, state="lost", why=why)
         elif rank in self._silence.unheard:
             if not was_unheard:
                 messages.say(
-                    f"{self._cluster.named([rank])} has not been heard for {silent:.0f} s, but "
-                    "takes part in collectives: training goes on. If it is lost, TensorFlow "
-                    "notices."
+                    f"{self._cluster.named([rank])} has sent nothing for {silent:.0f} s, but it "
+                    "takes part in collectives, so training continues. If it is lost, TensorFlow "
+                    "detects it."
                 )
             if rank == 0 and time.monotonic() >= self._next_call:
                 self._next_call = time.monotonic() + SECONDS_BETWEEN_CALLS
@@ -332,7 +332,7 @@ class Watch:
         """Bring this worker's own status up to date."""
         now = time.monotonic()
         if now - self._last_round > 5 * SECONDS_BETWEEN_MESSAGES:
-            # This process was stopped itself: that it heard nothing meanwhile says nothing.
+            # This process itself was suspended, so it cannot conclude anything from the silence.
             for connection in self._channel.connections.values():
                 connection.heard = now
         self._last_round = now
@@ -385,7 +385,7 @@ class Watch:
         self._channel.send({"statuses": notable})
 
     def _as_of_now(self, rank, status):
-        """Return a status; one that is not fresh does not say whether its worker still waits."""
+        """Return a status; an old one does not show whether its worker still waits."""
         is_fresh = time.monotonic() - self._heard.get(rank, 0.0) < 3 * SECONDS_BETWEEN_MESSAGES
         return status if is_fresh else dataclasses.replace(status, waits=0.0)
 
@@ -412,21 +412,21 @@ _watches: dict[Cluster, Watch] = {}
 
 
 def has_begun(cluster: Cluster) -> bool:
-    """Whether this process watches the other workers of a cluster already."""
+    """Whether this process already watches the other workers of a cluster."""
     return cluster in _watches
 
 
 def begin(cluster: Cluster, terms: dict[str, Any], timeout: float | None) -> Watch:
-    """Meet the other workers, and begin to watch.
+    """Run the rendezvous with the other workers, and start the failure detector.
 
     Args:
         cluster: the `Cluster`.
-        terms: dict of what all workers have to have in common, see `rendezvous.meet`.
+        terms: dict of the settings that must match on all workers, see `cluster.rendezvous`.
         timeout: `communication_options.timeout_seconds`, or None.
 
     Returns:
-        The `Watch`; that of the process's first strategy, if one has started already. Raises what
-        `rendezvous.meet` raises.
+        The `Watch`; if a strategy has already started in this process, the `Watch` of the first.
+        The rendezvous may raise errors, see `cluster.rendezvous`.
     """
     if cluster in _watches:
         return _watches[cluster]

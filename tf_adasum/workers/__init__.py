@@ -1,1 +1,1 @@
-"""What workers tell each other between steps."""
+"""What workers exchange between steps."""

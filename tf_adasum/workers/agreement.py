@@ -1,4 +1,4 @@
-"""Agreement: what all workers need to have in common. Where they differ, all of them raise."""
+"""Agreement: settings that must match on all workers; if they differ, all raise an error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SPECIAL_CARDINALITIES = {
 }
 
 
-# What a worker whose arguments are refused has in place of "accepted".
+# The setting that is "accepted", or the error of a worker whose arguments are refused.
 ARGUMENTS = "arguments of AdasumMirroredStrategy"
 
 # Environment variables that must be the same on all workers: they choose how bytes are sent.
@@ -42,12 +42,12 @@ def terms(
     on_nonfinite: str,
     transport: str,
 ) -> dict:
-    """Return what workers compare when they meet, before TensorFlow starts.
+    """Return the settings that workers compare at the rendezvous, before TensorFlow starts.
 
     Args:
         scheme: how gradients are aggregated.
         devices: the number of this worker's devices.
-        options: of the strategy's collectives.
+        options: the options of the strategy's collectives.
         on_nonfinite: the strategy's argument.
         transport: "tensorflow", "ucx" or "auto".
     """
@@ -71,26 +71,26 @@ def check_same_cardinality(workers: Workers, cardinality: int) -> None:
     """Check that all workers' datasets have the same number of batches.
 
     Args:
-        workers: the strategy's.
-        cardinality: that of this worker's dataset.
+        workers: the strategy's `Workers`.
+        cardinality: the cardinality of this worker's dataset.
 
     Raises:
-        ValueError: on all workers, if they differ: one would wait for the others without end.
+        ValueError: on all workers, if they differ: a worker would wait forever for the others.
     """
     workers.check_same(
-        "All workers need a dataset of the same number of batches. Give all of them the same "
-        "dataset, or one of unknown cardinality, or repeat() it and pass steps_per_epoch.",
+        "All workers need a dataset of the same number of batches. Use the same dataset on all "
+        "workers, or a dataset of unknown cardinality, or call repeat() and pass steps_per_epoch.",
         SPECIAL_CARDINALITIES.get(cardinality, cardinality),
         code="TFA-405",
     )
 
 
 def is_same_length(workers: Workers, cardinality: int) -> bool:
-    """Whether all workers' datasets have the same number of batches, where they need not.
+    """Whether all workers' datasets have the same number of batches, if this is not required.
 
     Args:
-        workers: the strategy's.
-        cardinality: that of this worker's dataset.
+        workers: the strategy's `Workers`.
+        cardinality: the cardinality of this worker's dataset.
 
     Raises:
         ValueError: on all workers, if some datasets are infinite and others end.
@@ -98,8 +98,8 @@ def is_same_length(workers: Workers, cardinality: int) -> bool:
     if (workers.gather([cardinality]) == cardinality).all():
         return True
     workers.check_same(
-        "The workers' datasets must all be infinite, or all end: give all of them repeat() and "
-        "pass steps_per_epoch, or none.",
+        "The datasets of some workers are infinite, and others end. Call repeat() on all workers "
+        "and pass steps_per_epoch, or call it on none.",
         cardinality == tf.data.INFINITE_CARDINALITY,
         shown=str(SPECIAL_CARDINALITIES.get(cardinality, cardinality)),
         code="TFA-405",
@@ -111,7 +111,7 @@ class SameGradients:
     """A check that all replicas reduce gradients of the same shapes.
 
     Args:
-        workers: the strategy's.
+        workers: the strategy's `Workers`.
     """
 
     def __init__(self, workers: Workers):
@@ -119,25 +119,25 @@ class SameGradients:
         self._known: set[int] = set()  # what all workers have agreed on
 
     def check(self, names: Sequence[str], shapes: Sequence[str]) -> None:
-        """Compare with the other workers, if it is not known that all have the same.
+        """Compare gradients with the other workers, unless they are already known to be the same.
 
         Args:
-            names: for each local replica the names of the variables whose gradients it reduces.
-            shapes: for each local replica their dtypes, shapes and groups.
+            names: the names of the variables whose gradients each local replica reduces.
+            shapes: their dtypes, shapes and groups, for each local replica.
 
         Raises:
-            ValueError: on all workers, if a replica lacks a gradient that another one has.
+            ValueError: on all workers, if a replica lacks a gradient that another replica has.
         """
         differ_here = len(set(shapes)) > 1
         if not differ_here and hash(shapes[0]) in self._known:
             return
         what = (
             "All replicas have to reduce the gradients of the same variables, all dense or all "
-            "sparse, in the same groups of the rule's granularity; where a replica does not use a "
-            "variable, give zeros instead of None."
+            "sparse, in the same groups of the rule's granularity. If a replica does not use a "
+            "variable, pass zeros instead of None."
         )
         by_replica = "; ".join(f"its replica {i}: {each}" for i, each in enumerate(names))
-        # Where the local replicas differ, too: the other workers have to know.
+        # Also if the local replicas differ, because the other workers have to raise an error too.
         self._workers.check_same(
             what,
             f"worker {self._workers.rank}'s replicas differ" if differ_here else shapes[0],

@@ -1,36 +1,36 @@
-"""Callbacks on several workers: every worker passes the same list to `fit`, worker 0 alone writes.
+"""Callbacks on several workers: every worker passes the same list to `fit`, only worker 0 writes.
 
 This changes the list that `keras.callbacks.CallbackList` calls, if the model belongs to an
 `AdasumMirroredStrategy` on more than one worker. (The ModelCheckpoint and BackupAndRestore of Keras
-2 know several workers: there these two are left alone.)
+2 support several workers and are not changed.)
 
-* `ModelCheckpoint`, `CSVLogger` and `TensorBoard`, and their subclasses, stay on worker 0 and are
-  left out on the others: several workers that write to one path destroy or lock each other's files.
-  All replicas hold the same weights and get the same logs, so nothing is lost. So it is with the
-  callbacks of trackers (W&B, MLflow, ...), with those that have an attribute
-  `only_on_first_worker`, True, and with what is in `tf_adasum.callbacks.OnFirstWorker`. What takes
-  all workers, such as `evaluate`, they cannot call: an error says so (`first_worker`).
+* `ModelCheckpoint`, `CSVLogger` and `TensorBoard`, and their subclasses, run on worker 0 only:
+  several workers that write to one path destroy or lock each other's files. All replicas hold the
+  same weights and get the same logs, so nothing is lost. The same holds for callbacks of trackers
+  (W&B, MLflow, ...), for callbacks with the attribute `only_on_first_worker = True`, and inside
+  `tf_adasum.callbacks.OnFirstWorker`. These callbacks cannot call methods that need all workers,
+  such as `evaluate`: an error names the method (`first_worker`).
 * `BackupAndRestore`, Keras's and ours, is replaced by the driver of backups. All workers take part,
-  whether they have the callback or not; worker 0's says when.
-* Another subclass of Keras's `BackupAndRestore` stays on worker 0. After all callbacks'
-  `on_train_begin`, worker 0 sends what it restored to the others: the epoch, and every variable of
-  the model and the optimizer.
-* Then all compare their weights, bit for bit: without this a worker that has restored or assigned
-  other ones would train on with them. `strategy.check_model` names the first that differs.
-* When one worker has set `model.stop_training` by the end of an epoch, all stop. A callback that
+  even without the callback; the callback of worker 0 decides when.
+* Another subclass of Keras's `BackupAndRestore` runs on worker 0. After `on_train_begin` of all
+  callbacks, worker 0 sends the restored state to the others: the epoch, and every variable of the
+  model and the optimizer.
+* Then all workers compare their weights, bit for bit, because a worker that restored or assigned
+  other weights would continue with them. `strategy.check_model` names the first that differs.
+* If one worker has set `model.stop_training` by the end of an epoch, all stop. A callback that
   sets it *within* an epoch must do so on all workers after the same batch: the others would wait
-  for gradients that do not come.
+  for gradients that are never sent.
 
-All other callbacks run on every worker, on the same logs: `EarlyStopping`, `ReduceLROnPlateau`,
-`LearningRateScheduler` and `TerminateOnNaN` decide alike everywhere, and have to.
+All other callbacks run on every worker, with the same logs: `EarlyStopping`, `ReduceLROnPlateau`,
+`LearningRateScheduler` and `TerminateOnNaN` must, and do, decide the same on every worker.
 
-The workers agree in collectives: the `CallbackList` of a custom loop, too, has to be called on all
-of them. Which callbacks a list holds may differ: ``callbacks if rank == 0 else []`` works.
-Callbacks that change the training step, as `OrthogonalityTracker` does, must be on all workers, as
-must those that wait for other workers. The latter have an attribute `same_on_all_workers`, a str
-with what all must have, which is compared when training starts.
+The workers use collectives to agree. So in a custom loop as well, the `CallbackList` has to be
+called on all workers. The lists may hold different callbacks: ``callbacks if rank == 0 else []``
+works. But callbacks that change the training step, such as `OrthogonalityTracker`, must be on all
+workers, and so must callbacks that wait for other workers. Those have an attribute
+`same_on_all_workers`, a str with their settings, which is compared when training starts.
 
-On one worker the list stays as it is, unless our `BackupAndRestore` is in it.
+On one worker the list is not changed, unless our `BackupAndRestore` is in it.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ from tf_adasum.workers.workers import Workers
 
 
 def install() -> None:
-    """Install the hooks into Keras, the one below among them; a second call does nothing."""
+    """Install the hooks into Keras, including the hook below; a second call does nothing."""
     keras_seam.install()
 
 
 @keras_seam.hooks.replaces(keras.callbacks.CallbackList, "set_model")
 def set_model(original, self, model):
-    """Arrange the list: worker 0 alone writes, all stop together, backups are taken last.
+    """Arrange the list: only worker 0 writes, all stop together, backups are taken last.
 
-    It comes before callbacks get the model, when some of them write to their directory already.
+    This is done before callbacks get the model, because some of them write to their directory then.
     """
     if model is not None:
         self.callbacks = arranged(self.callbacks, model, self)
@@ -73,7 +73,7 @@ def arranged(
     """Return the list that this worker calls instead of `callbacks`.
 
     Args:
-        callbacks: what the user gave this worker.
+        callbacks: the callbacks that the user passed on this worker.
         model: the model that is trained.
         calling: the list that calls them.
     """
@@ -97,7 +97,7 @@ def arranged(
 
 
 def _is_driven(callback, workers):
-    """Whether the driver of backups takes the place of a callback."""
+    """Whether the driver of backups replaces a callback."""
     if isinstance(callback, driver.BackupArguments):
         return True
     is_keras_own = type(callback) is keras.callbacks.BackupAndRestore  # and none of a user's
@@ -123,14 +123,14 @@ class StepsOfStatus(keras.callbacks.Callback):
 
 
 class FirstCallback(keras.callbacks.Callback):
-    """The callback before the user's: it asks whether worker 0 is going to restore.
+    """The callback before the user's callbacks: it finds out whether worker 0 will restore.
 
     Args:
         workers: the `Workers`.
-        callbacks: those of the user's that this worker calls.
+        callbacks: the user's callbacks that this worker calls.
 
     Attributes:
-        waiting: list of str, what those say that wait for other workers.
+        waiting: list of str, the `same_on_all_workers` of callbacks that wait for other workers.
         restores: whether worker 0 has a callback in its list that is going to restore.
     """
 
@@ -147,7 +147,7 @@ class FirstCallback(keras.callbacks.Callback):
         ]
 
     def on_train_begin(self, logs=None):
-        """Ask whether there is something to restore: once it is restored, one cannot tell."""
+        """Check whether there is something to restore: after it is restored, nothing shows it."""
         found = any(tf.io.gfile.exists(callback.backup_dir) for callback in self._restoring)
         self.restores = self.workers.any(found)
         if self.restores:  # in a custom loop BackupAndRestore would, on worker 0 alone
@@ -159,7 +159,7 @@ class FirstCallback(keras.callbacks.Callback):
 
 
 class LastCallback(keras.callbacks.Callback):
-    """The callback after the user's: it shares what was restored, compares, stops all together.
+    """The callback after the user's callbacks: shares restored state, compares, stops all together.
 
     Args:
         workers: the `Workers`.
@@ -183,7 +183,7 @@ class LastCallback(keras.callbacks.Callback):
         self.model.distribute_strategy.check_model(self.model)
 
     def on_epoch_end(self, epoch, logs=None):
-        """Stop on all workers what is stopped on one; check that all have one learning rate."""
+        """Stop all workers if one stops; check that all have the same learning rate."""
         rate = keras_seam.learning_rate_of(self.model)
         table = self.workers.gather([self.model.stop_training, *np.array([rate]).view(np.int64)])
         self.model.stop_training = bool(table[:, 0].any())
@@ -192,6 +192,6 @@ class LastCallback(keras.callbacks.Callback):
             received = ", ".join(f"worker {rank}: {own:.7g}" for rank, own in rates)
             raise ValueError(
                 f"After epoch {epoch + 1} the workers have different learning rates: {received}. "
-                "Set the same one on all workers, in a callback that runs on all of them. "
+                "Set the same learning rate in a callback that runs on all workers. "
                 f"{see('TFA-511')}"
             )

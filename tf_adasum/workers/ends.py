@@ -1,4 +1,4 @@
-"""Ends: whether the workers' parts of a dataset end in the same step."""
+"""Ends: checks that the workers' parts of a dataset end in the same step."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tf_adasum.workers import agreement
 from tf_adasum.workers.workers import Workers
 
 SAME_ROWS = (
-    "All workers need the same rows, because each worker takes its part of every batch. Give all "
-    "workers the same data; or, if each worker has rows of its own, pass "
+    "All workers need the same rows, because each worker takes its part of every batch. Use the "
+    "same data on all workers; or, if each worker has its own rows, pass "
     "strategy.distribute_datasets_from_function(lambda context: "
     "dataset.batch(context.get_per_replica_batch_size(batch_size)))."
 )

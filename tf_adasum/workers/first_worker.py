@@ -1,7 +1,7 @@
-"""Callbacks that run on worker 0 alone: which they are, and how they are kept from harm there.
+"""Callbacks that run on worker 0 only: which they are, and errors if they need all workers.
 
-They are known by their class; those of other packages by the package that defines it or a base
-class of it, without importing that package.
+They are recognized by their class. Callbacks of other packages are recognized by the package that
+defines the class or a base class, without importing that package.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from tf_adasum.seams import keras as keras_seam
 from tf_adasum.seams import one_worker
 from tf_adasum.workers.workers import Workers
 
-# The attribute by which a callback of a user's own says that it is for worker 0 alone.
+# The attribute that makes a user's own callback run on worker 0 only.
 ATTRIBUTE = "only_on_first_worker"
 
 _HOOKS = tuple(name for name in dir(keras.callbacks.Callback) if name.startswith("on_"))
 
 
 def is_for_first_worker(callback: keras.callbacks.Callback) -> bool:
-    """Return whether a callback runs on worker 0 alone.
+    """Return whether a callback runs on worker 0 only.
 
     Example:
         >>> class Notice(keras.callbacks.Callback):
@@ -41,13 +41,14 @@ def is_for_first_worker(callback: keras.callbacks.Callback) -> bool:
 
 
 class FirstWorkerOnly(keras.callbacks.Callback):
-    """A callback around another one, which it calls on worker 0 alone.
+    """A callback that calls another callback on worker 0 only.
 
-    There the other one may save the model, but not call what takes all workers: an error names it.
-    If it stops the training within an epoch, this is put off to the end of it, when all stop.
+    The other callback may save the model. If it calls a method that needs all workers, an error
+    names that method. If it stops the training within an epoch, all workers stop at the end of that
+    epoch.
 
     Args:
-        callback: the other one. Its attributes can be read from this one.
+        callback: the other callback. Its attributes can be read from this one.
     """
 
     only_on_first_worker = True
@@ -57,7 +58,7 @@ class FirstWorkerOnly(keras.callbacks.Callback):
         super().__init__()
         self._workers: Workers | None = None
         self._stops = False
-        # Only what the other one has: Keras does not wait for callbacks without hooks for batches.
+        # Only methods that the other one has: Keras skips callbacks without hooks for batches.
         for name in _HOOKS:
             own = getattr(type(callback), name) is not getattr(keras.callbacks.Callback, name)
             if (own or name in vars(callback)) and name != "on_epoch_end":
@@ -65,7 +66,7 @@ class FirstWorkerOnly(keras.callbacks.Callback):
 
     @classmethod
     def around(cls, callback: keras.callbacks.Callback) -> keras.callbacks.Callback:
-        """Return a callback as worker 0 calls it."""
+        """Return a callback in the form in which worker 0 calls it."""
         is_one = isinstance(callback, FirstWorkerOnly)
         return cls(callback) if is_for_first_worker(callback) and not is_one else callback
 
@@ -76,18 +77,18 @@ class FirstWorkerOnly(keras.callbacks.Callback):
         return getattr(self.callback, name)
 
     def set_params(self, params):
-        """Hand the parameters on."""
+        """Pass the parameters on."""
         super().set_params(params)
         self._call("set_params", params)
 
     def set_model(self, model):
-        """Hand the model on."""
+        """Pass the model on."""
         super().set_model(model)
         self._workers, self._stops = Workers.of_model(model), False
         self._call("set_model", model)
 
     def on_epoch_end(self, epoch, logs=None):
-        """Call the other one; stop, if it wanted to within the epoch."""
+        """Call the other callback; stop if it requested this within the epoch."""
         self._call("on_epoch_end", epoch, logs)
         if self._stops:
             self.model.stop_training = True
@@ -110,8 +111,8 @@ class FirstWorkerOnly(keras.callbacks.Callback):
         if not self._stops:
             self._stops = True
             warnings.warn(
-                f"{name} has set model.stop_training within an epoch, and runs on worker 0 only: "
-                "all workers stop at the end of the epoch. A callback that stops a training within "
-                f"an epoch has to run on all workers. {see('TFA-507')}",
+                f"{name} set model.stop_training within an epoch, but it runs on worker 0 only. "
+                "All workers stop at the end of the epoch. To stop within an epoch, a callback "
+                f"has to run on all workers. {see('TFA-507')}",
                 stacklevel=2,
             )

@@ -1,4 +1,4 @@
-"""Which of the workers this one is, as users ask for it."""
+"""The rank of this worker and the number of workers, for users."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ if typing.TYPE_CHECKING:
 
 
 class Place:
-    """What a strategy says of this worker's place among the others."""
+    """The properties of a strategy that describe this worker among the others."""
 
     @property
     @abc.abstractmethod
     def workers(self) -> Workers:
-        """The workers: this one's rank, and what they tell each other."""
+        """The workers: the rank of this worker, and the exchange of values."""
 
     @property
     def rank(self) -> int:
-        """Which of the workers this one is, from 0; 0 where this process trains alone.
+        """The rank of this worker, from 0; 0 if this process trains alone.
 
         Example:
             >>> strategy = tf_adasum.AdasumMirroredStrategy()
@@ -30,19 +30,19 @@ class Place:
 
     @property
     def num_workers(self) -> int:
-        """How many workers train together, each with as many replicas: at least 1."""
+        """How many workers train together, at least 1; all have the same number of replicas."""
         return self.workers.count
 
     @property
     def is_first_worker(self) -> bool:
-        """Whether this is the worker that writes files and prints: true on one of them only.
+        """Whether this is the worker that writes files and prints: True on one worker only.
 
-        In a cluster that has a chief this is the chief.
+        In a cluster with a chief, it is the chief.
 
         Example:
             >>> strategy = tf_adasum.AdasumMirroredStrategy()
             >>> if strategy.is_first_worker:
-            ...     print("This is said once.")
-            This is said once.
+            ...     print("This is printed once.")
+            This is printed once.
         """
         return self.rank == 0

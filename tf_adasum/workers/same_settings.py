@@ -33,7 +33,7 @@ def difference(call: str, settings: Sequence[Mapping[str, str]]) -> str:
 
 
 def _what_differs(values: Sequence[str]) -> list[str]:
-    """Return values without what they have in common, if they are long lists of arguments."""
+    """Return values without their common parts, if they are long lists of arguments."""
     if max(map(len, values)) <= _SHORT:
         return list(values)
     parts = [value.split(", ") for value in values]

@@ -1,4 +1,4 @@
-"""Seeds of shuffles, a worker's own or worker 0's for all; the user's generators stay untouched."""
+"""Seeds of shuffles: of one worker, or of worker 0 for all; the user's generators do not change."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from tf_adasum.workers.workers import Workers
 
 
 class Seeds:
-    """A generator of seeds, apart from Python's global one, which is the user's.
+    """A generator of seeds, separate from Python's global generator, which belongs to the user.
 
     Args:
-        workers: the strategy's.
+        workers: the strategy's `Workers`.
     """
 
     def __init__(self, workers: Workers):
@@ -21,10 +21,10 @@ class Seeds:
         self._generator: random.Random | None = None
 
     def draw(self) -> int:
-        """Return another seed of 31 bits each time, of this worker alone.
+        """Return a new seed of 31 bits each time, for this worker only.
 
-        The generator starts anew whenever TensorFlow's global seed is set, so that setting it
-        repeats a run.
+        The generator is reset whenever TensorFlow's global seed is set, so that setting it repeats
+        a run.
         """
         seeding = tensorflow_seam.seeding()
         if self._generator is None or seeding is not self._seeding:
@@ -36,11 +36,11 @@ class Seeds:
     def common(self) -> int | None:
         """Return a seed that worker 0 has drawn; all workers have to call it.
 
-        Another one each time, and reproducible from worker 0's global seed where it has one.
+        The seed differs each time, and is reproducible if worker 0 has a global seed.
 
         Returns:
-            An int of 31 bits. None where nothing is to be done: in one process, and where all
-            workers have the same global seed, as after `keras.utils.set_random_seed`.
+            An int of 31 bits. None if no seed is needed: in one process, and if all workers have
+            the same global seed, as after `keras.utils.set_random_seed`.
         """
         own = tensorflow_seam.global_seed()
         seeds = self._workers.gather([own or 0, own is not None, self.draw()])
@@ -49,5 +49,5 @@ class Seeds:
         return int(seeds[0, 2])
 
     def shared(self) -> int:
-        """Return a seed that worker 0 has drawn, like `common`, in any case."""
+        """Return a seed that worker 0 has drawn, like `common`, but never None."""
         return int(self._workers.from_first(self.draw()))

@@ -1,8 +1,9 @@
-"""Sharding: which rows of a dataset each worker gets, and whether every row is seen once.
+"""Sharding: which rows of a dataset each worker gets, and whether every row is used once.
 
-Every worker makes the same dataset. Sharded by FILE each reads some of the files; by DATA each
-reads all and takes its part of every batch; with OFF each takes all. Where workers make different
-datasets rows are lost: what they begin with is compared, as a few numbers, and differences told.
+Every worker creates the same dataset. With the policy FILE each worker reads some of the files;
+with DATA each reads all rows and takes its part of every batch; with OFF each takes all rows. If
+workers create different datasets, rows are lost. So the first rows are compared, as a few numbers,
+and workers warn if they differ.
 
 Shape legend: W workers, k numbers.
 """
@@ -27,37 +28,37 @@ from tf_adasum.workers.workers import Workers
 
 Policy = tf.data.experimental.AutoShardPolicy
 
-# So much is compared of the data: of the first arrays some rows, of each the mean of some numbers.
+# What is compared: some rows of the first arrays, and the mean of some numbers of each row.
 ARRAYS, ROWS, NUMBERS = 4, 16, 4096
 
-# Means that differ by less are the same, of the spread of the rows' means and of their size: other
+# Means that differ by less than this, relative to their spread and size, count as equal, because
 # machines round differently.
 TOLERANCE, ROUNDING = 1e-3, 1e-6
 
 SHARDED_TWICE = (
-    "Each worker's dataset is a `shard` of its own, of which it gets a part only: the other rows "
-    "are not seen. Leave `shard` out, or put the lines that make the dataset into a function: "
+    "Each worker's dataset is already a `shard`, and the strategy would shard it again: some rows "
+    "are never used. Remove `shard`, or put the lines that create the dataset into a function: "
     "strategy.distribute_datasets_from_function(lambda context: dataset), with "
     "context.num_input_pipelines, context.input_pipeline_id and, for `batch`, "
     "context.get_per_replica_batch_size. " + see("TFA-407")
 )
 ORDERS_DIFFER = (
-    "The workers shuffle this dataset in different orders: of each batch every worker takes its "
-    "part, so that some rows are seen twice and some never. Call keras.utils.set_random_seed with "
-    "the same seed on all workers before the dataset is made, and let no worker draw random "
-    "numbers or shuffle on its own before that; or give all the same one: "
+    "The workers shuffle this dataset in different orders. Each worker takes its part of every "
+    "batch, so some rows are used twice and some never. Call keras.utils.set_random_seed with "
+    "the same seed on all workers before the dataset is created, and let no worker draw random "
+    "numbers or shuffle before that; or pass a seed: "
     "dataset.shuffle(n, seed=1), tf.data.Dataset.list_files(pattern, seed=1). " + see("TFA-402")
 )
 DATA_DIFFERS = (
-    "The workers' data differ, and each worker takes its part of its own: rows are lost, or seen "
-    "twice. Give all workers the same data in the same order (sort lists of files, give random "
-    "splits and permutations a seed). Where each worker has rows of its own, pass "
+    "The workers' data differ. Each worker takes its part of its own data, so rows are lost or "
+    "used twice. Use the same data in the same order on all workers (sort lists of files, pass a "
+    "seed to random splits and permutations). If each worker has its own rows, pass "
     "strategy.distribute_datasets_from_function(lambda context: "
     "dataset.batch(context.get_per_replica_batch_size(batch_size))). " + see("TFA-401")
 )
 SAME_ROWS = (
     "With AutoShardPolicy.OFF all workers take the same rows in every step: W workers do the work "
-    "of one. Leave the policy out, or give each worker its own rows: "
+    "of one. Remove the policy, or give each worker its own rows: "
     "dataset.shard(workers, index). " + see("TFA-403")
 )
 
@@ -82,10 +83,10 @@ class Sharding:
     # ---- seeds ---------------------------------------------------------------------------------
 
     def share_seeds(self, seed: int | None) -> None:
-        """Give datasets that shuffle without a seed the same ones on all workers, from now on.
+        """From now on, give datasets that shuffle without a seed the same seeds on all workers.
 
         Args:
-            seed: the same int on all workers; None where there is one worker.
+            seed: the same int on all workers; None if there is one worker.
         """
         if self._workers.count > 1 and seed is not None:
             self._seed = seed
@@ -100,7 +101,7 @@ class Sharding:
 
     @contextlib.contextmanager
     def in_order(self) -> Iterator[None]:
-        """Shard what is distributed within by DATA, which keeps the order of the rows."""
+        """Shard datasets that are distributed inside by DATA, which keeps the order of rows."""
         self._is_in_order = True
         try:
             yield
@@ -108,7 +109,7 @@ class Sharding:
             self._is_in_order = False
 
     def checked(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-        """Return a dataset with the policy by which every row is seen once; all workers call it.
+        """Return a dataset with a policy that uses every row once; all workers call it.
 
         Raises:
             ValueError: on all workers, if there are fewer files than workers under FILE.
@@ -134,7 +135,7 @@ class Sharding:
         ]
         table, data = self._gather(own, pipeline.tensors)
         drawn, policies, files, is_known, seeds, shards = table.T
-        self._drawn = int(drawn.max())  # so that those that are made next have the same seeds
+        self._drawn = int(drawn.max())  # so that the next datasets have the same seeds
 
         by_file = (files >= 0).all() and policy in (Policy.AUTO, Policy.FILE)
         if (policies == Policy.FILE.value).any() and not self._is_in_order:
@@ -156,7 +157,7 @@ class Sharding:
         if by_file and not self._is_in_order and self._has_files_for_all(dataset, pipeline, files):
             return dataset
         if policy == Policy.FILE and not self._is_in_order:
-            return dataset  # TensorFlow says what it misses
+            return dataset  # TensorFlow raises an error
         return _by_data(dataset, options)
 
     def note_length(
@@ -164,8 +165,8 @@ class Sharding:
     ) -> None:
         """Let a dataset under OFF continue until the rows of all workers have ended.
 
-        Its number of batches is that of one process: each worker takes a part of a batch in a step.
-        One under DATA must end on all workers together.
+        Its number of batches is the number in one process: each worker takes a part of a batch in a
+        step. A dataset under DATA must end on all workers together.
         """
         if self._workers.count == 1 or not isinstance(dataset, tf.data.Dataset):
             return
@@ -189,19 +190,19 @@ class Sharding:
     def _has_files_for_all(self, dataset, pipeline, files):
         if files.min() < self._workers.count:
             return False
-        # An epoch has as many steps as the dataset says: it has to be so on each worker.
+        # The number of steps in an epoch comes from the dataset, and must match on all workers.
         is_known = int(dataset.cardinality()) >= 0
         return not is_known or all(each % self._workers.count == 0 for each in pipeline.files)
 
     # ---- batches that Python makes -------------------------------------------------------------
 
     def check_batches(self, fetch: Callable[[], Any]) -> None:
-        """Warn where workers' batches differ, of those made by Python; all workers call it.
+        """Warn if the workers' first batches from Python differ; all workers call it.
 
         Args:
             fetch: function that returns the first batch, a structure of arrays. It is called again
-                where batches differ: what is another one each time, as augmented images are, says
-                nothing.
+                if batches differ: arrays that change each time, such as augmented images, are not
+                compared.
 
         Warns:
             UserWarning: if the batches differ.
@@ -225,13 +226,13 @@ class Sharding:
 
 
 class Samples:
-    """Numbers taken of several workers' arrays.
+    """Samples of the arrays of several workers.
 
     Args:
-        values: ``[W, ARRAYS, 2 + ROWS]`` of `_samples`, NaN where there is nothing.
+        values: ``[W, ARRAYS, 2 + ROWS]`` of `_samples`, NaN if there is no such array or row.
 
     Attributes:
-        equal: for each worker and array whether they are those of worker 0.
+        equal: whether each array of each worker equals the array of worker 0.
     """
 
     def __init__(self, values: np.ndarray):
@@ -256,15 +257,15 @@ class Samples:
 
     @property
     def are_same(self) -> bool:
-        """Whether all workers have the same, of all arrays."""
+        """Whether all arrays are the same on all workers."""
         return bool(self.equal.all())
 
     @property
     def differ(self) -> bool:
         """Whether workers have different rows.
 
-        Arrays of which one is the same on all workers have the same rows: the others may be noisy,
-        but not names. One whose samples are all the same number says nothing.
+        If one array is the same on all workers, they have the same rows: the other arrays may be
+        noisy, but not names. An array whose samples are all the same number does not count.
         """
         equal = self.equal.all(axis=0)
         if equal.all():
@@ -276,9 +277,9 @@ class Samples:
 
 
 def _samples(tensors: Sequence[Any]) -> np.ndarray:
-    """Return of each array what is compared: ``[ARRAYS, 2 + ROWS]``.
+    """Return the compared numbers of each array: ``[ARRAYS, 2 + ROWS]``.
 
-    The number of rows, 1 if they are names and else 0, and the means of some rows.
+    These are the number of rows, 1 if they are names and else 0, and the means of some rows.
     """
     samples = np.full([ARRAYS, 2 + ROWS], np.nan)
     for sample, tensor in zip(samples, tensors, strict=False):
@@ -292,7 +293,7 @@ def _samples(tensors: Sequence[Any]) -> np.ndarray:
 
 def _mean(row: np.ndarray) -> float:
     numbers = row.ravel()[:: max(1, row.size // NUMBERS)]
-    if numbers.dtype.kind in "OSU":  # of the names of files their ends: folders may differ
+    if numbers.dtype.kind in "OSU":  # the ends of file names: folders may differ
         return float(np.mean([zlib.crc32(os.path.basename(_bytes(text))) for text in numbers]))
     if numbers.dtype.kind == "c":
         numbers = np.abs(numbers)

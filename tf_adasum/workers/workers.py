@@ -1,4 +1,4 @@
-"""Workers: this worker's rank, and everything that workers tell each other between steps.
+"""Workers: the rank of this worker, and the exchange of values between steps.
 
 Shape legend: W workers, k numbers.
 """
@@ -34,18 +34,18 @@ PIECE_BYTES = 64 * 2**20
 class Workers:
     """The workers of a strategy, of which this process is one.
 
-    Each method is a collective: all workers have to call it, outside of `strategy.run`, with as
-    many numbers. Each returns the same on all of them. In one process there is one worker, and
-    nothing travels.
+    Each method is a collective: all workers have to call it, outside of `strategy.run`, with the
+    same number of values. It returns the same on all workers. In one process there is one worker,
+    and nothing is sent.
 
     Args:
-        rank: this worker's. The one that writes files has rank 0.
+        rank: the rank of this worker. The worker that writes files has rank 0.
         count: W.
-        gather: function of this worker's int64 array ``[k]`` that returns those of all workers,
-            ``[W, k]``; None for one worker.
+        gather: function of this worker's int64 array ``[k]`` that returns the arrays of all
+            workers, ``[W, k]``; None for one worker.
         add: function of this worker's int64 array ``[k]`` that returns the sum over all workers;
             None for one worker.
-        watch: the `Watch` over the other workers. Defaults to `None`: there is none.
+        watch: the `Watch` over the other workers. Defaults to `None`: no failure detection.
 
     Attributes:
         watch: the `Watch` or `NoWatch`.
@@ -77,26 +77,26 @@ class Workers:
         options: tensorflow_seam.CommunicationOptions,
         watch: Watch | NoWatch,
     ) -> Workers:
-        """Make the workers of a strategy, which talk in TensorFlow's collectives.
+        """Create the workers of a strategy, which use TensorFlow's collectives.
 
         Args:
             strategy: an `AdasumMirroredStrategy`.
-            rank: this worker's.
+            rank: the rank of this worker.
             count: W.
-            options: of the collectives.
-            watch: the strategy's.
+            options: the options of the collectives.
+            watch: the strategy's failure detector.
         """
         extended = strategy.extended
         collectives = tensorflow_seam.cross_device_ops(extended)
 
         def gather(own):
-            with tf.init_scope():  # a step that is traced may ask, too
+            with tf.init_scope():  # also while a step is traced
                 return _in_the_same_call(
                     own, lambda numbers: collectives.gather_from_workers(numbers, options)
                 )
 
         def add(own):
-            # This worker speaks through its first replica; the others have to take part.
+            # This worker sends through its first replica; its other replicas have to take part.
             silent = [np.zeros_like(own)] * (len(extended.worker_devices) - 1)
             per_replica = iter([own, *silent])
             values = strategy.experimental_distribute_values_from_function(
@@ -108,7 +108,7 @@ class Workers:
 
     @classmethod
     def of_model(cls, model: keras.Model) -> Workers:
-        """Return the workers that train a model: one, without a strategy of this package."""
+        """Return the workers that train a model: one worker without a strategy of this package."""
         strategy = getattr(model, "distribute_strategy", None)
         if isinstance(strategy, GradientAggregatingStrategy):
             return strategy.workers
@@ -124,7 +124,7 @@ class Workers:
         return bool(self.gather([int(flag)]).any())
 
     def from_first(self, value: int | Sequence[int]) -> int | np.ndarray:
-        """Return worker 0's integer, or its integers ``[k]``; the others' do not matter."""
+        """Return worker 0's integer, or its integers ``[k]``; values of others are ignored."""
         numbers = self.gather(np.atleast_1d(np.array(value, np.int64)))[0]
         return numbers if np.ndim(value) else int(numbers[0])
 
@@ -132,29 +132,29 @@ class Workers:
         """Return the bytes of one worker.
 
         Args:
-            rank: that worker's.
-            data: this worker's bytes; they matter on that worker only.
+            rank: the rank of that worker.
+            data: the bytes; ignored on all other workers.
         """
         if self.count == 1:
             return data
         size = int(self.gather([len(data)])[rank, 0])
-        # A sum to which the others add nothing: a gathering would bring W times the bytes.
+        # A sum to which the others add zeros: gathering would send W times the bytes.
         own = data if self.rank == rank else bytes(size)
         return b"".join(self._add(words).tobytes() for words in _pieces(own))[:size]
 
     def check_same(
         self, what: str, value: object, shown: str | None = None, *, code: str = ""
     ) -> None:
-        """Check that all workers have the same.
+        """Check that all workers have the same value.
 
         Args:
-            what: what all of them need and how to get it, in sentences: the error begins with them.
-            value: anything whose `str` says all that has to be the same.
-            shown: what the error shows for this worker. Defaults to `value`.
-            code: of the answer in docs/troubleshooting.md. Defaults to none.
+            what: the beginning of the error: what all workers need and what to do, in sentences.
+            value: the value; its `str` is compared.
+            shown: the text that the error shows for this worker. Defaults to `value`.
+            code: the code of the answer in docs/troubleshooting.md. Defaults to no code.
 
         Raises:
-            ValueError: on all workers, naming what each of them has.
+            ValueError: on all workers; the message shows the value of each worker.
         """
         compared, text = str(value).encode(), str(value if shown is None else shown).encode()
         digest = hashlib.blake2b(compared, digest_size=8).digest()
@@ -178,8 +178,8 @@ def _in_the_same_call(own: np.ndarray, gather: Callable[[np.ndarray], np.ndarray
     """Gather numbers, and check that all workers are in the same call, with the same settings.
 
     Raises:
-        RuntimeError: on all workers, naming the call that each of them is in.
-        ValueError: on all workers, naming the first setting of that call that differs.
+        RuntimeError: on all workers, if they are in different calls; the message names the calls.
+        ValueError: on all workers, if settings differ; the message names the first one.
     """
     calls, settings = keras_seam.calls_under_way(), keras_seam.settings_under_way()
     if not one_worker.is_alone():  # which is refused before anything is sent
@@ -195,8 +195,9 @@ def _in_the_same_call(own: np.ndarray, gather: Callable[[np.ndarray], np.ndarray
         raise ValueError(same_settings.difference(calls, [json.loads(each) for each in of_all]))
     received = (f"{text} on worker {rank}" for rank, text in enumerate(texts))
     raise RuntimeError(
-        "All workers have to call fit, evaluate and predict together, also in callbacks: what only "
-        f"one worker does must not call them. Received: {', '.join(received)} "
+        "All workers have to call fit, evaluate and predict together, also in callbacks. Do not "
+        "call them in code that runs on one worker only. "
+        f"Received: {', '.join(received)} "
         f"{see('TFA-506')}"
     )
 
@@ -210,7 +211,7 @@ def _texts_of_all(own: str, gather: Callable[[np.ndarray], np.ndarray]) -> list[
 
 
 def _caller() -> str:
-    """Return the function that asked for an exchange, for the log of calls."""
+    """Return the function that started an exchange, for the log of calls."""
     frame = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back
@@ -220,8 +221,8 @@ def _caller() -> str:
 def _pieces(data: bytes) -> Iterator[np.ndarray]:
     """Yield bytes as arrays of int64, a piece at a time.
 
-    Int64 is the one integer type that collectives know on CPUs and GPUs and that GPUs hold in their
-    own memory.
+    Int64 is the only integer type that collectives support on CPUs and GPUs and that GPUs keep in
+    their own memory.
     """
     for start in range(0, len(data), PIECE_BYTES):
         yield _words(data[start : start + PIECE_BYTES])

@@ -101,7 +101,7 @@ def change_replicas(strategy, kind, folder, saved_on, restored_on, forms):
             f"{form} same": bool((begin.weights == saved).all()),
             f"{form} iterations": begin.iterations,
             f"{form} finite": bool(np.isfinite(loss).all()),
-            f"{form} anew": sum("starts anew" in each for each in said),
+            f"{form} anew": sum("is reset" in each for each in said),
             f"{form} scale": getattr(optimizer, "scale", 0.0),
             f"{form} state": bool(state and state.rule_state),
         }

@@ -61,7 +61,7 @@ def test_a_pattern_has_to_match_a_whole_path(pattern):
     with pytest.raises(ValueError) as caught:
         granularity.groups({".*/kernel": "kernels", pattern: "g"}, PATHS)
     message = str(caught.value)
-    assert "matches the whole path of no variable" in message
+    assert "matches no variable; it must match the whole path" in message
     assert f"Received: {pattern!r}" in message
     assert all(path in message for path in PATHS)
 
@@ -107,7 +107,7 @@ def test_checked_refuses(wrong):
 def test_checked_names_a_bad_regular_expression(pattern):
     with pytest.raises(ValueError) as caught:
         granularity.checked({"good/.*": "a", pattern: "b"})
-    assert "no regular expression" in str(caught.value)
+    assert "not a valid regular expression" in str(caught.value)
     assert f"Received: {pattern!r}" in str(caught.value)
 
 

@@ -506,7 +506,7 @@ def test_subclasses_keep_what_they_override(radix_plan):
     [
         (None, "`values` must be a list .* Received: None"),
         ({"a": [1.0]}, "`values` must be a list .* Received: {'a'"),
-        ([{"a": [1.0], "b": None}] * 2, "must not hold None"),
+        ([{"a": [1.0], "b": None}] * 2, "must not contain None"),
     ],
 )
 def test_adasum_says_what_it_wants(values, message):

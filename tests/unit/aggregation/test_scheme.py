@@ -188,7 +188,7 @@ def test_refuses_wire_dtypes(wrong):
     "options", [{"wire_dtype": "float16"}, {"radix_plan": [2, 2]}, {"averaged": 2}], ids=str
 )
 def test_mean_is_tensorflows_own(options):
-    with pytest.raises(ValueError, match="takes no `radix_plan`, `local_reduction` or"):
+    with pytest.raises(ValueError, match="has no `radix_plan`, `local_reduction` or"):
         Scheme.checked(Mean(), 4, **options)
     assert Scheme.checked(Sum(), 4, **options)
     assert Scheme.checked(Mean(), 4, radix_plan=[4]).radix_plan == (4,)

@@ -91,7 +91,7 @@ def test_the_one_before_is_used_with_a_warning(tmp_path):
     newest = tmp_path / "epoch-2-batch-0.backup"
     newest.write_bytes(newest.read_bytes()[:-1])
     again = BackupFiles(tmp_path)
-    with pytest.warns(UserWarning, match=r"goes on from .*epoch-1-b.*: .*epoch-2-batch-0.* cut"):
+    with pytest.warns(UserWarning, match=r"resumes from .*epoch-1-b.*: .*epoch-2-batch-0.* cut"):
         assert again.newest()[1].progress == (1, 0)
     again.write(backup(1, 5))
     assert names_in(tmp_path) == ["epoch-1-batch-0.backup", "epoch-1-batch-5.backup"]
@@ -218,7 +218,7 @@ def test_of_another_training_is_refused_and_the_one_before_is_used(tmp_path):
         if each.progress[0] == 2:
             raise ValueError(f"{path} is another's.")
 
-    with pytest.warns(UserWarning, match=r"goes on from .*epoch-1-b.*: .*epoch-2-batch-0.* is ano"):
+    with pytest.warns(UserWarning, match=r"resumes from .*epoch-1-b.*: .*epoch-2-batch-0.* is ano"):
         assert files.newest(check)[1].progress == (1, 0)
     (tmp_path / "epoch-1-batch-0.backup").write_bytes(b"")
     with pytest.raises(ValueError, match=r"epoch-2-batch-0.backup is another's; .*-1-.*cut off"):
@@ -245,10 +245,10 @@ def test_room_for_two_is_needed(tmp_path, free, recwarn):
     files.prepare(SIZE)
     assert not list(recwarn) and names_in(tmp_path / "a" / "b") == []
     free(2 * SIZE - 1)
-    with pytest.warns(UserWarning, match="a/b has room for .*: the second will fail. Make room"):
+    with pytest.warns(UserWarning, match="a/b has .* of free space.* second backup will fail"):
         files.prepare(SIZE)
     free(SIZE - 1)
-    with pytest.raises(OSError, match=r"a/b has room for .* and one takes .* Make room"):
+    with pytest.raises(OSError, match=r"a/b has .* of free space, and a backup needs .* Free some"):
         files.prepare(SIZE)
     free(0)
     files.write(backup(1, 0))

@@ -70,14 +70,14 @@ def outcomes(tmp_path_factory):
 def test_where_none_fits_fit_does_not_begin(outcomes):
     own = outcomes["half"]
     assert own["epochs"] == [] and own["left"] == []
-    assert f"{outcomes['folder']}/half has room for 1.0 MiB of backups, and one" in own["error"]
+    assert f"{outcomes['folder']}/half has 1.0 MiB of free space, and a" in own["error"]
     assert "takes 2.0 MiB or more. Make room" in own["error"]
 
 
 def test_where_one_fits_a_warning_tells_and_the_last_good_one_stays(outcomes):
     own = outcomes["one"]
     (warning,) = own["warnings"]
-    assert f"{outcomes['folder']}/one has room for 3.0 MiB" in warning
+    assert f"{outcomes['folder']}/one has 3.0 MiB of free space" in warning
     assert own["epochs"] == [0, 1]
     assert "No space left on device: the backup epoch-2-batch-0.backup (2.0 MiB)" in own["error"]
     assert f"cannot be written to {outcomes['folder']}/one" in own["error"]

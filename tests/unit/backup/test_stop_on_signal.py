@@ -150,7 +150,7 @@ def test_it_goes_on_as_unbroken(tmp_path, chain, capfd):
         seen = stopped(model, tmp_path / "broken", Stop(*place), **options)
         assert seen[-1] == place, "it stops at the next place"
         out = capfd.readouterr().out
-        assert f"SIGUSR1 on worker 0, with a backup in {tmp_path / 'broken'}: exit code 75" in out
+        assert f"SIGUSR1 on worker 0, with a backup in {tmp_path / 'broken'}: exit status 75" in out
         history = model.history
         # Without a strategy Keras makes metrics in the first step: those before it are left out.
         whole = len(history.epoch) - (strategy is None and seed > 1)
@@ -168,7 +168,7 @@ def test_before_the_first_batch_nothing_has_to_be_written(tmp_path, capfd):
     seen = stopped(compiled(1), tmp_path / "broken", Stop("epoch begins", 0))
     assert seen[-1] == ("epoch begins", 0, 1)
     assert not list((tmp_path / "broken").glob("*.backup"))
-    assert "SIGUSR1 on worker 0, before the first batch: exit code 75" in capfd.readouterr().out
+    assert "SIGUSR1 on worker 0, before the first batch: exit status 75" in capfd.readouterr().out
 
 
 def test_saves_after_it_are_where_they_are_without(tmp_path):

@@ -84,7 +84,7 @@ class TestAgreement:
         )
         for error in raised:
             assert isinstance(error, ValueError)
-            assert "may have one BackupAndRestore. Received: 2 of them" in str(error)
+            assert "may have only one BackupAndRestore. Received: 2 of them" in str(error)
 
     def test_a_folder_elsewhere_is_refused(self):
         (raised,) = each_of(1, lambda own: TrainingBackup.agreed([callback("gs://a/b")], own))
@@ -107,14 +107,14 @@ class TestNewest:
         write(tmp_path / "0", 1, 5, value=1)
         write(tmp_path / "1", 2, 0, value=2)
         assert values_of(self.begin(tmp_path)) == [(2.0, 2)] * 3
-        assert capsys.readouterr().out.count("going on at epoch 3, batch 1") == 1
+        assert capsys.readouterr().out.count("resuming at epoch 3, batch 1") == 1
 
     def test_of_equal_ones_the_first_workers_is_taken(self, tmp_path):
         for rank in 1, 2:
             write(tmp_path / str(rank), 1, value=rank)
         assert values_of(self.begin(tmp_path)) == [(1.0, 1)] * 3
 
-    @pytest.mark.filterwarnings("ignore:Training goes on from")
+    @pytest.mark.filterwarnings("ignore:Training resumes from")
     def test_a_damaged_one_is_no_candidate(self, tmp_path):
         write(tmp_path / "0", 1, value=1)
         write(tmp_path / "1", 2, value=2)
@@ -165,7 +165,7 @@ def test_a_model_that_is_not_built_is_refused(tmp_path):
     (raised,) = each_of(
         1, lambda own: TrainingBackup.agreed([callback(tmp_path)], own).begin(model)
     )
-    assert "give it an Input" in str(raised) and "'fake', which is not built" in str(raised)
+    assert "Give it a keras.Input" in str(raised) and "'fake', which is not built" in str(raised)
 
 
 @pytest.mark.parametrize("save_freq, saved", [(2, [2, 4, 7, 9]), (3, [3, 7, 10]), (100, [])])

@@ -69,7 +69,7 @@ def test_another_strategy_of_several_replicas_is_refused():
     check = ReplicaCheck()
     other = types.SimpleNamespace(num_replicas_in_sync=2)
     check.set_model(types.SimpleNamespace(distribute_strategy=other))
-    with pytest.raises(ValueError, match="Received: one of SimpleNamespace"):
+    with pytest.raises(ValueError, match="Received: a model of SimpleNamespace"):
         check.on_train_begin()
     other.num_replicas_in_sync = 1
     check.on_train_begin()

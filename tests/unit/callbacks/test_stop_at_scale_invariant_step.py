@@ -40,7 +40,7 @@ def shown_epochs(capsys):
 
 @pytest.mark.parametrize("total", [0, -1, math.nan, math.inf, True, None, "9"], ids=str)
 def test_refuses_what_is_no_number_of_steps(total):
-    with pytest.raises(ValueError, match=f"`total` is a positive .* Received: total={total!r}"):
+    with pytest.raises(ValueError, match=f"must be a positive .* Received: total={total!r}"):
         callbacks.StopAtScaleInvariantStep(total)
 
 

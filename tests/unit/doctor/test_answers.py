@@ -38,7 +38,7 @@ def test_other_codes_are_refused(capsys):
         doctor.main(["--explain", "TFA-999"])
     assert refused.value.code == 2
     message = capsys.readouterr().err
-    assert "there are TFA-101, TFA-102" in message and "Received: TFA-999" in message
+    assert "the code must be one of TFA-101, TFA-102" in message and "Received: TFA-999" in message
 
 
 def test_a_wheel_has_the_page_beside_the_doctor(monkeypatch, tmp_path):

@@ -91,7 +91,7 @@ def test_tf_config_out_of_order(environment, text):
 def test_who_started_it_together_with_others():
     told = {"MASTER_ADDR": "a", "MASTER_PORT": "29500", "RANK": "1", "WORLD_SIZE": "2"}
     (finding,), invitation = surroundings.find(told)
-    assert finding.level == OK and "worker 1 of 2, who meet at a:29500" in finding.text
+    assert finding.level == OK and "worker 1 of 2, with the rendezvous at a:29500" in finding.text
     assert (invitation.rank, invitation.num_workers) == (1, 2)
     *_, failed = surroundings.find({**told, "RANK": "2"})[0]
     assert failed.level == FAIL and "RANK" in failed.text

@@ -98,7 +98,7 @@ def test_all_pairs_are_measured_and_shown_by_worker_0(monkeypatch, invited):
     json.dumps([shown.workers, shown.pairs])
     text = tables.lines_of(shown.workers, shown.pairs, shown.exchanges)
     assert "worker 2" in text and "2 CPU" in text and "4 MiB" in text and "2 ms" in text
-    assert "by the strategy itself, over UCX (TCP):" in text
+    assert "with the strategy itself, over UCX (TCP):" in text
 
 
 def test_a_worker_that_does_not_come_is_named(monkeypatch, capsys):
@@ -154,7 +154,7 @@ def test_an_exchange_that_hangs_is_ended(monkeypatch):
     codes, (shown,) = examined(monkeypatch, 2, results={"0": GOOD})
     assert codes == {0: 1, 1: 1}
     (finding,) = [each for each in shown.findings if each.level == FAIL]
-    assert "failed on worker 1 (" in finding.text and "not done in" in finding.text
+    assert "failed on worker 1 (" in finding.text and "not finished in" in finding.text
 
 
 def test_a_pair_that_cannot_reach_each_other_is_named(monkeypatch):
@@ -242,7 +242,7 @@ def test_a_slow_link_is_measured_as_it_is():
 def test_strangers_get_no_answer():
     with station.Station("127.0.0.1", 2) as own:
         port, token = own.offer
-        with pytest.raises(ConnectionError, match="not this doctor"):
+        with pytest.raises(ConnectionError, match="not the doctor"):
             station.measure("127.0.0.1", [port, "wrong"], 0.01, 5.0)
         assert station.measure("127.0.0.1", [port, token], 0.01, 5.0)["latency_seconds"] > 0
         assert own.waiting([1], 0.01) == {}

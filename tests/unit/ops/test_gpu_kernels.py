@@ -63,7 +63,7 @@ NVRTC = {"compiler": "NVRTC", "cuda": "12.5", "architectures": [80]}
 def test_the_driver_is_of_the_compilers_cuda_or_later(cuda, driver, fits):
     found = gpu_kernels.why_not_the_driver(cuda, driver)
     assert (found is None) == fits
-    assert fits or f"of CUDA {cuda['cuda']}, and this driver is of CUDA {driver[0]}." in found
+    assert fits or f"for CUDA {cuda['cuda']}, and this driver is for CUDA {driver[0]}." in found
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_machine_whose_driver_is_too_old(tmp_path, monkeypatch):
     monkeypatch.setattr(gpu_kernels, "gpus", list)
     assert gpu_kernels.why_not(tmp_path, cuda) is None, "TensorFlow uses no GPU: nothing to warn of"
     monkeypatch.setattr(gpu_kernels, "gpus", lambda: [90])
-    assert "this driver is of CUDA 12.4" in gpu_kernels.why_not(tmp_path, cuda)
+    assert "this driver is for CUDA 12.4" in gpu_kernels.why_not(tmp_path, cuda)
     monkeypatch.setattr(gpu_kernels, "driver_cuda", lambda: (13, 0))
     assert gpu_kernels.why_not(tmp_path, cuda) is None
 

@@ -282,7 +282,7 @@ def test_a_state_of_the_rule_belongs_to_the_first_variables():
     gradient = np.ones([len(devices), 1], "float32")
     take_step(strategy, optimizer, variables[:1], [gradient])
     for _ in range(2):  # it stays refused
-        with pytest.raises(ValueError, match="state belongs to the variables that the optimizer"):
+        with pytest.raises(ValueError, match="rule belongs to the variables of the optimizer"):
             take_step(strategy, optimizer, variables, [gradient, gradient])
     take_step(strategy, optimizer, variables[:1], [gradient])
 

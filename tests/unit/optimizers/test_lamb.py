@@ -604,7 +604,7 @@ def test_refuses_bad_arguments(argument):
 
 def test_keras_method_for_exclusions_says_what_to_do():
     optimizer = LAMB(exclude_from_weight_decay=["bias"])
-    with pytest.raises(ValueError, match=r"when it is made: LAMB\(exclude_from_weight_decay="):
+    with pytest.raises(ValueError, match=r"to the constructor: LAMB\(exclude_from_weight_decay="):
         optimizer.exclude_from_weight_decay(var_names=["bias"])
 
 

@@ -59,7 +59,7 @@ def test_further_variables_are_refused_where_the_rule_has_a_state():
     state = state_of(rules.AdaCons())
     state.extend([])
     for _ in range(2):
-        with pytest.raises(ValueError, match=r"rule's state belongs to .* Received: c/kernel"):
+        with pytest.raises(ValueError, match=r"rule belongs to .* Received: c/kernel"):
             state.extend(["c/kernel"])
     assert state.paths == PATHS
 
@@ -153,7 +153,7 @@ def test_a_checkpoint_finds_it(tmp_path):
 def test_a_state_of_other_groups_is_left_out_with_a_warning(way):
     loaded = filled(rules.AdaCons(granularity="model"))
     before = numbers_of(loaded)
-    with pytest.warns(UserWarning, match=r"starts anew: the file holds .*this model needs"):
+    with pytest.warns(UserWarning, match=r"is reset, because the file has .*this model needs"):
         if way == "checkpoint":
             loaded.saved.deserialize(filled(ADACONS).saved.serialize())
         else:

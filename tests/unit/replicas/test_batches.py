@@ -38,7 +38,7 @@ def test_the_order_of_two_devices_on_two_workers():
         ([np.ones([3, 2]), np.ones([2])], "Received: arrays of 3, 2 rows"),
         ([np.ones([0, 2])], "Received: arrays of 0 rows"),
         ([None], "at least one"),
-        ([np.ones([3]), 4.0], "a row for each example. Received: 4.0"),
+        ([np.ones([3]), 4.0], "one row per example. Received: 4.0"),
     ],
     ids=["lengths", "no rows", "no arrays", "number"],
 )

@@ -155,7 +155,7 @@ def test_lists_of_other_lengths_are_refused_on_all_workers():
     kind, message = replicas.check(lambda rank: [variable] * (1 + rank // 2))
     assert kind is ValueError
     assert message.endswith(
-        f"Received: workers 0, 1: 1 of them; worker 2: 2 of them {see('TFA-508')}"
+        f"Received: workers 0, 1: 1 variable; worker 2: 2 variables {see('TFA-508')}"
     )
 
 

@@ -85,7 +85,7 @@ def test_steps_that_are_left_out_are_counted_and_warned_of_once():
     leave_out()
     leave_out()
     assert strategy.skipped_steps == 2 and isinstance(strategy.skipped_steps, int)
-    with pytest.warns(UserWarning, match=r"^2 steps were left out"):
+    with pytest.warns(UserWarning, match=r"^2 steps were skipped"):
         strategy.nonfinite.warn_once()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -108,7 +108,7 @@ def raising(strategy):
 def test_the_error_names_worker_replica_and_variable(strategies):
     with pytest.raises(
         tf.errors.InvalidArgumentError,
-        match=r"Received on worker 0, its replica 0: layer/bias\. The step was not done",
+        match=r"Received on worker 0, its replica 0: layer/bias\. No replica did this step",
     ):
         raising(strategies["raise"])()
 

@@ -46,7 +46,7 @@ def test_all_that_has_moved_is_said_at_once():
     with pytest.raises(ImportError) as raised:
         own.check()
     message = str(raised.value)
-    assert message.startswith("Shelf 2.5.1 has moved")
+    assert message.startswith("Shelf 2.5.1 lacks functions")
     assert "shelf.books.Dictionary, shelf.maps.Globe." in message
     assert STACKS in message and message.endswith(f"{INSTALL} {see('TFA-103')}")
     assert isinstance(raised.value.__cause__, ImportError)
@@ -99,7 +99,7 @@ def test_a_hook_that_carries_a_feature_switches_it_off_and_says_so_once(shelf, r
     assert shelf.Novel().read() == -3, "what is there is replaced"
     (warning,) = recwarn.list
     first, *features = str(warning.message).splitlines()
-    assert first == "Shelf 2.5.1 has moved what some features need:"
+    assert first == "Shelf 2.5.1 lacks functions that some features need. These features are off:"
     names = [f"{shelf.Novel.__module__}.Novel.{name}" for name in ("lend", "fetch")]
     assert features == [
         f"- lending ({', '.join(names)})",

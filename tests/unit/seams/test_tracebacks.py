@@ -141,7 +141,7 @@ def test_a_metric_made_outside_of_the_scope_names_its_line(strategy):
     with strategy.scope():
         model = keras.Sequential([keras.layers.Input([3]), keras.layers.Dense(1)])
     metric = Counts()
-    with pytest.raises(ValueError, match="The metric 'counts' was made outside") as caught:
+    with pytest.raises(ValueError, match="The metric 'counts' was created outside") as caught:
         model.compile("sgd", "mse", metrics=[metric])
     line = test_a_metric_made_outside_of_the_scope_names_its_line.__code__.co_firstlineno + 4
     assert f"{__file__}, line {line}:" in str(caught.value)

@@ -198,8 +198,8 @@ def test_one_worker_with_a_gpu(fake):
     found = on_workers("auto", devices=lambda rank: ["GPU:0" if rank else "CPU:0"])
     for each in found:
         assert each.summary == (
-            "TensorFlow's collectives (UCX is not used: worker 1 (127.0.0.1:2): the gradients of "
-            "GPUs go over NCCL (devices GPU:0))"
+            "TensorFlow's collectives (UCX is not used: worker 1 (127.0.0.1:2): gradients on "
+            "GPUs are sent over NCCL (devices GPU:0))"
         )
     assert functions.made == []
 
@@ -208,7 +208,9 @@ def test_a_worker_whose_watch_is_off(fake):
     functions = fake(seconds=1e-6)
     for each in on_workers("auto", is_watched=lambda rank: rank == 0):
         assert each.mesh is None
-        assert "UCX is not used: worker 1 (127.0.0.1:2): without the watch" in each.summary
+        assert (
+            "UCX is not used: worker 1 (127.0.0.1:2): without the failure detector" in each.summary
+        )
     assert functions.made == []
     for each in on_workers("ucx", is_watched=lambda rank: rank == 0):
         assert each.mesh is not None, "it was asked for"

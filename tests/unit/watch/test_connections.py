@@ -238,7 +238,7 @@ def test_who_has_the_token_gets_no_place_but_its_own(server, call, capfd):
             json_lines.wait(server.sockets(), 0.05)
     assert server.connections == {2: own} and own.is_open
     said = capfd.readouterr().err.splitlines()
-    assert len(said) == 1 and "refuses a connection from 127.0.0.1: it has not the" in said[0]
+    assert len(said) == 1 and "refuses a connection from 127.0.0.1: it has no token" in said[0]
 
 
 def test_refusals_are_counted_and_said_seldom(capfd, monkeypatch):
@@ -249,8 +249,8 @@ def test_refusals_are_counted_and_said_seldom(capfd, monkeypatch):
     time.sleep(0.3)
     refusals.say("the last")
     assert capfd.readouterr().err.splitlines() == [
-        "tf_adasum: the watch refuses number 0",
-        "tf_adasum: the watch refuses the last (6 refusals so far)",
+        "tf_adasum: the failure detector refuses number 0",
+        "tf_adasum: the failure detector refuses the last (6 refusals so far)",
     ]
 
 

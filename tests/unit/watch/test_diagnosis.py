@@ -50,7 +50,7 @@ def test_all_give_up_for_the_same_reason():
     assert judged(INSIDE, _2=Status("gave up", "worker 1 was lost")) == "worker 1 was lost"
     of_this_one = "worker 0 (b:2) was lost: it is silent"
     cause = judged(INSIDE, _2=Status("gave up", of_this_one))
-    assert cause == f"worker 1 (c:3) has given up: {of_this_one}", "whoever reads it is not lost"
+    assert cause == f"worker 1 (c:3) cannot continue: {of_this_one}", "whoever reads it is not lost"
 
 
 def test_a_failure_matters_to_those_who_wait_in_the_same_call():
@@ -147,7 +147,7 @@ def test_all_wait_for_each_other():
 def test_the_notice_names_who_is_awaited():
     statuses = {1: WAITING, 0: Status("running", at="x.py:1 (f)"), 2: WAITING}
     assert notice(CLUSTER, statuses) == (
-        "waiting for 2 s for chief 0 (a:1), which is at x.py:1 (f)"
+        "worker 0 has waited 2 s for chief 0 (a:1), which is at x.py:1 (f)"
     )
 
 
@@ -165,8 +165,10 @@ def test_nonsense_is_no_status(fields):
 
 
 def test_the_advice_fits():
-    assert "tf-adasum-launch" not in what_to_do({}) and what_to_do({}).endswith(" was made.")
-    assert "(tf-adasum-launch --max-restarts does" in what_to_do({"TF_ADASUM_LAUNCHER": "1"})
+    assert "tf-adasum-launch" not in what_to_do({}) and what_to_do({}).endswith(" backup.")
+    assert "(tf-adasum-launch --max-restarts restarts them" in what_to_do(
+        {"TF_ADASUM_LAUNCHER": "1"}
+    )
 
 
 STATUSES = {"state": "running", "why": "", "call": 1, "inside": 1, "entered": 7, "of_python": 0}

@@ -60,7 +60,7 @@ def test_datasets_of_other_lengths_are_told_apart():
 
 def test_infinite_datasets_go_with_infinite_ones():
     message = message_of(lengths([3, INFINITE, 4]))
-    assert "must all be infinite, or all end" in message
+    assert "are infinite, and others end" in message
     assert message.endswith(
         f"Received: worker 0: 3; worker 1: infinite; worker 2: 4 {see('TFA-405')}"
     )

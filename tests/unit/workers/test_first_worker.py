@@ -120,7 +120,7 @@ def test_it_stops_a_training_at_the_end_of_an_epoch():
     """The others would wait for worker 0's next step."""
     model, (called,) = called_on(0, 2, Recorder(stops=1))
     called.on_train_batch_end(0, {})
-    with pytest.warns(UserWarning, match="^Recorder has set model.stop_training within an epoch"):
+    with pytest.warns(UserWarning, match="^Recorder set model.stop_training within an epoch"):
         called.on_train_batch_end(1, {})
     assert not model.stop_training
     with warnings.catch_warnings():
@@ -165,7 +165,7 @@ def test_what_takes_all_workers_is_refused_by_name():
     with pytest.raises(RuntimeError) as caught:
         called.on_epoch_end(0, {})
     assert str(caught.value).startswith(
-        "model.predict takes all workers, and Predicts runs on worker 0 only"
+        "model.predict needs all workers, but Predicts runs on worker 0 only"
     )
     assert str(caught.value).endswith(
         f"Received: model.predict in Predicts.on_epoch_end {see('TFA-507')}"

@@ -1,4 +1,4 @@
-"""Aggregation rules: how the replicas' gradients become one.
+"""Aggregation rules: how the replicas' gradients are combined into one.
 
 A rule is a function of the Gram matrix of the gradients; see `AggregationRule`.
 """
@@ -25,7 +25,7 @@ def get(rule: str | AggregationRule) -> AggregationRule:
         rule: ``"adacons"``, ``"adasum"``, ``"mean"``, ``"sum"`` or an `AggregationRule`.
 
     Raises:
-        ValueError: for an unknown name or an object that is no rule.
+        ValueError: if the name is unknown or the object is not a rule.
 
     Example:
         >>> tf_adasum.rules.get("adacons").get_config()["momentum"]

@@ -21,34 +21,35 @@ EPSILON = 1e-8
 class AdaCons(AggregationRule):
     """Adaptive consensus: the more a gradient agrees with the mean, the larger its weight.
 
-    With ``ḡ = (1/R) Σ_j g_j`` and ε = 1e-8, in each step:
+    With ``ḡ = (1/R) Σ_j g_j`` and ε = 1e-8, each step computes:
 
         α_i = <g_i, ḡ> / (‖g_i‖ + ε)                  how far g_i points along the mean
         m ← β m + (1 - β) sort(α),  α_i ← m[rank of i]   subspace momentum
         α ← α / Σ_j α_j
         c_i = α_i / (‖g_i‖ + ε)
 
-    The momentum m belongs to ranks, not to replicas: m[0] is that of the replica which agrees
-    least in this step. It starts at the first sorted α. It is saved with the optimizer, and the
-    same on all replicas.
+    The momentum m belongs to ranks, not to replicas: m[0] belongs to the replica that agrees least
+    with the mean in this step. It starts at the first sorted α. It is the same on all replicas, and
+    saved with the optimizer.
 
-    *The length of the result.* The c_i weigh unit vectors: the result has a length of order 1
-    whatever the gradients' length, and the learning rate is on another scale than for the mean.
-    ``rescale=True`` multiplies it by ``Σ_i α_i (‖g_i‖ + ε)``, so that identical gradients come back
-    as they are and the learning rate of one replica can stay.
+    *The norm of the result.* The c_i weight unit vectors, so the result has a norm of order 1
+    whatever the norm of the gradients, and needs another learning rate than the mean. With
+    ``rescale=True`` the result is multiplied by ``Σ_i α_i (‖g_i‖ + ε)``: identical gradients are
+    returned unchanged, and you can keep the learning rate of one replica.
 
-    Where nothing but rounding and ε is left of Σα, as for numbers of different signs or gradients
-    that are all zero, every replica has the same α. A negative Σα is divided by as any other.
+    If Σα is only rounding error and ε, because the α cancel or all gradients are zero, every
+    replica gets the same α. A negative Σα is not treated specially.
 
     Args:
-        momentum: β, in [0, 1); 0 leaves α as it is. Defaults to `0.99`.
-        granularity: ``"model"``, one coefficient per replica for all variables; ``"variable"``; or
-            ``{regular expression on variable paths: group}``. Defaults to ``"model"``.
-        rescale: whether the result has the length of the gradients. Defaults to `False`.
+        momentum: β, in [0, 1); 0 leaves α unchanged. Defaults to `0.99`.
+        granularity: ``"model"``: each replica has one coefficient for all variables;
+            ``"variable"``: one for each variable; ``{regular expression on variable paths:
+            group}``: one for each group. Defaults to ``"model"``.
+        rescale: whether the result has the norm of the gradients. Defaults to `False`.
 
     Raises:
-        ValueError: for a `momentum` outside [0, 1), another `granularity`, a `rescale` that is no
-            bool.
+        ValueError: if `momentum` is outside [0, 1), `granularity` is not one of these, or `rescale`
+            is not a bool.
 
     Example:
         >>> rule = tf_adasum.rules.AdaCons(rescale=True)
@@ -59,8 +60,8 @@ class AdaCons(AggregationRule):
     Reference:
         Choukroun, Azoulay, Kisilev, "Adaptive Consensus Gradients Aggregation for Scaled
         Distributed Training", arXiv 2411.03742. `granularity`, `rescale` and the case Σα = 0 are
-        ours. The authors' sample code indexes m by the sorting permutation where we take its
-        inverse, the rank; both are the same for two replicas.
+        ours. The authors' sample code indexes m by the sorting permutation; we use its inverse, the
+        rank. For two replicas both are the same.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class AdaCons(AggregationRule):
         alpha_SR = tf.gather(momentum_SR, rank_SR, batch_dims=1)
 
         share_SR = _shares(alpha_SR, norms_SR, ops.gram_relative_error(gram_SRR))
-        # A node that is lost in rounding has no length in G; in truth it can be longer than ε.
+        # A node that is lost in rounding has norm 0 in G; its true norm can be larger than ε.
         is_zero_SR = tf.equal(tf.linalg.diag_part(gram_SRR), 0)
         c_SR = tf.where(is_zero_SR, tf.zeros_like(share_SR), share_SR / norms_SR)
         if self.rescale:
@@ -118,9 +119,9 @@ class AdaCons(AggregationRule):
 
 
 def _shares(alpha_SR: tf.Tensor, norms_SR: tf.Tensor, error: float) -> tf.Tensor:
-    """Return ``α / Σα``, or equal shares where Σα is only the rounding of G and the work of ε."""
+    """Return ``α / Σα``, or equal shares if Σα is only the rounding of G and the effect of ε."""
     total_S1 = tf.reduce_sum(alpha_SR, axis=1, keepdims=True)
-    # ε changes α by α ε/‖g‖, which is less than 2 α ε/(‖g‖ + ε) for gradients longer than ε.
+    # ε changes α by α ε/‖g‖, which is less than 2 α ε/(‖g‖ + ε) if the norm of g is above ε.
     uncertain_SR = 8 * error * norms_SR + 2 * EPSILON * tf.abs(alpha_SR) / norms_SR
     is_lost_S1 = tf.abs(total_S1) <= tf.reduce_sum(uncertain_SR, axis=1, keepdims=True)
     equal = tf.ones_like(alpha_SR) / alpha_SR.shape[-1]

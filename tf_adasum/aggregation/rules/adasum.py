@@ -1,4 +1,4 @@
-"""Adasum, evaluated on the Gram matrix: the tree never touches a gradient.
+"""Adasum, evaluated on the Gram matrix: the tree never reads a gradient.
 
 Shape legend: S segments (variables), R replicas, M nodes on one level of the tree, P pairs.
 """
@@ -24,27 +24,28 @@ class Adasum(AggregationRule):
 
     ``adasum(a, b) = (1 - a·b / (2‖a‖²)) a + (1 - a·b / (2‖b‖²)) b``
 
-    and, for more than two replicas, the tree that combines neighbours in rank order; an odd last
-    one is carried to the next round unchanged. For a power of two this is the published tree.
+    More than two replicas are combined in a tree: neighbours in rank order form pairs, then pairs
+    of pairs, and so on. The last node of an odd number moves to the next round unchanged. For a
+    power of two this is the published tree.
 
-    Every node of the tree is a linear combination of the replicas' gradients. With p and q the
-    coefficient vectors of two nodes, their inner product is ``pᵀGq``, so the whole tree runs on the
-    R×R matrix.
+    Every node of the tree is a linear combination of the replicas' gradients. If p and q are the
+    coefficient vectors of two nodes, their inner product is ``pᵀGq``, so the whole tree is computed
+    from the R×R matrix.
 
-    Two guards keep it bounded where the published form is:
+    Two guards keep the result bounded, as the published form is:
 
-    * a node whose squared norm is lost in the rounding of G (its children nearly cancel:
-      ``pᵀGp < 8u |p|ᵀ|G||p|`` with u the relative error of G) counts as zero;
-    * every inner product obeys Cauchy–Schwarz.
+    * If the squared norm of a node is lost in the rounding of G, because its children nearly cancel
+      (``pᵀGp < 8u |p|ᵀ|G||p|``; u is the relative error of G), the node counts as zero.
+    * Every inner product is limited by Cauchy–Schwarz.
 
     Args:
-        granularity: ``"variable"``, the rule is applied to each variable on its own, as the
-            published implementation does; ``"model"``, to all of them as one vector; or
-            ``{regular expression on variable paths: group}``, to each group as one vector. Defaults
-            to ``"variable"``.
+        granularity: ``"variable"`` applies the rule to each variable separately, as the published
+            implementation does; ``"model"`` applies it to all variables as one vector;
+            ``{regular expression on variable paths: group}`` applies it to each group as one
+            vector. Defaults to ``"variable"``.
 
     Raises:
-        ValueError: for another `granularity`.
+        ValueError: if `granularity` is not one of these.
 
     Example:
         >>> rule = tf_adasum.rules.Adasum()
@@ -62,7 +63,7 @@ class Adasum(AggregationRule):
 
     def __init__(self, granularity: Granularity = "variable"):
         self.granularity = granularities.checked(granularity)
-        # Levels see one bucket at a time, groups of variables can be spread over several.
+        # A level handles one bucket at a time; a group of variables can be spread over several.
         self.works_in_levels = self.granularity == "variable"
 
     @property
@@ -93,8 +94,8 @@ class Adasum(AggregationRule):
 def _combine(gram_SRR: tf.Tensor, nodes_SMR: tf.Tensor, error: float) -> tf.Tensor:
     """Return ``(1 - pq/(2pp)) p + (1 - pq/(2qq)) q`` for the P = M/2 pairs of neighbours.
 
-    Both nodes of all pairs go through the same few operations, on one axis of two: in small
-    exchanges the time of the operations counts, not that of the arithmetic.
+    Both nodes of all pairs go through the same few operations, on an axis of size two: in small
+    exchanges the number of operations costs time, not the arithmetic.
     """
     pairs_SP2R = tf.reshape(nodes_SMR, [-1, nodes_SMR.shape[1] // 2, 2, nodes_SMR.shape[2]])
     norms_SM = nodes.squared_norm(gram_SRR, nodes_SMR, error)

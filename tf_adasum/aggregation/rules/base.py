@@ -1,4 +1,4 @@
-"""What an aggregation rule is: a pure function from the Gram matrix to coefficients.
+"""The base class of aggregation rules: pure functions from the Gram matrix to coefficients.
 
 Shape legend: S segments (variables, or groups of them), R replicas.
 """
@@ -19,29 +19,28 @@ class AggregationRule:
     aggregated gradient is ``Σ_i c_i g_i`` with ``c = coefficients(G)``. Replicas come in the order
     of their ``replica_id_in_sync_group``.
 
-    A rule sees ``g_i``, the gradient of replica i's *own* loss (the mean over its own rows, or
-    their sum where the user chose a sum): the strategy switches off Keras's division of the loss by
-    the number of replicas for every rule but `Mean`, which is TensorFlow's own path.
+    Here ``g_i`` is the gradient of replica i's *own* loss: the mean over its own rows, or their sum
+    if you chose a sum. For every rule but `Mean`, which uses TensorFlow's own averaging, the
+    strategy switches off Keras's division of the loss by the number of replicas.
 
-    A rule that remembers something from step to step implements `initial_state` and
-    `coefficients_and_state` as well, and keeps being a pure function: the strategy makes variables
-    of the state, and they are saved with the optimizer.
+    To write a rule, define `coefficients`. If the rule has a state that lasts from step to step,
+    define `initial_state` and `coefficients_and_state` as well. They are pure functions too: the
+    strategy keeps the state in variables, which are saved with the optimizer.
 
     Attributes:
-        granularity: which variables share coefficients: ``"variable"``, each has its own;
-            ``"model"``, all have the same; or ``{regular expression on variable paths: group}``.
-            Segments of `gram` are such groups; the Gram matrix of a group is the sum of its
-            variables'.
-        needs_gram: False where the coefficients do not depend on the gradients; `gram` is zero
-            then.
+        granularity: which variables share coefficients. ``"variable"``: each variable has its own;
+            ``"model"``: all variables share them; ``{regular expression on variable paths:
+            group}``: the variables of a group share them. The segments of `gram` are these groups;
+            the Gram matrix of a group is the sum over its variables.
+        needs_gram: False if the coefficients do not depend on the gradients; then `gram` is zero.
         works_in_levels: whether combinations of groups of replicas may be combined again, as a
             radix plan of several levels does. Otherwise the plan is ``[N]``.
-        is_tree_of_pairs: whether the coefficients are those of `Adasum`'s tree. Then the cost model
-            may choose a plan of several levels, levels are evaluated as one, and pairs are combined
-            by `ops.pairwise_combine`. True for `Adasum` and for its subclasses that leave
-            `coefficients` and `coefficients_and_state` as they are.
-        is_stock_mean: whether TensorFlow's and Keras's own averaging takes the rule's place. True
-            for `Mean` alone: a subclass is a rule like others, with plans and wire dtypes.
+        is_tree_of_pairs: whether the rule computes the coefficients of `Adasum`'s tree. If so, the
+            cost model may choose a plan of several levels, several levels may be evaluated as one,
+            and pairs are combined by `ops.pairwise_combine`. True for `Adasum` and for subclasses
+            that do not override `coefficients` and `coefficients_and_state`.
+        is_stock_mean: whether TensorFlow and Keras average the gradients instead of the rule. True
+            for `Mean` only: a subclass of `Mean` is a rule like others, with plans and wire dtypes.
 
     Example:
         >>> class UnitNorm(tf_adasum.rules.AggregationRule):
@@ -58,16 +57,16 @@ class AggregationRule:
 
     @property
     def is_tree_of_pairs(self) -> bool:
-        """Whether the coefficients are those of `Adasum`'s tree."""
+        """Whether the rule computes the coefficients of `Adasum`'s tree."""
         return False
 
     @property
     def is_stock_mean(self) -> bool:
-        """Whether TensorFlow's and Keras's own averaging takes the rule's place."""
+        """Whether TensorFlow and Keras average the gradients instead of the rule."""
         return False
 
     def computes_as(self, rule: type["AggregationRule"]) -> bool:
-        """Whether the coefficients are those that a class computes, and no subclass's of it."""
+        """Whether this rule computes the coefficients of a class, without overriding them."""
         own = type(self)
         return (
             own.coefficients is rule.coefficients
@@ -78,18 +77,18 @@ class AggregationRule:
         """Return the coefficients of the weighted sum.
 
         Args:
-            gram: float64, shape ``[S, R, R]``: per segment the symmetric, positive semi-definite
-                matrix of inner products. R is known statically.
+            gram: float64, shape ``[S, R, R]``: for each segment the symmetric, positive
+                semi-definite matrix of inner products. R is known statically.
 
         Returns:
-            Floating-point numbers, shape ``[S, R]``, finite where `gram` is. Where a segment of
-            `gram` is not finite, its coefficients do not matter: the aggregated gradient becomes
-            NaN, for loss scaling to see.
+            Floating-point numbers, shape ``[S, R]``. They must be finite if the segment of `gram`
+            is finite. If it is not, they do not matter: the aggregated gradient becomes NaN, so
+            that loss scaling detects it.
         """
         raise NotImplementedError(f"{type(self).__name__} must define coefficients(gram).")
 
     def initial_state(self, segments: int, replicas: int) -> dict[str, np.ndarray]:
-        """Return what the rule remembers, before the first step.
+        """Return the state of the rule before the first step.
 
         Args:
             segments: S, of the whole model.
@@ -108,11 +107,11 @@ class AggregationRule:
 
         Args:
             gram: as for `coefficients`.
-            state: dict of tensors as made by `initial_state`, of these S segments.
+            state: dict of tensors with the names of `initial_state`, for these S segments.
 
         Returns:
-            The coefficients ``[S, R]``, and a dict like `state`. The state of a segment whose
-            `gram` is not finite stays as it was, whatever is returned.
+            The coefficients ``[S, R]``, and a dict like `state`. If the `gram` of a segment is not
+            finite, its state stays unchanged and the returned one is ignored.
         """
         return self.coefficients(gram), state
 
@@ -122,7 +121,7 @@ class AggregationRule:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "AggregationRule":
-        """Return a rule made from what `get_config` returned."""
+        """Return a rule from the config that `get_config` returned."""
         return cls(**config)
 
     def __repr__(self) -> str:

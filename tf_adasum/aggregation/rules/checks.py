@@ -1,4 +1,4 @@
-"""What a rule returned, looked at before it is used.
+"""Checks of the values that a rule returns, before they are used.
 
 Shape legend: P segments, or groups of them, R replicas.
 """
@@ -13,12 +13,12 @@ from tf_adasum.aggregation.rules.base import AggregationRule
 
 
 def is_own(rule: AggregationRule) -> bool:
-    """Whether a rule is one of this package, whose coefficients need no check."""
+    """Whether a rule belongs to this package, so that its coefficients need no check."""
     return type(rule).__module__.startswith("tf_adasum.")
 
 
 def checked_coefficients(rule: AggregationRule, coefficients: Any, gram: tf.Tensor) -> tf.Tensor:
-    """Return the coefficients as float64 ``[P, R]``, after a look at what a user's rule returned.
+    """Return the coefficients as float64 ``[P, R]``, after checks if the rule is a user's.
 
     Args:
         rule: the rule.
@@ -26,8 +26,8 @@ def checked_coefficients(rule: AggregationRule, coefficients: Any, gram: tf.Tens
         gram: float64 ``[P, R, R]``, what it was given.
 
     Raises:
-        ValueError: for another shape, or no floating-point numbers.
-        tf.errors.InvalidArgumentError: when it runs, for coefficients that are not finite where the
+        ValueError: if the shape is wrong, or the numbers are not floating-point.
+        tf.errors.InvalidArgumentError: when it runs, if coefficients are not finite although the
             Gram matrix is.
     """
     if is_own(rule):
@@ -46,8 +46,8 @@ def checked_coefficients(rule: AggregationRule, coefficients: Any, gram: tf.Tens
     c_PR = tf.ensure_shape(tf.cast(c_PR, tf.float64), gram.shape[:2])
     is_finite_P = tf.reduce_all(tf.math.is_finite(gram), axis=[1, 2])
     is_good_P = tf.reduce_all(tf.math.is_finite(c_PR), axis=1) | ~is_finite_P
-    # Not tf.debugging.Assert: its branches are functions, and with the first one TensorFlow makes
-    # its devices, which could not be configured any more.
+    # Not tf.debugging.Assert: its branches are functions, and with the first function TensorFlow
+    # creates its devices, which cannot be configured after that.
     check = tf.raw_ops.Assert(
         condition=tf.reduce_all(is_good_P),
         data=[
@@ -68,7 +68,7 @@ def checked_initial_state(
     """Return a rule's initial state.
 
     Raises:
-        ValueError: naming the rule, unless it is a dict of numeric NumPy arrays ``[S, ...]``.
+        ValueError: if the state is not a dict of numeric NumPy arrays ``[S, ...]``.
     """
     state = rule.initial_state(segments, replicas)
     expected = f"initial_state of the rule {rule!r} must return a dict of NumPy arrays [S, ...]"
@@ -79,7 +79,7 @@ def checked_initial_state(
         is_array = isinstance(array, np.ndarray) and array.dtype.kind in "biuf"
         if not (is_name and is_array and array.shape[:1] == (segments,)):
             raise ValueError(
-                f"{expected}, here with S = {segments}, under names that are identifiers. "
+                f"{expected}, here with S = {segments}; the names must be Python identifiers. "
                 f"Received: {name!r}: {type(array).__name__} of shape {np.shape(array)}"
             )
     return state
@@ -91,7 +91,7 @@ def checked_state(
     """Return the new state in the dtypes of the old one.
 
     Raises:
-        ValueError: naming the rule, for other names or shapes.
+        ValueError: if names or shapes changed.
     """
     if is_own(rule):
         return new_state

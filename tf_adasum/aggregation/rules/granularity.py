@@ -2,7 +2,7 @@
 
 "variable"                     each variable has its own
 "model"                        all variables have the same
-{"encoder/.*": "encoder"}      those whose whole path matches the pattern share theirs; a
+{"encoder/.*": "encoder"}      variables whose whole path matches the pattern share theirs; a
                                variable that no pattern matches has its own
 """
 
@@ -24,7 +24,7 @@ def checked(granularity: Any) -> Granularity:
     """Return the granularity, a mapping as a dict.
 
     Raises:
-        ValueError: if it is none, or has a pattern that is no regular expression.
+        ValueError: if it is not a granularity, or a pattern is not a valid regular expression.
     """
     if isinstance(granularity, str) and granularity in ("variable", "model"):
         return granularity
@@ -37,7 +37,7 @@ def checked(granularity: Any) -> Granularity:
             re.compile(pattern)
         except re.error as error:
             raise ValueError(
-                f"`granularity` holds a pattern that is no regular expression ({error}). "
+                f"`granularity` has a pattern that is not a valid regular expression ({error}). "
                 f"Received: {pattern!r}"
             ) from error
     return dict(granularity)
@@ -54,7 +54,7 @@ def groups(granularity: Granularity, paths: Sequence[str]) -> np.ndarray:
         int64 ``[V]``: the group of each variable, from 0.
 
     Raises:
-        ValueError: for a pattern that matches no path, or a path that belongs to two groups.
+        ValueError: if a pattern matches no path, or a path belongs to two groups.
 
     Example:
         >>> groups({".*/bias": "biases"}, ["a/kernel", "a/bias", "b/kernel", "b/bias"])
@@ -67,8 +67,8 @@ def groups(granularity: Granularity, paths: Sequence[str]) -> np.ndarray:
     for pattern in granularity:
         if not any(re.fullmatch(pattern, path) for path in paths):
             raise ValueError(
-                "`granularity` holds a pattern that matches the whole path of no variable. "
-                f"Received: {pattern!r}; the paths are: {', '.join(paths)}"
+                "`granularity` has a pattern that matches no variable; it must match the whole "
+                f"path. Received: {pattern!r}; the paths are: {', '.join(paths)}"
             )
     numbers: dict[Any, int] = {}
     return np.array(
@@ -81,11 +81,11 @@ def groups(granularity: Granularity, paths: Sequence[str]) -> np.ndarray:
 
 
 def _name(granularity: Mapping[str, str], path: str) -> str | None:
-    """Return the name of a path's group; None where no pattern matches."""
+    """Return the name of a path's group; None if no pattern matches."""
     names = {group: p for p, group in granularity.items() if re.fullmatch(p, path)}
     if len(names) > 1:
         raise ValueError(
-            f"`granularity` holds patterns that overlap: {path!r} belongs to the groups "
+            f"`granularity` has patterns that overlap: {path!r} belongs to the groups "
             f"{sorted(names)}. Received: granularity={granularity!r}"
         )
     return next(iter(names), None)

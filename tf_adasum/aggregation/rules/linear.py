@@ -11,7 +11,7 @@ from tf_adasum.aggregation.rules.base import AggregationRule
 
 @keras.saving.register_keras_serializable("tf_adasum")
 class Sum(AggregationRule):
-    """``Σ_i g_i``: every coefficient is 1. Too aggressive where the gradients agree.
+    """``Σ_i g_i``: every coefficient is 1. The step is too large if the gradients agree.
 
     Example:
         >>> tf_adasum.rules.Sum().coefficients(tf.zeros([1, 3, 3], tf.float64)).numpy()
@@ -28,11 +28,11 @@ class Sum(AggregationRule):
 
 @keras.saving.register_keras_serializable("tf_adasum")
 class Mean(AggregationRule):
-    """``(1/R) Σ_i g_i``: what every data-parallel framework does by default.
+    """``(1/R) Σ_i g_i``: the default of every data-parallel framework.
 
-    Under `AdasumMirroredStrategy` this rule is TensorFlow's and Keras's stock path: Keras divides
-    mean-type losses by the number of replicas and TensorFlow sums the gradients; over UCX it is the
-    package that sums those of a Keras optimizer.
+    With this rule `AdasumMirroredStrategy` works as TensorFlow and Keras do without it: Keras
+    divides mean-type losses by the number of replicas, and TensorFlow sums the gradients. Over UCX
+    this package sums the gradients of a Keras optimizer.
 
     Example:
         >>> tf_adasum.rules.Mean().coefficients(tf.zeros([1, 4, 4], tf.float64)).numpy()
@@ -44,7 +44,7 @@ class Mean(AggregationRule):
 
     @property
     def is_stock_mean(self) -> bool:
-        """True, unless it is a subclass: the stock path sums, and leaves 1/R to Keras's losses."""
+        """True, except for subclasses: TensorFlow sums, and Keras divides the losses by R."""
         return type(self) is Mean
 
     def coefficients(self, gram: tf.Tensor) -> tf.Tensor:

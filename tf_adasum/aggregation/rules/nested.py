@@ -1,4 +1,4 @@
-"""Rules one above the other, evaluated on one Gram matrix.
+"""Several levels of rules, evaluated on one Gram matrix.
 
 Shape legend: S segments, R replicas, M nodes on one level, K nodes in a group, so M/K groups.
 """
@@ -18,11 +18,11 @@ from tf_adasum.aggregation.rules.checks import checked_coefficients
 class Nested(AggregationRule):
     """A radix plan of several levels in one step: neighbours are combined, then their combinations.
 
-    What an exchange does level by level on shards of vectors, done on coefficients. With the Gram
-    matrix of all replicas at hand it gives the same up to rounding.
+    An exchange combines shards of vectors level by level; this rule does the same with
+    coefficients. From the Gram matrix of all replicas it computes the same result, up to rounding.
 
     Args:
-        levels: list of ``(radix, rule)``, the neighbours first; the product of all radices is R.
+        levels: list of ``(radix, rule)``, neighbours first; the product of all radices is R.
             Only the last rule may have a state.
 
     Example:
@@ -98,10 +98,10 @@ def _combine(
 
 
 def nested(levels: Sequence[tuple[int, AggregationRule]]) -> AggregationRule:
-    """Return one rule for all levels: the rule itself where its own tree has these levels.
+    """Return one rule for all levels: the rule itself if its own tree has these levels.
 
-    In a tree of pairs, as Adasum's, neighbouring levels are one of all their replicas if the lower
-    radix is a power of two.
+    In a tree of pairs, such as Adasum's, two consecutive levels equal one level over all their
+    replicas, if the lower radix is a power of two.
 
     Example:
         >>> nested([(2, tf_adasum.rules.Adasum()), (3, tf_adasum.rules.Adasum())])

@@ -1,7 +1,7 @@
-"""Nodes: linear combinations of the replicas' gradients, measured on the Gram matrix.
+"""Nodes: linear combinations of the replicas' gradients, computed from the Gram matrix.
 
-With p and q the coefficients of two nodes, ``<Σ p_i g_i, Σ q_i g_i> = pᵀGq``: whole trees of
-combinations are evaluated without touching a gradient.
+If p and q are the coefficients of two nodes, ``<Σ p_i g_i, Σ q_i g_i> = pᵀGq``: whole trees of
+combinations are evaluated without reading a gradient.
 
 Shape legend: S segments (variables), R replicas, P nodes.
 """
@@ -15,7 +15,7 @@ def inner(gram_SRR: tf.Tensor, p_SPR: tf.Tensor, q_SPR: tf.Tensor) -> tf.Tensor:
 
 
 def squared_norm(gram_SRR: tf.Tensor, p_SPR: tf.Tensor, error: float) -> tf.Tensor:
-    """Return ``pᵀGp``, shape ``[S, P]``, or zero where it is no more than the rounding of G.
+    """Return ``pᵀGp``, shape ``[S, P]``, or zero if it is no more than the rounding of G.
 
     Args:
         gram_SRR: the Gram matrices.

@@ -1,11 +1,11 @@
 """The seam to Keras: every private Keras name this package touches is in this folder.
 
-What the rest of the package asks of Keras is imported here. The files of this folder hold what both
-generations have in common; `keras3` and `keras2`, which is tf.keras of TensorFlow 2.15, have what
-differs, under the same names. Nothing else asks which Keras it is.
+The rest of the package imports everything that it needs of Keras from here. The files of this
+folder hold what Keras 2 and Keras 3 have in common; `keras3` and `keras2` (tf.keras of TensorFlow
+2.15) hold what differs, under the same names. Nothing else checks the version of Keras.
 
-Hooks stand where their function stands (`hooks.replaces`), with the reason as its docstring;
-`docs/hooks.md` lists them.
+A hook is defined at its function (`hooks.replaces`), with the reason as its docstring;
+`docs/hooks.md` lists all hooks.
 """
 
 # ruff: noqa: F401  (it is the face; of some files it takes the hooks alone)
@@ -127,7 +127,7 @@ from tf_adasum.seams.keras import tracebacks  # isort: skip  (its hooks go aroun
 
 
 def install():
-    """Install the hooks, that of uncaught exceptions too; a second call does nothing.
+    """Install the hooks, also for uncaught exceptions; a second call does nothing.
 
     Raises:
         RuntimeError: if Keras runs on another backend than TensorFlow.

@@ -9,7 +9,7 @@ from tf_adasum.seams.keras.optimizers import is_ours, tensorflow_variable
 
 WHAT_TO_WRITE = (
     "A training step has to run on each replica. Put the model's call, `tape.gradient` and "
-    "`optimizer.apply` into a function of one replica's rows, and call it by `strategy.run`:\n\n"
+    "`optimizer.apply` into a function of one replica's rows, and call it with `strategy.run`:\n\n"
     "    dataset = strategy.experimental_distribute_dataset(dataset)\n"
     "    for x, y in dataset:\n"
     "        losses = strategy.run(train_step, args=(x, y))\n\n" + see("TFA-302")
@@ -18,7 +18,7 @@ WHAT_TO_WRITE = (
 
 @hooks.replaces(tf.GradientTape, "gradient")
 def gradient(original, self, target, sources, *args, **kwargs):
-    """Say what to write where gradients are asked for in the scope, between the replicas."""
+    """Raise an error with an example if gradients are computed outside of the replicas."""
     try:
         return original(self, target, sources, *args, **kwargs)
     except ValueError as error:
@@ -29,7 +29,7 @@ def gradient(original, self, target, sources, *args, **kwargs):
 
 @hooks.replaces(keras.Model, "__call__")
 def call(original, self, *args, **kwargs):
-    """Say what to write where a model is called with the rows of all replicas."""
+    """Raise an error with an example if a model is called with the rows of all replicas."""
     try:
         return original(self, *args, **kwargs)
     except (TypeError, ValueError) as error:
@@ -46,13 +46,13 @@ def _is_between_replicas():
 def refuse_update_outside(variables):
     """Refuse an optimizer's step that does not run on each replica of one of our strategies.
 
-    Each worker would go its own way, without a word.
+    Without this, each worker would train its own model, without an error.
 
     Args:
         variables: list of the variables that it is about to update.
 
     Raises:
-        RuntimeError: saying what to write.
+        RuntimeError: with an example of the code to write.
     """
     current = tf.distribute.get_strategy()
     for variable in map(tensorflow_variable, variables):

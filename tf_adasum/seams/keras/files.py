@@ -1,4 +1,4 @@
-"""Files of models, for both generations."""
+"""Files of models, for Keras 2 and 3."""
 
 import os
 import zipfile
@@ -10,19 +10,19 @@ from tf_adasum.errors import see
 from tf_adasum.seams.keras.generation import hooks, private_names
 from tf_adasum.seams.keras.optimizers import is_ours
 
-WHOLE_FILES = "whole files where a process is killed while it saves a model"
-DAMAGED_FILES = "errors that name the file of a model that is damaged"
+WHOLE_FILES = "complete files if a process is killed while it saves a model"
+DAMAGED_FILES = "errors that name a damaged file of a model"
 
-# What zipfile says; some versions of Keras put it into an error of another type.
+# The error of zipfile; some versions of Keras raise it as an error of another type.
 BAD_ARCHIVE = "Bad CRC-32"
 
 
 @hooks.replaces(private_names.saving_lib, "save_model", "save_weights_only", feature=WHOLE_FILES)
 def save(original, model, filepath, *args, **kwargs):
-    """Write to another name and rename: a process that is killed would leave part of a file.
+    """Write to another name and rename: a killed process would leave an incomplete file.
 
-    `Model.save`, `.save_weights` and ModelCheckpoint come here, and write to the file's own name,
-    where there may have been a whole one before.
+    `Model.save`, `.save_weights` and ModelCheckpoint write to the file's own name, and would
+    destroy an earlier complete file.
     """
     is_path = isinstance(filepath, str | os.PathLike)
     in_parts = any(args) or kwargs.get("max_shard_size") is not None
@@ -40,7 +40,7 @@ def save(original, model, filepath, *args, **kwargs):
 
 @hooks.replaces(private_names.saving_lib, "load_model", "load_weights_only", feature=DAMAGED_FILES)
 def load(original, *args, **kwargs):
-    """Name the file that is damaged, if Keras does not, and where a missing one was written."""
+    """Name a damaged file, if Keras does not, and the worker that has written a missing file."""
     of_model = original.__name__ == "load_weights_only"
     try:
         return original(*args, **kwargs)
@@ -55,12 +55,12 @@ def load(original, *args, **kwargs):
         if not is_ours(strategy) or is_missing or path in str(error):
             raise
         raise OSError(
-            f"{path} cannot be read, it is cut off or damaged: {error} {see('TFA-605')}"
+            f"{path} cannot be read, because it is cut off or damaged: {error} {see('TFA-605')}"
         ) from error
 
 
 def _refuse_missing(path, workers, error):
-    """Raise an error that names where files are written, on a worker other than worker 0."""
+    """Raise an error, on a worker other than worker 0, that explains where files are written."""
     if workers.rank > 0:
         raise FileNotFoundError(
             error.errno,

@@ -1,6 +1,6 @@
 """The fingerprint of a call: every setting that all workers must share, as text.
 
-Workers that run different programs wait for each other without end. So each call of `fit`,
+Workers that run different programs wait for each other forever. So each call of `fit`,
 `evaluate`, `predict` and the `_on_batch` methods describes its model, what it was compiled with and
 its arguments. Workers compare a hash, and the contents only if the hashes differ
 (`workers.same_settings`).
@@ -49,7 +49,7 @@ class Settings(dict):
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
     def all(self) -> dict[str, str]:
-        """Return all settings, those of the model first."""
+        """Return all settings, beginning with the settings of the model."""
         return {**(self.model or {}), **self}
 
 
@@ -97,8 +97,8 @@ def _described(value):
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float):
-        return f"{value:.7g}"  # read from a variable of float32 it is not what was set
-    if isinstance(value, str):  # a path is each worker's own, what it names is not
+        return f"{value:.7g}"  # a value read from a float32 variable differs from the one set
+    if isinstance(value, str):  # paths may differ between workers, the names of files may not
         return repr(os.path.basename(value) if os.path.isabs(value) else value)
     if value is None or isinstance(value, bool | int):
         return repr(value)
@@ -172,7 +172,7 @@ def _of_model(model):
 
 
 def _weights_of(layer):
-    """Return two lists of a layer's own variables: Keras 3's, or those of Keras 2."""
+    """Return two lists of a layer's own variables: of Keras 3 or Keras 2."""
     if hasattr(layer, "_trainable_variables"):
         return layer._trainable_variables, layer._non_trainable_variables
     return layer._trainable_weights, layer._non_trainable_weights
@@ -219,7 +219,7 @@ def note_learning_rate(optimizer: Any, rate: Any) -> None:
 def _of_compile(model):
     """Describe the optimizer, and what else `compile` was given.
 
-    Saving in the HDF5 format takes the optimizer out of Keras's own record.
+    Saving in the HDF5 format removes the optimizer from Keras's own record.
     """
     optimizer, settings = getattr(model, "optimizer", None), {}
     if optimizer is not None:
@@ -264,7 +264,7 @@ def _of_data(call, argument, value, is_length_open):
 
 
 def _is_any_length_open(model):
-    """Whether the model's inputs leave the length of an axis open, as those of texts do."""
+    """Whether the model's inputs leave the length of an axis open, as for texts."""
     try:
         inputs = tf.nest.flatten(getattr(model, "inputs", None) or [])
     except (AttributeError, ValueError):  # of a model that is not built

@@ -1,4 +1,4 @@
-"""Training, for both generations: what all workers call, and what is averaged first."""
+"""Training with Keras 2 and 3: calls of all workers, and averages before them."""
 
 import contextlib
 import threading
@@ -23,7 +23,7 @@ CALLS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predi
 
 
 class _Calls:
-    """The calls under way that all workers make, one within another: their names and settings."""
+    """The running calls that all workers make, one inside the other: their names and settings."""
 
     def __init__(self):
         self.names, self.settings, self.ends = [], [], []
@@ -61,7 +61,7 @@ def are_calls_under_way():
 
 
 def when_fit_ends(function):
-    """Call a function when the `fit` under way ends, however it does; not in a custom loop."""
+    """Call a function when the running `fit` ends, also with an error; not in a custom loop."""
     if _calls.ends:
         _calls.ends[-1].callback(function)
 
@@ -83,9 +83,9 @@ def settings_under_way():
 
 @hooks.replaces(private_names.Trainer, *CALLS, outermost=True)
 def call_together(original, self, *args, **kwargs):
-    """Tell the other workers where one raises: they would wait for it.
+    """Report an exception to the other workers, which would otherwise wait for this one.
 
-    Refuse `fit` of a model without a strategy if several workers have one.
+    Refuse `fit` of a model without a strategy if several workers train such a model.
     """
     strategy = self.distribute_strategy
     if not is_ours(strategy):
@@ -104,7 +104,7 @@ def call_together(original, self, *args, **kwargs):
     is_nested = are_calls_under_way()
     with _calls.one_more(name, settings), strategy.working_together(), _calls.ending(name):
         if is_nested:
-            strategy.workers.gather([])  # are all of them here?
+            strategy.workers.gather([])  # wait for all workers
         return original(self, *args, **kwargs)
 
 
@@ -113,9 +113,9 @@ _settings_of_batches = weakref.WeakKeyDictionary()
 
 
 def _compare_settings_of_batches(model, name, settings):
-    """Let the workers compare the settings of the first call for a batch; log what changes later.
+    """Let the workers compare the settings of the first call for a batch; log later changes.
 
-    A comparison in every call would take longer than a small model's step.
+    A comparison in every call would take longer than a step of a small model.
     """
     strategy = model.distribute_strategy
     known = _settings_of_batches.setdefault(model, {})
@@ -130,7 +130,7 @@ def _compare_settings_of_batches(model, name, settings):
 
 
 def _refuse_no_strategy(model):
-    """Refuse that several workers train models that belong to no strategy: each its own."""
+    """Refuse to train models without a strategy on several workers: each would train its own."""
     default = tf.distribute.get_strategy()
     if tf.distribute.has_strategy() or model.distribute_strategy is not default:
         return
@@ -139,7 +139,7 @@ def _refuse_no_strategy(model):
     _, line = call_site.of_thread(threading.get_ident())
     message = (
         f"The model {model.name!r} was created outside the scope of the AdasumMirroredStrategy, "
-        f"and fit is called at {line}: each worker trains a model of its own. Create and compile "
+        f"and fit is called at {line}: each worker trains its own model. Create and compile "
         f"it in the scope: with strategy.scope(): model = ... {see('TFA-301')}"
     )
     for strategy in made:
@@ -153,9 +153,9 @@ def _refuse_no_strategy(model):
 
 @hooks.replaces(private_names.Trainer, "evaluate", "predict")
 def evaluate_or_predict(original, self, *args, **kwargs):
-    """Average first what replicas have counted on their own rows, as BatchNormalization does.
+    """First average the statistics that replicas computed from their own rows (BatchNormalization).
 
-    `predict` returns rows in the order of the dataset, so that this is not sharded by file.
+    `predict` returns rows in the order of the dataset, so the dataset is not sharded by file.
     """
     _average_statistics(self)
     strategy = self.distribute_strategy
@@ -167,7 +167,7 @@ def evaluate_or_predict(original, self, *args, **kwargs):
 
 @hooks.replaces(keras.callbacks.CallbackList, "on_epoch_end")
 def on_epoch_end(original, self, epoch, logs=None):
-    """Average what replicas have counted, before callbacks save; warn of steps left out."""
+    """Average the statistics of replicas before callbacks save; warn of skipped steps."""
     model = getattr(self, "_model", None) or getattr(self, "model", None)  # Keras 3, Keras 2
     if model is not None:
         _average_statistics(model)
@@ -184,7 +184,7 @@ def _average_statistics(model):
 
 
 def synchronize(model):
-    """End local steps of a model's optimizers ahead of time: all replicas need the same weights."""
+    """Combine the local steps of a model's optimizers early: all replicas need the same weights."""
     for optimizer in optimizers_of(model):
         for each in optimizers_within(optimizer):
             if hasattr(each, "synchronize"):
@@ -192,9 +192,9 @@ def synchronize(model):
 
 
 def variables_so_far(model):
-    """Return a list of the variables that a model has; it may be none, or get more.
+    """Return a list of the variables that a model has now; more may be created later.
 
-    A model without `call`, as most GANs, is never `built`.
+    A model without `call`, such as most GANs, is never `built`.
     """
     try:
         return list(model.variables)
@@ -206,12 +206,12 @@ def variables_so_far(model):
 
 
 def exchangeable(dataset, following):
-    """Return a `tf.data.Dataset` that another one may follow when an epoch begins.
+    """Return a `tf.data.Dataset` that can be replaced by another one when an epoch begins.
 
     Args:
-        dataset: the first one.
-        following: function that returns the dataset from this epoch on, or None for the same. It
-            gets the epoch's number where the epoch has not begun yet, as with Keras 2.
+        dataset: the first dataset.
+        following: function that returns the dataset from this epoch on, or None for the same
+            dataset. It gets the number of the epoch if that has not begun yet, as with Keras 2.
     """
     dataset = dataset.with_options(tf.data.Options())  # a new object: the user's stays as it is
     dataset.following = following

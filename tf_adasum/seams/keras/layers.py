@@ -11,7 +11,7 @@ SEED_STRIDE = 0x9E3779B1
 
 @hooks.replaces(private_names.losses, *private_names.SCALING_OF_LOSSES)
 def scale_loss_for_distribution(original, value, /):
-    """Leave a loss as it is, and with it clipping: a rule wants each replica's own gradient.
+    """Do not divide a loss, which also affects clipping: a rule needs each replica's gradient.
 
     Keras divides mean-type losses by the number of replicas, because it will sum the gradients.
     """

@@ -31,7 +31,7 @@ def tensorflow_variable(variable):
 
 
 def marker_of(strategy):
-    """Return the strategy's `gradient_reduction`; None where Keras goes its own way."""
+    """Return the strategy's `gradient_reduction`; None if Keras reduces gradients itself."""
     return strategy.gradient_reduction if is_ours(strategy) else None
 
 
@@ -41,17 +41,17 @@ def goes_own_way(strategy):
 
 
 def _marker_of_sum(strategy):
-    """Return the marker of gradients that are summed; None where TensorFlow's own sum is it."""
+    """Return the marker of gradients that are summed; None if TensorFlow sums them."""
     if not is_ours(strategy):
         return None
     return tensorflow_seam.cross_device_ops(strategy.extended).gradient_sum
 
 
 def summed(context, gradients):
-    """Return the sums over the replicas: `ReplicaContext.all_reduce`, by what carries gradients.
+    """Return the sums over the replicas: `ReplicaContext.all_reduce` over the gradients' transport.
 
-    Sparse ones stay with TensorFlow, which leaves the same row of several replicas in several
-    places. Adam, for one, takes another step where it stands in one.
+    TensorFlow sums sparse gradients, and keeps the same row of several replicas as several rows.
+    Some optimizers, such as Adam, take another step if these are one row.
     """
     are_dense = [not isinstance(gradient, tf.IndexedSlices) for gradient in gradients]
     dense = [gradient for gradient, is_dense in zip(gradients, are_dense, strict=True) if is_dense]
@@ -84,7 +84,7 @@ class Optimizers:
         Args:
             optimizer: the optimizer.
             gradients: this replica's, or None for one that there is not.
-            variables: as many variables; None for those of the optimizer.
+            variables: as many variables; None for the optimizer's variables.
             step: function of the list of gradients; called now, or as a branch in each replica.
         """
         context = our_replica_context()
@@ -124,7 +124,7 @@ class Optimizers:
         Args:
             optimizer: the one that was built for these variables.
             gradients: this replica's, none of them None. Called in a replica of a strategy under
-                which Keras does not reduce by itself.
+                which Keras does not reduce gradients.
             variables: as many Keras or TensorFlow variables.
         """
         context = tf.distribute.get_replica_context()
@@ -139,7 +139,7 @@ class Optimizers:
         return context.all_reduce("SUM", gradients, options=marker)
 
     def combine_present(self, optimizer, grads_and_vars, present):
-        """Combine those of an optimizer's gradients that are there; `None` stays.
+        """Combine the gradients of an optimizer that exist; `None` stays.
 
         Args:
             optimizer: the one that was built for these variables.
@@ -213,7 +213,7 @@ def _check_same_gradients(replica_context, gradients, variables, groups):
 
 
 def aggregation_state_of(optimizer):
-    """Return the `AggregationState` of an optimizer; None where it has none."""
+    """Return the `AggregationState` of an optimizer; None if it has none."""
     found = optimizers_within(optimizer)
     return getattr(found[-1], "gradient_reductions", None) if found else None
 
@@ -232,7 +232,7 @@ def optimizers_within(optimizer):
 
 
 def optimizers_of(model):
-    """Return a list of a model's optimizers: that of `compile`, and its attributes, as of a GAN."""
+    """Return a list of a model's optimizers: from `compile`, and its attributes (as in a GAN)."""
     own = getattr(model, "optimizer", None)
     others = _optimizers_in(list(vars(model).values()))
     found = {id(each): each for each in (own, *others) if each is not None}
@@ -260,7 +260,7 @@ def accumulation_steps(optimizer):
 
 
 def check_same_settings(strategy, settings):
-    """Let the workers of a strategy, where it is one of ours, compare an optimizer's settings."""
+    """Let the workers compare an optimizer's settings, if the strategy is one of ours."""
     what = "All workers need an optimizer with the same settings."
     if our_replica_context():
         tf.distribute.get_replica_context().merge_call(
@@ -271,7 +271,7 @@ def check_same_settings(strategy, settings):
 
 
 class BaseStep:
-    """What an optimizer does with the gradients of one update, where a wrapper says what.
+    """What an optimizer does with the gradients of one update, as a wrapper defines it.
 
     `measure`, `update`, `rests` and `average` are called in each replica.
 
@@ -314,8 +314,8 @@ class BaseStep:
         """Raise a ValueError if it was not the wrapper that called the optimizer."""
         if not self._calls_of_wrapper:
             raise ValueError(
-                f"This {type(self.optimizer).__name__} is inside of another optimizer, which does "
-                "its steps: compile the model with that one, or make a new optimizer."
+                f"This {type(self.optimizer).__name__} is wrapped by another optimizer, which "
+                "takes its steps. Compile the model with the wrapper, or create a new optimizer."
             )
 
     def measure(self, gradients):
@@ -350,7 +350,7 @@ class BaseStep:
 
 
 def take_over(step):
-    """Let a step do the updates of its optimizer, reductions included."""
+    """Let a step do the updates of its optimizer, including reductions."""
     step.optimizer.step_of_wrapper = step
 
 

@@ -8,7 +8,7 @@ from tf_adasum.seams.keras.optimizers import is_ours
 
 @hooks.replaces(private_names.Trainer, *CALLS, outermost=True)
 def shorten_traceback(original, self, *args, **kwargs):
-    """Let an error show the user's lines, not those of the hooks, Keras and TensorFlow."""
+    """Let an error show the user's lines, without lines of the hooks, Keras and TensorFlow."""
     if not is_ours(self.distribute_strategy):
         return original(self, *args, **kwargs)
     with tracebacks.shortened():

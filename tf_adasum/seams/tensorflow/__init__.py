@@ -1,8 +1,8 @@
 """The seam to TensorFlow: every private TensorFlow name that the package touches is in this folder.
 
-What is changed in TensorFlow, and why, stands at the functions that change it; `hooks` lists them,
-and docs/hooks.md is made of that list. What the rest of the package asks of TensorFlow's inside is
-imported here.
+The functions that change TensorFlow explain what they change, and why; `hooks` lists them, and
+docs/hooks.md is made from that list. The rest of the package imports everything that it needs of
+TensorFlow's internals from here.
 """
 
 from tf_adasum.seams.tensorflow.broken_collectives import breakage

@@ -1,4 +1,4 @@
-"""What TensorFlow's errors say of other workers: its texts of versions 2.15 and 2.21."""
+"""What TensorFlow's errors report about other workers: texts of versions 2.15 and 2.21."""
 
 import re
 
@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tf_adasum.watch.diagnosis import Breakage
 
-# Classes that speak of a connection; a user's own operations may raise them, too.
+# Error classes about a connection; a user's own operations may also raise them.
 _OF_A_CONNECTION = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
@@ -17,7 +17,7 @@ _OF_A_CONNECTION = (
 # Stands before the reason, once for each process that has passed it on.
 _ABORTED = "Collective ops is aborted by: "
 
-# Stands below the reason where another process has closed a connection, or its machine has.
+# Is below the reason if another process, or its machine, has closed a connection.
 _REMOTE = "Additional GRPC error information from remote target"
 
 _DIFFERENT = re.compile(r"Collective instance \S+ expected|mismatch in the collective instance")
@@ -26,7 +26,7 @@ _LONGEST_LINE = 300
 
 
 def breakage(error: BaseException) -> Breakage | None:
-    """Return what an exception says of other workers; None if none of them has caused it."""
+    """Return the `Breakage` in an exception; None if no other worker has caused it."""
     if not isinstance(error, tf.errors.OpError):
         return None
     text = str(error)

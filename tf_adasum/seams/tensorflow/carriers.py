@@ -1,4 +1,4 @@
-"""Carriers: dtypes in which TensorFlow's collectives move, or add, values of all other dtypes.
+"""The dtypes in which TensorFlow's collectives move, or add, values of all other dtypes.
 
 | | TensorFlow 2.21 takes |
 | --- | --- |
@@ -6,15 +6,15 @@
 | gather | float16, float32, float64, int32, int64 |
 | reduce | bfloat16, float16, float32, float64, int32, int64 |
 
-What moves keeps its bits (float8 its values). What is added is added exactly where it is an
-integer, modulo its range.
+Moved values keep their bits (float8 keeps its values). Integers are added exactly, modulo their
+range.
 """
 
 import tensorflow as tf
 
 # What every collective moves as it is.
 MOVED = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
-# Int32 is none of these carriers: GPUs hold it in the host's memory.
+# Int32 is not used to send others: GPUs keep it in the memory of the host.
 _OF_SIZE = {2: tf.float16, 4: tf.float32, 8: tf.int64}
 _PARTS = {tf.complex64: tf.float32, tf.complex128: tf.float64}
 _ADDED_AS_INT64 = (tf.int8, tf.uint8, tf.int16, tf.uint16, tf.uint32)
@@ -27,7 +27,7 @@ def to_move(value: tf.Tensor) -> tf.Tensor:
         return value
     if dtype.size > 1:
         return tf.bitcast(value, _PARTS.get(dtype) or _OF_SIZE[dtype.size])
-    # No carrier has one byte: its values are exact in float16. (A NaN of 8 bits stays a NaN.)
+    # No supported dtype has one byte: such values are exact in float16. (A NaN stays a NaN.)
     return tf.cast(value, tf.float16)
 
 

@@ -1,8 +1,8 @@
 """Counters of the collectives that this process has entered and left.
 
-A worker that is in one, and does not move, waits for others. From outside it could not be told from
-one that computes: Python sees a single call of a function either way. So compiled functions count
-where they enter collectives and where they leave them.
+A worker that is inside a collective and makes no progress waits for others. From outside it looks
+like a worker that computes: Python sees a single call of a function in both cases. So compiled
+functions count how many collectives they enter and leave.
 """
 
 import threading
@@ -13,7 +13,7 @@ import tensorflow as tf
 
 
 class CollectiveCounters:
-    """How many collectives this process has entered and left; created where no strategy is."""
+    """How many collectives this process has entered and left; create it outside of a strategy."""
 
     def __init__(self) -> None:
         with tf.device("CPU:0"):
@@ -55,7 +55,7 @@ class CollectiveCounters:
     def read(self) -> tuple[int, int, int]:
         """Return how many were entered, how many were left, and where Python waits.
 
-        The third is the number of a collective that Python waits for, 0 where it waits for none.
+        The third is the number of a collective that Python waits for, 0 if it waits for none.
         """
         entered, left = self._counts.numpy().tolist()
         of_python, left_by_python = self._eager

@@ -1,7 +1,7 @@
 """Instance keys of collectives: which one a collective takes, and when a key may come again.
 
 TensorFlow takes a new key for every collective and keeps 1.6 kB of every worker's memory for each,
-for ever (seen with TensorFlow 2.21).
+forever (observed with TensorFlow 2.21).
 """
 
 import collections
@@ -62,8 +62,8 @@ class KeyReuse:
         """Reuse keys within a call that every worker makes.
 
         Args:
-            agree: function of this worker's generation and `is_broken_off` that returns those of
-                all workers, ``[workers, 2]``.
+            agree: function of this worker's generation and `is_broken_off` that returns the values
+                of all workers, ``[workers, 2]``.
         """
         if self.is_on:
             yield
@@ -81,14 +81,14 @@ class KeyReuse:
 
 
 class ReusingLauncher(CollectiveReplicaLauncher):
-    """TensorFlow's launcher of a replica's collectives, with keys that are used again.
+    """TensorFlow's launcher of a replica's collectives, with keys that are reused.
 
-    A device's collectives run one after the other, and none ends before all have taken what it
-    sent. So those of one kind, dtype and shape take the same few keys in rotation; all workers
-    count them alike, however often each of them traces a function. Where a shape is not known
-    beforehand, as of sparse gradients, keys are counted when the function runs: a key cannot change
-    its shape, so every iteration of a loop needs its own. In eager code, and where `KeyReuse` is
-    off, they are TensorFlow's.
+    A device's collectives run one after the other, and none ends before all members have received
+    the data. So collectives of one kind, dtype and shape use the same few keys in rotation; all
+    workers count them in the same way, however often each of them traces a function. If a shape is
+    not known in advance, as for sparse gradients, keys are counted when the function runs: a key
+    cannot change its shape, so every iteration of a loop needs its own. In eager code, and if
+    `KeyReuse` is off, TensorFlow chooses the keys.
 
     Args:
         reuse: the `KeyReuse`.
@@ -129,7 +129,7 @@ class ReusingLauncher(CollectiveReplicaLauncher):
 
     @hooks.overrides(CollectiveReplicaLauncher)
     def all_gather(self, input_tensor, *args, **kwargs):
-        """Gather float8, too: TensorFlow fills up shorter values, and cannot with that dtype."""
+        """Also gather float8: TensorFlow pads shorter values, and cannot with this dtype."""
         dtype = input_tensor.dtype
         if not (dtype.is_floating and dtype.size == 1):
             return super().all_gather(input_tensor, *args, **kwargs)
@@ -182,7 +182,7 @@ class CallKeys:
             self._runs = ResourceVariable(0, dtype=tf.int64)
 
     def next(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the number of the call, and that of the run since the call: two int64 scalars."""
+        """Return the number of the call, and the number of the run in it: two int64 scalars."""
         if tf.executing_eagerly():
             return self._call(), tf.constant(0, tf.int64)
         call, runs_before = _at_each_call(self._call), _at_each_call(self._runs_before)
@@ -194,7 +194,7 @@ class CallKeys:
             return tf.constant(next(self._calls), tf.int64)
 
     def _runs_before(self):
-        # Not those of all calls: an error may have cut one off, after more runs here than there.
+        # Not the runs of all calls: an error may have ended one, after different numbers of runs.
         with tf.device("CPU:0"):
             return self._runs.read_value()
 
@@ -210,11 +210,11 @@ def _at_each_call(ask: Callable[[], tf.Tensor]) -> tf.Tensor:
 
 @hooks.replaces(FuncGraph, "capture_call_time_value", feature=CONTROL_FLOW)
 def capture_call_time_value(original, self, *args, **kwargs):
-    """Let functions that hold collectives be called inside `tf.cond` and `tf.while_loop`.
+    """Let functions with collectives be called inside `tf.cond` and `tf.while_loop`.
 
-    Each collective asks for an instance key when its function is called. Where a function is called
-    inside the branch or the body of control flow, the question ends up in that graph, which nobody
-    ever calls: "You must feed a value for placeholder". It belongs to the function around.
+    Each collective captures an instance key when its function is called. If a function is called
+    inside a branch or a loop body, the capture is created in that graph, which is never called:
+    "You must feed a value for placeholder". It belongs to the outer function.
     """
     graph = self
     while getattr(graph, "is_control_flow_graph", False):

@@ -14,7 +14,7 @@ class ReplicaCollectives:
 
     Args:
         launcher: the replica's launcher: its group, keys and ordering token. Without the token
-            several devices in one graph wait for each other for ever.
+            several devices in one graph wait for each other forever.
         options: `CommunicationOptions`: timeout in seconds and implementation.
     """
 

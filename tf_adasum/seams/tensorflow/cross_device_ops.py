@@ -70,8 +70,8 @@ class GradientReduction(CommunicationOptions):
 class GradientSum(GradientReduction):
     """The marker of gradients that are summed, whatever the strategy's rule.
 
-    Under the mean, whose divisor Keras has put into the loss. Only where something else than
-    TensorFlow's collectives carries gradients: else the sum is not marked, and TensorFlow's own.
+    Used with the rule mean, if gradients travel over another transport than TensorFlow's
+    collectives. Otherwise the sum is not marked, and TensorFlow computes it.
     """
 
 
@@ -83,7 +83,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
 
     Attributes:
         key_reuse: the `KeyReuse` of all collectives.
-        counters: the `CollectiveCounters`; None where this worker holds all replicas.
+        counters: the `CollectiveCounters`; None if this worker holds all replicas.
         guard: function that returns a context manager for what Python waits for. Defaults to one
             that does nothing.
         check_same_gradients: function of names and shapes, see
@@ -113,7 +113,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
 
     @property
     def gradient_sum(self) -> GradientSum | None:
-        """The marker of a sum of gradients; None where TensorFlow's own all-reduce takes it."""
+        """The marker of a sum of gradients; None if TensorFlow's own all-reduce sums them."""
         return None
 
     def combine_gradients(
@@ -158,8 +158,8 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
     ) -> ReplicaCollectives:
         """Return `ReplicaCollectives` of a local replica for a group of fewer replicas.
 
-        TensorFlow's `CollectiveKeys.get_group_key` counts groups on each worker by itself; the keys
-        of these groups all their members know.
+        TensorFlow's `CollectiveKeys.get_group_key` counts groups on each worker separately; the
+        keys of these groups are the same on all members.
 
         Args:
             local: number of the local replica.
@@ -169,8 +169,8 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         """
         if FIRST_PART + key >= GROUPS_OF_A_STRATEGY:
             raise ValueError(
-                f"There are no numbers for so many groups of {self._group_size} replicas. Use "
-                "fewer devices per worker, or radix_plan=[N]."
+                f"There are too many groups of {self._group_size} replicas. Use fewer devices per "
+                "worker, or radix_plan=[N]."
             )
         if (local, key) not in self._parts:
             launcher = self._launchers[local]
@@ -228,17 +228,17 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
 
     @hooks.overrides(CollectiveAllReduce)
     def batch_reduce(self, reduce_op, value_destination_pairs, options=None):
-        """Reduce a list of values; gradients go to every local replica, together.
+        """Reduce a list of values; gradients are sent to every local replica together.
 
-        TensorFlow would take values apart whose destinations differ, as those of sparse gradients
-        can, and would leave those of a single replica as they are.
+        TensorFlow would separate values with different destinations, as sparse gradients can have,
+        and would not change the values of a single replica.
         """
         is_gradient = isinstance(options, GradientReduction)
         if not is_gradient or (self.replicas == 1 and self.leaves_one_gradient_alone(options)):
             return super().batch_reduce(reduce_op, value_destination_pairs, options)
         if reduce_op != tf.distribute.ReduceOp.SUM:
             raise ValueError(
-                "A reduction of gradients is a SUM, of which the aggregation rule gives the "
+                "A reduction of gradients must be a SUM; the aggregation rule computes the "
                 f"coefficients. Received: {reduce_op}"
             )
         by_variable = [_of_local_replicas(value) for value, _ in value_destination_pairs]
@@ -252,7 +252,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
             combined = self._function_for(gradients, options)(gradients)
         else:
             runtime.refuse_xla()
-            with self._lock:  # no other collective may come between those of one reduction
+            with self._lock:  # no other collective may run within one reduction
                 combined = self._combine(gradients, options)
         return [regroup(own, wrap_class=Mirrored) for own in zip(*combined, strict=True)]
 
@@ -300,13 +300,13 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
 
     @hooks.overrides(CollectiveAllReduce)
     def _all_reduce_per_replica_values(self, reduce_op, per_replica_values, options):
-        """Reduce what is no gradient, as TensorFlow does it.
+        """Reduce values other than gradients, as TensorFlow does.
 
-        Among logical CPUs of one process: as `MirroredStrategy`, on one device. A collective among
-        them takes threads by the hundred for 32 devices, and gains nothing. And while one worker
-        reads alone, see `reading_alone`; or a callback on worker 0 alone reads moving statistics.
-        Among workers it opens no files: strangers who call at TensorFlow's port may have taken all
-        that this process may open.
+        Among logical CPUs of one process, reduce on one device, as `MirroredStrategy` does: a
+        collective needs hundreds of threads for 32 devices, without benefit. Reduce in the same way
+        while one worker reads alone, see `reading_alone`, and while a callback on worker 0 reads
+        moving statistics. Among workers, open no files: unauthenticated clients at TensorFlow's
+        port may have used up all file descriptors.
         """
         is_mean = reduce_op == tf.distribute.ReduceOp.MEAN
         reads_alone = _reads_alone or (is_mean and one_worker.is_alone())
@@ -336,7 +336,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
 
     @hooks.overrides(CollectiveAllReduce)
     def _all_reduce(self, reduce_op, value, replica_id, options):
-        """Count the collective, and refuse gradients: they come here only where XLA compiles."""
+        """Count the collective, and refuse gradients, which get here only in XLA-compiled code."""
         if isinstance(options, GradientReduction):
             raise ValueError(runtime.NO_XLA)
         reduce = super()._all_reduce
@@ -344,7 +344,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
 
     @hooks.overrides(CollectiveAllReduce)
     def _gather_implementation(self, per_replica_value, *arguments):
-        """Count the collective, so that a worker that waits in it is known to wait."""
+        """Count the collective, so that others can see that this worker waits in it."""
         gather = super()._gather_implementation
         own = list(_of_local_replicas(per_replica_value))
         return self._counted(own, lambda: gather(per_replica_value, *arguments))
@@ -384,7 +384,7 @@ def reading_alone() -> Iterator[None]:
     """Return a context manager in which no other worker is asked for what its replicas have.
 
     A variable that each replica moves on its own is read as the mean or sum of all replicas'
-    values; within it, as that of this worker's replicas alone.
+    values; within the context, of this worker's replicas only.
     """
     global _reads_alone
     had, _reads_alone = _reads_alone, True

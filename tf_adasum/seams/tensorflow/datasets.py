@@ -18,8 +18,8 @@ from tf_adasum.seams.tensorflow.registry import hooks
 def create_device_dataset(original, *args, **kwargs):
     """Switch tf.data's autotuning off in the datasets that feed one device each.
 
-    A strategy hands every local device its batches through a dataset of its own, which has nothing
-    to tune, and cannot be reached from outside. Ends of epochs would wait for their tuning.
+    A strategy passes batches to every local device through a separate dataset, which has nothing to
+    tune and cannot be accessed from outside. The end of an epoch would wait for the tuning.
     """
     return without_autotuning(original(*args, **kwargs))
 
@@ -31,7 +31,7 @@ def without_autotuning(dataset: Any) -> Any:
     it before it is marked as cancelled, so that the thread may go to sleep again, and the end waits
     for it (seen with TensorFlow 2.21: of 22 iterators that lasted 1.5 s, 7 took a second to end;
     under this strategy in one process 2 of 23 epochs). Of N workers all wait for each one. What
-    is left to `tf.data.AUTOTUNE` keeps the parallelism it begins with, that of the machine's cores.
+    is left to `tf.data.AUTOTUNE` keeps its initial parallelism, the number of cores.
     """
     if not isinstance(dataset, tf.data.Dataset) or dataset.options().autotune.enabled is not None:
         return dataset
@@ -66,9 +66,8 @@ def cardinality(distributed: tf.distribute.DistributedDataset) -> int:
 
 
 def forget_cardinality(distributed: tf.distribute.DistributedDataset) -> None:
-    """Let a distributed dataset go on until all workers' data has ended.
+    """Let a distributed dataset continue until the data of all workers has ended.
 
-    Keras takes this worker's number of batches for the length of an epoch, and there is no way to
-    tell it otherwise.
+    Keras uses this worker's number of batches as the length of an epoch, which cannot be changed.
     """
     distributed._cardinality = tf.data.UNKNOWN_CARDINALITY

@@ -67,7 +67,7 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
 
     @hooks.overrides(CollectiveAllReduceExtended)
     def _initialize_local(self, *args, **kwargs):
-        """Install our CrossDeviceOps: there is no argument for other ones than TensorFlow's."""
+        """Install our CrossDeviceOps: there is no argument to replace TensorFlow's."""
         super()._initialize_local(*args, **kwargs)
         self._install_cross_device_ops()
 
@@ -75,8 +75,8 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
     def _initialize_multi_worker(self, cluster_resolver):
         """Install our CrossDeviceOps, bound the wait for registration, start the server only once.
 
-        A second start of the same server would make TensorFlow forget all groups of collectives
-        and who has come to them: the collectives of a worker that is ahead would wait for ever.
+        With a second start of the same server, TensorFlow would forget all groups of collectives
+        and their members: the collectives of a worker that is ahead would wait forever.
         """
         self._bound_registration(cluster_resolver)
         if _server_runs(cluster_resolver):
@@ -97,8 +97,8 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
     def _bound_registration(self, cluster_resolver):
         """Configure the coordination service as `CollectiveAllReduceExtended` would, but bounded.
 
-        Left alone, a worker waits without a word and without end for one that dies between meeting
-        the others and registering. (The leader, worker 0, still does.)
+        Without a bound, a worker waits forever, without a message, for a worker that dies between
+        the rendezvous and its registration. (The leader, worker 0, still does.)
         """
         if context.context().coordination_service is not None:
             return
@@ -140,7 +140,7 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
 
     @hooks.overrides(CollectiveAllReduceExtended)
     def _create_variable(self, next_creator, **kwargs):
-        """Remember every variable of the strategy; watch the broadcast of its value, a wait."""
+        """Remember every variable of the strategy; detect failures while its value is broadcast."""
         if _makes_own_variables:
             return next_creator(**kwargs)
         create = super()._create_variable
@@ -156,7 +156,7 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
         return variable
 
     def created_variables(self) -> list[tf.Variable | None]:
-        """Return all variables ever made under this strategy, None for those that are gone."""
+        """Return all variables created under this strategy; None if one no longer exists."""
         return [self._created.get(number) for number in range(self._created_count)]
 
     @hooks.overrides(CollectiveAllReduceExtended)
@@ -203,8 +203,8 @@ def _server_runs(cluster_resolver) -> bool:
 def _handlers_kept(number: int) -> Iterator[None]:
     """Give a signal the handler back that it had before.
 
-    TensorFlow's server takes SIGTERM for a notice that this machine will go, notes it, and goes on:
-    nothing less than SIGKILL would end a worker (seen with TensorFlow 2.21).
+    TensorFlow's server treats SIGTERM as a notice of preemption, and continues: only SIGKILL would
+    end a worker (observed with TensorFlow 2.21).
     """
     handler = signal.getsignal(number)
     yield

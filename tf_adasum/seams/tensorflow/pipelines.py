@@ -30,7 +30,7 @@ GENERATORS = ("GeneratorDataset", "PyFunc", "EagerPyFunc")
 
 
 class Pipeline(NamedTuple):
-    """What a dataset is made of.
+    """The parts of a dataset.
 
     Attributes:
         tensors: those that it begins with: arrays, and the names of files.
@@ -152,11 +152,11 @@ def unseeded_datasets() -> Iterator[None]:
 
 @hooks.replaces(data_random_seed, "get_seed", feature=SEEDS)
 def get_seed(original, seed):
-    """Give datasets that shuffle without a seed one that all workers have.
+    """Give datasets that shuffle without a seed the same seed on all workers.
 
-    Each worker makes the whole dataset and takes its part of each batch: where the orders differ
-    some rows are seen twice and some never. The seed is an input of the dataset, and can only be
-    given when that is made. A seed of the user's, also that of `tf.random.set_seed`, stays.
+    Each worker creates the whole dataset and takes its part of each batch: if the orders differ,
+    some rows are used twice and some never. The seed is an input of the dataset, and can only be
+    set when the dataset is created. A seed of the user is kept, also from `tf.random.set_seed`.
     """
     seeds = original(seed)
     is_unseeded = seed is None and _int(seeds[0]) == _int(seeds[1]) == 0

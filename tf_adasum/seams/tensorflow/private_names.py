@@ -11,7 +11,7 @@ name = library.name
 DISTRIBUTE = "tensorflow.python.distribute"
 DATA = "tensorflow.python.data"
 
-# ---- what nothing works without ----------------------------------------------------------------
+# ---- required names ----------------------------------------------------------------------------
 
 CoordinatedJob = name(
     "tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2",
@@ -38,11 +38,11 @@ GraphOrParentsInXlaContext = name(
 )
 ResourceVariable = name("tensorflow.python.ops.resource_variable_ops", "ResourceVariable")
 
-# ---- what carries a feature --------------------------------------------------------------------
+# ---- names that only a feature needs -----------------------------------------------------------
 
-CONTROL_FLOW = "collectives within tf.cond and tf.while_loop, as steps_per_execution has them"
+CONTROL_FLOW = "collectives inside tf.cond and tf.while_loop (used by steps_per_execution)"
 
-AUTOTUNING = "datasets without tf.data's autotuning: ends of epochs may wait for it"
+AUTOTUNING = "datasets without tf.data's autotuning: the end of an epoch may wait for it"
 multi_device_iterator_ops = name(f"{DATA}.ops", "multi_device_iterator_ops", feature=AUTOTUNING)
 
 UNEVEN = "the check that no worker's part of a dataset ends before the others' parts"
@@ -50,11 +50,11 @@ input_lib = name(DISTRIBUTE, "input_lib", feature=UNEVEN)
 
 SEEDS = (
     "one order of datasets that shuffle without a seed: give all workers the same seed, or rows "
-    "are seen twice or never"
+    "are used twice or never"
 )
 data_random_seed = name(f"{DATA}.util", "random_seed", feature=SEEDS)
 
-PIPELINES = "the checks that workers have the same data, and that files can be shared out"
+PIPELINES = "the checks that workers have the same data, and that there are enough files"
 TensorSliceDataset = name(
     f"{DATA}.ops.from_tensor_slices_op", "_TensorSliceDataset", feature=PIPELINES
 )

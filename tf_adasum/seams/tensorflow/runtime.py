@@ -25,7 +25,7 @@ NO_XLA = (
 
 
 def refuse_xla() -> None:
-    """Raise where the gradients would be aggregated inside code that XLA compiles."""
+    """Raise an error if gradients would be aggregated inside code that XLA compiles."""
     if compiles_with_xla():
         raise ValueError(NO_XLA)
 
@@ -63,7 +63,7 @@ def of_function(function: Any, python_function: Callable) -> Callable:
 def trace(strategy: tf.distribute.Strategy, function: Callable, argument: Any) -> None:
     """Trace what a strategy runs, for the variables that the function makes; nothing is computed.
 
-    They are made at once, and not with the function's first call, as those of a `tf.function`.
+    They are created at once; in a `tf.function` they are created with its first call.
 
     Args:
         strategy: the strategy.

@@ -18,9 +18,9 @@ hooks.replaces(legacy_saving, "load_model")(load)
 @hooks.replaces(keras.Model, "get_weights", outermost=True)
 @hooks.replaces(tf.train.Checkpoint, "_write", outermost=True)
 def read_alone(original, *args, **kwargs):
-    """Let one worker read all variables by itself, as to save them; in `fit`, all of them do.
+    """Let one worker read all variables alone, for example to save them; in `fit`, all workers do.
 
-    It reads the statistics that replicas count on their own rows, which takes all workers.
+    It reads the statistics that replicas compute from their own rows, which needs all workers.
     """
     if are_calls_under_way():
         return original(*args, **kwargs)

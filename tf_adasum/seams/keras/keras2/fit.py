@@ -29,7 +29,7 @@ BACKS_UP_ONE_WORKER = False
 def adapt_arrays(original, self, *args, **kwargs):
     """Let all workers shuffle arrays with worker 0's seed.
 
-    With Keras each shuffles by itself, so that some rows are seen twice and some never.
+    With Keras each worker shuffles separately, so that some rows are used twice and some never.
     """
     strategy = tf.distribute.get_strategy()
     if kwargs.get("shuffle") and is_ours(strategy):
@@ -44,7 +44,7 @@ def adapt_arrays(original, self, *args, **kwargs):
 def make_train_function(original, self, force=False):
     """Train without XLA, and let `on_nonfinite="raise"` raise a FloatingPointError.
 
-    XLA has no kernels for TensorFlow's collectives; where the user asks for it, a warning says so.
+    XLA has no kernels for TensorFlow's collectives; if the user has requested XLA, it warns.
     """
     strategy = self.distribute_strategy
     if not is_ours(strategy):
@@ -58,7 +58,7 @@ def make_train_function(original, self, force=False):
 
 
 def _leave_xla_out(model):
-    """Let a model train without XLA, and say so where the user has asked for it."""
+    """Let a model train without XLA, and warn if the user has requested XLA."""
     if model.jit_compile and not model.run_eagerly:
         warnings.warn(
             "AdasumMirroredStrategy trains this model without XLA: TensorFlow's collectives have "
@@ -70,7 +70,7 @@ def _leave_xla_out(model):
 
 @hooks.replaces(keras.Model, "train_on_batch", "test_on_batch")
 def on_batch(original, self, *args, **kwargs):
-    """Return what the metrics say, which is of all rows.
+    """Return the values of the metrics, which cover all rows.
 
     On several workers with several devices Keras adds up what each worker returns.
     """
@@ -121,8 +121,8 @@ def configure_dataset(original, self, strategy, x, steps_per_epoch, class_weight
 def enumerate_epochs(original, self):
     """Let a dataset that is `exchangeable` be followed: Keras has one for all epochs.
 
-    Keras makes an epoch's iterator before callbacks hear of the epoch: so the dataset is asked for
-    with the epoch's number.
+    Keras makes the iterator of an epoch before callbacks are called, so the number of the epoch is
+    passed to get the dataset.
     """
     following = getattr(self._adapter.get_dataset(), "following", None)
     if following is None or self.has_class_weight or self._model not in _about_to_train:

@@ -38,7 +38,7 @@ class OptimizersOfKeras2(Optimizers):
     """New-style optimizers, built for a list of variables, and legacy ones, which are not."""
 
     def variables_of(self, optimizer):
-        """Return the list of variables that an optimizer has met first, all of a model as a rule.
+        """Return the list of variables of an optimizer's first step, usually all of a model.
 
         Neither kind of optimizer keeps them.
         """
@@ -98,9 +98,9 @@ class OptimizersOfKeras2(Optimizers):
 
 
 def _met_first(optimizer, variables):
-    """Return those variables that an optimizer has not met; a new-style one meets some only once.
+    """Return the variables that are new to an optimizer; a new-style one has all from the start.
 
-    Legacy optimizers take further variables at any time: of layers that are no longer frozen, say.
+    Legacy optimizers accept new variables at any time, such as of layers that were unfrozen.
     """
     known = getattr(optimizer, "first_variables", None)
     if known is None:
@@ -153,8 +153,8 @@ def _refuse_nadam(optimizer):
     if len(strategy.extended.worker_devices) > 1:
         raise ValueError(
             "tf.keras.optimizers.Nadam counts its steps in Python, once for each device: with "
-            "several devices the replicas would part ways, as under all strategies. Take "
-            "tf.keras.optimizers.legacy.Nadam, or one device per worker. "
+            "several devices the weights of the replicas would diverge, as under all strategies. "
+            "Use tf.keras.optimizers.legacy.Nadam, or one device per worker. "
             f"Received: {len(strategy.extended.worker_devices)} devices"
         )
 

@@ -1,4 +1,4 @@
-"""What Keras 2 asks of an optimizer that has another one in it, and what that one is asked."""
+"""The methods that Keras 2 calls on a wrapper optimizer, and the calls to the inner optimizer."""
 
 import keras
 import tensorflow as tf
@@ -80,7 +80,7 @@ class Step(BaseStep):
 
 
 class WrapperBase(Optimizer):
-    """What Keras asks of an optimizer that has another one in it.
+    """The methods that Keras calls on an optimizer that wraps another one.
 
     Subclasses have `inner_optimizer`, `learning_rate`, `build` and
     ``apply(gradients, variables)``, which takes a step.
@@ -143,12 +143,12 @@ class WrapperBase(Optimizer):
         return variable
 
     def add_optimizer_variables(self, variables, name):
-        """Make a variable of its own, of zeros, beside each of a list of variables."""
+        """Create a variable of zeros for each of a list of variables."""
         return [self.add_variable_from_reference(variable, name) for variable in variables]
 
     @property
     def variables(self):
-        """This optimizer's own variables and those of the inner one."""
+        """The variables of this optimizer and of the inner one."""
         inner = self.inner_optimizer.variables
         return CallableList(own_variables(self) + list(inner() if callable(inner) else inner))
 
@@ -167,7 +167,7 @@ def apply_gradients(original, self, grads_and_vars, *args, **kwargs):
 
 
 def own_variables(optimizer):
-    """Return the variables that the optimizer itself has made, not those of an inner one."""
+    """Return the variables of the optimizer itself, without an inner optimizer."""
     return [variable for variable in optimizer._variables if variable is not optimizer._iterations]
 
 
@@ -186,14 +186,14 @@ def exchange_learning_rate(optimizer, learning_rate):
     if isinstance(optimizer, OptimizerV2):
         if optimizer._initial_decay:
             raise ValueError(
-                "The argument `decay` counts iterations, and not steps of the small batch: give "
-                "the optimizer a schedule, as tf.keras.optimizers.schedules.InverseTimeDecay. "
+                "The argument `decay` counts iterations, not steps of the small batch. Pass a "
+                "schedule, such as tf.keras.optimizers.schedules.InverseTimeDecay. "
                 f"Received: decay={optimizer._initial_decay}"
             )
         optimizer._create_hypers()  # a number becomes a variable
         if "learning_rate" not in optimizer._hyper:
             raise ValueError(
-                "An optimizer whose learning rate is to be scaled needs one of its own. "
+                "The learning rate of this optimizer cannot be scaled: it has none. "
                 f"Received: optimizer={type(optimizer).__name__}(…)"
             )
         had = optimizer._hyper["learning_rate"]
@@ -222,9 +222,9 @@ def floating(learning_rate):
 
 
 def variables_to_save(optimizer):
-    """Return the variables of a wrapper that Keras does not save by itself.
+    """Return the variables of a wrapper that Keras does not save.
 
-    These are its own, and those of a legacy optimizer in it.
+    These are its own variables, and the variables of a legacy optimizer in it.
     """
     inner = optimizer.inner_optimizer
     of_inner = list(inner.variables()) if isinstance(inner, OptimizerV2) else []

@@ -1,4 +1,4 @@
-"""Models whose batch axis is not dimension 0: rows are divided over the replicas along that one."""
+"""Refuses models whose batch axis is not dimension 0: replicas get parts along dimension 0."""
 
 import tensorflow as tf
 
@@ -20,9 +20,9 @@ def check_batch_axis(original, self, x=None, *args, **kwargs):
         if found := _other_input(self, x, replicas) or _other_output(self):
             raise ValueError(
                 f"The model {self.name!r} needs the batch axis as dimension 0 of its inputs and "
-                "outputs: the strategy divides data over the replicas along that dimension. Make "
-                "its inputs with keras.Input(shape=...), and transpose inside of the model, and "
-                f"back. Received: {found} {see('TFA-314')}"
+                "outputs, because the strategy divides data over the replicas along this "
+                "dimension. Create its inputs with keras.Input(shape=...), and transpose inside "
+                f"the model. Received: {found} {see('TFA-314')}"
             )
     return original(self, x, *args, **kwargs)
 
@@ -30,7 +30,7 @@ def check_batch_axis(original, self, x=None, *args, **kwargs):
 def _other_input(model, data, replicas):
     """Return an input, as text, whose dimension 0 has a length that no replica's part can have.
 
-    Only if another axis has an unknown length, as that of a batch has. A model that generates text
+    Only if another axis has an unknown length, as the batch axis has. A model that generates text
     has batches of one row. "" if there is none.
     """
     shapes = [each.shape for each in tensors_of(model, "inputs")]
@@ -44,7 +44,7 @@ def _other_input(model, data, replicas):
 def _other_output(model):
     """Return an output, as text, in which an axis behind dimension 0 has the length of the batch.
 
-    "" if there is none, or the unknown length may be that of another axis.
+    "" if there is none, or the unknown length may belong to another axis.
     """
     shapes = [each.shape for each in tensors_of(model, "inputs")]
     if any(shape[:1] != (None,) or None in shape[1:] for shape in shapes):

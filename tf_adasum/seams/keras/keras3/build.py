@@ -12,7 +12,7 @@ from tf_adasum.seams.keras.keras3.epochs import dataset_of, note_iterator
 from tf_adasum.seams.keras.keras3.private_names import Trainer
 from tf_adasum.seams.keras.optimizers import is_ours
 
-# The models that tracing a step has built, whatever their attribute `built` says.
+# The models that tracing a step has built; their attribute `built` may be False.
 _built_by_step = weakref.WeakSet()
 
 
@@ -20,11 +20,12 @@ _built_by_step = weakref.WeakSet()
 def maybe_symbolic_build(original, self, iterator=None, data_batch=None):
     """Build a model from the element spec of its data; trace a step of the user's own.
 
-    Keras takes a first batch, averages it over the workers with a collective that breaks under
-    multi-worker strategies, and throws its iterator away. That iterator has read ahead: a generator
-    does not yield these batches again. A model with its own `train_step` may have no `call`, as
-    most GANs, or one that takes something else than the data. `fit` passes the iterator of its
-    epochs, which is noted. `test_unbuilt_model_trains` and `TestRowsOfSteps` fail without it.
+    Keras reads a first batch, averages it over the workers with a collective that fails under
+    multi-worker strategies, and discards its iterator. That iterator has read ahead, and a
+    generator does not yield these batches again. A model with its own `train_step` may have no
+    `call`, such as most GANs, or a `call` with other arguments than the data. `fit` passes the
+    iterator of its epochs, which is noted. `test_unbuilt_model_trains` and `TestRowsOfSteps` fail
+    without this hook.
     """
     if iterator is not None:
         note_iterator(self, iterator)

@@ -20,18 +20,18 @@ NO_BATCH = (
     "The dataset has no batch. Check whether it has fewer rows than the batch size, with "
     f"drop_remainder=True. {see('TFA-406')}"
 )
-# How Keras says so of a generator and of a PyDataset.
+# Keras's messages for an empty generator and an empty PyDataset.
 EMPTY = ("an empty generator", "has length 0")
-AFTER_LAST_BATCH = "going on from a backup of the time after an epoch's last batch"
+AFTER_LAST_BATCH = "resuming from a backup that was made after the last batch of an epoch"
 
 
 @hooks.replaces(TFEpochIterator, "_get_iterator")
 def get_iterator(original, self):
-    """Let all workers shuffle arrays with worker 0's seed, or that of a `DataOrder`.
+    """Let all workers shuffle arrays with worker 0's seed, or the seed of a `DataOrder`.
 
-    With Keras each shuffles by itself, so that some rows are seen twice and some never. The seed is
-    another one in each epoch. At the end of an epoch Keras makes an iterator for the next one, and
-    then another one: the first one would take batches away from the threads of a PyDataset.
+    With Keras each worker shuffles separately, so that some rows are used twice and some never. The
+    seed changes in each epoch. At the end of an epoch Keras makes an iterator for the next epoch,
+    and then a second one: the first would take batches away from the threads of a PyDataset.
     """
     strategy = self._distribute_strategy
     is_at_end = self._current_iterator is not None and self._steps_seen >= (self._num_batches or 1)
@@ -80,12 +80,12 @@ def next_step(original, self):
 
 @hooks.replaces(TFEpochIterator, "__iter__")
 def begin_epoch(original, self):
-    """Let an `exchangeable` dataset be followed, and leave out what a `DataOrder` has done.
+    """Replace an `exchangeable` dataset, and skip the batches that a `DataOrder` has done.
 
-    Keras has one dataset for all epochs, and begins every epoch with its first batch. Workers that
-    take batches from Python agree on their order. Where the dataset of a worker ends by itself an
-    epoch goes on until all have ended; Keras takes the number of batches before sharding. An epoch
-    that was broken off in its validation has no steps left.
+    Keras uses one dataset for all epochs, and begins every epoch with its first batch. Workers that
+    take batches from Python agree on their order. If the workers' datasets end at different times,
+    an epoch continues until all have ended; Keras uses the number of batches before sharding. An
+    epoch that was interrupted in its validation has no steps left.
     """
     order = getattr(self, "data_order", None)
     if order and order.take_validation():
@@ -119,7 +119,7 @@ def begin_epoch(original, self):
 
 
 def _leave_out_steps(epoch_iterator, batches):
-    """Leave out the first batches of an epoch that has begun, and the steps made of them."""
+    """Skip the first batches of an epoch that has begun, and their steps."""
     together, done = epoch_iterator.steps_per_execution, 0
     while done < batches:
         *_, iterator = next(epoch_iterator._epoch_iterator)
@@ -167,8 +167,8 @@ def set_data_order(model, order):
 def get_metrics_result_or_logs(original, self, logs):
     """Return the metrics of an epoch that resumes after its last batch: no step gives logs.
 
-    Where the first step would make the metrics, there are none, and Keras raises. Without such an
-    epoch a `fit` that has no logs has made no step.
+    If the first step creates the metrics, there are none yet, and Keras raises an error. In other
+    epochs, a `fit` without logs has made no step.
 
     Raises:
         ValueError: if `fit` got data without a batch.

@@ -15,8 +15,8 @@ SAVING_IN_SCOPE = "saving on one worker within strategy.scope(): save outside of
 def get_attr_skipset(original, obj_type):
     """Let one worker save in the strategy's scope.
 
-    The first time in a process that Keras saves or loads an optimizer it makes one to throw away,
-    whose variables all workers would have to make.
+    When Keras saves or loads an optimizer for the first time in a process, it creates a temporary
+    optimizer, whose variables all workers would have to create.
     """
     with tensorflow_seam.making_own_variables():
         return original(obj_type)

@@ -31,10 +31,10 @@ BACKS_UP_ONE_WORKER = True
 
 @hooks.replaces(Trainer, "_make_function")
 def make_function(original, self, step_function):
-    """Let XLA compile the passes alone, and let `on_nonfinite="raise"` raise a FloatingPointError.
+    """Let XLA compile only the passes, and let `on_nonfinite="raise"` raise a FloatingPointError.
 
-    Keras would let it compile the whole step, and TensorFlow's collectives have no XLA kernels. A
-    step may return variables, as a metric's result may be one: they are read on each replica.
+    Keras would let XLA compile the whole step, but TensorFlow's collectives have no XLA kernels. A
+    step may return variables, such as the result of a metric: they are read on each replica.
     """
     strategy = self._distribute_strategy
     if not is_ours(strategy):
@@ -51,7 +51,7 @@ def make_function(original, self, step_function):
 
 @hooks.replaces(BaseTrainer, "_symbolic_build")
 def symbolic_build(original, self, iterator=None, data_batch=None):
-    """Build with one row where this worker has none: recurrent layers cannot be traced without."""
+    """Build with one row if this worker has none: tracing recurrent layers needs rows."""
     if data_batch is not None and is_ours(self._distribute_strategy):
         data_batch = tf.nest.map_structure(_with_a_row, data_batch)
     return original(self, iterator=iterator, data_batch=data_batch)
@@ -65,7 +65,7 @@ def _with_a_row(value):
 
 @hooks.replaces(Trainer, "train_on_batch", "test_on_batch", "predict_on_batch")
 def on_batch(original, self, x, y=None, sample_weight=None, class_weight=None, **kwargs):
-    """Split the batch: Keras hands the whole one to every replica."""
+    """Split the batch: Keras passes the whole batch to every replica."""
     strategy = self._distribute_strategy
     given = {"y": y, "sample_weight": sample_weight, "class_weight": class_weight}
     kwargs |= {name: value for name, value in given.items() if value is not None}
@@ -88,7 +88,7 @@ def on_batch(original, self, x, y=None, sample_weight=None, class_weight=None, *
     kwargs |= dict(zip(names, others, strict=True))
     if original.__name__ == "predict_on_batch":
         return original(self, x, **kwargs)
-    # What the step returns is the mean of the replicas' own metrics; here those of all rows.
+    # What the step returns is the mean of the replicas' own metrics; this covers all rows.
     wants_dict = kwargs.pop("return_dict", False)
     logs = original(self, x, **kwargs, return_dict=True)
     logs = pythonify_logs(self._get_metrics_result_or_logs(logs))
@@ -99,7 +99,7 @@ def _check_arrays(name, given):
     for argument, value in given.items():
         if any(np.isscalar(each) for each in tf.nest.flatten(value)):
             raise ValueError(
-                f"{name} takes arrays, or structures of them: {name}(np.asarray({argument}), ...). "
+                f"{name} needs arrays, or structures of them: {name}(np.asarray({argument}), ...). "
                 f"Received: {argument}={type(value).__name__} of numbers"
             )
 
@@ -107,8 +107,8 @@ def _check_arrays(name, given):
 def call_in_order(callback_list):
     """Let a `CallbackList` call its callbacks after each batch before the next one begins.
 
-    Without a callback that was given and wants to be called after batches, it does so from another
-    thread, while the training goes on: no place for collectives.
+    Unless a callback of the user has a method for the end of batches, Keras makes these calls from
+    another thread while the training continues, where collectives are not possible.
     """
     callback_list._async_train = False
 

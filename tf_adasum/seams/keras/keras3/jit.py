@@ -1,10 +1,10 @@
-"""XLA for what each replica computes by itself: `compile(jit_compile=True)`.
+"""XLA for the passes of each replica: `compile(jit_compile=True)`.
 
     rows ─▶ [ forward pass ─▶ loss ─▶ backward pass ] ─▶ aggregation ─▶ update ─▶ metrics
               compiled, for each local replica              as without XLA
 
 Keras lets XLA compile a whole step. TensorFlow's collectives have no XLA kernels, so the step ends
-outside. `predict` has no collectives: Keras compiles it by itself.
+outside. `predict` has no collectives: Keras compiles it.
 """
 
 import warnings
@@ -36,7 +36,7 @@ def compiled_where_possible(model, step):
     make = {Trainer.train_step: _train_step, Trainer.test_step: _test_step}
     function = getattr(step, "__func__", None)
     if function not in make:
-        _warn(model, step, "it is the model's own, whose passes cannot be told from the update")
+        _warn(model, step, "it is the model's own step, and its passes cannot be separated")
         return step
     return make[function](model, _Compiler(model, step))
 
@@ -80,7 +80,7 @@ def _test_step(model, compiled):
 def _forward(model, x, y, sample_weight, training):
     """Return the outputs and their masks, and the loss.
 
-    Metrics look for masks, which are attributes of tensors: no function returns them by itself.
+    Metrics use masks, which are attributes of tensors: functions do not return attributes.
     """
     y_pred = model(x, training=training) if model._call_has_training_arg else model(x)
     loss = model._compute_loss(

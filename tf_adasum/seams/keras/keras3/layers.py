@@ -22,9 +22,9 @@ WITHOUT_AUTOCAST = {"autocast": False}
 
 @hooks.replaces(losses, "reduce_values")
 def reduce_values(original, values, sample_weight=None, reduction="sum_over_batch_size"):
-    """Reduce the losses of no rows to 0 where Keras knows that there are none, as elsewhere.
+    """Reduce the losses to 0 if it is known that there are no rows, as in other cases.
 
-    It would leave them as a vector.
+    Keras would return a vector.
     """
     if tuple(values.shape) == (0,) and our_replica_context():
         if sample_weight is not None:
@@ -36,11 +36,11 @@ def reduce_values(original, values, sample_weight=None, reduction="sum_over_batc
 
 @hooks.replaces(keras.layers.BatchNormalization, "_moments")
 def moments(original, self, inputs, mask):
-    """Take the moving moments for those of no rows, which are NaN and would spread to them."""
+    """Use the moving moments if there are no rows: moments of no rows are NaN and would spread."""
     own = original(self, inputs, mask)
     context = our_replica_context()
     is_empty = context.strategy.empty_replicas.is_empty if context else None
-    if is_empty is None or self.synchronized:  # then they are those of all replicas' rows
+    if is_empty is None or self.synchronized:  # then they cover the rows of all replicas
         return own
     moving = (self.moving_mean, self.moving_variance)
     return tuple(
@@ -53,9 +53,9 @@ def moments(original, self, inputs, mask):
     nn, "conv", "depthwise_conv", "separable_conv", "conv_transpose", "max_pool", "average_pool"
 )
 def convolve_or_pool(original, inputs, *args, **kwargs):
-    """Give a replica without rows one of zeros meanwhile, on CPUs without XLA.
+    """Give a replica without rows a row of zeros, on CPUs without XLA.
 
-    TensorFlow's CPU kernels for the gradients end with an error, or end the process.
+    TensorFlow's CPU kernels of the gradients raise an error without rows, or crash the process.
     """
     context = our_replica_context()
     is_empty = context.strategy.empty_replicas.is_empty if context else None
@@ -70,7 +70,7 @@ def convolve_or_pool(original, inputs, *args, **kwargs):
     def row_of_zeros():
         return tf.zeros([1, *tf.unstack(tf.shape(inputs)[1:])], inputs.dtype)
 
-    # A condition hands tensors on as they are, with rows: nothing is copied.
+    # With rows, a condition passes tensors on unchanged: nothing is copied.
     padded = tf.cond(is_empty, row_of_zeros, lambda: inputs)
     outputs = original(tf.ensure_shape(padded, [None, *inputs.shape[1:]]), *args, **kwargs)
     own = tf.cond(is_empty, lambda: outputs[:0], lambda: outputs)
@@ -96,10 +96,10 @@ _global_seeds = weakref.WeakKeyDictionary()
 
 @hooks.replaces(seed_generators, "global_seed_generator", feature=GLOBAL_SEEDS)
 def global_seed_generator(original):
-    """Make one for all replicas of a strategy: `keras.random.normal` without a seed asks for it.
+    """Create one generator for all replicas of a strategy, for `keras.random` without a seed.
 
-    Keras makes one for each thread, and each trace runs the replicas in threads of their own: the
-    second trace of a step would make variables, which `tf.function` refuses.
+    Keras creates one for each thread, and each trace runs the replicas in new threads: the second
+    trace of a step would create variables, which `tf.function` refuses.
     """
     context = our_replica_context()
     if not context:

@@ -15,12 +15,12 @@ _functions = weakref.WeakKeyDictionary()
 
 @hooks.replaces(Trainer, "predict", outermost=True)
 def predict(original, self, x, *args, **kwargs):
-    """Predict on this worker alone if the other workers do not call `predict`, or need not.
+    """Predict on this worker only if the other workers do not call `predict`, or need not.
 
-    Callbacks that run on worker 0 only call it, and experiment trackers: `mlflow.autolog()` does
-    it on the worker that logs, to record the model's signature. All workers have the same weights,
-    so the predictions are the same. One batch for a model with a fixed batch size, such as one that
-    generates text, cannot be divided: each worker predicts it.
+    Callbacks that run on worker 0 only and experiment trackers do this: `mlflow.autolog()` calls
+    `predict` on the worker that logs, to record the model's signature. All workers have the same
+    weights, so the predictions are the same. If a model has a fixed batch size, such as one that
+    generates text, a single batch cannot be divided: each worker predicts all of it.
     """
     strategy = self._distribute_strategy
     if not is_ours(strategy) or not (

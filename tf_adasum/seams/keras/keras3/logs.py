@@ -11,7 +11,7 @@ from tf_adasum.seams.keras.optimizers import our_replica_context
 
 
 class _Logs(typing.NamedTuple):
-    """What the step of a replica returns.
+    """The result of a step on one replica.
 
     Attributes:
         values: structure of tensors; None stays.
@@ -64,8 +64,8 @@ def reduce_per_replica(original, values, strategy, reduction):
     """Average what a step returns over the replicas that have rows, in one collective.
 
     With several workers Keras averages a vector, such as a score of each class, along its own axis
-    too, and has a collective for every value. What has no mean, a string or an array of unknown
-    length, is that of this worker's first replica.
+    too, and has a collective for every value. A value without a mean, such as a string or an array
+    of unknown length, comes from this worker's first replica.
     """
     if not isinstance(values, _Logs):
         return original(values, strategy, reduction)
@@ -78,7 +78,7 @@ def reduce_per_replica(original, values, strategy, reduction):
 
 
 def _means(total, like):
-    """Return means in the shapes and dtypes of some values; those of truth values are fractions."""
+    """Return means in the shapes and dtypes of some values; means of bools are fractions."""
     *parts, replicas = tf.split(total, [*(math.prod(each.shape) for each in like), 1])
     return [
         tf.cast(

@@ -36,17 +36,17 @@ def note_division(original, value, /):
 
 @hooks.replaces(Trainer, "_aggregate_additional_loss", feature=ADDED_LOSSES)
 def aggregate_additional_loss(original, self, loss):
-    """Leave a value that is divided already; refuse one that was computed from such values."""
+    """Do not divide a value that is already divided; refuse a value computed from such values."""
     if not _divides():
         return original(self, loss)
     if getattr(loss, _IS_DIVIDED, False):
         return BaseTrainer._aggregate_additional_loss(self, loss)
     if _uses_divided(loss):
         raise ValueError(
-            "A layer computes what it passes to `add_loss` from the value of a keras.losses.Loss "
-            'object, and aggregation="mean" would divide it by the number of replicas twice. '
-            "Pass the object's value itself, without further arithmetic (a weight can be the "
-            "object's `sample_weight`), or compute the loss with a function, such as "
+            "A layer passes a loss to `add_loss` that it computes from the value of a "
+            'keras.losses.Loss object, and aggregation="mean" would divide it by the number of '
+            "replicas twice. Pass the value of the object itself, without further arithmetic (use "
+            "its `sample_weight` for a weight), or compute the loss with a function, such as "
             f"keras.losses.mean_squared_error. Received: loss={loss.name!r} {see('TFA-313')}"
         )
     return original(self, loss)

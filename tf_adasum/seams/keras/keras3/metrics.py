@@ -9,9 +9,9 @@ from tf_adasum.seams.keras.optimizers import our_replica_context
 
 @hooks.replaces(keras.metrics.Mean, "update_state")
 def update_mean(original, self, values, sample_weight=None):
-    """Leave out a single number of a replica without rows: a loss of no rows is often NaN.
+    """Ignore a single number of a replica without rows: a loss of no rows is often NaN.
 
-    That is what the trackers of a `train_step` or `test_step` get; the last batch would make the
+    The trackers of a `train_step` or `test_step` get such numbers; the last batch would make the
     whole epoch NaN.
     """
     context = our_replica_context()

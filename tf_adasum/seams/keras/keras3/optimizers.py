@@ -57,7 +57,7 @@ class OptimizersOfKeras3(Optimizers):
 
 @hooks.replaces(BaseOptimizer, "__init__")
 def init(original, self, learning_rate, *args, **kwargs):
-    """Remember the learning rate, so that workers can compare what each of them asked for.
+    """Remember the learning rate, so that workers can compare the values that they were given.
 
     In the scope of a strategy it becomes a variable, which has worker 0's value on all workers.
     """
@@ -76,7 +76,7 @@ begin_together, build, combine, index_of = (
 
 @hooks.replaces(BaseOptimizer, "build")
 def build_with_reductions(original, self, variables):
-    """Make the variables of the rule, which have to be there when weights are loaded."""
+    """Create the variables of the rule, which have to exist when weights are loaded."""
     original(self, variables)
     strategy = self._distribution_strategy
     if hasattr(self, "inner_optimizer"):  # a wrapper: the inner one reduces
@@ -88,9 +88,9 @@ def build_with_reductions(original, self, variables):
 @hooks.replaces(BaseOptimizer, "apply")
 @hooks.replaces(MultiOptimizer, "apply", feature=MULTI_OPTIMIZER)
 def apply_together(original, self, grads, trainable_variables=None):
-    """Take zeros for the gradients of a replica without rows; `on_nonfinite` may leave a step out.
+    """Use zeros as gradients of a replica without rows; `on_nonfinite` may skip a step.
 
-    It is where a step begins.
+    Every step begins here.
     """
     refuse_update_outside(trainable_variables or getattr(self, "_trainable_variables", []))
 
@@ -102,9 +102,9 @@ def apply_together(original, self, grads, trainable_variables=None):
 
 @hooks.replaces(keras.optimizers.LossScaleOptimizer, "check_finite")
 def check_finite(original, self, grads):
-    """Ask all replicas: where one alone overflows, they would part ways and wait without end.
+    """Check all replicas: if only one overflows, they would diverge and wait forever.
 
-    Keras looks at one replica's gradients, before any reduction.
+    Keras checks the gradients of one replica, before any reduction.
     """
     context = our_replica_context()
     if not context:
@@ -115,10 +115,10 @@ def check_finite(original, self, grads):
 
 @hooks.replaces(TFOptimizer, "_all_reduce_sum_gradients")
 def all_reduce_sum_gradients(original, self, grads_and_vars):
-    """Mark the reduction as one of gradients, and give each its variable's static shape.
+    """Mark the reduction as a reduction of gradients, and give each gradient its static shape.
 
-    It is the one place where every optimizer, `train_step`, custom loop and gradient accumulation
-    reduces gradients; `test_every_optimizer_reduction_is_marked` fails without it.
+    Every optimizer, `train_step`, custom loop and gradient accumulation reduces gradients here;
+    `test_every_optimizer_reduction_is_marked` fails without it.
     """
     grads_and_vars = list(grads_and_vars)
     refuse_update_outside([variable for _, variable in grads_and_vars])
@@ -133,10 +133,10 @@ def all_reduce_sum_gradients(original, self, grads_and_vars):
 
 @hooks.replaces(BaseOptimizer, "_overwrite_variables_directly_with_gradients", feature=FLOAT8)
 def overwrite_with_gradients(original, self, grads, vars):
-    """Give all replicas the same float8 scales: the largest, as the whole batch would have.
+    """Give all replicas the same float8 scales: the largest, as for the whole batch.
 
-    A layer that is quantized to float8 passes its new scales and the largest values it has seen as
-    gradients, which Keras assigns on each replica before it reduces the others.
+    A layer that is quantized to float8 passes its new scales and largest values as gradients, which
+    Keras assigns on each replica before it reduces the other gradients.
     """
     context = our_replica_context()
     overwrites = [getattr(variable, "overwrite_with_gradient", False) for variable in vars]
@@ -177,7 +177,7 @@ class RestingRate(typing.NamedTuple):
 
 @hooks.replaces(TFOptimizer, "_distributed_tf_update_step")
 def distributed_tf_update_step(original, self, distribution, grads_and_vars, learning_rate):
-    """Let a replica rest that takes no step of its own, where the rate is a `RestingRate`.
+    """With a `RestingRate`, skip the update on replicas that take no step.
 
     Keras updates the variables on all local devices.
     """
@@ -202,8 +202,8 @@ def distributed_tf_update_step(original, self, distribution, grads_and_vars, lea
 def backend_apply_gradients(original, self, grads, trainable_variables):
     """Decide once for all replicas about accumulation and `ema_overwrite_frequency`.
 
-    Keras decides with a `cond` in each replica, inside of which no reduction can be made. A wrapper
-    such as `AdaScale` takes over the update here.
+    Keras decides with a `cond` in each replica, and no reduction is possible inside of it. A
+    wrapper such as `AdaScale` replaces the update here.
     """
     steps = self.gradient_accumulation_steps
     overwrites = self.use_ema and self.ema_overwrite_frequency
@@ -264,7 +264,7 @@ class Step(BaseStep):
 
 
 def overwrite_weights(optimizer, count):
-    """Take the moving averages for the weights, as often as `ema_overwrite_frequency` says.
+    """Replace the weights by the moving averages, every `ema_overwrite_frequency` times.
 
     Args:
         optimizer: a built optimizer with `use_ema`; called in each replica.

@@ -8,7 +8,7 @@ from tf_adasum.seams.library import Library
 library = Library("Keras", keras.__version__, INSTALL_KERAS)
 name = library.name
 
-# ---- what nothing works without ----------------------------------------------------------------
+# ---- required names ----------------------------------------------------------------------------
 
 OF_OPTIMIZERS = "keras.src.backend.tensorflow.optimizer"
 OF_ADAPTERS = "keras.src.trainers.data_adapters"
@@ -26,7 +26,7 @@ TFDatasetAdapter = name(f"{OF_ADAPTERS}.tf_dataset_adapter", "TFDatasetAdapter")
 BaseTrainer = name("keras.src.trainers.trainer", "Trainer")
 pythonify_logs = name("keras.src.utils.python_utils", "pythonify_logs")
 
-# ---- what carries a feature --------------------------------------------------------------------
+# ---- names that only a feature needs -----------------------------------------------------------
 
 MULTI_OPTIMIZER = "keras.optimizers.MultiOptimizer"
 MultiOptimizer = name(
@@ -48,7 +48,7 @@ class_weight_to_sample_weights = name(
 
 PY_DATASETS = (
     "one order of a shuffling keras.utils.PyDataset on all workers: pass shuffle=False, or rows "
-    "are seen twice or never"
+    "are used twice or never"
 )
 OF_PY_DATASETS = f"{OF_ADAPTERS}.py_dataset_adapter"
 OrderedEnqueuer = name(OF_PY_DATASETS, "OrderedEnqueuer", feature=PY_DATASETS)
@@ -78,7 +78,7 @@ Trainer = TensorFlowTrainer
 # What scales losses by the number of replicas, and what takes that back.
 SCALING_OF_LOSSES = ("scale_loss_for_distribution", "unscale_loss_for_distribution")
 
-# The attribute with the moving averages of the weights, where an optimizer has `use_ema`.
+# The attribute with the moving averages of the weights, if an optimizer has `use_ema`.
 MOVING_AVERAGES = "_model_variables_moving_average"
 
 # What waits for the calls of a CallbackList from other threads: since Keras 3.12, and before.

@@ -62,7 +62,7 @@ def begin_pass(strategy, adapter, has_steps):
     Args:
         strategy: the strategy of this package.
         adapter: Keras's, of the data; nothing is done for a `tf.data.Dataset`.
-        has_steps: whether `fit` was told how many steps an epoch has.
+        has_steps: whether `fit` got the number of steps in an epoch.
     """
     if strategy.workers.count == 1:
         return
@@ -94,7 +94,7 @@ def _order(count, seed):
 def finite_generator(original, self):
     """Let all workers take the batches in the order of their common seed.
 
-    With Keras each shuffles with Python's generator: some rows are seen twice and some never.
+    With Keras each worker shuffles with Python's generator: some rows are used twice, some never.
     """
     seed = getattr(self, "common_seed", None)
     if seed is None or not self.shuffle:
@@ -106,9 +106,9 @@ def finite_generator(original, self):
 
 @hooks.replaces(OrderedEnqueuer, "_send_py_dataset", feature=PY_DATASETS)
 def send_py_dataset(original, self):
-    """Let all workers take the batches in the order of their common seed, with `workers=` too.
+    """Let all workers take the batches in the order of their common seed, also with `workers=`.
 
-    An enqueuer calls it after it has made the order, before it asks for the first batch.
+    An enqueuer calls it after it has made the order, before it gets the first batch.
     """
     seed = getattr(self, "common_seed", None)
     if seed is not None and self.py_dataset.num_batches is not None:
@@ -118,9 +118,9 @@ def send_py_dataset(original, self):
 
 @hooks.replaces(PyDatasetAdapter, "on_epoch_begin", "on_epoch_end", feature=PY_DATASETS)
 def on_epoch_begin_or_end(original, self):
-    """Let what the user shuffles there become the same on all workers.
+    """Let the user's code shuffle in the same way on all workers.
 
-    Python's and NumPy's generators have the seed of all workers meanwhile, and then what they had.
+    Meanwhile Python's and NumPy's generators have the common seed; then their state is restored.
     """
     is_end = original.__name__ == "on_epoch_end"
     seed, enqueuer = getattr(self, "common_seed", None), self.enqueuer

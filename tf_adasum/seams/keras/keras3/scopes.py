@@ -1,7 +1,7 @@
-"""The scope of a strategy: models, optimizers and metrics of Keras 3 that were made outside of it.
+"""The scope of a strategy: refuses models, optimizers and metrics created outside, with Keras 3.
 
-Keras 3 does not ask. Weights and optimizers made outside are one copy for all local replicas, which
-part ways or write it at the same time; metrics are each worker's own.
+Keras 3 does not check this. Weights and optimizers created outside have one copy for all local
+replicas, which diverge or write it at the same time; metrics are local to each worker.
 """
 
 import inspect
@@ -32,8 +32,9 @@ FUNCTIONS_OF_STEPS = {
 }
 
 MODEL_OUTSIDE = (
-    "The model {name!r} was built or loaded outside of the scope of the strategy. Do it inside, as "
-    "compile():\n\n    with strategy.scope():\n        model = ...\n        model.compile(...)"
+    "The model {name!r} was built or loaded outside of the scope of the strategy. Create and "
+    "compile it inside:\n\n"
+    "    with strategy.scope():\n        model = ...\n        model.compile(...)"
     "\n\n" + see("TFA-301")
 )
 
@@ -44,7 +45,7 @@ _lines_of_metrics = weakref.WeakKeyDictionary()
 
 @hooks.replaces(keras.metrics.Metric, "__init__")
 def make_metric(original, self, *args, **kwargs):
-    """Remember the line that makes a metric outside of the scope, for the error that names it."""
+    """Remember the line that creates a metric outside of the scope, for the error message."""
     if not is_ours(tf.distribute.get_strategy()):
         _lines_of_metrics[self] = line_of_caller(self)
     return original(self, *args, **kwargs)
@@ -52,10 +53,10 @@ def make_metric(original, self, *args, **kwargs):
 
 @hooks.replaces(BaseTrainer, "compile")
 def compile_in_scope(original, self, *args, **kwargs):
-    """Compile in the scope of the model's strategy: optimizers and metrics may come as names.
+    """Compile in the scope of the model's strategy, because optimizers and metrics may be names.
 
-    A model that was built outside, and is compiled inside, is refused where that stands; so is a
-    metric. (Until the first step Keras shows no variables of metrics.)
+    A model or a metric that was created outside is refused in `compile`. (Until the first step
+    Keras shows no variables of metrics.)
     """
     strategy = self.distribute_strategy
     if not is_ours(strategy):
@@ -71,9 +72,9 @@ def compile_in_scope(original, self, *args, **kwargs):
 
 @hooks.replaces(Trainer, *CALLS)
 def check_scope(original, self, *args, **kwargs):
-    """Refuse, before the first step, what was made outside of the strategy's scope.
+    """Refuse, before the first step, objects that were created outside of the strategy's scope.
 
-    An optimizer that has taken no step, and no slots yet, is brought inside instead.
+    An optimizer without steps and slots is moved inside instead.
     """
     strategy = self.distribute_strategy
     name = original.__name__
@@ -88,7 +89,7 @@ def _check(model, strategy, predicts):
         raise ValueError(MODEL_OUTSIDE.format(name=model.name))
     for variable in _outside(strategy, model.trainable_variables):
         raise ValueError(
-            f"The weight {path_of(variable)!r} was made outside of the scope of the strategy. "
+            f"The weight {path_of(variable)!r} was created outside of the scope of the strategy. "
             "Build or load its layer inside:\n\n    with strategy.scope():\n        layer = ...\n\n"
             f"or freeze it: layer.trainable = False {see('TFA-301')}"
         )
@@ -99,15 +100,16 @@ def _check(model, strategy, predicts):
         for _ in _outside(strategy, all_variables(optimizer)):
             kind = type(optimizer).__name__
             raise ValueError(
-                f"The optimizer {optimizer.name!r} was made outside of the scope of the strategy. "
-                f"Make it inside:\n\n    with strategy.scope():\n        optimizer = {kind}(...)\n"
+                f"The optimizer {optimizer.name!r} was created outside of the scope of the "
+                "strategy. Create it inside:\n\n"
+                f"    with strategy.scope():\n        optimizer = {kind}(...)\n"
                 f"        model.compile(optimizer=optimizer, ...)\n\n{see('TFA-301')}"
             )
     _check_metrics(strategy, model.metrics)
 
 
 def _bring_inside(strategy, optimizer):
-    """Make the variables of an optimizer that has only a rate and a count again, in the scope."""
+    """Create the variables of an optimizer with only a learning rate and a count in the scope."""
     parts = optimizers_within(optimizer)
     if any(each.built for each in parts):
         return
@@ -123,8 +125,8 @@ def _check_metrics(strategy, metrics):
         for _ in _outside(strategy, metric.variables):
             line = _lines_of_metrics.get(metric)  # none if it is older than the strategy
             raise ValueError(
-                f"The metric {metric.name!r} was made outside of the scope of the strategy"
-                f"{f', at {line}' if line else ''}: each worker would measure its own rows. Make "
+                f"The metric {metric.name!r} was created outside of the scope of the strategy"
+                f"{f', at {line}' if line else ''}: each worker would measure its own rows. Create "
                 "it inside:\n\n"
                 "    with strategy.scope():\n        metric = ...\n        model.compile(...)\n\n"
                 f"{see('TFA-301')}"
@@ -132,7 +134,7 @@ def _check_metrics(strategy, metrics):
 
 
 def _outside(strategy, variables):
-    """Yield those of some Keras variables that were not made under a strategy."""
+    """Yield the Keras variables in a list that were not created under a strategy."""
     for variable in variables:
         own = tensorflow_variable(variable)
         if isinstance(own, tf.Variable) and not strategy.extended.variable_created_in_scope(own):

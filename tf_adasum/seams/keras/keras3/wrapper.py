@@ -1,4 +1,4 @@
-"""What Keras 3 asks of an optimizer that has another one in it, and what that one is asked."""
+"""The methods that Keras 3 calls on a wrapper optimizer, and the calls to the inner optimizer."""
 
 import keras
 import tensorflow as tf
@@ -15,7 +15,7 @@ OF_SWAP_EMA_WEIGHTS: tuple[str, ...] = (MOVING_AVERAGES, "_trainable_variables")
 
 
 class WrapperBase(keras.optimizers.Optimizer):
-    """What Keras asks of an optimizer that has another one in it.
+    """The methods that Keras calls on an optimizer that wraps another one.
 
     Subclasses have `inner_optimizer`, `learning_rate`, `build` and
     ``apply(gradients, variables)``, which takes a step.
@@ -34,7 +34,7 @@ class WrapperBase(keras.optimizers.Optimizer):
 
     @property
     def variables(self):
-        """This optimizer's own variables and those of the inner one."""
+        """The variables of this optimizer and of the inner one."""
         return own_variables(self) + self.inner_optimizer.variables
 
 
@@ -51,12 +51,12 @@ class SelfDecayingOptimizer(keras.optimizers.Optimizer):
 
 
 def own_variables(optimizer):
-    """Return the variables that the optimizer itself has made, not those of an inner one."""
+    """Return the variables of the optimizer itself, without an inner optimizer."""
     return optimizer._variables[:]
 
 
 def variables_to_save(optimizer):
-    """Return the variables of a wrapper that Keras does not save by itself."""
+    """Return the variables of a wrapper that Keras does not save."""
     return own_variables(optimizer)
 
 
@@ -77,10 +77,10 @@ def average_weights(optimizer, count):
 
 
 def add_accumulator(optimizer):
-    """Make room for one of the scalars that `Step.measure` returns, where there is accumulation.
+    """Add an accumulator for one of the scalars of `Step.measure`, if there is accumulation.
 
     Args:
-        optimizer: the one that accumulates, built.
+        optimizer: the built optimizer that accumulates.
     """
     if optimizer.gradient_accumulation_steps:
         accumulator = optimizer.add_variable((), name="accumulator", dtype="float32")
