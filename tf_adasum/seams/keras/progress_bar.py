@@ -8,12 +8,12 @@ from tf_adasum.seams.keras.generation import hooks
 
 # ---- how long the training is ------------------------------------------------------------------
 
-# For each model what its progress bar expects: "epochs", and "steps" per epoch.
+# For each model what its progress bar shows: "epochs", and "steps" per epoch.
 _expected = weakref.WeakKeyDictionary()
 
 
 def expect(model, **numbers):
-    """Tell a model's progress bar what to expect from the next epoch on.
+    """Set what a model's progress bar shows from the next epoch on.
 
     Args:
         model: the model.
