@@ -178,7 +178,7 @@ def test_nonsense_is_refused_and_the_one_before_is_used(name, tmp_path):
     files = BackupFiles(tmp_path)
     files.write(backup(1, 0))
     (tmp_path / "epoch-2-batch-0.backup").write_bytes(NONSENSE[name])
-    with pytest.warns(UserWarning, match=r"on from .*epoch-1-b.*: .*epoch-2-batch-0.* no sense \("):
+    with pytest.warns(UserWarning, match=r"from .*epoch-1-b.*: .*epoch-2-batch-0.* no sense \("):
         assert files.newest()[1].progress == (1, 0)
 
 

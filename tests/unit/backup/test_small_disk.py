@@ -71,7 +71,7 @@ def test_where_none_fits_fit_does_not_begin(outcomes):
     own = outcomes["half"]
     assert own["epochs"] == [] and own["left"] == []
     assert f"{outcomes['folder']}/half has 1.0 MiB of free space, and a" in own["error"]
-    assert "takes 2.0 MiB or more. Make room" in own["error"]
+    assert "needs at least 2.0 MiB. Free some space" in own["error"]
 
 
 def test_where_one_fits_a_warning_tells_and_the_last_good_one_stays(outcomes):

@@ -146,7 +146,7 @@ class TestNewest:
         data = b"".join(bytes(part) for part in Backup(facts, arrays).encoded())
         (tmp_path / "1" / "epoch-2-batch-0.backup").write_bytes(data)
         with pytest.warns(
-            UserWarning, match="-1-batch-0.backup: .*-2-batch-0.backup is the backup"
+            UserWarning, match="-1-batch-0.backup, .*-2-batch-0.backup is the backup"
         ):
             assert values_of(self.begin(tmp_path)) == [(1.0, 1)] * 3
 

@@ -145,10 +145,10 @@ class TestOfAnotherModel:
         ("arrays", "message"),
         [
             ({"kernel": (3, 2)}, r"another model.*float32\[2,3\] dense_7.*float32\[3,2\] dense/"),
-            ({"slots": []}, r"another optimizer\. Expected: float32\[3\] momentum. Received: none"),
+            ({"slots": []}, r"another optimizer\. .*Expected: float32\[3\] momentum. Rec"),
             (
                 {"slots": [(3,), (1,)]},
-                r"another optimizer\. Expected: none. Received: float32\[1\]",
+                r"another optimizer\. .*Expected: none. Received: float32\[1\]",
             ),
         ],
     )
@@ -161,7 +161,7 @@ class TestOfAnotherModel:
         options = {"rule": "rule_state", "metrics": "metrics"}
         model = self.model(**{options[section]: [FakeVariable("own", np.zeros(2))]})
         arrays = [*self.arrays(), Array(section, "own", [np.ones(3)])]
-        with pytest.warns(UserWarning, match="anew|remaining batches"):
+        with pytest.warns(UserWarning, match="is reset|remaining batches"):
             on_workers(1, lambda own: training_state.assign(model, own, arrays, ALL))
         restored = on_workers(1, lambda own: training_state.collect(model, own, [section]))
         np.testing.assert_array_equal(restored[0][0].copies[0], np.zeros(2))

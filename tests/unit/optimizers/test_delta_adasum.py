@@ -126,7 +126,7 @@ class TestRefuses:
         [
             ("stock", "Received: MirroredStrategy"),
             ("mean", r"Received: AdasumMirroredStrategy with .*[mM]ean"),
-            ("adacons", r"use AdaCons\(rescale=True\)\. Received: AdaCons\("),
+            ("adacons", r"needs AdaCons\(rescale=True\): .* Received: AdaCons\("),
         ],
     )
     def test_strategies(self, strategies, name, message):
@@ -177,7 +177,7 @@ def test_schedules_count_local_steps(strategy):
     assert_equal(values(actual), values(expected))
     step = STEPS - stacks.RATE_IS_OF_LAST_STEP
     np.testing.assert_allclose(wrapped.learning_rate, 0.1 * 0.5 ** (step / 2), rtol=1e-6)
-    with pytest.raises(TypeError, match="cannot be set to a number"):
+    with pytest.raises(TypeError, match="not settable"):
         wrapped.learning_rate = 0.1
 
 
