@@ -254,4 +254,4 @@ def test_an_exchange_that_crashes_says_so(monkeypatch):
         deadline = time.monotonic() + SECONDS
         while (result := process.poll()) is None and time.monotonic() < deadline:
             time.sleep(0.05)
-    assert "exit code 1" in result["error"] and "no_such_package" in result["error"]
+    assert "exit status 1" in result["error"] and "no_such_package" in result["error"]
