@@ -79,9 +79,9 @@ class LiveConsole(Console):
         rows = Segments(self._table)
         return rows if self._bar is None else Group(self._bar, rows)
 
-    def _write(self, descriptor, prefix, piece):
+    def _write(self, descriptor, prefix, piece, source=None):
         if self._live is None:
-            super()._write(descriptor, prefix, piece)
+            super()._write(descriptor, prefix, piece, source)
             return
         if self._lost:
             return
