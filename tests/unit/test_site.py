@@ -3,7 +3,6 @@
 import ast
 import importlib
 import inspect
-import json
 import re
 
 import api
@@ -11,7 +10,6 @@ import messages
 import numpy as np
 import pictures
 import pytest
-import recording
 import tensorflow as tf
 
 import tf_adasum
@@ -144,26 +142,6 @@ def test_every_message_stands_on_the_page_of_all():
 @pytest.mark.parametrize("name", pictures.PICTURES)
 def test_pictures_are_those_of_the_script(name):
     assert (pictures.FOLDER / name).read_text() == pictures.PICTURES[name]()
-
-
-@pytest.mark.one_stack
-def test_the_recording_shows_what_happened():
-    recorded = json.loads((recording.FOLDER / "restart.json").read_text())
-    assert (recording.FOLDER / "restart.svg").read_text() == recording.draw(recorded)
-    undisturbed, killed = ([text for _, text in recorded[name]] for name in recording.COMMANDS)
-    assert "checksum" in undisturbed[-1] and killed[-1] == undisturbed[-1]
-    at = killed.index(f"$ {recording.KILL}")
-    first_said = next(text for text in killed[at + 1 :] if not text.startswith("…"))
-    assert first_said.startswith(f"tf-adasum-launch: worker {recording.KILLED} ended with SIGKILL")
-    assert any(f"worker {recording.KILLED} (" in text and "was lost" in text for text in killed)
-    assert any("at epoch 3, batch 1" in text for text in killed[at:])
-
-
-@pytest.mark.one_stack
-def test_a_recording_counts_what_it_leaves_out():
-    lines = [[0.1, "[worker 0] epoch 1"], [0.2, "[worker 1] x"], [0.3, ""], [0.4, "$ kill"]]
-    counted = [0.1, "… 2 lines of TensorFlow and of tracebacks"]
-    assert recording.shortened(lines) == [lines[0], counted, lines[3]]
 
 
 def test_the_tree_in_the_picture_is_the_rule():
