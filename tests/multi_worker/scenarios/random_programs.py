@@ -43,7 +43,7 @@ class Program:
             self.model = self.build()
         self.compile()
         methods = [self.fit, self.fit, self.evaluate, self.predict, self.on_batch, self.change]
-        for method in [self.fit, *self.shared.choices(methods, k=self.shared.choice([0, 1, 1, 2]))]:
+        for method in [self.fit, *self.shared.choices(methods, k=self.shared.choice([0, 0, 1, 1]))]:
             self.calls.append(method.__name__)
             method()
             time.sleep(self.own.choice([0, 0, 0, 0.05, 0.2]))
@@ -127,8 +127,8 @@ class Program:
                 metrics=metrics if loss != "mse" else ["mae"],
                 weighted_metrics=draw.choice([None, []]),
                 run_eagerly=draw.random() < 0.03,
-                steps_per_execution=draw.choice([1, 1, 1, 2, 3]),
-                jit_compile=draw.random() < 0.03,
+                steps_per_execution=draw.choice([1, 1, 1, 1, 1, 2]),
+                jit_compile=draw.random() < 0.01,
             )
         self.targets = (CLASSES,) if loss == "mse" else ()
         name = optimizer if isinstance(optimizer, str) else type(optimizer).__name__
@@ -200,12 +200,12 @@ class Program:
         if "steps" in arguments:
             arguments["steps_per_epoch"] = arguments.pop("steps")
         is_generator = hasattr(arguments["x"], "__next__")
-        epochs = 1 if is_generator else draw.randrange(1, 3)
-        if draw.random() < 0.3:
+        epochs = 1 if is_generator else draw.choice([1, 1, 2])
+        if draw.random() < 0.2:
             rows = draw.randrange(2, 9)
             arguments["validation_data"] = self.arrays(rows)
             arguments["validation_batch_size"] = 4
-        elif "y" in arguments and draw.random() < 0.3:
+        elif "y" in arguments and draw.random() < 0.1:
             arguments["validation_split"] = 0.25
         if "y" in arguments and not self.targets and draw.random() < 0.2:
             if "sample_weight" not in arguments:
