@@ -1,11 +1,13 @@
 """Workers that do not run the same program: both raise within seconds, and name the difference."""
 
 import pytest
-from scenarios import differences
+from scenarios import differences, random_programs
 
 from tf_adasum.errors import see
 
 SECONDS = 30  # on a busy machine, with what is trained before the difference; else at most 10
+
+PROGRAMS = 5  # random programs in one test
 
 SETTINGS, CALLS = "different settings. ", "have not made the same calls: "
 
@@ -99,6 +101,14 @@ def test_both_raise(adasum_groups, case):
 def test_what_may_differ(adasum_groups):
     for each in adasum_groups.of("2x1").run(differences.play, case="what may differ"):
         assert str(each["error"][0]) == "none"
+
+
+@pytest.mark.keras3_only("workers compare the settings of a call with Keras 3")
+@pytest.mark.parametrize("first", range(0, 500, PROGRAMS))
+def test_programs_that_are_the_same_are_not_refused(adasum_groups, first):
+    seeds = list(range(first, first + PROGRAMS))
+    for each in adasum_groups.of("2x1").run(random_programs.run, timeout=400, seeds=seeds):
+        assert each["errors"].tolist() == []
 
 
 @pytest.mark.keras3_only("workers compare the settings of a call with Keras 3")
