@@ -45,6 +45,10 @@ def _is_for_this_worker():
 
 
 def _is_one_fixed_batch(model, x):
-    """Whether `x` is an array of as many rows as the model's inputs have in their shapes."""
-    sizes = {each.shape[0] for each in tensors_of(model, "inputs") if each.shape}
-    return len(sizes) == 1 and None not in sizes and {rows_of(x)} == sizes
+    """Whether `x` is an array of as many rows as the model's inputs have in their shapes.
+
+    An input of the shape (5, None) may have its batch axis elsewhere, unlike one of (1, None).
+    """
+    shapes = [tuple(each.shape) for each in tensors_of(model, "inputs") if each.shape]
+    sizes = {shape[0] for shape in shapes if shape[0] == 1 or None not in shape[1:]}
+    return bool(shapes) and len(sizes) == 1 and None not in sizes and {rows_of(x)} == sizes
