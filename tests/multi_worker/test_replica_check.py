@@ -67,7 +67,7 @@ class TestWorkers:
     def test_different_lists_are_refused_and_what_one_worker_keeps_is_left_out(self, group):
         for result in group.run(scenarios.different_lists):
             kind, message = result["raised"]
-            assert kind == "ValueError" and "worker 0: 1 of them; worker 1: 2" in message
+            assert kind == "ValueError" and "worker 0: 1 variable; worker 1: 2 variables" in message
             assert [*result["alive on one"]] == ["", ""]
 
     @pytest.mark.parametrize("every", [None, 2])
