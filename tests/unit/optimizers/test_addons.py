@@ -148,7 +148,7 @@ tf_adasum.optimizers.LAMB
         timeout=120,
     )
     assert result.returncode == 1
-    assert "ImportError: With Keras 2 optimizers.LAMB" in result.stderr
+    assert "ImportError: With Keras 2, optimizers.LAMB" in result.stderr
     assert "pip install 'tensorflow-addons==0.23.*'" in result.stderr
 
 
