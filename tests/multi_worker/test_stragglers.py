@@ -19,7 +19,7 @@ def test_a_slow_dataset(group, slow):
     for line in shown[1:]:
         values = dict(part.split(": ") for part in line.split(" - ") if ": " in part)
         assert list(values) == ["loss", "orthogonality", "slowest_worker"], line
-        assert float(values["slowest_worker"]) == slow and len(line) <= 100
+        assert float(values["slowest_worker"]) == slow
     for epoch in (1, 2):
         steps = [own[f"step_ms/worker_{rank}"][epoch] for rank in (0, 1)]
         waiting = [own[f"waiting_ms/worker_{rank}"][epoch] for rank in (0, 1)]
