@@ -78,7 +78,7 @@ def cell(outcome, limit):
     seconds, errors = outcome
     if "none" in errors:
         return f"**worker {errors.index('none')} raises nothing**"
-    text = " ".join(errors[0].split())
+    text = " ".join(errors[0].split()).replace(f"{report.ROOT}/", "")
     return f"{seconds:.1f} s: {text[:LONGEST]}{'…' * (len(text) > LONGEST)}".replace("|", "\\|")
 
 
