@@ -84,7 +84,7 @@ def build():
 
 
 def run_tests(folder):
-    """Returns pytest's exit code, its output, and the seconds."""
+    """Returns pytest's exit status, its output, and the seconds."""
     tests = [str(report.ROOT / "tests" / "unit" / name) for name in TESTS]
     options = ["-q", "-p", "no:cacheprovider", "-k", CHOSEN]
     start = time.monotonic()

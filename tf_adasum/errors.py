@@ -1,8 +1,16 @@
 """The exceptions of this package, and the code at the end of messages."""
 
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+
 
 def see(code: str) -> str:
     """Return the end of a message: the command that prints its answer in docs/troubleshooting.md.
+
+    If `[project.urls]` of pyproject.toml has `Documentation`, the address of the site, the answer's
+    address follows.
 
     Args:
         code: the code of the answer, such as "TFA-501".
@@ -11,7 +19,19 @@ def see(code: str) -> str:
         >>> see("TFA-501")
         '(tf-adasum-doctor --explain TFA-501)'
     """
-    return f"(tf-adasum-doctor --explain {code})"
+    page = f", {_site()}/troubleshooting.html#{code.lower()}" if _site() else ""
+    return f"(tf-adasum-doctor --explain {code}{page})"
+
+
+@functools.cache
+def _site() -> str:
+    """Return the address of the documentation, from the package's metadata; "" without one."""
+    try:
+        urls = importlib.metadata.metadata("tf-adasum").get_all("Project-URL") or []
+    except importlib.metadata.PackageNotFoundError:  # a folder that is not installed
+        return ""
+    named = dict(each.split(", ", 1) for each in urls)
+    return named.get("Documentation", "").rstrip("/")
 
 
 class WorkerLostError(RuntimeError):

@@ -1,7 +1,7 @@
-"""Start-up: the workers meet and watch each other, then TensorFlow starts.
+"""Start-up: rendezvous and failure detector of the workers, then TensorFlow's start.
 
-TensorFlow's own start waits without a word, in some cases for ever, for workers that do not come.
-So the workers meet before it (`cluster.rendezvous`) and compare what they need to have in common; a
+TensorFlow's own start waits in silence, in some cases for ever, for workers that do not come. So
+the workers join a rendezvous before it (`cluster.rendezvous`) and compare their settings; a
 guard ends this process if TensorFlow does not return (`cluster.start_timeout`).
 """
 
@@ -69,7 +69,7 @@ def options_of_collectives(
     )
 
 
-# Seconds for which a worker whose arguments are refused waits for the others, to tell them.
+# Seconds for which a worker whose arguments are refused waits for the others, to inform them.
 SECONDS_TO_REFUSE = 10.0
 
 
@@ -138,7 +138,7 @@ def summary(workers: int, devices: int, rule: AggregationRule, transport: str) -
         workers: the number of workers.
         devices: the number of devices of each worker.
         rule: the aggregation rule.
-        transport: what carries the gradients between workers; "" on one worker.
+        transport: the transport of the gradients between workers; "" on one worker.
 
     Example:
         >>> summary(4, 2, tf_adasum.rules.Sum(), "UCX")
@@ -152,15 +152,15 @@ def summary(workers: int, devices: int, rule: AggregationRule, transport: str) -
 
 
 def details(source: str, workers: int, devices: int, scheme: Scheme, transport: str = "") -> str:
-    """Return where the cluster was found, the rule with its arguments, and why this transport.
+    """Return how the cluster was detected, the rule with its arguments, and why this transport.
 
     Args:
         source: where the cluster comes from; "" without one.
         workers: the number of workers.
         devices: the number of devices of each worker.
         scheme: rule and plan.
-        transport: what carries the gradients, and the trial that chose it. Defaults to "": it was
-            not tried.
+        transport: the transport, and the trial that chose it. Defaults to "": there was no
+            trial.
 
     Example:
         >>> details("TF_CONFIG", 4, 1, Scheme(tf_adasum.rules.Sum(), 4))
@@ -191,7 +191,7 @@ def report(
         devices: the number of devices of each worker.
         scheme: rule and plan.
         extended: the strategy's.
-        watching: the watch over the other workers.
+        watching: the failure detector.
     """
     status_file.begin(lambda: watching.status.waits)
     if tasks and tasks.rank > 0:
@@ -229,7 +229,7 @@ def start(
         transport: what is to carry the gradients, "tensorflow", "ucx" or "auto".
 
     Returns:
-        The strategy's `extended`, and the watch over the other workers.
+        The strategy's `extended`, and the failure detector.
 
     Raises:
         RuntimeError: on several workers, if TensorFlow has run an operation already.
@@ -269,8 +269,8 @@ def start(
             _connect(extended, tasks, transport, unwatched, watching)
         _leave_progress_bars_to_the_first_worker(tasks)
         return extended, watching
-    # TensorFlow runs, and the others may have something else to do before: the watch bounds the
-    # wait for them, as in every call.
+    # TensorFlow runs, and the others may have something else to do before: the failure detector
+    # bounds the wait for them, as in every call.
     with watching.call(breakage), _naming_the_others(tasks, watching.patience):
         extended = make()
         collectives = _announce(extended, watching)
@@ -334,7 +334,7 @@ def _timeout(seconds):
 
 
 def _announce(extended, watching):
-    """Let the watch see the strategy's collectives, and end them; return its `CrossDeviceOps`."""
+    """Let the failure detector see and end collectives; return the strategy's `CrossDeviceOps`."""
     collectives = tensorflow_seam.cross_device_ops(extended)
     if collectives.counters is not None:
         watching.started(collectives.counters.read, _end_collectives)
@@ -358,7 +358,7 @@ def _bounded(tasks, seconds, watching) -> Iterator[None]:
 def _held_port(tasks) -> contextlib.AbstractContextManager:
     """Hold this worker's port: the rendezvous leaves it before TensorFlow's server has it."""
     if tasks and ports.can_be_held():
-        # In use: the rendezvous says by whom; or it is TensorFlow's, for another strategy here.
+        # In use: the rendezvous reports by whom; or it is TensorFlow's, for another strategy here.
         with contextlib.suppress(OSError):
             return ports.hold(tasks.host_and_port(tasks.rank)[1], shared=True)
     return contextlib.nullcontext()
@@ -376,7 +376,7 @@ def _forgotten_if_it_fails(tasks) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _naming_the_others(tasks, seconds) -> Iterator[None]:
-    """Say who is waited for; TensorFlow says only that its collective has timed out."""
+    """Name the workers waited for; TensorFlow reports only that its collective has timed out."""
     try:
         yield
     except tf.errors.DeadlineExceededError as error:

@@ -43,7 +43,7 @@ ROOMS = {
     "doctor": "The doctor",
     "": "The rest",
 }
-HEADING = re.compile(r"^### (TFA-\d+) `(.+)`$", re.MULTILINE)
+EXPLAINED = re.compile(r'^<a id="tfa-\d+"></a>(TFA-\d+): `(.+)`$', re.MULTILINE)
 CODE = re.compile(r"TFA-\d+")
 END = "(tf-adasum-doctor --explain {})"  # what `tf_adasum.errors.see` returns
 
@@ -169,17 +169,11 @@ def is_in(fragment, text):
 
 def explained():
     """Return the fragments that the page of causes explains, by their codes."""
-    return dict(HEADING.findall(CAUSES.read_text()))
-
-
-def slug(heading):
-    """Return the anchor of a heading."""
-    return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
+    return dict(EXPLAINED.findall(CAUSES.read_text()))
 
 
 def page():
     """Return the page that lists all messages."""
-    fragments = explained()
     parts = [
         "# All messages\n\nEvery message that the package raises or warns with, from its sources. "
         f'"{ANY}" stands for names and numbers. For those that are met most, with cause and cure: '
@@ -192,8 +186,8 @@ def page():
         parts.append(f"## {title}\n")
         for each in own:
             text = each.text.replace("`", "'")
-            heading = f"{each.code} {fragments.get(each.code)}"
-            link = f" [What to do](../troubleshooting.md#{slug(heading)})." if each.code else ""
+            address = f"../troubleshooting.md#{each.code.lower()}"
+            link = f" [What to do]({address})." if each.code else ""
             parts.append(
                 f'<a id="{each.anchor}"></a>`{text}`\n'
                 f":   *{each.kind}*, `tf_adasum/{each.path}`.{link}\n"

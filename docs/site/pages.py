@@ -32,6 +32,7 @@ SPAN = re.compile(
     r"<(a|h\d|pre)\b.*?</\1>|<code>(?:tf_adasum\.)?([\w.]+)(?:\(\))?</code>", re.DOTALL
 )
 PICTURE = re.compile(r'(<img [^>]*src="([^"]+\.(?:svg|png))"[^>]*/?>)')
+ANSWER = re.compile(r'^(### .+)\n\n<a id="(tfa-\d+)"></a>', re.MULTILINE)
 ALL_MESSAGES = "There are more: [all messages](reference/messages.md)."
 MOST_LINES, MOST_CHARACTERS = 500, 100_000  # of a file that is shown, such as a report of runs
 # How much more, or less, a page counts in the search: who searches has a task or a message.
@@ -207,6 +208,7 @@ def on_page_markdown(markdown, page, **_):
         notebook = posixpath.basename(uri).replace(".md", ".ipynb")
         markdown = markdown.replace("\n", f"\n\n[Download it as a notebook]({notebook})\n", 1)
     markdown = markdown.replace("<!-- all messages -->", ALL_MESSAGES)
+    markdown = ANSWER.sub(r"\1 {#\2}\n\n", markdown)  # so that the search leads to the code
     parts = CODE.split(markdown)
     return "".join(part if index % 2 else LINK.sub(link, part) for index, part in enumerate(parts))
 

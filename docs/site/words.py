@@ -14,8 +14,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 CHECKED = "docs/**/*.md README.md CHANGELOG.md CONTRIBUTING.md tf_adasum/**/*.py".split()
 # Not rewritten yet: files, and folders of the package.
-NOT_YET = """docs/compatibility.md tf_adasum/startup.py
-tf_adasum/launch tf_adasum/cluster tf_adasum/doctor/__main__.py"""
+NOT_YET = """docs/compatibility.md
+tf_adasum/cluster"""
 LEFT_OUT = [ROOT / name for name in NOT_YET.split()]
 # Regular expressions, and what to write instead. "A warning tells you" is allowed.
 WORDS = {

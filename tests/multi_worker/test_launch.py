@@ -11,7 +11,7 @@ from support.worker_group import free_ports, worker_environment
 
 
 def launched(tmp_path, program, level=None, workers=2):
-    """Run a program on several workers; return the exit code and all lines that were shown."""
+    """Run a program on several workers; return the exit status and all lines that were shown."""
     path = tmp_path / "program.py"
     path.write_text(program)
     environment = worker_environment([], 0, devices=1)
@@ -142,10 +142,10 @@ def test_launchers_of_two_machines_start_again_together(tmp_path, failing, how):
     trained = [output.partition("trained ")[2].split() for output, _ in said]
     assert [each[:2] for each in trained] == [["0", "2"], ["1", "2"]]
     assert trained[0][2] == trained[1][2]
-    cause = "SIGKILL (killed" if how == "killed" else "exit code 1: ArithmeticError: bad luck"
+    cause = "SIGKILL (killed" if how == "killed" else "exit status 1: ArithmeticError: bad luck"
     assert f"worker {failing} failed first, with {cause}" in said[failing][1]
     other = said[1 - failing][1]
-    assert f"worker {1 - failing} ended because of another one, with exit code 1" in other
+    assert f"worker {1 - failing} ended because of another one, with exit status 1" in other
     assert f"WorkerLostError: worker {failing} (" in other
     assert all("tf-adasum-launch: restart 1 of 2" in errors for _, errors in said)
 

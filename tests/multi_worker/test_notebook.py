@@ -101,7 +101,7 @@ def test_an_error_in_a_cell_and_an_interrupt(kernel, tmp_path):
     assert output == "begins\n" and "Traceback" in errors
     assert error[:2] == [
         "RuntimeError",
-        "worker 0 of 1 failed, with exit code 1: ZeroDivisionError: division by zero",
+        "worker 0 of 1 failed, with exit status 1: ZeroDivisionError: division by zero",
     ]
     assert "    return 1 / number  # a line of a cell" in error
 

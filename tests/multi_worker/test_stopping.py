@@ -16,7 +16,7 @@ SECONDS = 240
 
 
 def train(folder, workers=2, **asked):
-    """Train on so many workers, and return of each its exit code, what it said, and its output."""
+    """Train on so many workers, and return the exit status, reports and output of each."""
     command = [sys.executable, "-u", str(SCRIPT)]
     command.append(json.dumps({"folder": str(folder), "signals": {}, "seconds": SECONDS, **asked}))
     ports = worker_group.free_ports(workers)

@@ -42,7 +42,7 @@ def ucx():
 
 
 def played(folder, arguments="", prelude="", prefix=(), variables=None):
-    """The exit code, the details at the start, what each worker has printed, and all output.
+    """The exit status, the details at the start, what each worker has printed, and all output.
 
     Nothing says what carries the gradients but the arguments.
     """

@@ -43,7 +43,7 @@ class Outcome:
         digest: of the weights, if it trained to the end.
         seconds: from the beginning of `fit`; None if it said nothing, or had not come so far.
         first: the epoch in which it began; None if it has not.
-        code: exit code.
+        code: exit status.
         output: everything it wrote.
     """
 

@@ -27,7 +27,7 @@ class Outcome:
         digest: of the weights, if it trained to the end.
         seconds: from the fault to the exception or to the end of training; None if it said nothing.
         seconds_to_end: from the fault to the end of its process; None if it hung, and was killed.
-        code: exit code.
+        code: exit status.
         output: everything it wrote.
     """
 

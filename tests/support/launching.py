@@ -91,7 +91,7 @@ def starts_in(directory):
 
 
 def on_terminal(*arguments, **variables):
-    """Run the command line on a terminal of 100 columns; return its exit code and all it wrote."""
+    """Run the command line on a terminal of 100 columns; return exit status and output."""
     terminal, end = pty.openpty()
     fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
     kept = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}

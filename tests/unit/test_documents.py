@@ -18,6 +18,7 @@ DOCUMENTS += sorted((ROOT / "docs").rglob("*.md"))
 # [text](path#heading), not of another site.
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+ANCHOR = re.compile(r'<a id="([\w-]+)"></a>')
 # `folder/file.py`, without a word such as NAME that stands for any.
 PATH = re.compile(r"`((?:[\w.]+/)+(?:[\w.]+\.\w+)?|[\w.]+\.(?:py|h|cu))`")
 ANY = re.compile("NAME|CONCERN|ROOM|FILE|TOPIC")
@@ -36,9 +37,10 @@ CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
 def anchors_of(document):
-    """The names that GitHub gives to a document's headings."""
-    headings = HEADING.findall(CODE.sub("", document.read_text()))
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    """The names that GitHub gives to a document's headings, and those that it sets."""
+    text = CODE.sub("", document.read_text())
+    headings = [re.sub(r"[^\w\- ]", "", heading.lower()) for heading in HEADING.findall(text)]
+    return {heading.replace(" ", "-") for heading in headings} | {*ANCHOR.findall(text)}
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

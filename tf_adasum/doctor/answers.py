@@ -12,7 +12,11 @@ from pathlib import Path
 
 PAGE = "troubleshooting.md"
 _PLACES = (Path(__file__).with_name(PAGE), Path(__file__).parents[2] / "docs" / PAGE)
-_SECTION = re.compile(r"^### (TFA-\d+) `([^\n]+)`\n\n(.*?)\s*(?=^##|\Z)", re.MULTILINE | re.DOTALL)
+# A heading; the code with its anchor and a part of the message; the answer.
+_SECTION = re.compile(
+    r"^### ([^\n]+)\n\n<a [^\n]+></a>(TFA-\d+): `([^\n]+)`\n\n(.*?)\s*(?=^##|\Z)",
+    re.MULTILINE | re.DOTALL,
+)
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)\s]+)\)")
 
 
@@ -25,7 +29,8 @@ def answers() -> dict[str, str]:
     place = next((each for each in _PLACES if each.exists()), _PLACES[0])
     sections = _SECTION.findall(place.read_text(encoding="utf-8"))
     return {
-        code: f"{code}: … {words} …\n\n{_LINK.sub(_plain, text)}" for code, words, text in sections
+        code: f"{code}: {title}\nThe message contains: {words}\n\n{_LINK.sub(_plain, text)}"
+        for title, code, words, text in sections
     }
 
 
@@ -40,7 +45,8 @@ def answer(asked: str) -> str:
 
     Example:
         >>> print(answer("504").partition(" reached")[0])
-        TFA-504: … has ended, and …
+        TFA-504: A worker finished before the others
+        The message contains: has ended, and
         <BLANKLINE>
         One worker
     """

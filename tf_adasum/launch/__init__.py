@@ -6,10 +6,10 @@
     tf-adasum-launch --hosts a:4,b:4 train.py
 
 Reading order: `command_line` -> `jobs` (a job from start to end) -> `nodes` and `environments`
-(what each worker is told, GPUs included). `cluster.free_ports` finds the workers' ports and holds
-them, `processes` runs the processes, `output` shows what they say, `noise` knows which lines of
-TensorFlow's are left out, `failures` says who failed first. `hosts` starts a launcher on each of
-several hosts, over `ssh`. `run` starts workers from a notebook.
+(what each worker receives, GPUs included). `cluster.free_ports` finds the workers' ports and holds
+them, `processes` runs the processes, `output` shows what they print, `noise` lists the lines of
+TensorFlow that are left out, `failures` finds the worker that failed first. `hosts` starts a
+launcher on each of several hosts, over `ssh`. `run` starts workers from a notebook.
 
 Standard library only: the launcher is ready at once and never initialises a GPU itself.
 """

@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the command line after the program's name. Defaults to ``sys.argv[1:]``.
 
     Returns:
-        The exit code of `launch`.
+        The exit status of `launch`.
 
     Raises:
         SystemExit: with code 2 and a message on stderr when the arguments cannot be used.

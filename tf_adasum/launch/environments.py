@@ -1,4 +1,4 @@
-"""What each worker is told: its place among the workers, and its GPUs. Standard library only."""
+"""The environment of each worker: its rank, the cluster, and its GPUs. Standard library only."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ def worker_environments(
     Args:
         addresses: ``host:port`` of every worker. A single worker gets no ``TF_CONFIG``, not even
             an inherited one, and joins nobody, whoever has started the launcher.
-        devices_per_worker: told to the workers as ``TF_ADASUM_DEVICES_PER_WORKER``. Defaults to
-            None: they are told nothing.
+        devices_per_worker: passed to the workers as ``TF_ADASUM_DEVICES_PER_WORKER``. Defaults to
+            None: it is not set.
         environment: what the workers inherit. Defaults to ``os.environ``.
-        nodes: the machines. On several a worker is told its rank, their number and the address of
-            the coordinator; of `addresses` the number alone counts. Defaults to None: this one.
-        verbose: whether TensorFlow is to say all. Defaults to False: errors only, unless the
-            environment says something else.
+        nodes: the machines. On several a worker receives its rank, the number of workers and
+            the address of the coordinator; only the length of `addresses` is used. Defaults to
+            None: this machine.
+        verbose: whether TensorFlow prints everything. Defaults to False: errors only, unless the
+            environment sets another level.
 
     Returns:
         One complete environment per worker, in the order of `addresses`.

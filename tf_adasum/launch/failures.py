@@ -1,4 +1,4 @@
-"""Who failed first, and why, from how workers ended and what they said last.
+"""Which worker failed first, and why: from exit statuses and last lines on stderr.
 
 Pure functions and a reader of lines. Standard library only.
 """
@@ -25,7 +25,7 @@ _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal
 _TRACEBACK = "Traceback (most recent call last):"
 _GOES_ON = ("During handling of the above exception", "The above exception was the direct cause")
 _BECAUSE_OF_ANOTHER = "WorkerLostError"
-_BY_ITS_GUARD = " s in TensorFlow's start-up"  # what `cluster.start_timeout` says, which kills it
+_BY_ITS_GUARD = " s in TensorFlow's start-up"  # printed by `cluster.start_timeout`, which kills it
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _NAMED = re.compile(r"worker (\d+) \(")
 _LONGEST_LINE = 400
@@ -35,7 +35,7 @@ _MOST_NAMES = 8
 
 
 class LastWords:
-    """What a worker has said last on stderr.
+    """The last lines that a worker printed on stderr.
 
     Attributes:
         error: the line of the last traceback that names the exception; "" without one.
@@ -78,8 +78,8 @@ class End:
 
     Attributes:
         rank: the worker's.
-        code: its exit code, or minus the number of the signal that ended it.
-        words: what it said last; None where nobody has listened.
+        code: its exit status, or minus the number of the signal that ended it.
+        words: its last lines on stderr; None if they were not read.
         log: the file with its output; "" without one.
         is_stopped: whether the launcher had begun to stop it.
     """
@@ -92,15 +92,15 @@ class End:
 
     @property
     def cause(self) -> str:
-        """Exit code or signal, and what that means."""
+        """Exit status or signal, and what that means."""
         if self.code >= 0:
-            return f"exit code {self.code}"
+            return f"exit status {self.code}"
         meaning = None if self._is_by_guard else MEANINGS.get(-self.code)
         return name_of(-self.code) + (f" ({meaning})" if meaning else "")
 
     @property
     def error(self) -> str:
-        """The exception that ended it, or its last line; "" where that would mislead."""
+        """The exception that ended it, or its last line; "" if that would mislead."""
         if self.words is None:
             return ""
         if self.is_stopped:
@@ -111,7 +111,7 @@ class End:
 
     @property
     def is_because_of_another(self) -> bool:
-        """Whether it says itself that another worker's end was the reason."""
+        """Whether its error names another worker's end as the reason."""
         return _BECAUSE_OF_ANOTHER in self.error.partition(":")[0] or self._is_by_guard
 
     @property
@@ -135,8 +135,8 @@ def name_of(number: int) -> str:
 def first_of(ends: Sequence[End]) -> End:
     """Return the worker whose failure was the reason of the others' ends.
 
-    That is the first to end, unless this one says that it ended because of another: a process that
-    has failed may take longer to end than those to which it has told so.
+    That is the first to end, unless its error names another worker: a process that has failed may
+    take longer to end than the workers that it has informed.
 
     Args:
         ends: of all workers of this machine, in their order; at least one has failed.

@@ -74,7 +74,7 @@ def launch_on(
         **settings: as `jobs.launch`: timeout, max_restarts, log_dir, verbose.
 
     Returns:
-        The exit code, as `jobs.launch`; 255 if a connection was lost.
+        The exit status, as `jobs.launch`; 255 if a connection was lost.
 
     Raises:
         ValueError: an argument cannot be used.
@@ -190,7 +190,7 @@ class _Hosts:
             start_thread(report_end, each, events)
 
     def run(self) -> int:
-        """Pass on output and signals, and return the exit code."""
+        """Pass on output and signals, and return the exit status."""
         while self._running:
             try:
                 event = self._events.get(timeout=SECONDS_BETWEEN_BEATS)

@@ -21,8 +21,8 @@ from tf_adasum.launch.processes import Crew, Ending, run_group
 from tf_adasum.launch.status import Board
 
 GRACE_SECONDS = 5.0
-# For which workers that start again wait for those of other machines, unless the environment says
-# something else: there the failure has to be noticed first.
+# How long restarted workers wait for those of other machines, which have to notice the failure
+# first. The environment can set another time.
 _SECONDS_TO_MEET_AGAIN = "180"
 
 
@@ -43,13 +43,14 @@ def launch(
 
     With one worker and neither `log_dir` nor `status` the command inherits stdin, stdout and
     stderr. Else stdin is empty and every line of output is written to file descriptor 1 or 2, of
-    several workers with the prefix ``[worker i]``, which has colors on a terminal. What TensorFlow
-    says below an error is left out, unless `verbose` or ``TF_CPP_MIN_LOG_LEVEL`` asks for it.
+    several workers with the prefix ``[worker i]``, which has colors on a terminal. TensorFlow's
+    messages below the level of errors are left out, unless `verbose` or ``TF_CPP_MIN_LOG_LEVEL``
+    asks for them.
 
     On one machine the workers' ports lie outside of the range from which the system gives ports to
     others, and are held until all workers have ended: see `free_ports.held`. What uses them sets
     SO_REUSEADDR, as TensorFlow's server does. Workers get a random ``TF_ADASUM_SECRET`` in common,
-    unless the environment gives a secret: nobody else can take part when they meet. On several
+    unless the environment gives a secret: nobody else can join the rendezvous. On several
     machines, on each of which this is called, workers find their ports themselves, and have no
     secret but that of the environment.
 
@@ -63,8 +64,8 @@ def launch(
 
     With `max_restarts` the failure of a worker starts all of them again, on new ports, after a
     second; they see which start it is as ``TF_ADASUM_RESTART_COUNT``, 0 for the first. A signal to
-    this process, the timeout, or a worker's exit code 2 (wrong usage) or 75 are final. On several
-    machines the workers of the others end, too, because they have lost one, and each machine counts
+    this process, the timeout, or a worker's exit status 2 (wrong usage) or 75 are final. On several
+    machines the workers of the others also end, because they have lost one, and each machine counts
     its own restarts.
 
     Args:
@@ -84,7 +85,7 @@ def launch(
             a line every 30 seconds. Defaults to False.
 
     Returns:
-        The exit code of the last start: 0 when every worker ended with 0; the code of the first
+        The exit status of the last start: 0 when every worker ended with 0; the code of the first
         worker that failed (128 + n when signal n ended it); 128 + n when this process received
         signal n (SIGPIPE when its output was closed); 124 after `timeout`; 75 when workers ended
         with that, asked by a signal to them or to this process.
@@ -129,7 +130,7 @@ def run_job(
     """Do as `launch`, and return how it ended.
 
     Args:
-        is_heard: whether a single worker's output goes through this process, too. Defaults to
+        is_heard: whether the output of a single worker also goes through this process. Defaults to
             False. The others are those of `launch`.
     """
     check(command, num_workers, timeout, max_restarts)

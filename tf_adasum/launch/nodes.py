@@ -15,7 +15,7 @@ _HOST = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Nodes:
-    """How many machines there are, which one this is, and where worker 0 is met.
+    """How many machines there are, which one this is, and the address of worker 0.
 
     Attributes:
         count: how many. Defaults to 1.

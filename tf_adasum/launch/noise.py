@@ -13,8 +13,8 @@ from collections.abc import Mapping
 LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 DEFAULT_LEVEL = "2"  # errors and worse
 
-# absl says the first before any message, of whatever level, that precedes its initialization; such
-# a message has no date. Of those only level I is hidden.
+# absl prints the first before any message, of whatever level, that precedes its initialization;
+# such a message has no date. Of those only level I is hidden.
 _HIDDEN = re.compile(
     rb"WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR\s*$"
     rb"|I0000 00:00:\d+\.\d+ +\d+ [\w./-]+\.(?:cc|h):\d+\] "

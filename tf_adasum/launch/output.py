@@ -54,7 +54,7 @@ class Console:
     def say(self, text: str) -> None:
         """Write a message of the launcher itself to stderr.
 
-        The main thread has more to do than to wait for somebody who reads our output: where nobody
+        The main thread has more to do than to wait for somebody who reads our output: if nobody
         does, the message follows the piece that is being written.
         """
         self._messages.append(f"{text}\n".encode())
@@ -146,7 +146,7 @@ class Log:
         self.write(f"{PROGRAM}: worker {rank} of {num_workers}, {start} {now}\n".encode())
 
     def write(self, line: bytes) -> None:
-        """Write a line. Training goes on where that fails: see `failure`."""
+        """Write a line. Training continues if that fails: see `failure`."""
         if self._failure is not None:
             return
         try:
@@ -155,7 +155,7 @@ class Log:
             self._failure = error
 
     def failure(self) -> str:
-        """Return why not all is in the file; "" where all is."""
+        """Return why the file is incomplete; "" if it is complete."""
         return "" if self._failure is None else f"{self.path} is not complete: {self._failure}"
 
     def close(self) -> None:
@@ -170,12 +170,12 @@ class Relay:
     other workers, and in a file, only the last state is shown, when the line is complete.
 
     Args:
-        descriptor: where it goes, 1 or 2.
+        descriptor: the stream it is written to, 1 or 2.
         console: shared by all.
         prefix: what each line begins with on the console.
         redraws: whether it is worker 0's.
         hides_noise: whether of stderr what `noise` hides is left out.
-        words: hears what is said on stderr.
+        words: receives the lines of stderr.
         log: a file for it; None without one.
     """
 
@@ -200,7 +200,7 @@ class Relay:
         pending = b""
         for chunk in _chunks(stream, ended):
             pieces = (pending + chunk).splitlines(keepends=True)
-            # Only the next byte tells a final "\r" from the first half of "\r\n".
+            # Only the next byte distinguishes a final "\r" from the first half of "\r\n".
             pending = b"" if pieces[-1].endswith(b"\n") else pieces.pop()
             if len(pending) > _LONGEST_LINE:
                 pieces.append(pending + b"\n")
@@ -231,7 +231,7 @@ def _chunks(stream: Any, ended: threading.Event) -> Iterator[bytes]:
     poll = select.poll()
     poll.register(stream, select.POLLIN)
     while True:
-        last = ended.is_set()  # asked before the poll: what was written before the end is seen
+        last = ended.is_set()  # asked before the poll, which then returns all that was written
         if poll.poll(200):
             chunk = os.read(stream.fileno(), 1 << 16)
             if not chunk:

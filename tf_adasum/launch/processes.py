@@ -1,7 +1,7 @@
 """Run a group of worker processes: start them, supervise them, and stop what is left.
 
 Reading order: `run_group` (all of it) -> `_Job` (start, supervise, stop) -> `_Worker` (one
-process). What they write goes through `output`; `failures` says who failed first.
+process). What they write goes through `output`; `failures` finds the worker that failed first.
 
 Who does what: the main thread starts, signals and reaps the workers. Every other thread only
 reads a pipe or waits for one process, and reports to the main thread through one queue.
@@ -30,7 +30,7 @@ from tf_adasum.launch.status import Board
 
 EXIT_TIMEOUT = 124  # as coreutils' `timeout`
 EXIT_USAGE = 2  # as argparse and the shells: the same arguments will fail again
-EXIT_ASKED = 75  # EX_TEMPFAIL: the workers were asked to end, and the next start goes on
+EXIT_ASKED = 75  # EX_TEMPFAIL: the workers were asked to end, and the next start resumes
 POLITE_SECONDS = 30.0  # after SIGTERM: for a backup. Slurm and Kubernetes wait as long
 _LAST_WORDS_SECONDS = 0.5  # how long to wait for the output of a worker that ended
 _SECONDS_TO_READ = 5.0  # how long to wait for a reader of our output after a stop
@@ -44,7 +44,7 @@ _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None  # loaded here, n
 
 @dataclasses.dataclass(frozen=True)
 class Crew:
-    """Which workers are started here, and who hears them.
+    """Which workers are started here, and who receives their output.
 
     Attributes:
         ranks: those of the workers of this machine.
@@ -67,8 +67,8 @@ class Ending:
     """How a job ended.
 
     Attributes:
-        code: the exit code, as `tf_adasum.launch.launch` describes it.
-        first: the worker that failed first in the last start; None where none has.
+        code: the exit status, as `tf_adasum.launch.launch` describes it.
+        first: the worker that failed first in the last start; None if none has.
     """
 
     code: int
@@ -139,7 +139,7 @@ class _Job:
 
     Attributes:
         events: ends of workers, and signals to this process.
-        first: the worker that failed first in the last start; None where none has.
+        first: the worker that failed first in the last start; None if none has.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class _Job:
         self._is_passed_on = False  # a signal, which wants none either
 
     def run(self, timeout: float | None, max_restarts: int) -> int:
-        """Start the workers, again where one fails, and return the exit code of the last start."""
+        """Start the workers, again if one fails, and return the exit status of the last start."""
         deadline = None if timeout is None else time.monotonic() + timeout
         for restart in range(max_restarts + 1):
             if restart:
@@ -172,7 +172,7 @@ class _Job:
             with self._environments_of(restart) as environments:
                 code = self._run_once(environments, restart, deadline)
             if code == EXIT_USAGE and restart < max_restarts:
-                self._console.say(f"exit code {EXIT_USAGE} means wrong usage: no restart")
+                self._console.say(f"exit status {EXIT_USAGE} means wrong usage: no restart")
             is_final = code in (0, EXIT_USAGE, EXIT_ASKED)
             if is_final or restart == max_restarts or self._is_stopped or self._is_passed_on:
                 break
@@ -204,7 +204,7 @@ class _Job:
     def _run_once(
         self, environments: list[dict[str, str]], restart: int, deadline: float | None
     ) -> int:
-        """Start the workers, supervise them, stop what is left, and return the exit code."""
+        """Start the workers, supervise them, stop what is left, and return the exit status."""
         showing, is_over = [], threading.Event()
         try:
             self._start(environments, restart)
@@ -218,7 +218,7 @@ class _Job:
         for thread in showing:
             thread.join(_LAST_WORDS_SECONDS)
         if self._is_stopped and any(end.code == EXIT_ASKED for end in self._ends):
-            code = EXIT_ASKED  # they heard it, too, and have made their backup
+            code = EXIT_ASKED  # they also received it, and have made their backup
         if self.first is not None:
             self.first = failures.first_of(self._ends)
             for line in failures.summary(self._ends) if self._crew.num_workers > 1 else ():
@@ -234,7 +234,7 @@ class _Job:
         until = time.monotonic() + _PAUSE_SECONDS
         while time.monotonic() < until or any(each.is_alive() for each in self._threads):
             event = self._next_event(time.monotonic() + 0.05)
-            if isinstance(event, signal.Signals):  # one to pass on, too: there is nobody to hear it
+            if isinstance(event, signal.Signals):  # even one to pass on: no worker is left
                 return self._stopped_by(event)
             if deadline is not None and time.monotonic() > deadline:
                 return self._timed_out()
@@ -243,7 +243,7 @@ class _Job:
 
     def _stopped_by(self, number: signal.Signals) -> int:
         self._is_stopped = True
-        # SIGPIPE: what ended the reader of our output may have come to the workers, too.
+        # SIGPIPE: what ended the reader of our output may also have reached the workers.
         if number in (signal.SIGTERM, signal.SIGPIPE):
             self._grace = max(self._grace, POLITE_SECONDS)
         self._console.say(f"{number.name}, stopping all workers")
@@ -315,7 +315,7 @@ class _Job:
             if isinstance(event, signal.Signals):
                 return self._stopped_by(event)
             end = self._reap(event)
-            if end.code == EXIT_ASKED:  # the others end by themselves: one may write the backup
+            if end.code == EXIT_ASKED:  # do not stop the others: one may write the backup
                 code = EXIT_ASKED
             elif end.code != 0:
                 self.first = end
@@ -323,7 +323,7 @@ class _Job:
                 self._console.say(f"worker {end.rank} ended with {end.cause}{stopping}")
                 return end.code if end.code > 0 else 128 - end.code
         if code == EXIT_ASKED:
-            self._console.say(f"the workers were asked to end (exit code {EXIT_ASKED})")
+            self._console.say(f"the workers were asked to end (exit status {EXIT_ASKED})")
         return code
 
     def _pass_on(self, number: signal.Signals) -> None:
@@ -397,8 +397,8 @@ class _Worker:
         self.signal_group(signal.SIGKILL)
         code = self.process.wait()
         self.ended.set()
-        # Its last words come before what we say about its end; but nobody waits for a reader of
-        # our output who does not read.
+        # Its last lines precede our message about its end; but do not wait for a reader of our
+        # output who does not read.
         limit = time.monotonic() + _LAST_WORDS_SECONDS
         for reader in self.readers:
             reader.join(max(0.0, limit - time.monotonic()))

@@ -95,7 +95,7 @@ def run(
             return None
         if not function_worker.has_result(folder):
             raise RuntimeError(
-                f"worker 0 of {workers} ended with exit code 0 before the function returned"
+                f"worker 0 of {workers} ended with exit status 0 before the function returned"
             )
         return function_worker.read_result(folder)
 
@@ -129,7 +129,7 @@ def _environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _follow(command: Sequence[str]) -> int:
-    """Run the launcher, show what it writes where this process writes, and return its code."""
+    """Run the launcher, show its output on this process's streams, and return its exit status."""
     pipe, is_interrupted = subprocess.PIPE, False
     process = subprocess.Popen(
         command,
@@ -203,11 +203,11 @@ def _raise_if_failed(folder: str, code: int, workers: int) -> None:
             f"worker {first['rank']} of {workers} failed{first['cause']}{error}{traceback}"
         )
     if code:
-        raise RuntimeError(f"the workers were ended, with exit code {code}")
+        raise RuntimeError(f"the workers were ended, with exit status {code}")
 
 
 def main(folder: str) -> int:
-    """Be the launcher of a notebook: run the job that a folder describes; return its exit code."""
+    """Be the launcher of a notebook: run the job of a folder, and return its exit status."""
     with open(os.path.join(folder, _JOB)) as file:
         job = json.load(file)
     end_with_parent(job["parent"], signal.SIGTERM)

@@ -134,7 +134,7 @@ class Connection:
 
 
 def serve(stdin: BinaryIO, sent: Mapping[str, Any]) -> int:
-    """Run the launcher of one host when all hosts are ready, and return its exit code.
+    """Run the launcher of one host when all hosts are ready, and return its exit status.
 
     Args:
         stdin: what a `Connection` sends.

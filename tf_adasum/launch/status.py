@@ -120,7 +120,7 @@ class Board:
     def _state(self, rank, status):
         if rank in self._codes:
             code = self._codes[rank]
-            return ("failed", f"exit code {code}") if code else ("ended", "")
+            return ("failed", f"exit status {code}") if code else ("ended", "")
         if not status:
             return "starting", ""
         silent = time.time() - status["time"]

@@ -1,4 +1,4 @@
-"""Lines that nobody reads change no exit code."""
+"""Lines that nobody reads change no exit status."""
 
 import os
 import subprocess

@@ -1,11 +1,13 @@
 """`tf-adasum-doctor --explain`: the page of answers, read out by the code of a message."""
 
+import email.message
+import importlib.metadata
 import re
 from pathlib import Path
 
 import pytest
 
-from tf_adasum import doctor
+from tf_adasum import doctor, errors
 from tf_adasum.doctor import answers
 from tf_adasum.errors import see
 
@@ -18,7 +20,9 @@ PAGE = Path(__file__).parents[3] / "docs" / "troubleshooting.md"
 def test_an_answer_is_printed(given, capsys):
     assert doctor.main(["--explain", given]) == 0
     printed = capsys.readouterr().out
-    assert printed.startswith("TFA-501: … was lost …\n\nA worker process died")
+    assert printed.startswith(
+        "TFA-501: A worker was killed, ran out of memory, or does not answer\nThe message contains: was lost\n\nA worker process died"
+    )
     assert "start again from a backup (docs/how_to/checkpoints.md)" in printed
     assert "TFA-502" not in printed and "](" not in printed
 
@@ -28,7 +32,7 @@ def test_an_answer_keeps_its_code():
 
 
 def test_every_heading_has_an_answer():
-    headings = re.findall(r"^### (TFA-\d+) ", PAGE.read_text(), re.MULTILINE)
+    headings = re.findall(r'^<a id="tfa-\d+"></a>(TFA-\d+): ', PAGE.read_text(), re.MULTILINE)
     assert list(answers.answers()) == headings and len(headings) > 50
     assert all(len(text.split()) > 10 for text in answers.answers().values())
 
@@ -43,10 +47,24 @@ def test_other_codes_are_refused(capsys):
 
 def test_a_wheel_has_the_page_beside_the_doctor(monkeypatch, tmp_path):
     copy = tmp_path / answers.PAGE
-    copy.write_text("# Title\n\n### TFA-101 `some words`\n\nAn answer.\n\n## Next\n")
+    copy.write_text(
+        '# Title\n\n### Fault\n\n<a id="tfa-101"></a>TFA-101: `some words`\n\nAn answer.\n\n## Next\n'
+    )
     monkeypatch.setattr(answers, "_PLACES", (copy, PAGE))
-    assert answers.answers() == {"TFA-101": "TFA-101: … some words …\n\nAn answer."}
+    assert answers.answers() == {
+        "TFA-101": "TFA-101: Fault\nThe message contains: some words\n\nAn answer."
+    }
 
 
 def test_a_message_ends_with_the_command():
     assert see("TFA-501") == "(tf-adasum-doctor --explain TFA-501)"
+
+
+def test_a_message_ends_with_the_address_of_the_site(monkeypatch):
+    metadata = email.message.Message()
+    metadata["Project-URL"] = "Source, https://a.example"
+    metadata["Project-URL"] = "Documentation, https://b.example/docs/"
+    monkeypatch.setattr(importlib.metadata, "metadata", {"tf-adasum": metadata}.__getitem__)
+    monkeypatch.setattr(errors, "_site", errors._site.__wrapped__)
+    end = "TFA-501, https://b.example/docs/troubleshooting.html#tfa-501)"
+    assert see("TFA-501") == "(tf-adasum-doctor --explain " + end

@@ -47,7 +47,7 @@ GOOD = {
 def examined(
     monkeypatch, count, *, results=None, absent=(), look=None, timeout=10.0, invited=False
 ):
-    """Let so many workers examine each other; return the exit codes and what worker 0 shows."""
+    """Let so many workers examine each other; return the exit statuses and what worker 0 shows."""
     results = results or {str(rank): GOOD for rank in range(count)}
     monkeypatch.setattr(Exchanged, "results", results)
     monkeypatch.setattr(together, "ExchangeProcess", Exchanged)

@@ -101,12 +101,12 @@ def test_one_that_ended_because_of_another_points_to_that():
 def test_a_summary():
     ends = [end(1, 1, "ValueError: x", log="logs/worker-1.log"), end(0, -15, is_stopped=True)]
     assert failures.summary([*ends, end(2, 0), end(3, 0, is_stopped=True)]) == [
-        "worker 1 failed first, with exit code 1: ValueError: x",
+        "worker 1 failed first, with exit status 1: ValueError: x",
         "ended because of it: workers 0, 3",
         "the output of worker 1 is in logs/worker-1.log",
     ]
     (line,) = failures.summary([end(0, 1, LOST.format(5))])
-    assert line == "worker 0 ended because of another one, with exit code 1: " + LOST.format(5)
+    assert line == "worker 0 ended because of another one, with exit status 1: " + LOST.format(5)
     many = [end(0, 3), *(end(rank, -15, is_stopped=True) for rank in range(1, 20))]
     assert failures.summary(many)[1] == (
         "ended because of it: workers 1, 2, 3, 4, 5, 6, 7, 8 and 11 more"
@@ -119,8 +119,8 @@ def test_a_summary():
         (-9, "training", "SIGKILL (killed: possibly out of memory)"),
         (-11, "Fatal Python error: Segmentation fault", "Segmentation fault"),
         (-40, "training", "signal 40"),
-        (7, "last words", "exit code 7: last words"),
-        (7, "", "exit code 7"),
+        (7, "last words", "exit status 7: last words"),
+        (7, "", "exit status 7"),
     ],
 )
 def test_signals_and_codes(code, line, expected):
@@ -129,7 +129,7 @@ def test_signals_and_codes(code, line, expected):
 
 
 def test_without_anybody_who_listened():
-    assert failures.summary([End(0, 3)]) == ["worker 0 failed first, with exit code 3"]
+    assert failures.summary([End(0, 3)]) == ["worker 0 failed first, with exit status 3"]
 
 
 def test_one_that_its_guard_has_killed_is_not_out_of_memory():

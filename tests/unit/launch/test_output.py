@@ -246,5 +246,5 @@ def test_workers_of_several_machines_are_named_by_their_ranks(script, tmp_path):
     result = run("-n", 1, *options[:6], script("print(input()); print('no')"), input="typed\n")
     assert "[worker 2] EOFError" in result.stderr
     assert result.stderr.endswith(
-        "worker 2 failed first, with exit code 1: EOFError: EOF when reading a line\n"
+        "worker 2 failed first, with exit status 1: EOFError: EOF when reading a line\n"
     )

@@ -42,8 +42,8 @@ def test_the_first_failure_stops_the_others_and_gives_the_code(script, tmp_path)
     assert result.returncode == 7
     assert result.stderr.splitlines() == [
         "[worker 1] last words",
-        "tf-adasum-launch: worker 1 ended with exit code 7, stopping the others",
-        "tf-adasum-launch: worker 1 failed first, with exit code 7: last words",
+        "tf-adasum-launch: worker 1 ended with exit status 7, stopping the others",
+        "tf-adasum-launch: worker 1 failed first, with exit status 7: last words",
         "tf-adasum-launch: ended because of it: workers 0, 2",
     ]
     pids = pids_in(tmp_path)
@@ -118,7 +118,7 @@ def test_who_was_told_of_the_failure_is_not_blamed(script, tmp_path):
     assert result.returncode == 1
     lines = [line for line in result.stderr.splitlines() if line.startswith("tf-adasum-launch")]
     assert lines == [
-        "tf-adasum-launch: worker 0 ended with exit code 1, stopping the others",
+        "tf-adasum-launch: worker 0 ended with exit status 1, stopping the others",
         "tf-adasum-launch: worker 1 failed first: ValueError: bad shape",
         "tf-adasum-launch: ended because of it: worker 0",
     ]

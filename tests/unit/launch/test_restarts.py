@@ -45,7 +45,7 @@ def test_restarts_are_counted_together_and_end_with_the_last_code(script, tmp_pa
     result = run("-n", 2, "--max-restarts", 2, path, tmp_path)
     assert result.returncode == 7
     assert len(starts_in(tmp_path)) == 3
-    assert "worker 0 failed first, with exit code 7" in result.stderr
+    assert "worker 0 failed first, with exit status 7" in result.stderr
 
 
 def test_without_the_option_there_is_one_start(script, tmp_path):
@@ -68,7 +68,7 @@ def test_a_signal_to_the_launcher_is_final(script, tmp_path, number, fails):
     with running(*arguments, stderr=subprocess.PIPE, text=True) as process:
         eventually(lambda: (tmp_path / "ready0").exists())
         if fails:
-            assert "exit code 5" in process.stderr.readline()
+            assert "exit status 5" in process.stderr.readline()
         process.send_signal(number)
         _, errors = process.communicate(timeout=LIMIT)
     # One that comes while the others are being stopped does not hide why they were.

@@ -55,7 +55,7 @@ def test_a_script(script, capsys):
     path = script("print('ö', *sys.argv[1:]); sys.exit(int(sys.argv[1]))")
     assert run(path, workers=2, args=[0, "x"]) is None
     assert sorted(capsys.readouterr().out.splitlines()) == ["[worker 0] ö 0 x", "[worker 1] ö 0 x"]
-    with pytest.raises(RuntimeError, match=r"worker [01] of 2 failed, with exit code 7$"):
+    with pytest.raises(RuntimeError, match=r"worker [01] of 2 failed, with exit status 7$"):
         run(pathlib.Path(path), workers=2, args=[7])
 
 
@@ -104,7 +104,7 @@ def ends(code, how):
 
 @pytest.mark.parametrize("how", ["at once", "politely"])
 def test_a_function_that_does_not_return_is_an_error(how):
-    words = "worker 0 of 2 ended with exit code 0 before the function returned"
+    words = "worker 0 of 2 ended with exit status 0 before the function returned"
     with pytest.raises(RuntimeError, match=words):
         run(ends, workers=2, args=[0, how])
 

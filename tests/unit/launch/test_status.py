@@ -33,8 +33,8 @@ def write(board, rank, ago=0, **status):
         ({"doing": "in fit, epoch 2", "waits": 12.3}, None, ("waiting", "12 s", 0)),
         ({"doing": "in fit, epoch 2", "ago": 3600}, None, ("silent", "3600 s", 0)),
         ({"step": 9}, 0, ("ended", "", 9)),
-        ({"step": 9}, 3, ("failed", "exit code 3", 9)),
-        (None, -9, ("failed", "exit code -9", None)),
+        ({"step": 9}, 3, ("failed", "exit status 3", 9)),
+        (None, -9, ("failed", "exit status -9", None)),
     ],
 )
 def test_the_state_of_a_worker(tmp_path, status, code, expected):
@@ -103,9 +103,9 @@ def test_a_table_below_the_output(script):
     assert re.search(r"\n +0 +\S+ +\d+ +\d+\.\d +\d +training epoch 3 *\n +1 .*waiting 4 s", text)
     assert re.search(r"\[worker 0\] \d+/30\n *worker", text), "the progress bar is above the table"
     assert "[worker 0] 30/30\n" in text and "[worker 1] 30/30\n" in text
-    end = text.index("tf-adasum-launch: worker 1 failed first, with exit code 1")
-    states = re.findall(r"\n +([01]) +\S+ .*?(ended|failed exit code 1) *(?=\n)", text[:end])
-    assert ("0", "ended") in states and states[-1] == ("1", "failed exit code 1")
+    end = text.index("tf-adasum-launch: worker 1 failed first, with exit status 1")
+    states = re.findall(r"\n +([01]) +\S+ .*?(ended|failed exit status 1) *(?=\n)", text[:end])
+    assert ("0", "ended") in states and states[-1] == ("1", "failed exit status 1")
 
 
 def test_lines_without_a_terminal(script, monkeypatch, capfd):

@@ -20,7 +20,7 @@ while not os.path.exists(ready):
 sys.exit(rank)
 """
 PLAIN = ["[worker 0] line", "[worker 1] line"]
-FAILED = "tf-adasum-launch: worker 1 ended with exit code 1"
+FAILED = "tf-adasum-launch: worker 1 ended with exit status 1"
 
 
 @pytest.mark.parametrize(
