@@ -20,9 +20,9 @@ PAGE = Path(__file__).parents[3] / "docs" / "troubleshooting.md"
 def test_an_answer_is_printed(given, capsys):
     assert doctor.main(["--explain", given]) == 0
     printed = capsys.readouterr().out
-    assert printed.startswith(
-        "TFA-501: A worker was killed, ran out of memory, or does not answer\nThe message contains: was lost\n\nA worker process died"
-    )
+    title, words, _, text = printed.split("\n", 3)
+    assert title == "TFA-501: A worker was killed, ran out of memory, or does not answer"
+    assert words == "The message contains: was lost" and text.startswith("A worker process died")
     assert "start again from a backup (docs/how_to/checkpoints.md)" in printed
     assert "TFA-502" not in printed and "](" not in printed
 
@@ -47,13 +47,11 @@ def test_other_codes_are_refused(capsys):
 
 def test_a_wheel_has_the_page_beside_the_doctor(monkeypatch, tmp_path):
     copy = tmp_path / answers.PAGE
-    copy.write_text(
-        '# Title\n\n### Fault\n\n<a id="tfa-101"></a>TFA-101: `some words`\n\nAn answer.\n\n## Next\n'
-    )
+    code = '<a id="tfa-101"></a>TFA-101: `some words`'
+    copy.write_text(f"# Title\n\n### Fault\n\n{code}\n\nAn answer.\n\n## Next\n")
     monkeypatch.setattr(answers, "_PLACES", (copy, PAGE))
-    assert answers.answers() == {
-        "TFA-101": "TFA-101: Fault\nThe message contains: some words\n\nAn answer."
-    }
+    (found,) = answers.answers().values()
+    assert found == "TFA-101: Fault\nThe message contains: some words\n\nAn answer."
 
 
 def test_a_message_ends_with_the_command():
