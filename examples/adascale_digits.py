@@ -175,12 +175,13 @@ def report(runs, arguments):
 {" ".join(sys.argv[1:])}`. {os.cpu_count()} CPU cores, {platform.machine()}, no GPU; Python
 {platform.python_version()}, TensorFlow {tf.__version__}, Keras {keras.__version__}.
 
-T = {arguments.steps} steps of {arguments.batch} rows at S = 1; SGD, momentum 0.9, learning rate
-{arguments.learning_rate} and a tenth of it after 3T/4.
-AS: AdaScale until the scale-invariant step is T. LSW: S times the learning rate in T/S iterations,
-with a warm-up over their first 5/90. LSW+: the same in as many iterations as AS took.
-Medians over the seeds {", ".join(map(str, arguments.seeds))} (lowest..highest); validation on 300
-rows, so that 0.01 is 3 rows; the loss is that of the whole training set. N/A: diverged.
+Training with S = 1 takes T = {arguments.steps} steps of {arguments.batch} rows, with SGD, momentum
+0.9 and the learning rate {arguments.learning_rate}, which falls to a tenth after 3T/4 steps.
+AS is AdaScale; it stops when the scale-invariant step is T. LSW uses S times the learning rate in
+T/S iterations, with a warm-up in the first 5/90 of them. LSW+ is LSW with as many iterations as AS.
+The cells are medians over the seeds {", ".join(map(str, arguments.seeds))} (lowest..highest). The
+accuracy is measured on 300 validation rows, so 0.01 is 3 rows. The loss is measured on the whole
+training set. N/A means that the training diverged.
 
 {table(runs, arguments.batch)}
 """

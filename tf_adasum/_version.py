@@ -1,14 +1,14 @@
-"""The version of tf_adasum, and the one table of the versions that it works with.
+"""The version of tf_adasum, and the supported versions of Python, TensorFlow and Keras.
 
-It imports nothing: setuptools reads `__version__` from the source.
+This module imports nothing, because setuptools reads `__version__` from its source.
 """
 
 __version__ = "0.1.0"
 
 PYTHON = ("3.10", "3.11", "3.12", "3.13")
 
-# Supported, oldest first: any of these TensorFlows with any of these Keras 3. Keras 3.13 needs
-# Python 3.11.
+# Supported, oldest first: any of these versions of TensorFlow with any of these versions of Keras
+# 3. Keras 3.13 needs Python 3.11.
 TENSORFLOW = ("2.16", "2.17", "2.18", "2.19", "2.20", "2.21")
 KERAS = ("3.11", "3.12", "3.13", "3.14", "3.15")
 # Supported with TensorFlow Addons, which needs Keras 2.
@@ -63,7 +63,7 @@ INSTALL_BOTH = (
 
 
 def why_not(tensorflow: str, keras: str) -> str:
-    """Return why tf_adasum cannot work with two versions, and what to install; "" if it may.
+    """Return why tf_adasum cannot work with two versions, and what to install; "" if it can.
 
     Args:
         tensorflow: the version of TensorFlow, such as "2.21.0".
@@ -80,7 +80,7 @@ def why_not(tensorflow: str, keras: str) -> str:
     if found[0] < place(TENSORFLOW[0]):
         install = INSTALL_TENSORFLOW
         if found[0] == place(TENSORFLOW_OF_ADDONS):
-            install += f", or for this one pip install 'keras=={KERAS_OF_ADDONS}.*'"
+            install += f", or keep it and pip install 'keras=={KERAS_OF_ADDONS}.*'"
         too_old.append(f"TensorFlow {tensorflow} is too old for Keras {keras}: {install}")
     if found[1] < place(KERAS[0]):
         too_old.append(f"Keras {keras} is too old: {INSTALL_KERAS}")
@@ -88,7 +88,7 @@ def why_not(tensorflow: str, keras: str) -> str:
 
 
 def newer(tensorflow: str, keras: str) -> str:
-    """Return the packages that are newer than the newest known version; "" if none is.
+    """Return the packages that are newer than the newest supported version; "" if none is newer.
 
     Args:
         tensorflow: the version of TensorFlow, such as "2.21.0".

@@ -1,4 +1,4 @@
-"""Checks of numbers that users pass. Standard library only.
+"""Check numbers that users pass. Uses only the standard library.
 
 A bool does not count as a number, and neither does NaN or infinity: `True` or NaN as a learning
 rate is a mistake.
@@ -19,14 +19,14 @@ def is_number(
     at_most: float = math.inf,
     below: float = math.inf,
 ) -> bool:
-    """Whether a value is a finite real number within bounds.
+    """Return whether a value is a finite real number within bounds.
 
     Args:
         value: Anything.
-        at_least: Lower bound, itself allowed. Defaults to none.
-        above: Lower bound, itself not allowed. Defaults to none.
-        at_most: Upper bound, itself allowed. Defaults to none.
-        below: Upper bound, itself not allowed. Defaults to none.
+        at_least: The lower bound, which is allowed. Defaults to no bound.
+        above: The lower bound, which is not allowed. Defaults to no bound.
+        at_most: The upper bound, which is allowed. Defaults to no bound.
+        below: The upper bound, which is not allowed. Defaults to no bound.
 
     Example:
         >>> is_number(0.5, above=0, below=1), is_number(True), is_number(float("nan"))
@@ -46,8 +46,8 @@ def check_number(name: str, value: Any, expected: str, **bounds: float) -> None:
 
     Args:
         name: The argument's name.
-        value: What was passed.
-        expected: The message after the name, such as "must be in [0, 1)".
+        value: The value that the user passed.
+        expected: The part of the message after the name, such as "must be in [0, 1)".
         **bounds: The bounds of `is_number`.
 
     Example:
@@ -60,7 +60,7 @@ def check_number(name: str, value: Any, expected: str, **bounds: float) -> None:
 
 
 def is_count(value: Any, at_least: int = 1) -> bool:
-    """Whether a value is an int, 1 or more unless another bound is given.
+    """Return whether a value is an int of `at_least` or more.
 
     Example:
         >>> is_count(3), is_count(3.0), is_count(True), is_count(0)
@@ -74,8 +74,8 @@ def check_count(name: str, value: Any, expected: str = "must be an int of 1 or m
 
     Args:
         name: The argument's name.
-        value: What was passed.
-        expected: The message after the name. Defaults to "must be an int of 1 or more".
+        value: The value that the user passed.
+        expected: The part of the message after the name. Defaults to "must be an int of 1 or more".
     """
     if not is_count(value):
         raise ValueError(f"`{name}` {expected}. Received: {name}={value!r}")

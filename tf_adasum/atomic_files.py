@@ -1,7 +1,7 @@
-"""Files that are complete or do not exist, even if the process is killed while writing.
+"""Write files that are complete or do not exist, even if the process is killed while writing.
 
 A file is written under another name in the same directory, flushed to the disk, and renamed, which
-POSIX does in one step. Standard library only.
+POSIX does in one step. Uses only the standard library.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ UNFINISHED = ".unfinished-"
 
 
 def is_local(path: str | os.PathLike) -> bool:
-    """Whether a path is in this machine's file system, not a URL such as "gs://…".
+    """Return whether a path is in this machine's file system, and not a URL such as "gs://…".
 
     Example:
         >>> is_local("/tmp/model.keras"), is_local("gs://bucket/model.keras")
@@ -30,12 +30,12 @@ def is_local(path: str | os.PathLike) -> bool:
 def replacing(path: str | os.PathLike) -> Iterator[str]:
     """Yield the path to write to, and move the file to `path` at the end of the block.
 
-    If writing fails, nothing is left behind and `path` is as it was. If the process is killed, a
-    file whose name begins with `UNFINISHED` may be left in the same directory.
+    If writing fails, the unfinished file is removed, and `path` does not change. If the process is
+    killed, a file whose name begins with `UNFINISHED` may be left in the same directory.
 
     Args:
-        path: a local path. The file there, if any, is replaced by one with a new file's
-            permissions.
+        path: a local path. If the file exists, it is replaced, and gets the permissions of a new
+            file.
     """
     # A symbolic link stays a link: the file that it points to is replaced.
     folder, name = os.path.split(os.path.realpath(path))
@@ -55,7 +55,7 @@ def remove_unfinished(folder: str | os.PathLike) -> None:
     """Remove unfinished files of killed processes from a directory that nobody else writes to."""
     for name in os.listdir(folder):
         if name.startswith(UNFINISHED):
-            with contextlib.suppress(OSError):  # not ours: a directory
+            with contextlib.suppress(OSError):  # a directory, which is not ours
                 os.remove(os.path.join(folder, name))
 
 

@@ -1,4 +1,4 @@
-"""Options that all commands of this package share. Standard library only."""
+"""Options that all commands of this package share. Uses only the standard library."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def examples(commands: Iterable[tuple[str, str]]) -> str:
     """Return the end of a ``--help`` text, for `argparse.RawDescriptionHelpFormatter`.
 
     Args:
-        commands: pairs of a command, and what it does.
+        commands: pairs of a command and its description.
     """
     return "examples:\n" + "\n".join(f"  {command}\n      {does}" for command, does in commands)
 
@@ -68,12 +68,12 @@ class _Completion(argparse.Action):
         except ModuleNotFoundError:
             parser.error("--print-completion needs the package shtab: pip install shtab")
         for action in parser._actions:
-            if isinstance(action.metavar, str):  # zsh takes what follows a colon for a command
+            if isinstance(action.metavar, str):  # zsh treats the text after a colon as a command
                 action.metavar = action.metavar.replace(":", " ")
             if action.metavar == "DIR":
                 action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
             if action.nargs == argparse.REMAINDER:
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
-                action.help = "script and its arguments"  # shtab leaves out what has no help
+                action.help = "script and its arguments"  # shtab leaves out arguments without help
         print(shtab.complete(parser, shell))
         parser.exit()

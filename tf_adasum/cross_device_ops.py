@@ -1,4 +1,4 @@
-"""AdasumCrossDeviceOps: applies a rule to gradients, leaves other reductions to TensorFlow."""
+"""AdasumCrossDeviceOps: apply a rule to gradients, and leave other reductions to TensorFlow."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ from tf_adasum.errors import see
 from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.transport.collectives import UcxTransport
 
-# A bucket of up to this many bytes, summed over all replicas, is gathered and combined on each of
-# them: one round instead of three. Its bytes cost less than the rounds (benchmarks/exchange.py).
+# A bucket of up to this many bytes, summed over all replicas, is gathered and combined on each
+# replica, in one round instead of three. The additional bytes take less time than the additional
+# rounds (benchmarks/exchange.py).
 GATHERED_BYTES = 4 * 2**20
 
 
@@ -48,11 +49,11 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
         group_size: int, the number of replicas on all workers.
         options: the default `tf.distribute.experimental.CommunicationOptions` of reductions;
             `bytes_per_pack` is the size of a bucket.
-        collective_keys: the collective keys of the strategy. Defaults to new ones.
+        collective_keys: the collective keys of the strategy. Defaults to new keys.
 
     Attributes:
         transport: the `UcxTransport` of the gradients; None for TensorFlow's collectives.
-        carrier: what worker 0 prints about the transport at the start; "" for nothing.
+        carrier: the text about the transport that worker 0 logs at the start; "" without a trial.
 
     Example:
         >>> strategy = tf.distribute.MirroredStrategy(
@@ -87,11 +88,11 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
     def meet(
         self, first_replica: int, options: tf.distribute.experimental.CommunicationOptions
     ) -> None:
-        """Find out which replica has which rank; every worker has to call it.
+        """Find out the rank of each replica; every worker has to call this method.
 
         Args:
             first_replica: id of this worker's first replica.
-            options: `CommunicationOptions`; its timeout bounds the wait for the other workers.
+            options: `CommunicationOptions`, whose timeout limits the wait for the other workers.
         """
         local_replicas = range(first_replica, first_replica + len(self.local_devices))
         gathered = self.gather([np.array([replica]) for replica in local_replicas], options)
@@ -101,7 +102,7 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
     def gather_from_workers(
         self, vector: np.ndarray, options: tf.distribute.experimental.CommunicationOptions
     ) -> np.ndarray:
-        """Bring a small vector of each worker to all of them; every worker has to call it.
+        """Gather a small vector of each worker on all workers, which all have to call this method.
 
         Args:
             vector: int64 or float64 array ``[k]``.
@@ -141,7 +142,7 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
         return self._combine_collectively(gradients, options)
 
     def leaves_one_gradient_alone(self, options: tensorflow_seam.GradientReduction) -> bool:
-        """Whether combining the gradients of a single replica changes nothing."""
+        """Return whether combining the gradients of a single replica changes nothing."""
         state = options.state
         is_measured = state is not None and state.measures_orthogonality
         rule = self.scheme.rule
@@ -181,15 +182,15 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
             return options.state.application(options.indices, local)
         if self.scheme.whole_rule.initial_state(1, self.replicas):
             raise ValueError(
-                f"The rule {self.scheme.rule!r} has a state, so it has to know the variables. Use "
-                "a Keras optimizer, or call strategy.gradient_reduction_of(variables) once before "
+                f"The rule {self.scheme.rule!r} has a state, so it needs the list of variables. "
+                "Use a Keras optimizer, or call strategy.gradient_reduction_of(variables) before "
                 "the loop and pass its result as `options` to all_reduce. "
                 f"{see('TFA-306')}"
             )
         return None
 
     def _group(self, local, options, stride, radix):
-        """Return the `CollectiveGroup` of `radix` replicas, `stride` apart, for a local one."""
+        """Return a local replica's `CollectiveGroup`: `radix` replicas, `stride` apart."""
         if self.transport is not None:
             return self.transport.group(local, stride, radix)
         replica = self._first_replica + local
@@ -210,7 +211,10 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
         return self.part(local, kind * self.replicas + first, radix, options)
 
     def _first_and_kind(self, local, stride, radix):
-        """Return the first replica of a local one's group, and a number of all groups like it."""
+        """Return the first replica of a local replica's group, and a number for the kind of group.
+
+        All groups of the same stride and radix are of one kind.
+        """
         replica = self._first_replica + local
         # Fewer than N groups have this stride and radix, and both are factors of N.
         factors = [factor for factor in range(1, self.replicas + 1) if self.replicas % factor == 0]
@@ -218,7 +222,7 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
         return replica - replica // stride % radix * stride, kind
 
     def _pairs_of_classes(self, options, stride, radix):
-        """Return the `pairs` of each local replica's `DividedGroup`; none if it is undivided."""
+        """Return the `pairs` of each local replica's `DividedGroup`; empty if it is undivided."""
         if (stride, radix) in self._pairs:
             return self._pairs[stride, radix]
         devices = len(self.local_devices)
@@ -235,7 +239,7 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
                     part = self.part(local, key, len(members), options)
                     place = int(np.searchsorted(members, member))
                     exchanges.setdefault(number, []).append((local, members, place, part))
-        for number in sorted(exchanges):  # the order on all workers
+        for number in sorted(exchanges):  # in the same order on all workers
             own = exchanges[number]
             with tf.init_scope():
                 found = self.gather_in_parts([one[2] for one in own], [one[3] for one in own])
@@ -244,7 +248,7 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
         return pairs
 
     def _key_of_pair(self, kind, first, number):
-        """Return a key of the part, which no other part has, above the keys of whole groups."""
+        """Return a unique key for a pair of classes, above the keys of whole groups."""
         factors = sum(self.replicas % factor == 0 for factor in range(1, self.replicas + 1))
         whole_groups = factors**2 * self.replicas
         return whole_groups * (1 + number) + kind * self.replicas + first
@@ -252,8 +256,8 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
     def _members_of_ranks(self, options, stride, radix):
         """Return, for each local replica, the member of its group at each rank.
 
-        All workers exchange ranks at the same time: when they trace the first exchange that needs
-        them.
+        All workers exchange ranks at the same time, when they trace the first exchange that needs
+        the ranks.
         """
         if (stride, radix) not in self._groups_by_stride:
             replicas = range(self._first_replica, self._first_replica + len(self.local_devices))

@@ -7,10 +7,10 @@ import importlib.metadata
 
 
 def see(code: str) -> str:
-    """Return the end of a message: the command that prints its answer in docs/troubleshooting.md.
+    """Return the end of a message: the command that prints the answer for the message.
 
-    If `[project.urls]` of pyproject.toml has `Documentation`, the address of the site, the answer's
-    address follows.
+    If `[project.urls]` of pyproject.toml has the address of the site as `Documentation`, the end
+    also has the address of the answer.
 
     Args:
         code: the code of the answer, such as "TFA-501".
@@ -25,7 +25,7 @@ def see(code: str) -> str:
 
 @functools.cache
 def _site() -> str:
-    """Return the address of the documentation, from the package's metadata; "" without one."""
+    """Return the address of the documentation from the package's metadata, or ""."""
     try:
         urls = importlib.metadata.metadata("tf-adasum").get_all("Project-URL") or []
     except importlib.metadata.PackageNotFoundError:  # a folder that is not installed
@@ -37,8 +37,8 @@ def _site() -> str:
 class WorkerLostError(RuntimeError):
     """Another worker ended, stopped, failed or cannot be reached, so this worker cannot continue.
 
-    The message names that worker or the broken connection, and what to do. TensorFlow's
-    collectives cannot be used any more in this process; you can still save weights.
+    The message names the other worker or the broken connection, and tells you what to do. This
+    process cannot use TensorFlow's collectives any more, but you can still save weights.
 
     Example:
         >>> try:

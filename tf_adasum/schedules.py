@@ -1,4 +1,4 @@
-"""Learning rate schedules for S times the batch: the baselines of AdaScale."""
+"""Learning rate schedules for a batch that is S times as large: the baselines of AdaScale."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from tf_adasum.seams import keras as keras_seam
 class LinearScalingWarmup(keras.optimizers.schedules.LearningRateSchedule):
     """Linear scaling with gradual warm-up: S times the learning rate, in 1/S of the iterations.
 
-    Let ``lr`` be the schedule of a run on one batch per step and T its iterations. Let S be the
-    batches per step of this run, n its iterations, and w the fraction of them that warms up:
+    Let ``lr`` be the schedule of a run with one batch per step, and T the number of its iterations.
+    Let S be the number of batches per step of this run, n the number of its iterations, and w the
+    fraction of its iterations in which the learning rate warms up:
 
         η_t = lr(⌊t T / n⌋) · (1 + (S - 1) · min(t / (w n), 1))          t = 0, 1, …, n - 1
 
-    It starts at ``lr(0)``, equals S times the schedule after iteration w n, and reaches the end of
-    the schedule after n iterations. With n = ⌈T / S⌉, the default, this is LSW. With the number of
-    iterations that AdaScale takes for the same T, it is LSW+.
+    η starts at ``lr(0)``, equals S times the schedule after iteration w n, and reaches the end of
+    the schedule after n iterations. The AdaScale paper calls this LSW if n = ⌈T / S⌉, the default,
+    and LSW+ if n is the number of iterations that AdaScale takes for the same T.
 
     Args:
         learning_rate: ``lr``: a float, or the `keras.optimizers.schedules.LearningRateSchedule` of
             the run with S = 1.
         scale: S, a number, 1 or more. In data-parallel training it is the number of replicas.
         total_steps: T, an int, the iterations of the run with S = 1.
-        warmup: w, a float in [0, 1], the fraction of all iterations that warms up. With 0, training
-            starts at S times the learning rate. Defaults to `5 / 90`.
+        warmup: w, a float in [0, 1], the fraction of all iterations for the warm-up. With 0,
+            training starts at S times the learning rate. Defaults to `5 / 90`.
         iterations: n, an int. Defaults to `None`: ⌈T / S⌉.
 
     Raises:
@@ -99,7 +100,8 @@ class LinearScalingWarmup(keras.optimizers.schedules.LearningRateSchedule):
         t = tf.cast(step, tf.int64)
         learning_rate = self.learning_rate
         if not isinstance(learning_rate, float):
-            # ⌊t T / n⌋ in integers: float32 misses it if t T / n is near one, or t T above 2^24.
+            # Computed in integers, because float32 is wrong if t T / n is close to an integer, or
+            # if t T is above 2^24.
             learning_rate = learning_rate(t * self.total_steps // self.iterations)
         learning_rate = keras_seam.floating(learning_rate)
         return learning_rate * tf.cast(self._factor(t), learning_rate.dtype)

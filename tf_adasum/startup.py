@@ -1,8 +1,8 @@
-"""Start-up: rendezvous and failure detector of the workers, then TensorFlow's start.
+"""Start the workers: the rendezvous, the failure detector, and then TensorFlow.
 
-TensorFlow's own start waits in silence, in some cases for ever, for workers that do not come. So
-the workers join a rendezvous before it (`cluster.rendezvous`) and compare their settings; a
-guard ends this process if TensorFlow does not return (`cluster.start_timeout`).
+TensorFlow's own start waits for missing workers without any message, in some cases forever. So the
+workers first join a rendezvous (`cluster.rendezvous`), at which they compare their settings. A
+guard ends this process if TensorFlow's start does not return (`cluster.start_timeout`).
 """
 
 from __future__ import annotations
@@ -60,25 +60,25 @@ def checked_options(
 def options_of_collectives(
     options: tensorflow_seam.CommunicationOptions,
 ) -> tensorflow_seam.CommunicationOptions:
-    """Return the options without the timeout: with one TensorFlow keeps a thread per collective.
+    """Return the options without the timeout, for which TensorFlow keeps a thread per collective.
 
-    `Watch` bounds the wait with one thread for all of them.
+    `Watch` limits the wait with one thread for all collectives.
     """
     return tensorflow_seam.CommunicationOptions(
         bytes_per_pack=options.bytes_per_pack, implementation=options.implementation
     )
 
 
-# Seconds for which a worker whose arguments are refused waits for the others, to inform them.
+# Seconds for which a worker with refused arguments waits for the others, to send them the error.
 SECONDS_TO_REFUSE = 10.0
 
 
 @contextlib.contextmanager
 def refusing_together(tasks: Cluster | None) -> Iterator[None]:
-    """Let all workers raise at once if the arguments of one of them are refused.
+    """Let all workers raise an error at once if the arguments of one worker are refused.
 
     Args:
-        tasks: the cluster; None without one.
+        tasks: the cluster; None without a cluster.
     """
     try:
         yield
@@ -92,15 +92,16 @@ def refusing_together(tasks: Cluster | None) -> Iterator[None]:
 
 
 def averaged(local_reduction: str | None, tasks: Cluster | None, devices: int) -> int:
-    """Return how many neighbouring replicas are averaged before the rule: those of a host.
+    """Return the number of replicas of a host, which are averaged before the rule; 1 for None.
 
     Args:
-        local_reduction: the strategy's argument.
-        tasks: the cluster; None without one.
+        local_reduction: the strategy's argument, "mean" or None.
+        tasks: the cluster; None without a cluster.
         devices: the number of this worker's devices.
 
     Raises:
-        ValueError: for another argument than "mean" or None; for hosts of different size.
+        ValueError: if `local_reduction` has another value, or if hosts have different numbers of
+            workers.
     """
     if local_reduction is None:
         return 1
@@ -112,7 +113,7 @@ def averaged(local_reduction: str | None, tasks: Cluster | None, devices: int) -
     return devices * (tasks.workers_per_host() if tasks else 1)
 
 
-# Characters of the line at the start, with the launcher's "[worker 0] " before it.
+# The most characters of the line at the start, including the launcher's prefix "[worker 0] ".
 LONGEST_LINE = 100
 
 _PREFIX = "[worker 0] tf_adasum: "
@@ -121,18 +122,18 @@ _log = logging.getLogger("tf_adasum")
 
 @functools.cache  # a program that creates many strategies prints each line once
 def say(line: str) -> None:
-    """Print a line to stderr, alongside what the program itself prints."""
+    """Print a line of this package to stderr."""
     print(f"tf_adasum: {line}", file=sys.stderr, flush=True)
 
 
 @functools.cache
 def log_details(line: str) -> None:
-    """Log what the line at the start leaves out, at level INFO of the logger "tf_adasum"."""
+    """Log the details of the line at the start, at level INFO of the logger "tf_adasum"."""
     _log.info(line)
 
 
 def summary(workers: int, devices: int, rule: AggregationRule, transport: str) -> str:
-    """Return the line at the start: how many train, and how gradients are combined.
+    """Return the line at the start: the number of workers and replicas, the transport, the rule.
 
     Args:
         workers: the number of workers.
@@ -152,15 +153,14 @@ def summary(workers: int, devices: int, rule: AggregationRule, transport: str) -
 
 
 def details(source: str, workers: int, devices: int, scheme: Scheme, transport: str = "") -> str:
-    """Return how the cluster was detected, the rule with its arguments, and why this transport.
+    """Return how the cluster was detected, the rule with its arguments, and the transport.
 
     Args:
-        source: where the cluster comes from; "" without one.
+        source: where the cluster was detected, such as "TF_CONFIG"; "" without a cluster.
         workers: the number of workers.
         devices: the number of devices of each worker.
-        scheme: rule and plan.
-        transport: the transport, and the trial that chose it. Defaults to "": there was no
-            trial.
+        scheme: the rule and the plan.
+        transport: the transport, and the trial that chose it. Defaults to "", without a trial.
 
     Example:
         >>> details("TF_CONFIG", 4, 1, Scheme(tf_adasum.rules.Sum(), 4))
@@ -186,11 +186,11 @@ def report(
     """Print the line at the start on worker 0, log the details, and begin to write the status.
 
     Args:
-        tasks: the cluster; None without one.
-        source: where the cluster comes from; "" without one.
+        tasks: the cluster; None without a cluster.
+        source: where the cluster was detected; "" without a cluster.
         devices: the number of devices of each worker.
-        scheme: rule and plan.
-        extended: the strategy's.
+        scheme: the rule and the plan.
+        extended: the strategy's `extended`.
         watching: the failure detector.
     """
     status_file.begin(lambda: watching.status.waits)
@@ -215,25 +215,25 @@ def start(
     cross_device_ops: Callable,
     transport: str,
 ) -> tuple[tensorflow_seam.GradientAggregatingExtended, watch.Watch | NoWatch]:
-    """Bring the workers together, start TensorFlow, and return the strategy's `extended`.
+    """Connect the workers, start TensorFlow, and return the strategy's `extended`.
 
     Args:
-        strategy: the strategy that is being made.
-        resolver: its cluster resolver.
-        tasks: the cluster; None without one.
-        terms: what all workers have to have in common, `workers.agreement.terms`.
-        options: of the strategy's collectives.
-        timeout: seconds, `communication_options.timeout_seconds`; None for the defaults.
+        strategy: the strategy that is being created.
+        resolver: the strategy's cluster resolver.
+        tasks: the cluster; None without a cluster.
+        terms: the settings that must match on all workers, see `workers.agreement.terms`.
+        options: the options of the strategy's collectives.
+        timeout: seconds, `communication_options.timeout_seconds`; None means the defaults.
         devices: names of this worker's devices.
         cross_device_ops: function that makes the `AdasumCrossDeviceOps`.
-        transport: what is to carry the gradients, "tensorflow", "ucx" or "auto".
+        transport: the transport of the gradients, "tensorflow", "ucx" or "auto".
 
     Returns:
         The strategy's `extended`, and the failure detector.
 
     Raises:
-        RuntimeError: on several workers, if TensorFlow has run an operation already.
-        OSError, TimeoutError, ValueError, WorkerLostError: as `AdasumMirroredStrategy`.
+        RuntimeError: on several workers, if TensorFlow has already run an operation.
+        OSError, TimeoutError, ValueError, WorkerLostError: as for `AdasumMirroredStrategy`.
     """
     seconds = administration.start_timeout(timeout)
     deadline = time.monotonic() + seconds
@@ -245,7 +245,7 @@ def start(
             options,
             local_devices=devices,
             cross_device_ops=cross_device_ops,
-            register_timeout=seconds * 0.8,  # TensorFlow's word comes before the guard's
+            register_timeout=seconds * 0.8,  # so that TensorFlow's error precedes the guard's
             heartbeat_timeout=seconds,
         )
 
@@ -269,8 +269,8 @@ def start(
             _connect(extended, tasks, transport, unwatched, watching)
         _leave_progress_bars_to_the_first_worker(tasks)
         return extended, watching
-    # TensorFlow runs, and the others may have something else to do before: the failure detector
-    # bounds the wait for them, as in every call.
+    # TensorFlow already runs, and the other workers may be busy. So the failure detector limits the
+    # wait for them, as in every call.
     with watching.call(breakage), _naming_the_others(tasks, watching.patience):
         extended = make()
         collectives = _announce(extended, watching)
@@ -287,7 +287,7 @@ def start(
 
 
 def _connect(extended, tasks, transport, options, watching):
-    """Let UCX carry the gradients, if it is to and can; of one process nothing travels."""
+    """Use UCX for the gradients, if it is chosen and works; one process alone sends nothing."""
     collectives = tensorflow_seam.cross_device_ops(extended)
     if transport == choice.TENSORFLOW or collectives.all_local:
         return
@@ -313,9 +313,9 @@ def guard(
     """Let the collectives of several workers raise errors that name the worker at fault.
 
     Args:
-        extended: the strategy's.
-        watching: the strategy's.
-        check_same_gradients: the strategy's.
+        extended: the strategy's `extended`.
+        watching: the strategy's method of this name.
+        check_same_gradients: function that compares the gradients of all workers.
     """
     collectives = tensorflow_seam.cross_device_ops(extended)
     if not collectives.all_local:
@@ -323,7 +323,7 @@ def guard(
 
 
 def _end_collectives(message):
-    """End all that this process waits for of other workers."""
+    """End all operations in which this process waits for other workers."""
     mesh.abort(message)
     trial.forget()
     tensorflow_seam.abort_collectives(message)
@@ -334,7 +334,7 @@ def _timeout(seconds):
 
 
 def _announce(extended, watching):
-    """Let the failure detector see and end collectives; return the strategy's `CrossDeviceOps`."""
+    """Let the failure detector count and end collectives; return the `CrossDeviceOps`."""
     collectives = tensorflow_seam.cross_device_ops(extended)
     if collectives.counters is not None:
         watching.started(collectives.counters.read, _end_collectives)
@@ -356,9 +356,10 @@ def _bounded(tasks, seconds, watching) -> Iterator[None]:
 
 
 def _held_port(tasks) -> contextlib.AbstractContextManager:
-    """Hold this worker's port: the rendezvous leaves it before TensorFlow's server has it."""
+    """Hold this worker's port between the rendezvous and the start of TensorFlow's server."""
     if tasks and ports.can_be_held():
-        # In use: the rendezvous reports by whom; or it is TensorFlow's, for another strategy here.
+        # If the port is in use, the rendezvous reports which process uses it. Or TensorFlow uses it
+        # for another strategy of this process.
         with contextlib.suppress(OSError):
             return ports.hold(tasks.host_and_port(tasks.rank)[1], shared=True)
     return contextlib.nullcontext()
@@ -366,7 +367,7 @@ def _held_port(tasks) -> contextlib.AbstractContextManager:
 
 @contextlib.contextmanager
 def _forgotten_if_it_fails(tasks) -> Iterator[None]:
-    """Let the program try again: workers that joined join anew, as those that start again do."""
+    """If the start fails, forget the cluster, so that workers can try again and join again."""
     try:
         yield
     except BaseException:
@@ -376,15 +377,15 @@ def _forgotten_if_it_fails(tasks) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _naming_the_others(tasks, seconds) -> Iterator[None]:
-    """Name the workers waited for; TensorFlow reports only that its collective has timed out."""
+    """Raise an error that names the missing workers; TensorFlow reports only a timeout."""
     try:
         yield
     except tf.errors.DeadlineExceededError as error:
         others = [rank for rank in range(len(tasks.addresses)) if rank != tasks.rank]
         raise TimeoutError(
             f"{tasks.names[tasks.rank]} has waited {seconds:.0f} s at the start of a strategy, but "
-            f"not all of {tasks.named(others)} have come. All workers have to make the same "
-            "strategies, in the same order. Restart all of them, or wait longer with "
+            f"not all of {tasks.named(others)} have joined. All workers have to make the same "
+            "strategies, in the same order. Restart all workers, or wait longer with "
             "tf.distribute.experimental.CommunicationOptions(timeout_seconds=...). "
             f"{see('TFA-211')}"
         ) from error

@@ -1,4 +1,4 @@
-"""AdasumMirroredStrategy: arguments, run, reduce, gather, datasets. `startup` starts it."""
+"""AdasumMirroredStrategy: its arguments and methods. `startup` starts the workers."""
 
 from __future__ import annotations
 
@@ -44,32 +44,34 @@ class AdasumMirroredStrategy(
     TensorFlow runs its first operation. Worker 0 prints one line with the number of workers and
     replicas, the transport and the rule; the logger ``tf_adasum`` has the details at level INFO.
 
-    The *batch size* that you pass to Keras is the global one: each of the N replicas gets 1/N of
-    it. Keep the learning rate of one device, if each replica gets the batch size that you tuned
-    that learning rate for.
+    The *batch size* that you pass to Keras is the global batch size, of which each of the N
+    replicas gets 1/N. If each replica gets the batch size of one device, keep the learning rate of
+    one device.
 
-    In a custom training loop, do not divide the loss of a replica, the mean over its rows, by N.
-    The rule ``"mean"`` is an exception: Keras divides the loss by N, and gradients are summed.
+    In a custom training loop, the loss of a replica is the mean over its rows. Do not divide it by
+    N. The rule ``"mean"`` is an exception: Keras divides the loss by N, and gradients are summed.
 
     Args:
         devices: list of str, this worker's devices, such as ``["GPU:0", "GPU:1"]``. All workers
             need the same number of devices. Defaults to all GPUs; without GPUs to all logical CPUs.
         cluster_resolver: a `tf.distribute.cluster_resolver.ClusterResolver`. Defaults to the
-            cluster in ``TF_CONFIG``, or of the launcher that started this process.
+            cluster in ``TF_CONFIG``, or the cluster of the launcher that started this process.
         communication_options: `tf.distribute.experimental.CommunicationOptions`.
-            ``timeout_seconds`` is how long this worker waits for others: for workers that do not
-            start (by default 60 s), half as long for workers that send nothing (30 s), and for
-            workers that run but do not join a collective (600 s; a worker may be saving a model).
-            ``bytes_per_pack`` is the size of a bucket (16 MiB). ``implementation`` chooses
-            TensorFlow's collectives. Defaults to `None`, TensorFlow's options.
+            ``timeout_seconds`` is how long this worker waits for workers that do not start (default
+            60 s), and for workers that run but do not join a collective (default 600 s, because a
+            worker may be saving a model). If a worker sends nothing, this worker waits half as long
+            (default 30 s). ``bytes_per_pack`` is the size of a bucket (default 16 MiB).
+            ``implementation`` chooses TensorFlow's collectives. Defaults to `None`, TensorFlow's
+            options.
         aggregation: str, the name of a rule (``"adasum"``, ``"adacons"``, ``"mean"``, ``"sum"``),
             or a `tf_adasum.rules.AggregationRule`. Defaults to `"adasum"`.
         radix_plan: list of int, factors of N: the sizes of the groups in which the N gradients are
-            combined, level by level. ``[N]`` is one level over all replicas; ``[2, 2, …]``, pairs
-            of pairs, is the paper's recursive vector halving. With `local_reduction`, N is the
-            number of hosts. Defaults to ``[N]`` up to 16 replicas, and to the fastest plan of
-            `aggregation.cost_model` beyond. If you set ``TF_ADASUM_COST_MODEL`` to constants
-            measured on your cluster, the cost model chooses for any N.
+            combined, level by level. ``[N]`` combines all replicas on one level. ``[2, 2, …]``
+            combines pairs, then pairs of pairs, and is the paper's recursive vector halving. With
+            `local_reduction`, N is the number of hosts. Defaults to ``[N]`` up to 16 replicas, and
+            above 16 to the fastest plan of `aggregation.cost_model`. If you set
+            ``TF_ADASUM_COST_MODEL`` to constants measured on your cluster, the cost model chooses
+            for any N.
         local_reduction: ``"mean"`` averages over the replicas of each host and applies the rule to
             these means, like the hierarchical mode of the published implementation. Workers with
             the same address share a host. Defaults to `None`.
@@ -84,14 +86,14 @@ class AdasumMirroredStrategy(
             ``"skip"`` and ``"raise"`` cost a tiny all-reduce per step. They do not check gradients
             that you reduce yourself with `gradient_reduction`, and do not count steps that a
             `keras.optimizers.LossScaleOptimizer` already skips. Defaults to `"propagate"`.
-        transport: str, how gradients travel between CPUs of several workers. ``"tensorflow"``:
+        transport: str, how gradients are sent between CPUs of several workers. ``"tensorflow"``:
             over TensorFlow's collectives, which use gRPC. ``"ucx"``: over UCX, which all workers
             need. ``"auto"``: over UCX if all workers have it and it is faster in a short trial at
             start-up. Defaults to `None`: ``TF_ADASUM_TRANSPORT``, or ``"auto"``.
 
     Raises:
-        ValueError: before TensorFlow starts, on all workers, if an argument or the cluster is wrong
-            on one of them, or if they differ in their settings or in their versions of tf_adasum,
+        ValueError: on all workers, before TensorFlow starts, if an argument or the cluster is wrong
+            on one worker, or if workers have different settings or different versions of tf_adasum,
             TensorFlow or Keras.
         RuntimeError: on several workers, if TensorFlow has already run an operation; or if Keras
             runs on another backend than TensorFlow.
@@ -236,17 +238,17 @@ class AdasumMirroredStrategy(
 
     @property
     def empty_replicas(self) -> EmptyReplicas:
-        """The `EmptyReplicas`: which replicas have no rows, within `run`."""
+        """The `EmptyReplicas`, which finds the replicas without rows within `run`."""
         return self._empty_replicas
 
     @property
     def nonfinite(self) -> nonfinite_gradients.NonFinite:
-        """The `NonFinite`: what to do with gradients that are not finite."""
+        """The `NonFinite`, which handles gradients that are not finite."""
         return self._nonfinite
 
     @property
     def skipped_steps(self) -> int:
-        """How many steps ``on_nonfinite="skip"`` has skipped so far."""
+        """The number of steps that ``on_nonfinite="skip"`` has skipped so far."""
         return self._nonfinite.skipped_steps
 
     def run(
@@ -256,12 +258,12 @@ class AdasumMirroredStrategy(
         kwargs: dict | None = None,
         options: tf.distribute.RunOptions | None = None,
     ) -> typing.Any:
-        """Call a function in each replica: `tf.distribute.Strategy.run`.
+        """Call a function in each replica, as `tf.distribute.Strategy.run` does.
 
-        A replica without rows, in a last batch that is too small, contributes zeros instead of its
+        If the last batch is too small, some replicas have no rows. They contribute zeros instead of
         gradients. Rows are counted in the first argument with a batch axis of unknown length; in
-        eager code, in the first argument with a batch axis. Raises NotImplementedError in `fit` of
-        a model of the package tf_keras.
+        eager code, in the first argument with a batch axis. In `fit` of a model of the package
+        tf_keras, this method raises NotImplementedError.
         """
         keras_seam.refuse_tf_keras(fn)
         watching = self.watching if tf.executing_eagerly() else contextlib.nullcontext
@@ -275,26 +277,27 @@ class AdasumMirroredStrategy(
 
     @property
     def workers(self) -> Workers:
-        """The `Workers`: the rank of this worker, and the exchange of values between steps."""
+        """The `Workers`, with the rank of this worker, which exchanges values between steps."""
         return self._workers
 
     @property
     def seeds(self) -> Seeds:
-        """The `Seeds`: the seed that all workers share."""
+        """The `Seeds`, with the seed that all workers share."""
         return self._seeds
 
     @property
     def sharding(self) -> Sharding:
-        """The `Sharding`: which rows each worker gets."""
+        """The `Sharding`, which decides which rows each worker gets."""
         return self._sharding
 
     @contextlib.contextmanager
     def working_together(self) -> Iterator[None]:
-        """Return a context manager for code that all workers run together: a custom training loop.
+        """Return a context manager for code that all workers run together, such as a custom loop.
 
-        `fit`, `evaluate` and `predict` already run inside one. If an exception leaves the block on
-        one worker, the other workers raise an error that names it. The block reuses keys of
-        collectives, because TensorFlow keeps 1.6 kB for each. Do not catch their errors inside.
+        `fit`, `evaluate` and `predict` already use it. If an exception leaves the block on one
+        worker, the other workers raise an error that names this worker. The block reuses keys of
+        collectives, because TensorFlow keeps 1.6 kB for each key. So do not catch errors of
+        collectives inside the block.
 
         Raises:
             tf_adasum.WorkerLostError: if TensorFlow raised an error because of another worker.
@@ -313,7 +316,7 @@ class AdasumMirroredStrategy(
                 yield
 
     def watching(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context manager like `working_together`, for one step: it reuses no keys."""
+        """Return a context manager like `working_together` that does not reuse collective keys."""
         return tracebacks.shortened(self._watch.call(tensorflow_seam.breakage))
 
     def check_replicas(self, variables: Sequence[typing.Any] | None = None) -> None:
@@ -324,16 +327,17 @@ class AdasumMirroredStrategy(
 
         Args:
             variables: list of Keras or TensorFlow variables, in the same order on all workers.
-                Defaults to all weights (also frozen ones) and optimizer variables that were created
-                under this strategy and still exist, without those that each replica computes from
-                its own rows: moving statistics, metrics, and the slots of `DeltaAdasum`. Between
-                the local steps of a `DeltaAdasum`, call its `synchronize` first.
+                Defaults to all weights (including frozen weights) and optimizer variables that were
+                created under this strategy and still exist. Variables that each replica computes
+                from its own rows are left out: moving statistics, metrics, and the slots of
+                `DeltaAdasum`. Between the local steps of a `DeltaAdasum`, first call its method
+                `synchronize`.
 
         Raises:
             tf_adasum.ReplicasDiffer: on all workers; the message names the first variable that
                 differs and the replicas that differ.
-            ValueError: on all workers, if they pass different numbers of variables; if it is called
-                in a `tf.function`; if an element of `variables` is not a variable.
+            ValueError: on all workers, if they pass different numbers of variables; if this method
+                is called in a `tf.function`; if an element of `variables` is not a variable.
 
         Example:
             >>> strategy = tf_adasum.AdasumMirroredStrategy()
@@ -354,8 +358,8 @@ class AdasumMirroredStrategy(
 
         These are floating-point weights that were created with ``trainable=False``, such as the
         moving mean of a BatchNormalization that is not synchronized, but not weights that you froze
-        later. `fit` (after each epoch), `evaluate` and `predict` call it. In a custom training
-        loop, call it on all workers before you save.
+        later. `fit` (after each epoch), `evaluate` and `predict` call this method. In a custom
+        training loop, call it on all workers before you save.
 
         Args:
             model: a built `keras.Model` of this strategy.
@@ -386,10 +390,10 @@ class AdasumMirroredStrategy(
     def experimental_distribute_dataset(
         self, dataset: tf.data.Dataset, options: tf.distribute.InputOptions | None = None
     ) -> tf.distribute.DistributedDataset:
-        """Distribute a dataset: `tf.distribute.Strategy.experimental_distribute_dataset`.
+        """Distribute a dataset, as `tf.distribute.Strategy.experimental_distribute_dataset` does.
 
-        tf.data's autotuning is switched off, unless the options of the dataset switch it on: the
-        end of an epoch would wait for it.
+        tf.data's autotuning is switched off, unless the options of the dataset switch it on,
+        because the end of an epoch would wait for the autotuning.
 
         Raises:
             ValueError: on all workers, if their datasets have different numbers of batches (a
@@ -412,7 +416,7 @@ class AdasumMirroredStrategy(
         dataset_fn: Callable[[tf.distribute.InputContext], tf.data.Dataset],
         options: tf.distribute.InputOptions | None = None,
     ) -> tf.distribute.DistributedDataset:
-        """Distribute datasets: `tf.distribute.Strategy.distribute_datasets_from_function`.
+        """Distribute datasets, as in `tf.distribute.Strategy.distribute_datasets_from_function`.
 
         The workers' datasets may have different numbers of batches. An epoch ends on all workers
         together, with the longest dataset; replicas whose dataset has ended continue without rows.
@@ -430,7 +434,7 @@ class AdasumMirroredStrategy(
         if tf.executing_eagerly():
             own = tensorflow_seam.cardinality(distributed)
             if not agreement.is_same_length(self._workers, own):
-                # Keras would take the number of batches on its own worker as the number on all.
+                # Otherwise, Keras would use the number of batches of one worker for all workers.
                 tensorflow_seam.forget_cardinality(distributed)
         return distributed
 
@@ -439,10 +443,10 @@ class AdasumMirroredStrategy(
     def reduce(
         self, reduce_op: str | tf.distribute.ReduceOp, value: typing.Any, axis: int | None
     ) -> tf.Tensor:
-        """Reduce `value` over the replicas: `tf.distribute.Strategy.reduce`.
+        """Reduce `value` over the replicas, as `tf.distribute.Strategy.reduce` does.
 
-        Keras reduces a metric, a scalar, "along axis 0", which TensorFlow refuses. Here a scalar is
-        reduced over the replicas only.
+        Keras reduces scalar metrics "along axis 0", which TensorFlow refuses. This method reduces a
+        scalar only over the replicas.
         """
         local = self.experimental_local_results(value)[0]
         if axis is not None and getattr(local, "shape", None) is not None and local.shape.rank == 0:

@@ -101,7 +101,7 @@ class TestOnFourReplicas:
         exact = group.run(scenarios.reduce_by_plan)
         assert np.any(exact[0]["3.0"] != results[0]["3.0"]), "something was rounded"
 
-    @pytest.mark.feature("the orthogonality of gradients as a read-out")
+    @pytest.mark.feature("the orthogonality of gradients in a custom loop")
     @pytest.mark.parametrize("options", [{}, {"averaged": 2}, {"radix_plan": [2, 2]}], ids=str)
     def test_orthogonality_is_that_of_the_vectors(self, group, options):
         for result in group.run(scenarios.orthogonality_of_known_gradients, **options):

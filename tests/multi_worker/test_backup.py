@@ -7,7 +7,7 @@ pytest.importorskip("keras", minversion="3")  # Keras 2 backs up all workers by 
 import numpy as np
 from scenarios import backup as scenarios
 
-FEATURE = "`callbacks.BackupAndRestore`: broken off anywhere, goes on bit for bit"
+FEATURE = "`callbacks.BackupAndRestore`: interrupted anywhere, resumes bit for bit"
 
 
 def on(*topologies):

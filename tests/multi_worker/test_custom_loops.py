@@ -4,7 +4,7 @@ import pytest
 from scenarios import custom_loops as scenarios
 
 
-@pytest.mark.feature("a custom loop without `strategy.run`: the error says what to write")
+@pytest.mark.feature("a custom loop without `strategy.run`: the error contains the lines to write")
 @pytest.mark.keras3_only("optimizers of Keras 2 are not watched outside of the scope")
 @pytest.mark.parametrize("group", ["1x2", "2x1", "2x2"], indirect=True, scope="module")
 @pytest.mark.parametrize("rule", ["adasum", "mean"])

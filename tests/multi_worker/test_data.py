@@ -193,7 +193,7 @@ BY_STEP_TOO = [
 
 
 @pytest.mark.keras3_only("Keras 2 stops where unknown data ends")
-@pytest.mark.feature("each step has the rows that it has in Keras without a strategy")
+@pytest.mark.feature("each step has the same rows as Keras without a strategy")
 @pytest.mark.parametrize(
     ("group", "cases"),
     [

@@ -24,7 +24,7 @@ class TestDtypes:
                 expected = [group.replicas, 2 * group.replicas]
                 np.testing.assert_array_equal(result[f"{name}.counted"], expected, name)
 
-    @pytest.mark.feature("models whose variables are bfloat16, beside a uint32 seed")
+    @pytest.mark.feature("models with bfloat16 variables and a uint32 seed")
     def test_a_model_of_bfloat16_trains(self, group):
         first, second = group.run(scenarios.train, dtype="bfloat16")
         y = np.arange(1, 4 * group.replicas + 1).reshape(group.replicas, 4)

@@ -9,7 +9,7 @@ from scenarios import elastic as scenarios
 FORMS = ["model", "weights", "backup", "checkpoint"]
 
 
-@pytest.mark.feature("saved on N replicas, gone on with on other ones, from every form")
+@pytest.mark.feature("saved on N replicas, resumed on another number, from every format")
 @pytest.mark.parametrize("group", ["1x4"], indirect=True, scope="module")
 @pytest.mark.parametrize(
     ("kind", "saved_on", "restored_on"),

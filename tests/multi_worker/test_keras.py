@@ -201,7 +201,7 @@ class TestXla:
             if options.get("optimizer") != "accumulating":
                 assert sum(actual["are sparse"]) == sum(other["are sparse"]) == 1
 
-    @pytest.mark.feature("`jit_compile=True` with an own `train_step`: a warning, without XLA")
+    @pytest.mark.feature("`jit_compile=True` with a custom `train_step`: a warning, without XLA")
     @pytest.mark.parametrize("jit_compile", [True, False])
     def test_a_step_of_its_own_is_not_compiled(self, group, jit_compile):
         results = group.run(jit.fit, kind="own step", jit_compile=jit_compile)

@@ -116,7 +116,7 @@ print("trained", strategy.rank, strategy.num_workers, model.get_weights()[0].tob
 
 
 @pytest.mark.one_stack
-@pytest.mark.feature("launchers on several machines, again after a failure", topology="2x1")
+@pytest.mark.feature("launchers on several machines restart after a failure", topology="2x1")
 @pytest.mark.parametrize(("failing", "how"), [(1, "killed"), (0, "raises")])
 def test_launchers_of_two_machines_start_again_together(tmp_path, failing, how):
     path = tmp_path / "program.py"
@@ -145,7 +145,7 @@ def test_launchers_of_two_machines_start_again_together(tmp_path, failing, how):
     cause = "SIGKILL (killed" if how == "killed" else "exit status 1: ArithmeticError: bad luck"
     assert f"worker {failing} failed first, with {cause}" in said[failing][1]
     other = said[1 - failing][1]
-    assert f"worker {1 - failing} ended because of another one, with exit status 1" in other
+    assert f"worker {1 - failing} ended because of another worker, with exit status 1" in other
     assert f"WorkerLostError: worker {failing} (" in other
     assert all("tf-adasum-launch: restart 1 of 2" in errors for _, errors in said)
 

@@ -59,7 +59,7 @@ def assert_falls(losses, to):
 
 
 @on_workers_with_devices
-@pytest.mark.feature("a GAN: two optimizers, a `train_step` of its own, no `call`")
+@pytest.mark.feature("a GAN: two optimizers, a custom `train_step`, no `call`")
 def test_gan(together, alone):
     """Losses of a GAN need not fall; what it draws comes nearer to the images."""
     results, expected = together("gan"), alone("gan")
@@ -71,7 +71,7 @@ def test_gan(together, alone):
 
 @on_workers_with_devices
 @pytest.mark.slow
-@pytest.mark.feature("a VAE: a loss of its own with trackers, no `call`")
+@pytest.mark.feature("a VAE: a custom loss with trackers, no `call`")
 def test_vae(together, alone):
     results, expected = together("vae"), alone("vae")
     assert_falls(results["loss"], to=0.75)
@@ -146,7 +146,7 @@ def test_transfer_learning(together, alone):
 
 
 @on_workers_with_devices
-@pytest.mark.feature("a training loop of one's own: `GradientTape`, metrics, distributed datasets")
+@pytest.mark.feature("a custom training loop: `GradientTape`, metrics, distributed datasets")
 def test_custom_loop(together, alone):
     results, expected = together("custom_loop"), alone("custom_loop")
     assert_falls(results["loss"], to=0.2)

@@ -21,7 +21,7 @@ def assert_named(group, raised, path):
 
 
 @on("1x2", "2x1", "2x2")
-@pytest.mark.feature("`check_replicas`, `ReplicaCheck`: replicas with other weights are named")
+@pytest.mark.feature("`check_replicas`, `ReplicaCheck`: replicas with different weights are named")
 class TestOneReplicaDiffers:
     def test_the_variable_and_the_replica_are_named_on_all(self, group):
         *_, last = scenarios.VARIABLES
@@ -81,7 +81,7 @@ class TestWorkers:
             kind, message = result["raised"]
             assert kind == "ValueError" and message.endswith(received)
 
-    @pytest.mark.feature("a worker that starts `fit` from other weights is refused")
+    @pytest.mark.feature("a worker that starts `fit` with different weights is refused")
     def test_fit_refuses_to_start_from_other_weights(self, group):
         for result in group.run(scenarios.fit_from_other_weights):
             kind, message = result["raised"]

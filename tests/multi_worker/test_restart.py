@@ -96,7 +96,7 @@ class TestOtherProcesses:
             assert 1.05 < results[0]["saved gain"] < 1.95
             assert results[0]["final scale invariant steps"] > scenarios.STEPS + 0.5
 
-    @pytest.mark.feature("saved by each worker within an epoch, restored by other processes")
+    @pytest.mark.feature("saved by each worker within an epoch, restored in new processes")
     @pytest.mark.parametrize(
         "name", stacks.marked(scenarios.OPTIMIZERS, {"lamb": stacks.needs_state_of_lamb})
     )

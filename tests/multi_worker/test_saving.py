@@ -10,7 +10,7 @@ def on(*topologies):
     return pytest.mark.parametrize("group", topologies, indirect=True, scope="module")
 
 
-@pytest.mark.feature("worker 0 saves alone, in the scope too, in every format")
+@pytest.mark.feature("worker 0 saves alone, also in the scope, in every format")
 @on("2x1", "2x2")
 @pytest.mark.keras3_only("in `fit` of Keras 2 all workers save")
 @pytest.mark.parametrize("within_fit", [False, True], ids=["by hand", "in fit"])

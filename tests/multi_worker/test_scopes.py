@@ -30,7 +30,7 @@ def on(*topologies):
 @on("1x2", "2x1")
 @pytest.mark.keras3_only("Keras 2 has checks and messages of its own")
 class TestScopes:
-    @pytest.mark.feature("models, optimizers, metrics made outside of the scope: an error")
+    @pytest.mark.feature("models, optimizers, metrics created outside the scope: an error")
     def test_what_was_made_outside_is_refused_on_all_workers(self, group, tmp_path):
         for messages in group.run(scenarios.messages, folder=str(tmp_path)):
             assert {*messages} == {*SAYS}

@@ -63,7 +63,7 @@ def test_another_program_at_a_worker_s_address_is_named():
         other.bind(("127.0.0.1", ports[1]))
         other.listen()
         message, _ = start_alone(ports, 0)
-    assert re.search(f"TimeoutError.*What listens at the address of .*{ports[1]}", message)
+    assert re.search(f"TimeoutError.*The program at the address of .*{ports[1]}", message)
 
 
 @needs_ipv6

@@ -61,7 +61,7 @@ TO_BOTH = ({rank: ["batch", 2, 3, "SIGTERM"] for rank in "01"}, ["batch", 2, 3])
         pytest.param([TO_WORKER_0, TO_WORKER_1, TO_BOTH], id="three", marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.feature("`callbacks.BackupAndRestore`: stopped by a signal, goes on bit for bit")
+@pytest.mark.feature("`callbacks.BackupAndRestore`: stopped by a signal, resumes bit for bit")
 def test_signals_to_any_worker(tmp_path, plans):
     """To worker 0 in an epoch, to worker 1 in a validation, to both at once."""
     unbroken = train(tmp_path / "unbroken")

@@ -124,7 +124,7 @@ class TestTraining:
         results = group.run(basics.reduce_gradients, rule=rule, bytes_per_pack=bytes_per_pack)
         assert_combined(group, results, rule)
 
-    @pytest.mark.feature("a NaN or Inf in one gradient is seen by all")
+    @pytest.mark.feature("a NaN or Inf in one gradient is detected on all workers")
     @pytest.mark.parametrize("value", ["nan", "inf"])
     def test_a_non_finite_gradient_is_seen_by_all(self, group, value):
         not_finite = [group.replicas - 1, value]

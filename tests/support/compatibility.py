@@ -24,10 +24,10 @@ COLUMNS = ["1×1", "1×K", "N×1", "N×K"]
 TEXT = """# What works where
 
 Workers × devices of each: one process and device (1×1), several local devices (1×K), several
-workers (N×1), several workers with several devices each (N×K). ✓ stands where every test of that
-row has passed on the topologies in brackets; – where none was run.
+workers (N×1), several workers with several devices each (N×K). ✓ means that every test of
+that row passed on the topologies in parentheses; – means that none was run.
 
-Generated from the tests by `make test-all`, or from some of them: a row is of the last run of its
+Generated from the tests by `make test-all`, or from some of them: a row shows the last run of its
 tests. On CPUs, with Python {python}, TensorFlow {tensorflow} and Keras {keras}.
 
 | feature | {columns} | tested by |

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 DOCUMENTS = [ROOT / "README.md", CONTRIBUTING, ROOT / "CHANGELOG.md"]
 DOCUMENTS += [ROOT / "SECURITY.md", ROOT / "CODE_OF_CONDUCT.md"]
+RECIPE = ROOT / ".github" / "conda-forge" / "recipe.yaml"
 TEMPLATES = ROOT / ".github" / "ISSUE_TEMPLATE"
 DOCUMENTS += sorted((ROOT / "docs").rglob("*.md"))
 # [text](path#heading), not of another site.
@@ -101,6 +102,11 @@ def test_the_citation_is_of_this_version():
     assert re.findall(r"^version: (.*)$", citation, re.MULTILINE) == [__version__]
     for paper in ("2006.02924", "2007.05105"):
         assert paper in citation and paper in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.skipif(not RECIPE.exists(), reason="only a clone has conda's recipe")
+def test_the_recipe_of_conda_is_of_this_version():
+    assert f'version: "{__version__}"\n' in RECIPE.read_text()
 
 
 @pytest.mark.skipif(not TEMPLATES.exists(), reason="only a clone has the templates of issues")

@@ -6,7 +6,7 @@ vectors), `groups` and `levels` (which replica owns what), `scheme` (the user's 
 the rule's state), `fused` (buckets that are not packed), and `tf_adasum.ops` for the two passes
 over the vectors.
 
-Shape legend: S segments (variables), R replicas, n elements of a bucket, W of a shard.
+Shape legend: S segments (variables), R replicas, n elements of a bucket, W elements of a shard.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,9 +45,9 @@ def aggregate(
 
     Args:
         gradients: one list for each replica of this process (all replicas for `LocalExchange`, one
-            for `CollectiveExchange`). It holds dense tensors of known shape or `tf.IndexedSlices`,
-            in the same order on every replica.
-        exchange: brings the replicas' gradients together; its scheme has the rule.
+            for `CollectiveExchange`). A list holds dense tensors of known shape or
+            `tf.IndexedSlices`, in the same order on every replica.
+        exchange: the exchange between replicas; its scheme has the rule.
         bucket_bytes: size of a bucket. Defaults to the size in `buckets.plan`.
         application: the `RuleApplication` with the rule's state. Defaults to the application of the
             first step, for a rule of granularity ``"variable"`` or ``"model"``.
@@ -74,7 +74,7 @@ def units(
     bucket_bytes: int | None,
     application: RuleApplication,
 ) -> list[list[AnyPlan]]:
-    """Return lists of plans; the plans of a list share the computation of their coefficients."""
+    """Return lists of plans; the coefficients of all plans in a list are computed together."""
     alone = application.groups_are_variables
     is_whole = application.measures_orthogonality or not alone
     dense = buckets.plan(gradients[0], bucket_bytes)
@@ -88,7 +88,7 @@ def combine(
     gradients: Sequence[Sequence[Gradient]],
     application: RuleApplication,
 ) -> list[tuple[int, Gradient]]:
-    """Combine the gradients of some plans that have equally many levels, with the same rules.
+    """Combine the gradients of plans that have the same number of levels and the same rules.
 
     Returns:
         list of ``(index, gradient)``.
@@ -107,7 +107,7 @@ def combine(
             for level, own in zip(levels, rows, strict=True)
         ]
         gram_SRR = tf.concat(grams, axis=0)
-        if below < depth - 1:  # groups and state belong to the gradients, and so to the last level
+        if below < depth - 1:  # only the last level uses the groups and the rule's state
             own_SR = rule.coefficients(gram_SRR)
             coefficients_SR = checked_coefficients(rule, own_SR, gram_SRR)
         else:
@@ -128,7 +128,7 @@ def combine(
 
 
 def _gram(level: Level, rows: Sequence[tuple[tf.Tensor, Any]], is_needed: bool) -> tf.Tensor:
-    """Return the Gram matrices of one plan's pieces; zeros if no rule needs them."""
+    """Return the Gram matrices of one plan's pieces, or zeros if they are not needed."""
     if is_needed:
         return level.complete(tf.add_n([level.gram(*piece) for piece in rows]))
     rows_RW, segments = rows[0]
@@ -143,7 +143,7 @@ def _gathered(plan: AnyPlan, vector: tf.Tensor) -> tf.Tensor:
 
 
 def _dense_or_sparse_everywhere(gradients: Sequence[Sequence[Any]]) -> list[list[Gradient]]:
-    """Return the gradients; one that is dense on any replica here becomes dense on all."""
+    """Return the gradients; a gradient that is dense on one local replica becomes dense on all."""
     are_sparse = [
         all(isinstance(gradient, tf.IndexedSlices) for gradient in of_replicas)
         for of_replicas in zip(*gradients, strict=True)

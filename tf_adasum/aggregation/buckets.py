@@ -1,4 +1,4 @@
-"""Buckets: variables packed into flat buffers of one dtype, and the table that remembers them.
+"""Buckets: variables packed into flat buffers of one dtype, with a table of their offsets.
 
     gradients   [4, 4]     [5]       [4, 8]            one per variable
     segments    0        16        32        64        offsets in the buffer
@@ -6,8 +6,8 @@
                 │   g_0   │g_1│0 … 0│   g_2   │  [n]   one flat buffer
                 └─────────┴───┴─────┴─────────┘
 
-Each segment is filled up with zeros to the next 64 bytes: zeros change no inner product, and
-TensorFlow takes aligned pieces out of a buffer without copying them.
+Each segment is filled up with zeros to a multiple of 64 bytes, because TensorFlow does not copy
+aligned slices of a buffer. The zeros change no inner product.
 
 Shape legend: S segments (the variables of one bucket), n elements of the bucket.
 """
@@ -22,14 +22,14 @@ import tensorflow as tf
 from tf_adasum import ops
 
 # Large enough to amortize the latency of a collective, small enough that the exchange of the last
-# layers' gradients starts while the first layers' are still being computed.
+# layers' gradients starts while the gradients of the first layers are still being computed.
 DEFAULT_BUCKET_BYTES = 16 * 2**20
 
-# A large bucket goes through the collectives in pieces of about this size: memory of that size is
-# reused from step to step, larger blocks the kernel has to clear every time.
+# A large bucket is sent in pieces of about this size, because memory blocks of this size are reused
+# from step to step. The kernel has to clear larger blocks every time.
 PIECE_BYTES = 16 * 2**20
 
-# TensorFlow's own alignment of tensors: a slice that starts on it shares the buffer's memory.
+# TensorFlow's own alignment of tensors: a slice with this alignment shares the buffer's memory.
 ALIGNED_BYTES = 64
 
 Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices
@@ -47,7 +47,7 @@ class Bucket:
     Attributes:
         indices: the positions of these gradients in the list of all gradients.
         shapes: their shapes.
-        dtype: the dtype of all of them.
+        dtype: the dtype of all these gradients.
         segments: int64 ``[S+1]``: gradient s starts at ``segments[s]``, and zeros fill the rest up
             to ``segments[s+1]``.
     """
@@ -93,13 +93,13 @@ class Bucket:
 def plan(gradients: Sequence[Gradient], bucket_bytes: int | None = None) -> list[Bucket]:
     """Distribute gradients over buckets.
 
-    The last gradients come first: backpropagation computes them first. A bucket holds gradients of
-    one dtype and is closed once it holds `bucket_bytes` or more; a large gradient is never cut.
-    Sparse gradients and those without elements are in no bucket.
+    The last gradients come first, because backpropagation computes them first. A bucket holds
+    gradients of one dtype and is closed once it holds `bucket_bytes` or more; a large gradient is
+    never cut. Sparse gradients and gradients without elements are in no bucket.
 
     Args:
         gradients: list of dense tensors of known shape, and of `tf.IndexedSlices`.
-        bucket_bytes: bytes after which a bucket is closed. Defaults to 16 MiB, as does 0.
+        bucket_bytes: bytes after which a bucket is closed. Defaults to 16 MiB; 0 means the default.
 
     Returns:
         A list of `Bucket`.

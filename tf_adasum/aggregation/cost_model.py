@@ -1,4 +1,4 @@
-"""The cost model: which radix plan takes the least time for a bucket.
+"""The cost model estimates which radix plan takes the least time for a bucket.
 
 It adds the α-β model of communication and the time of the arithmetic, which grows with the radix.
 For a bucket of n bytes and S segments, level l of a plan ``[R_1 … R_m]`` processes
@@ -6,21 +6,20 @@ For a bucket of n bytes and S segments, level l of a plan ``[R_1 … R_m]`` proc
 replicas:
 
     all-to-all and all-gather      2 p α + 2 (R_l - 1) (p α + β n_l / R_l)
-    all-reduce of G                α + (P_l - 1) (α + β g_l)             where P_l g_l ≤ 1 MiB
-                                   α + 2 (P_l - 1) (α + β g_l / P_l)     by a ring
+    all-reduce of G                α + (P_l - 1) (α + β g_l)             if P_l g_l ≤ 1 MiB
+                                   α + 2 (P_l - 1) (α + β g_l / P_l)     otherwise, by a ring
     Gram matrix, weighted sum      γ n_l ((R_l + 1) / 2 + 1)
 
-with ``g_l = 8 S R_l (R_l + 1) / 2`` bytes of inner products and p pieces in which a large bucket
-travels. A collective costs one α more than its messages, because its members first wait for each
-other.
+The inner products have ``g_l = 8 S R_l (R_l + 1) / 2`` bytes. A large bucket is sent in p pieces. A
+collective costs one α more than its messages, because its members first wait for each other.
 
-The sums over the levels of ``n_l (R_l - 1) / R_l`` are the same for every plan. Plans differ in the
+The sum of ``n_l (R_l - 1) / R_l`` over the levels is the same for every plan. Plans differ in the
 number of messages, the Gram matrices and the arithmetic. ``[N]`` has the fewest collectives; for
 large N its ``n N / 2`` products and ``S N² / 2`` numbers outweigh this advantage. The resulting
 plans for N up to 1024 are in docs/cost_model.md.
 
-α, β and γ are fitted by ``python benchmarks/exchange.py --fit`` (``--fit ucx`` over UCX), which
-prints what to set in the environment of every worker.
+``python benchmarks/exchange.py --fit`` (``--fit ucx`` over UCX) fits α, β and γ, and prints the
+variable to set in the environment of every worker.
 """
 
 import dataclasses
@@ -34,19 +33,19 @@ VARIABLE = "TF_ADASUM_COST_MODEL"
 
 # The shipped constants choose only above this many replicas, because they underestimate the time of
 # plans with several levels. On 4 processes we measured that [2, 2] takes 1.08 to 1.28 times as long
-# as [4]; the constants predict 1.02 to 1.15. The gain they predict for 8 replicas is smaller than
-# this error.
+# as [4]; the constants predict 1.02 to 1.15. For 8 replicas, the constants predict a gain that is
+# smaller than this error.
 MOST_ON_ONE_LEVEL = 16
 
 
 @dataclasses.dataclass(frozen=True)
 class CostModel:
-    """Seconds of the parts of an exchange.
+    """The constants of the cost model, in seconds.
 
     Args:
-        alpha: seconds of a message.
+        alpha: seconds for a message.
         beta: seconds to send a byte.
-        gamma: seconds of one multiplication and addition per byte of gradients.
+        gamma: seconds for one multiplication and addition, per byte of gradients.
     """
 
     alpha: float
@@ -69,13 +68,13 @@ class CostModel:
         )
 
     def best(self, replicas: int, size: float, segments: int) -> tuple[int, ...]:
-        """Return the fastest plan among those that respect Adasum's tree."""
+        """Return the fastest of the plans that respect Adasum's tree."""
         plans = radix_plans.tree_plans(replicas)
         return min(plans, key=lambda plan: self.seconds(plan, size, segments))
 
 
 def amounts(plan: Sequence[int], size: float, segments: int) -> tuple[float, float, float]:
-    """Return the factors of α, β and γ: messages, bytes, and bytes times products."""
+    """Return the number of messages, of bytes sent, and of bytes times inner products."""
     pieces = max(1, round(size / buckets.PIECE_BYTES))
     messages, sent, products = 0.0, 0.0, 0.0
     members, own = 1, float(size)
@@ -108,14 +107,15 @@ def default_plan(
     costs: CostModel | None = None,
     shipped: CostModel = DEFAULT,
 ) -> tuple[int, ...]:
-    """Return the plan of a bucket if the user has not chosen one.
+    """Return the plan of a bucket if the user has not chosen a plan.
 
     Args:
         replicas: N.
         size: n in bytes.
         segments: S.
         costs: a cost model measured on the user's cluster, which chooses for every N. Defaults to
-            `None`: ``[N]`` up to 16 replicas, and the choice of the shipped constants beyond.
+            `None`: the plan is ``[N]`` up to 16 replicas, and above 16 the shipped constants
+            choose.
         shipped: the shipped constants. Defaults to the constants of TensorFlow's collectives.
 
     Example:

@@ -1,15 +1,16 @@
-"""A group with many replicas on one worker: its all-to-all is split into several.
+"""Split the all-to-all of a group with many replicas on one worker into several all-to-alls.
 
 TensorFlow's CollectiveAllToAllV2 names its buffers by source and destination rank without a
-separator: ranks (1, 11) and (11, 1) of one process collide (observed with TensorFlow 2.21). Ranks
-of a process are consecutive, so up to eleven ranks do not collide. Replicas of a worker are
+separator, so the ranks (1, 11) and (11, 1) of one process collide (observed with TensorFlow 2.21).
+Ranks of a process are consecutive, so up to eleven ranks do not collide. Replicas of a worker are
 therefore divided into classes of at most five, and each pair of classes has its own exchange:
 
     classes            0 1 2 of 4 replicas each, on a worker with 12
     all-to-all among   {0, 1}   {0, 2}   {1, 2}, of all workers, in this order
 
-Rows within a class travel in each of its pairs. With K classes a replica sends 2 (K - 1) / K rows
-for each row of a single all-to-all, less than two: 4/3 with 12 devices, 3/2 with 16.
+Rows between replicas of one class are sent in the exchange of every pair with this class. With K
+classes, a replica sends 2 (K - 1) / K times as many rows as in a single all-to-all: 4/3 times with
+12 devices, 3/2 times with 16.
 
 Shape legend: R members, W elements of a row.
 """
@@ -23,7 +24,7 @@ import tensorflow as tf
 
 from tf_adasum.aggregation.groups import CollectiveGroup, Collectives
 
-# Of one worker, in one all-to-all and in a class.
+# The largest number of replicas of one worker in an all-to-all, and in a class.
 MOST_NEIGHBOURS, LARGEST_CLASS = 11, 5
 
 
@@ -37,7 +38,7 @@ def classes_of(workers: npt.ArrayLike) -> np.ndarray | None:
     most = int(np.bincount(worker_of_member).max())
     if most <= MOST_NEIGHBOURS:
         return None
-    size = -(-most // -(-most // LARGEST_CLASS))  # of the fewest classes, as equal as can be
+    size = -(-most // -(-most // LARGEST_CLASS))  # of as few classes as possible, of equal size
     neighbours = [
         np.count_nonzero(worker_of_member[:i] == worker)
         for i, worker in enumerate(worker_of_member)
@@ -46,20 +47,20 @@ def classes_of(workers: npt.ArrayLike) -> np.ndarray | None:
 
 
 def pairs_of(classes: np.ndarray) -> list[np.ndarray]:
-    """Return the members of each pair of classes, in the order in which they exchange."""
+    """Return the members of each pair of classes, in the order of the exchanges."""
     pairs = itertools.combinations(range(classes.max() + 1), 2)
     return [np.flatnonzero(np.isin(classes, pair)) for pair in pairs]
 
 
 class DividedGroup(CollectiveGroup):
-    """A `CollectiveGroup` whose all-to-all goes from pair to pair of classes.
+    """A `CollectiveGroup` whose all-to-all is one exchange for each pair of classes.
 
     Args:
         collectives: as for `CollectiveGroup`.
         member_of_rank: as for `CollectiveGroup`.
         member: this replica's number.
-        pairs: the pairs of classes with this replica, in the order in which they exchange: the
-            members, and their `CollectiveGroup`.
+        pairs: the pairs of classes that contain this replica, in the order of the exchanges: for
+            each pair its members, and their `CollectiveGroup`.
     """
 
     def __init__(

@@ -1,22 +1,23 @@
-"""The exchange: how each bucket, and each sparse gradient, is combined.
+"""An exchange plans how each bucket, and each sparse gradient, is combined.
 
-An exchange makes a `Plan` for a bucket: how it is cut into pieces, and the levels (see `levels`) on
-which the pieces are combined. There are three kinds of exchange.
+An exchange makes a `Plan` for a bucket. The plan defines how the bucket is cut into pieces, and the
+levels (see `levels`) on which the pieces are combined. There are three cases:
 
 * `LocalExchange`: every replica's gradients are in this process, and nothing is exchanged.
-* A small bucket: every replica gets all of it and combines it whole. One round takes less time than
-  three, though more bytes are sent.
-* Otherwise the radix plan: on each level the vectors of a group are cut into shards, every member
-  combines one, and the combined shards are cut again on the next level. All-gathers unwind the
-  levels. For a plan of one level, some transports need no packed vectors: `fused`.
+* A small bucket: every replica receives and combines the whole bucket. More bytes are sent, but one
+  round takes less time than three.
+* Otherwise, the radix plan: on each level, the vectors of a group are cut into shards, every member
+  combines one shard, and the combined shards are cut again on the next level. All-gathers then join
+  the shards, from the last level to the first. If a plan has one level, some transports need no
+  packed vectors, see `fused`.
 
 The radix plan ``[3, 2]`` on six replicas, whose numbers are 3 b + a:
 
     level 1    columns (0 1 2) (3 4 5)          each combines three gradients
-    level 2    columns (0 3) (1 4) (2 5)        each combines two combinations, of a third each
+    level 2    columns (0 3) (1 4) (2 5)        each combines a third of two combinations
 
-If the rule needs the Gram matrix of all replicas, or of variables in several buckets, there is one
-level over all replicas, ``[N]``.
+If the rule needs the Gram matrix of all replicas, or of variables in several buckets, the plan is
+one level for all replicas, ``[N]``.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,19 +35,19 @@ from tf_adasum.aggregation.levels import Level, Shards, Together, shard_segments
 from tf_adasum.aggregation.rules import AggregationRule
 from tf_adasum.aggregation.scheme import Scheme
 
-Slices = tuple[tf.Tensor, tf.Tensor]  # indices [K], each once, and values [K, d]
+Slices = tuple[tf.Tensor, tf.Tensor]  # indices [K], all different, and values [K, d]
 
 
 class Plan:
-    """How one bucket is combined.
+    """Describes how one bucket is combined.
 
     Args:
         bucket: a `buckets.Bucket`.
         levels: the levels, in order.
-        pieces: number of pieces it is cut into; they share one Gram matrix. Defaults to `1`.
+        pieces: the number of pieces, which share one Gram matrix. Defaults to `1`.
         multiple: a piece is padded until its number of elements is a multiple of this. Defaults to
             `1`.
-        wire_dtype: dtype of the vectors. Defaults to the gradients' own.
+        wire_dtype: dtype of the vectors. Defaults to the dtype of the gradients.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Plan:
 
 
 class LocalPlan(Plan):
-    """A plan for buckets of all replicas, in this process: one piece, the list of all vectors."""
+    """A plan for replicas that are all in this process. Nothing is split."""
 
     def split(self, gradients: Sequence[Sequence[tf.Tensor]]) -> list[tuple[Any, np.ndarray]]:
         """Return the one piece: all replicas' vectors, and the segments."""
@@ -92,7 +93,7 @@ class LocalPlan(Plan):
 
 
 class PairwisePlan(LocalPlan):
-    """Adasum on pairs, pairs of pairs, …, with the op that combines a pair in two passes.
+    """Applies Adasum to pairs, pairs of pairs, …, with the op that combines a pair in two passes.
 
     A pair is combined from the vectors themselves, so no Gram matrices are needed.
     """
@@ -101,7 +102,7 @@ class PairwisePlan(LocalPlan):
         super().__init__(bucket, levels=[])
 
     def split(self, gradients: Sequence[Sequence[tf.Tensor]]) -> list[tuple[Any, np.ndarray]]:
-        """Return the one piece: the combination of all vectors, made here, and the segments."""
+        """Combine all vectors; return the combination as the one piece, and the segments."""
         ((vectors, segments),) = super().split(gradients)
         while len(vectors) > 1:
             vectors = [
@@ -141,16 +142,16 @@ class LocalExchange:
 
 
 class CollectiveExchange:
-    """This replica's part in exchanges with all the others.
+    """The exchanges of this replica with all other replicas.
 
     Args:
         scheme: the `Scheme`.
         group_of: function of a stride and a radix. It returns the `CollectiveGroup` of this replica
             and `radix - 1` others, whose numbers differ by multiples of the stride.
         gathered_bytes: a bucket of up to this many bytes, summed over all replicas, is combined on
-            every replica. Only if the same computation gives the same bits on all of them. Defaults
-            to `0`.
-        shipped: the cost model of the transport, if the scheme has none.
+            every replica. Must be 0 unless the same computation gives the same bits on all
+            replicas. Defaults to `0`.
+        shipped: the cost model of the transport, used if the scheme has no cost model.
     """
 
     def __init__(
@@ -232,7 +233,7 @@ class CollectiveExchange:
         self, indices: tf.Tensor, values: tf.Tensor, counts: tf.Tensor
     ) -> list[Slices]:
         dtype, wire_dtype = values.dtype, narrower(values.dtype, self.scheme.wire_dtype)
-        # All replicas send as many rows as the longest has, and at least one.
+        # All replicas send as many rows as the replica with the most rows, and at least one row.
         padding = tf.maximum(tf.reduce_max(counts), 1) - tf.size(indices, tf.int64)
         indices = self.group.all_gather(tf.pad(indices, [[0, padding]]))
         values = tf.pad(tf.cast(values, wire_dtype or dtype), [[0, padding], [0, 0]])

@@ -1,7 +1,7 @@
-"""Buckets that are never packed: the gradients' own memory is sent, and combined as it arrives.
+"""Combine buckets without packing: gradients are sent from their own memory.
 
-A transport that can do so gives its groups `FusedCollectives`. The results have the same bits as
-those of packed buckets: shards and segments are the same.
+A transport that can do this gives its groups `FusedCollectives`. The results have the same bits as
+with packed buckets, because shards and segments are the same.
 
 Shape legend: S segments (variables), R members of the group.
 """
@@ -45,9 +45,9 @@ class FusedShards(Shards):
     Args:
         rule: the `AggregationRule`.
         group: all replicas.
-        fused: their `FusedCollectives`.
-        width: elements of a piece.
-        takes_products: whether anything depends on the inner products.
+        fused: the `FusedCollectives` of the group.
+        width: the number of elements of a piece.
+        takes_products: whether to compute the inner products.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class FusedShards(Shards):
         return FusedRows(vector, received, gram_SRR), segments
 
     def gram(self, rows: Any, segments: np.ndarray) -> tf.Tensor:
-        """Return the inner products, which `scatter` has taken."""
+        """Return the inner products, which `scatter` has computed."""
         del segments
         return rows.gram
 
@@ -80,17 +80,17 @@ class FusedShards(Shards):
         )
 
     def gather(self, combined: Any) -> Any:
-        """Return the combined gradients: every member has them."""
+        """Return the combined gradients, which every member already has."""
         return combined
 
 
 class FusedPlan:
-    """How a bucket that is not packed is combined: a `Plan` of one level and one piece.
+    """Describes how a bucket is combined without packing: a `Plan` of one level and one piece.
 
     Args:
         bucket: a `buckets.Bucket`.
         level: the `FusedShards`.
-        wire_dtype: dtype of what is sent. Defaults to the gradients' own.
+        wire_dtype: dtype in which gradients are sent. Defaults to the dtype of the gradients.
     """
 
     def __init__(self, bucket: Bucket, level: FusedShards, wire_dtype: tf.DType | None = None):

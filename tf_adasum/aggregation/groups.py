@@ -11,19 +11,19 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-# For a sum of up to this many bytes, over all members, the values are gathered. Latency dominates
-# there, and an all-gather takes R - 1 rounds instead of the 2 (R - 1) of a ring.
+# If the values of all members have at most this many bytes, an all-gather is used for their sum.
+# Latency dominates for few bytes, and an all-gather takes R - 1 rounds; a ring takes 2 (R - 1).
 GATHERED_SUM_BYTES = 2**20
 
 
 class Collectives(Protocol):
-    """The collectives of one replica in a group, which count its members in ranks."""
+    """The collectives of one replica in a group, whose members are numbered by their ranks."""
 
     def all_to_all(self, shards: tf.Tensor) -> tf.Tensor:
         """Send row i of ``[R, W]`` to rank i; return ``[R, W]``, row i from rank i."""
 
     def all_reduce(self, value: tf.Tensor) -> tf.Tensor:
-        """Return the sum of the members' values, the same bits on each."""
+        """Return the sum of the members' values, with the same bits on each member."""
 
     def all_gather(self, value: tf.Tensor) -> tf.Tensor:
         """Concatenate the members' values along the first axis, in the order of the ranks."""
@@ -43,7 +43,7 @@ class FusedCollectives(Protocol):
         width: int,
         takes_products: bool,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Send every member its shards; return the Gram matrices of this one's, and its shards."""
+        """Send every member its shards; return this member's Gram matrices and shards."""
 
     def combine_gather(
         self,
@@ -53,18 +53,18 @@ class FusedCollectives(Protocol):
         segments: np.ndarray,
         width: int,
     ) -> list[tf.Tensor]:
-        """Combine the own shards, and return the combined gradients of all members' shards."""
+        """Combine this member's shards; return the combined gradients with all members' shards."""
 
 
 class CollectiveGroup:
-    """R replicas, seen from one of them.
+    """A group of R replicas, for use by one of these replicas.
 
     Args:
         collectives: the `Collectives` of this replica.
         member_of_rank: the member at each rank; members are numbered in the order of their replica
             ids.
         member: the number of this replica.
-        fused: their `FusedCollectives`. Defaults to `None`: buckets are packed.
+        fused: the `FusedCollectives` of the group. Defaults to `None`: buckets are packed.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class CollectiveGroup:
         return tf.ensure_shape(_ordered(received, self._rank_of_member), shards.shape)
 
     def all_reduce(self, value: tf.Tensor) -> tf.Tensor:
-        """Return the sum of the members' values, the same bits on each."""
+        """Return the sum of the members' values, with the same bits on each member."""
         elements = value.shape.num_elements()
         if elements is not None and self.size * elements * value.dtype.size <= GATHERED_SUM_BYTES:
             summed = tf.reduce_sum(self._collectives.all_gather(value[None]), axis=0)
@@ -101,7 +101,7 @@ class CollectiveGroup:
 
 
 class LocalGroup:
-    """A group whose replicas are all in this process: a "value" is the list of their values."""
+    """A group whose replicas are all in this process; a value is the list of all their values."""
 
     def all_gather(self, values: list[tf.Tensor]) -> tf.Tensor:
         """Return the values as ``[R, *shape]``."""

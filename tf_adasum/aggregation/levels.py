@@ -1,4 +1,4 @@
-"""Levels: how the vectors of a group are brought together, and their combination sent back.
+"""Levels: the steps in which the vectors of a group are combined.
 
 A level brings one vector of each of R members together as rows ``[R, W]``, completes their partial
 Gram matrices, and sends the combination ``[W]`` of the rows back to all members.
@@ -17,7 +17,7 @@ from tf_adasum.aggregation.rules import AggregationRule
 
 
 class Gathers(Protocol):
-    """A group that can gather the values of its members; each kind of group defines a value."""
+    """A group that can gather its members' values; each kind of group defines what a value is."""
 
     def all_gather(self, value: Any) -> tf.Tensor:
         """Return the members' values, as ``[R, …]``."""
@@ -32,7 +32,7 @@ class Level(Protocol):
         """Return the rows ``[R, W]`` that this member combines, and their segments."""
 
     def gram(self, rows: Any, segments: Any) -> tf.Tensor:
-        """Return the Gram matrices ``[S, R, R]`` of such rows."""
+        """Return the Gram matrices ``[S, R, R]`` of the rows that `scatter` returned."""
         return ops.segment_gram(rows, segments)
 
     def complete(self, gram: tf.Tensor) -> tf.Tensor:
@@ -43,11 +43,11 @@ class Level(Protocol):
         return ops.segment_weighted_sum(rows, coefficients_SR, segments)
 
     def gather(self, combined: Any) -> Any:
-        """Return the vector that all members' combinations ``[W]`` make together."""
+        """Return the vector that consists of all members' combinations ``[W]``."""
 
 
 class Together(Level):
-    """A level on which every member gets all vectors and combines them whole: one round.
+    """A level of one round, in which every member receives all vectors and combines them.
 
     Args:
         rule: the `AggregationRule` of this level.
@@ -73,30 +73,32 @@ class Together(Level):
         return gram
 
     def gather(self, combined: tf.Tensor) -> tf.Tensor:
-        """Return the combination: every member has it."""
+        """Return the combination, which every member already has."""
         return combined
 
 
 class Shards(Level):
-    """A level on which every member combines one shard, and gets the others' combinations.
+    """A level on which every member combines one shard, and receives the other combined shards.
 
     Args:
         rule: the `AggregationRule` of this level.
         column: the group whose vectors are combined.
-        block: the group of all replicas that hold a part of these vectors. On the first level that
-            is the column itself; on the second each vector is spread over a column of the first.
+        block: the group of all replicas that hold a part of these vectors. On the first level, it
+            is the column. On the second level, each vector is spread over a column of the first
+            level.
 
-    With R = 3, `2 n (R-1)/R` elements are sent per replica, as by a ring all-reduce:
+    With R = 3, `2 n (R-1)/R` elements are sent per replica, as in a ring all-reduce:
 
-        before      a0 a1 a2      b0 b1 b2      c0 c1 c2      each its own vector, 3 shards
+        before      a0 a1 a2      b0 b1 b2      c0 c1 c2      a member has 3 shards of its vector
         scatter     a0            a1            a2
-                    b0            b1            b2            each one shard of every vector
+                    b0            b1            b2            a member has 1 shard of every vector
                     c0            c1            c2
         complete    G             G             G             Σ of the shards' Gram matrices
         combined    s0            s1            s2
         gather      s0 s1 s2      s0 s1 s2      s0 s1 s2      the combined vector
 
-    Every shard is combined on exactly one replica and then copied: all end with the same bits.
+    Every shard is combined on exactly one replica and then copied, so all replicas have the same
+    bits.
     """
 
     def __init__(self, rule: AggregationRule, column: CollectiveGroup, block: CollectiveGroup):
@@ -112,7 +114,7 @@ class Shards(Level):
         return self._column.all_to_all(shards_RW), own
 
     def complete(self, gram: tf.Tensor) -> tf.Tensor:
-        """Add up the shards' Gram matrices ``[S, R, R]``, of which the upper half travels."""
+        """Sum the shards' Gram matrices ``[S, R, R]``; only their upper halves are sent."""
         members = gram.shape[-1]
         rows, columns = np.triu_indices(members)
         pair_of = np.zeros([members, members], np.int32)
@@ -129,8 +131,8 @@ class Shards(Level):
 def shard_segments(segments: np.ndarray, start: int, width: int) -> np.ndarray:
     """Cut a segment table to ``start : start + width``.
 
-    The padding of the last shard lies beyond the end of the table. It is added to the last segment:
-    zeros change no inner product.
+    The padding of the last shard lies beyond the end of the table. It is added to the last segment,
+    because zeros change no inner product.
 
     Example:
         >>> shard_segments(np.array([0, 12, 16, 23]), 8, 8)

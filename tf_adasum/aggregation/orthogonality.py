@@ -13,7 +13,7 @@ def squared_lengths(gram_SRR: tf.Tensor, averaged: int = 1) -> tuple[tf.Tensor, 
 
     Args:
         gram_SRR: the Gram matrices.
-        averaged: L. If it is above 1, G is the Gram matrix of the means of L neighbours each.
+        averaged: L. If L is above 1, G is the Gram matrix of the means of L neighbours each.
             Defaults to `1`.
     """
     replicas = gram_SRR.shape[-1]
@@ -26,17 +26,17 @@ def squared_lengths(gram_SRR: tf.Tensor, averaged: int = 1) -> tuple[tf.Tensor, 
 
 
 def orthogonality(combined_V: tf.Tensor, separate_V: tf.Tensor) -> tf.Tensor:
-    """Return ``‖adasum(g_1 … g_R)‖² / Σ_i ‖g_i‖²`` of each variable, and of all of them together.
+    """Return ``‖adasum(g_1 … g_R)‖² / Σ_i ‖g_i‖²`` for each variable, and for all variables.
 
-    It is 1 if all gradients are orthogonal, 1/R if all are the same, less if they point in opposite
-    directions, and NaN if all are zero.
+    It is 1 if all gradients are orthogonal, 1/R if all are the same, less than 1/R if they point in
+    opposite directions, and NaN if all are zero.
 
     Args:
         combined_V: the squared lengths of the combinations.
         separate_V: the sums of the squared lengths of the gradients.
 
     Returns:
-        ``[V + 1]``, the last one for all variables.
+        ``[V + 1]``; the last value is for all variables.
 
     Reference:
         Maleki et al., MLSys 2021 (arXiv 2006.02924), "Orthogonality of Gradients".

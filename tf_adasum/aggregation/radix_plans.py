@@ -16,7 +16,7 @@ from tf_adasum.errors import see
 
 
 def checked(plan: Iterable[Any] | None, replicas: int) -> tuple[int, ...] | None:
-    """Return the plan as a tuple of ints; None stays None: the cost model chooses a plan.
+    """Return the plan as a tuple of ints. None stays None, so that the cost model chooses a plan.
 
     Args:
         plan: sequence of ints, 2 or more each, or None.
@@ -43,7 +43,7 @@ def checked(plan: Iterable[Any] | None, replicas: int) -> tuple[int, ...] | None
 
 
 def respects_tree(plan: Sequence[int]) -> bool:
-    """Whether the levels of a plan are levels of Adasum's tree of pairs.
+    """Return whether the levels of a plan are levels of Adasum's tree of pairs.
 
     Example:
         >>> respects_tree([2, 3]), respects_tree([3, 2])

@@ -1,8 +1,8 @@
-"""The application of a rule: the inputs of a reduction besides the gradients, and its results.
+"""Apply a rule in one reduction: the inputs other than gradients, and the results.
 
 These are the groups of variables that share coefficients, the rule's state, and the orthogonality
-if a callback measures it. A `RuleApplication` lasts for one reduction (in a graph: while it is
-traced) and holds tensors; their variables belong to `tf_adasum.replicas.aggregation_state`.
+if a callback measures it. A `RuleApplication` is used for one reduction and holds tensors. The
+variables for them are in `tf_adasum.replicas.aggregation_state`.
 
 Shape legend: V variables, S segments (the variables of a unit), P groups, R replicas.
 """
@@ -25,8 +25,8 @@ class RuleApplication:
 
     Args:
         groups: ints ``[V]``: the group of each gradient.
-        state: the rule's state: dict of tensors ``[P, ...]``. Changed by `coefficients`. Defaults
-            to no state.
+        state: the rule's state: dict of tensors ``[P, ...]``, which `coefficients` changes.
+            Defaults to no state.
         measures_orthogonality: whether `orthogonality` will be called. Defaults to `False`.
         averaged: number of neighbours whose mean counts as one gradient, for `orthogonality`.
             Defaults to `1`.
@@ -69,23 +69,23 @@ class RuleApplication:
         return len(set(self.groups)) == len(self.groups)
 
     def needs_gram(self, rule: AggregationRule) -> bool:
-        """Whether anything depends on the Gram matrix."""
+        """Return whether the rule or the orthogonality needs the Gram matrix."""
         return rule.needs_gram or self.measures_orthogonality
 
     def coefficients(
         self, rule: AggregationRule, gram_SRR: tf.Tensor, indices: Sequence[int]
     ) -> tf.Tensor:
-        """Return the coefficients ``[S, R]`` of the gradients at `indices`, and keep the state.
+        """Return the coefficients ``[S, R]`` of the gradients at `indices`; store the new state.
 
         Args:
             rule: the `AggregationRule`.
-            gram_SRR: their Gram matrices.
+            gram_SRR: the Gram matrices of these gradients.
             indices: for each segment the index of its gradient.
 
         Raises:
             ValueError: if the rule returns another shape, or numbers that are not floating-point.
-            tf.errors.InvalidArgumentError: when it runs, if a rule of the user returns non-finite
-                coefficients for a finite Gram matrix.
+            tf.errors.InvalidArgumentError: when the step runs, if a rule of the user returns
+                non-finite coefficients for a finite Gram matrix.
         """
         if self.measures_orthogonality:
             lengths = orthogonality.squared_lengths(gram_SRR, self._averaged)
@@ -109,7 +109,7 @@ class RuleApplication:
         return c_PR if is_alone else tf.gather(c_PR, position)
 
     def orthogonality(self) -> tf.Tensor:
-        """Return float64 ``[V + 1]``: one per variable (NaN without a gradient), one for all."""
+        """Return float64 ``[V + 1]``: one per variable (NaN without gradient), one for all."""
         nothing = (tf.constant(0.0, tf.float64),) * 2
         lengths = [self._lengths.get(index, nothing) for index in range(len(self.groups))]
         return orthogonality.orthogonality(*map(tf.stack, zip(*lengths, strict=True)))

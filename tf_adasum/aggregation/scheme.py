@@ -1,4 +1,4 @@
-"""The scheme: the user's settings of how gradients are combined, checked together."""
+"""The scheme: the user's checked settings of how gradients are combined."""
 
 import dataclasses
 import hashlib
@@ -18,17 +18,17 @@ WIRE_DTYPES = {"bfloat16": tf.bfloat16, "float16": tf.float16}
 
 @dataclasses.dataclass(frozen=True)
 class Scheme:
-    """A rule, and how gradients are brought together for it.
+    """An aggregation rule, and the settings of the exchange.
 
     Attributes:
         rule: the `AggregationRule`.
         replicas: N.
-        averaged: L, how many neighbours are averaged before the rule is applied. Defaults to `1`.
-        radix_plan: the radices, a tuple whose product is N / L. Defaults to `None`: see
+        averaged: L, the number of neighbours that are averaged before the rule is applied. Defaults
+            to `1`.
+        radix_plan: the radices, a tuple whose product is N / L. Defaults to `None`, which uses
             `cost_model.default_plan`.
-        wire_dtype: `tf.DType` in which gradients travel. Defaults to their own.
-        costs: the `CostModel` that was measured on the user's cluster; None if there is none.
-            Defaults to `None`.
+        wire_dtype: `tf.DType` in which gradients are sent. Defaults to the dtype of the gradients.
+        costs: the `CostModel` that was measured on the user's cluster. Defaults to `None`.
     """
 
     rule: rules.AggregationRule
@@ -77,16 +77,16 @@ class Scheme:
 
     @property
     def whole_rule(self) -> rules.AggregationRule:
-        """The rule on the Gram matrix of all replicas, with the levels of the plan in it."""
+        """The rule for the Gram matrix of all replicas, which includes the levels of the plan."""
         return nested(self.levels(self.radix_plan or (self.replicas // self.averaged,)))
 
     def levels(self, radix_plan: Sequence[int]) -> list[tuple[int, rules.AggregationRule]]:
-        """Return radix and rule of each level: the mean of each host, then the plan's levels."""
+        """Return the radix and rule of each level: the mean of a host, then the plan's levels."""
         levels = [(radix, self.rule) for radix in radix_plan]
         return [(self.averaged, rules.Mean()), *levels] if self.averaged > 1 else levels
 
     def summary(self) -> str:
-        """Return rule and plan in one line, for the line that worker 0 prints at the start."""
+        """Return the rule and the plan in one line, which worker 0 logs at the start."""
         across = self.replicas // self.averaged
         is_fixed = self.costs is None and across <= cost_model.MOST_ON_ONE_LEVEL
         plan = self.radix_plan or ((across,) if is_fixed else None)
@@ -99,7 +99,7 @@ class Scheme:
         return ", ".join(filter(None, words))
 
     def probe_values(self) -> None:
-        """Apply the rule to orthogonal gradients of length 1.
+        """Test the rule on orthogonal gradients of length 1.
 
         Raises:
             ValueError: if the coefficients are not finite.
@@ -127,14 +127,14 @@ class Scheme:
 
 
 def _short(text: str) -> str:
-    """Return a text that fits into a line; a hash of the whole text is still compared."""
+    """Return the text; cut a long text and add a hash, so that workers still compare all of it."""
     if len(text) <= LONGEST_TERM:
         return text
     return f"{text[:LONGEST_TERM]}… sha256 {hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def _probe_shapes(rule: rules.AggregationRule, replicas: int) -> None:
-    """Apply a rule to Gram matrices without values, so that TensorFlow runs no operation."""
+    """Test a rule on Gram matrices without values, so that TensorFlow runs no operation."""
     if checks.is_own(rule):
         return
     with tf.Graph().as_default(), tf.device("CPU:0"):

@@ -1,12 +1,12 @@
-"""Sparse gradients: the rows of an embedding that a batch used, never the whole variable.
+"""Combine sparse gradients: only the rows of an embedding that a batch used are exchanged.
 
     replica 0            replica 1            rows over the union of the indices
     index 7: a           index 2: c           index       2   7   9
     index 2: b           index 9: d           replica 0   b   a   0
                                               replica 1   c   0   d
 
-On these rows the rule works as on dense gradients: rows that no replica used add nothing to any
-inner product, and nothing to the combination.
+On these rows, the rule works as on dense gradients. Rows that no replica used would add nothing to
+any inner product or combination.
 
 Shape legend: R replicas, K rows of a replica, U rows of the union, d elements of a row.
 """
@@ -25,12 +25,12 @@ from tf_adasum.aggregation.rules import AggregationRule
 
 
 class SparsePlan:
-    """How the sparse gradients of one variable are combined: a `Plan` of one level.
+    """Describes how the sparse gradients of one variable are combined: a `Plan` of one level.
 
     Args:
         index: the position of the gradient in the list of all gradients.
         like: this replica's `tf.IndexedSlices`.
-        slices: the indices ``[K]``, each once, and values ``[K, d]`` of each replica.
+        slices: for each replica the indices ``[K]``, all different, and the values ``[K, d]``.
         rule: the `AggregationRule` on the Gram matrix of all replicas.
     """
 
@@ -48,7 +48,7 @@ class SparsePlan:
         self._union = tf.sort(tf.unique(tf.concat([i for i, _ in slices], axis=0))[0])
 
     def split(self, gradients: Any) -> list[tuple[tf.Tensor, tf.Tensor]]:
-        """Return one piece: the rows ``[R, U·d]`` of all replicas, and their one segment."""
+        """Return the rows ``[R, U·d]`` of all replicas, as one piece with one segment."""
         del gradients
         rows = tf.size(self._union, tf.int64)
         width = self._slices[0][1].shape[1]
@@ -64,7 +64,7 @@ class SparsePlan:
         return [(tf.ensure_shape(rows_RW, [len(spread), None]), tf.stack([0, rows * width]))]
 
     def join(self, pieces: Sequence[tf.Tensor]) -> list[tuple[int, tf.IndexedSlices]]:
-        """Return the index and the combined gradient: `tf.IndexedSlices` over the union."""
+        """Return the variable's index, and the gradient with the rows of any replica."""
         (combined,) = pieces
         row_shape = self._like.values.shape[1:]
         values = tf.reshape(combined, [-1, *row_shape])
@@ -77,7 +77,7 @@ def plans(gradients: Sequence[Sequence[Gradient]], exchange: Exchange) -> list[S
 
     Args:
         gradients: the list of gradients of each replica in this process.
-        exchange: brings all replicas' slices together.
+        exchange: gathers the slices of all replicas.
     """
     sparse = [
         index
@@ -98,7 +98,7 @@ def coalesced(slices: tf.IndexedSlices) -> tuple[tf.Tensor, tf.Tensor]:
         slices: `tf.IndexedSlices` with values ``[L, …]`` of known row shape.
 
     Returns:
-        int64 indices ``[K]``, sorted, each once; values ``[K, d]``.
+        int64 indices ``[K]``, sorted and all different; values ``[K, d]``.
 
     Example:
         >>> values, indices = tf.constant([[1.0], [2.0], [4.0]]), tf.constant([5, 3, 5])
@@ -109,7 +109,7 @@ def coalesced(slices: tf.IndexedSlices) -> tuple[tf.Tensor, tf.Tensor]:
     indices = tf.cast(slices.indices, tf.int64)
     values = tf.reshape(slices.values, [-1, math.prod(slices.values.shape[1:])])
     unique = tf.sort(tf.unique(indices)[0])
-    # Repeated indices are summed in float32: a sum of thousands in 16 bits would stop growing.
+    # Repeated indices are summed in float32, because in 16 bits a large sum stops growing.
     summed = tf.math.unsorted_segment_sum(
         tf.cast(values, tf.float32) if values.dtype.size == 2 else values,
         tf.searchsorted(unique, indices, out_type=tf.int64),

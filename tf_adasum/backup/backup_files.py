@@ -1,10 +1,11 @@
-"""Backup files: one file per backup, with a digest of its content; the last good ones are kept.
+"""Writes and reads backups: one file for each backup, with a digest of the file's content.
 
     tf_adasum backup 1 SHA-256 of the rest, in hexadecimal
     {"epoch": 3, …, "arrays": [{"section": …, "path": …, "dtype": …, "shape": …, "copies": …}, …]}
     the arrays' bytes, one after the other
 
-Numbers and JSON, nothing that is executed.
+A file contains only numbers and JSON, and nothing that can be executed. The last good files are
+kept.
 """
 
 import dataclasses
@@ -25,7 +26,7 @@ from tf_adasum.errors import DamagedBackup, see
 MAGIC = b"tf_adasum backup 1 "
 SUFFIX = ".backup"
 
-# The limits of the numbers in a file; larger ones make no sense, although no bit is damaged.
+# The limits of the numbers in a file. Larger numbers make no sense, even if the digest is correct.
 COUNTS = ("epoch", "batch", "position", "pass")
 COUNTS_OF_STOPPED = ("since", "validating")  # not in files of earlier versions
 LARGEST_COUNT, LARGEST_SEED, MOST_COPIES = 10**12, 1 << 64, 1 << 16
@@ -33,7 +34,7 @@ LARGEST_COUNT, LARGEST_SEED, MOST_COPIES = 10**12, 1 << 64, 1 << 16
 
 @dataclasses.dataclass
 class Array:
-    """The value of a variable, or one value for each replica if these differ.
+    """The value of a variable, or one value for each replica if the values differ.
 
     Attributes:
         section: "model", "optimizer", "rule" or "metrics".
@@ -51,10 +52,10 @@ class Backup:
     """The content of a backup file.
 
     Attributes:
-        facts: dict that JSON can hold: "epoch" and "batch", the progress of the training;
-            "position", "pass" and "seed" of the `DataOrder`; "since", the number of batches after
-            the last backup that `save_freq` required; "validating", 1 if the steps of the epoch are
-            done and its validation is not.
+        facts: dict of JSON types. "epoch" and "batch" are the progress of the training; "position",
+            "pass" and "seed" belong to the `DataOrder`; "since" is the number of batches after the
+            last backup that `save_freq` required; "validating" is 1 if the steps of the epoch are
+            done, but its validation is not.
         arrays: list of `Array`.
     """
 
@@ -63,7 +64,7 @@ class Backup:
 
     @property
     def progress(self):
-        """(epoch, batch) that comes next, counted from 0."""
+        """The epoch and the batch that come next, counted from 0."""
         return self.facts["epoch"], self.facts["batch"]
 
     def encoded(self):
@@ -127,7 +128,7 @@ def _check_facts(facts):
 
 
 def _arrays(rows, data, position):
-    """Return the list of `Array` of a table's rows, whose bytes end with the data."""
+    """Return the list of `Array` in the rows of a table; check that no bytes are left."""
     arrays = []
     for row in rows:
         section, path, shape, count = (row[key] for key in ("section", "path", "shape", "copies"))
@@ -154,12 +155,12 @@ def _is_int(value, smallest, largest):
 
 
 def _is_plain(dtype):
-    """Whether values of a dtype are plain bytes, without references to objects."""
+    """Return whether values of a dtype are plain bytes, without references to objects."""
     return dtype.is_bool or dtype.is_floating or dtype.is_complex or dtype.is_integer
 
 
 def bytes_of(array):
-    """Return an array's bytes as an array of uint8, of any dtype, without a copy if possible."""
+    """Return the bytes of an array of any dtype as uint8, without a copy if possible."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
@@ -183,15 +184,16 @@ class BackupFiles:
         self._good = []  # paths, the newest last
 
     def prepare(self, size):
-        """Check that backups can be written, before the first one is.
+        """Check that backups can be written, before the first backup is written.
 
-        A new backup is written before the last one is removed, so two have to fit on the disk.
+        A new backup is written before the last backup is removed, so two backups have to fit on the
+        disk.
 
         Args:
-            size: int, the minimal bytes of a backup.
+            size: int, the minimal size of a backup in bytes.
 
         Raises:
-            OSError: if the directory cannot be written, or no backup fits.
+            OSError: if nothing can be written to the directory, or no backup fits on the disk.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -221,10 +223,10 @@ class BackupFiles:
         )
 
     def write(self, backup):
-        """Write a backup, then remove old ones; if there is no room, remove old ones first.
+        """Write a backup, then remove old backups; if the disk is full, remove old backups first.
 
         Raises:
-            OSError: if it cannot be written. The last good one stays.
+            OSError: if the backup cannot be written. The last good backup stays.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         atomic_files.remove_unfinished(self.folder)
@@ -254,15 +256,15 @@ class BackupFiles:
         """Read the newest good backup; warn about refused backups.
 
         Args:
-            check: function of a `Backup` and its file that raises a ValueError if the backup does
-                not belong to this training. Defaults to no check.
+            check: function that takes a `Backup` and the path of its file, and raises a ValueError
+                if the backup does not belong to this training. Defaults to no check.
 
         Returns:
-            Its bytes and the `Backup`; None if there is no file.
+            The bytes of the file and the `Backup`; None if there is no file.
 
         Raises:
-            tf_adasum.errors.DamagedBackup: if there are files but none is good.
-            ValueError: if no file passes the check, and at least one is complete.
+            tf_adasum.errors.DamagedBackup: if there are files, but all of them are damaged.
+            ValueError: if no file passes the check, and at least one file is not damaged.
         """
         refused, error_of = [], DamagedBackup
         for path in self._paths():
@@ -287,7 +289,7 @@ class BackupFiles:
         return None
 
     def _paths(self):
-        """Return the paths of all backups, the one with the most progress first."""
+        """Return the paths of all backups, the backup with the most progress first."""
         found = []
         for path in self.folder.glob(f"*{SUFFIX}"):
             name = re.fullmatch(r"epoch-(\d+)-batch-(\d+)", path.stem)
@@ -296,7 +298,7 @@ class BackupFiles:
         return [path for *_, path in sorted(found, reverse=True)]
 
     def remove(self):
-        """Remove all backups, and the directory if it is empty then."""
+        """Remove all backups, and then the directory if it is empty."""
         if not self.folder.is_dir():
             return
         for path in self._paths():

@@ -1,22 +1,23 @@
-"""DataOrder: the position of a training in its data, and the order in which arrays are shuffled.
+"""Keeps the position of a training in its data, and the order in which arrays are shuffled.
 
-A pass is one run through the data: one epoch, or several if `steps_per_epoch` is less than all.
-The seed of a shuffle depends on the epoch in which the pass began. So a resumed training uses the
-rows in the order of the interrupted training.
+A pass is one run through the data. It takes one epoch, or several epochs if `steps_per_epoch` is
+less than the number of batches in the data. The seed of a shuffle depends on the epoch in which the
+pass began. So a resumed training uses the rows in the order of the interrupted training.
 """
 
 import random
 
 
 class DataOrder:
-    """The order of one `fit`.
+    """The position and the order of the data in one `fit`.
 
     Args:
         seed: int; the same on all workers, and in a resumed training.
         batch: int, how many batches of the first epoch are already done. Defaults to 0.
         position: int, how many batches of the current pass are already done. Defaults to 0.
-        began: int, the epoch in which that pass began. Defaults to `None`: it begins now.
-        is_validating: whether the first epoch has no steps left, only its validation; then
+        began: int, the epoch in which the current pass began. Defaults to `None`, if the pass
+            begins now.
+        is_validating: whether the first epoch has no steps left, only its validation. If so,
             `position` and `began` describe the pass after the validation. Defaults to `False`.
 
     Attributes:
@@ -44,15 +45,15 @@ class DataOrder:
 
     @property
     def position_ahead(self):
-        """How many batches of the current pass are done, if no epoch has read the data yet."""
+        """How many batches of the current pass are done; 0 after an epoch has read data."""
         return self._start[1]
 
     def take_validation(self):
-        """Whether the epoch that begins has no steps left; False in later calls."""
+        """Return whether the epoch that begins has no steps left; return False in later calls."""
         is_validating, self._is_validating = self._is_validating, False
         return is_validating
 
     def take_start(self):
-        """Return how many batches of the epoch and of the pass are done; (0, 0) in later calls."""
+        """Return how many batches of the epoch and the pass are done; (0, 0) in later calls."""
         start, self._start = self._start, (0, 0)
         return start

@@ -2,9 +2,9 @@
 
     [RestoreFirst, all other callbacks, SaveLast]
 
-A backup is restored before `on_train_begin` of any other callback. It is taken after all other
-callbacks, so that it includes what they change, such as a learning rate. This holds for one worker
-and for several. `workers.callbacks` puts the two callbacks around a list.
+A backup is restored before `on_train_begin` of any other callback. A backup is written after all
+other callbacks, so that it includes their changes, for example of the learning rate. This is the
+same on one worker and on several workers. `workers.callbacks` adds the two callbacks to a list.
 """
 
 import keras
@@ -15,10 +15,10 @@ from tf_adasum.seams import keras as keras_seam
 
 
 class BackupArguments(keras.callbacks.BackupAndRestore):
-    """A `BackupAndRestore` that only holds its arguments: the list calls the driver instead."""
+    """A `BackupAndRestore` that stores its arguments; callback lists call the driver instead."""
 
     def on_train_begin(self, logs=None):
-        """Raise an error: the list should be called instead."""
+        """Raise an error, because the list of callbacks has to be called instead."""
         raise RuntimeError(
             f"{type(self).__name__} works only inside a keras.callbacks.CallbackList, which `fit` "
             "creates. In a custom loop, create keras.callbacks.CallbackList([backup], "
@@ -27,12 +27,12 @@ class BackupArguments(keras.callbacks.BackupAndRestore):
 
 
 class RestoreFirst(keras.callbacks.Callback):
-    """The callback that resumes from a backup, before all others.
+    """The callback that resumes from a backup, before all other callbacks.
 
     Args:
         workers: the `Workers`.
         backups: list of this worker's `BackupAndRestore`s.
-        calling: the `keras.callbacks.CallbackList`.
+        calling: the `keras.callbacks.CallbackList` that calls the training's callbacks.
 
     Attributes:
         backup: the `TrainingBackup`, set when the training begins; None without backups.
@@ -77,7 +77,7 @@ class RestoreFirst(keras.callbacks.Callback):
 
 
 class SaveLast(keras.callbacks.Callback):
-    """The callback that takes the backups, after all others.
+    """The callback that writes the backups, after all other callbacks.
 
     Args:
         first: the `RestoreFirst` of the same list.

@@ -1,6 +1,6 @@
-"""Prints why training stops, even if nobody reads it: the same signal may have ended a `tee`.
+"""Prints why training stops, even if stdout or stderr is closed.
 
-Standard library only.
+A signal that stops the training may also end a `tee` that reads the output. Standard library only.
 """
 
 import contextlib
@@ -9,7 +9,7 @@ import sys
 
 
 def say_at_once(text: str) -> None:
-    """Write a line to stderr; `print` may be interrupted in the middle of another one."""
+    """Write a line to stderr without `print`, because a signal may have interrupted a `print`."""
     with contextlib.suppress(OSError):
         os.write(2, f"tf_adasum: {text}\n".encode())
 
@@ -17,8 +17,8 @@ def say_at_once(text: str) -> None:
 def say_at_the_end(text: str = "") -> None:
     """Write a line to stdout, and flush the buffers of stdout and stderr.
 
-    Output that cannot be written is dropped: at its exit Python would try again, and change the
-    exit status to 120.
+    Output that cannot be written is dropped. Otherwise, Python would try to write it again when the
+    process ends, and would change the exit status to 120.
     """
     if text:
         with contextlib.suppress(OSError, ValueError):

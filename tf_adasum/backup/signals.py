@@ -1,4 +1,4 @@
-"""Handlers of signals that stop a training, while it runs. Standard library only."""
+"""Handles signals that stop a training, while the training runs. Standard library only."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 
 from tf_adasum.backup import notices
 
-# Seconds within which a second signal counts as the first one: a scheduler may signal both a
-# launcher and its workers.
+# A second signal within this many seconds counts as the first signal, because a scheduler may
+# signal a launcher and its workers.
 SECONDS_OF_ONE = 1.0
 
 # The signals that Slurm, Kubernetes and spot instances send.
@@ -22,7 +22,7 @@ def numbers_of(on_signal: object) -> tuple[int, ...]:
     """Return the signal numbers of the argument `on_signal` of `BackupAndRestore`.
 
     Raises:
-        ValueError: if it is not a signal, or a signal that no program can handle.
+        ValueError: if the argument is not a signal, or is a signal that no program can handle.
     """
     if on_signal is None:
         return ()
@@ -56,12 +56,12 @@ class Signals:
 
     Args:
         numbers: the numbers of the signals.
-        ask: function that is called when the first signal comes, between two lines of Python. If it
+        ask: function that is called after the first signal, between two lines of Python. If it
             returns False, the training no longer exists, and the previous handler is called.
-        leaves_handlers: whether signals that the program handles or ignores itself are left alone.
+        leaves_handlers: whether the program's own handlers stay, also if they ignore the signal.
 
     Attributes:
-        received: the number of the signal that came; 0 before.
+        received: the number of the first signal; 0 before a signal.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Signals:
         self.received, self._since, self._process = 0, 0.0, 0
 
     def take(self) -> None:
-        """Handle the signals if Python can: in the main thread."""
+        """Install the handlers; Python can do this in the main thread only."""
         self.received, self._process = 0, os.getpid()
         if threading.current_thread() is not threading.main_thread():
             return
@@ -90,9 +90,10 @@ class Signals:
         self._earlier = {}
 
     def call_earlier(self) -> None:
-        """Give the signals back, and call the previous handler of the signal if it is a function.
+        """Install the previous handlers, and call the previous handler of the received signal.
 
-        Python's own handler of SIGINT would only replace the exit status by a KeyboardInterrupt.
+        Python's own handler of SIGINT is not called, because it would replace the exit status by a
+        KeyboardInterrupt.
         """
         earlier = self._earlier.get(self.received)
         self.give_back()
@@ -101,7 +102,7 @@ class Signals:
 
     def _handle(self, number, frame):
         now = time.monotonic()
-        if os.getpid() != self._process:  # a child, such as one that loads data, ends as it would
+        if os.getpid() != self._process:  # a child, e.g. a data loader, ends as usual
             signal.signal(number, self._earlier[number])
             os.kill(os.getpid(), number)
         elif not self.received and self._ask():

@@ -1,14 +1,15 @@
-"""StopOnSignal: a signal to any worker stops the training on all workers, with a backup.
+"""After a signal to any worker, stops the training on all workers, with a backup.
 
-A training can stop at these points (`watch.stopping` counts them, and workers agree on one):
+A training can stop at these points. `watch.stopping` counts the points, and the workers agree on
+one point.
 
-* before each batch except the first batch of an epoch, which follows the end of another epoch; and
-  before the very first batch, when there is nothing new to back up;
+* before the first batch of the training, without a new backup;
+* before each later batch that is not the first batch of an epoch;
 * before each batch of a validation, with the state after the last batch of the training;
 * after each epoch except the last;
-* at the end, before the backups are removed: the next start has nothing left to train.
+* at the end, before the backups are removed, so that the next start has nothing left to train.
 
-If a callback has stopped the training, it only reaches the last of these points.
+If a callback has stopped the training, the training only reaches the last of these points.
 """
 
 import os
@@ -21,7 +22,7 @@ from tf_adasum.seams import keras as keras_seam
 
 
 class StopOnSignal:
-    """The part of one worker; on several workers all call its methods.
+    """The part of one worker in a stop on a signal; all workers call its methods.
 
     Args:
         backup: the `TrainingBackup`.
@@ -41,13 +42,13 @@ class StopOnSignal:
         self._metrics = []
 
     def begin(self):
-        """Take the signals; they are given back when `fit` ends, also with an error."""
+        """Handle the signals until `fit` ends, even if it ends with an error."""
         self._stopping.begin()
         self._signals.take()
         keras_seam.when_fit_ends(self.end)
 
     def end(self):
-        """Give the signals back. A signal too late for `at_end` goes to its previous handler."""
+        """Install the previous handlers; send them a signal that came too late for `at_end`."""
         number = self._signals.received if self._is_over else 0
         self._is_over = False
         self._signals.give_back()
@@ -63,7 +64,7 @@ class StopOnSignal:
                 self._stop(model, None if is_first else (batch, {"has_begun": True}))
 
     def before_validation(self, model):
-        """Keep the metrics of the training: the validation uses the same ones."""
+        """Keep the metrics of the training, because the validation uses the same variables."""
         self._metrics = training_state.local_values(model, training_state.METRICS)
 
     def before_batch_of_validation(self, model):
@@ -86,7 +87,7 @@ class StopOnSignal:
             model: the model.
             epochs: int, the number of epochs of the whole training.
         """
-        self._workers.any(False)  # waits for all workers: a signal may have come meanwhile
+        self._workers.any(False)  # waits for all workers; a signal may come in this time
         if self._workers.any(self._stopping.is_asked):
             self._stop(model, (0, {"epoch": epochs}))
         self._is_over = True

@@ -1,9 +1,8 @@
-"""TrainingBackup: writes the state of a training regularly, and resumes from it.
+"""Writes the state of a training regularly, and resumes from it.
 
 The state of all replicas (`training_state`) is in one file (`backup_files`), which worker 0 writes.
-The file is complete or does not exist, whichever process is killed at any time, and there are no
-other files that have to match. At a restart any worker may have the file and sends it to the
-others.
+Even if any process is killed at any time, the file is complete or does not exist. No other file has
+to match this file. At a restart, any worker may have the file, and sends it to the other workers.
 """
 
 import dataclasses
@@ -35,7 +34,7 @@ class OnSignal:
 
     Attributes:
         numbers: the numbers of the signals.
-        leaves_handlers: whether signals that the program handles itself are left alone.
+        leaves_handlers: whether the program's own handlers stay.
         exit_code: the exit status of all workers.
     """
 
@@ -45,13 +44,13 @@ class OnSignal:
 
 
 class TrainingBackup:
-    """The backups of one `fit`; on several workers all of them call its methods.
+    """The backups of one `fit`; all workers call its methods.
 
     Args:
         workers: the `Workers`.
         save_freq: "epoch", a number of batches, or False.
         delete: bool, whether the backups are removed at the end of the training.
-        folder: a local directory that is used for nothing else. Defaults to `None`, on a worker
+        folder: a local directory that is used for nothing else. Defaults to `None`, for a worker
             without a directory.
         keep: int, how many backups are kept. Defaults to 1.
         on_signal: the `OnSignal`. Defaults to `None`: no signal stops the training.
@@ -89,7 +88,9 @@ class TrainingBackup:
 
     @classmethod
     def agreed(cls, callbacks, workers):
-        """Return this worker's part in the backups of worker 0; None if worker 0 makes none.
+        """Return this worker's `TrainingBackup`; None if worker 0 has no `BackupAndRestore`.
+
+        All workers use the settings of worker 0.
 
         Args:
             callbacks: list of this worker's `keras.callbacks.BackupAndRestore`s.
@@ -115,7 +116,7 @@ class TrainingBackup:
         if count == 0:
             return None
         save_freq = {0: "epoch", -1: False}.get(frequency, frequency)
-        # Workers cannot agree without the failure detector, if a worker cannot connect to it.
+        # Without the failure detector (a worker may be unable to connect), workers cannot agree.
         on_signal = _decoded(*stopping) if table[:, -1].all() else None
         folder = own.backup_dir if own else None
         keep = 2 if own and own.double_checkpoint else 1
@@ -151,7 +152,7 @@ class TrainingBackup:
         keras_seam.set_data_order(model, self._order)
 
     def begin_epoch(self, model, epoch):
-        """Restore the metrics of an epoch that was interrupted; called after Keras resets them."""
+        """Restore the metrics of an interrupted epoch; called after Keras resets the metrics."""
         self._epoch = self._order.epoch = epoch
         self._batch = 0
         if self._resumed is not None:
@@ -196,7 +197,8 @@ class TrainingBackup:
         keras_seam.set_initial_epoch(model, 0)  # another `fit` starts at its own epoch
         keras_seam.set_data_order(model, None)
         if self._delete:
-            # All workers got here: if one fails in the last step, the last backup is needed.
+            # Wait until all workers are here, because the last backup is needed if a worker fails
+            # in the last step.
             self._workers.any(False)
             if self._files and self._is_writer():
                 self._files.remove()
@@ -208,11 +210,11 @@ class TrainingBackup:
 
         Args:
             model: the model.
-            batch: how many batches of the epoch are done; 0 after the epoch; None: the batches that
-                have ended.
-            epoch: the epoch that comes next. Defaults to `None`: the current epoch, or after its
-                end the next one.
-            has_begun: whether Keras already counts the next batch. Defaults to `False`.
+            batch: how many batches of the epoch are done; 0 after the epoch; None for all batches
+                so far.
+            epoch: the epoch that comes next. Defaults to `None`, for the current epoch, or the next
+                epoch if the current one has ended.
+            has_begun: whether Keras has already counted the next batch. Defaults to `False`.
             is_validating: whether all steps of the epoch are done, and its validation runs.
                 Defaults to `False`.
         """
@@ -340,7 +342,7 @@ class TrainingBackup:
 
 
 def _encoded(callback):
-    """Return the signal settings of a `BackupAndRestore` as three ints; Keras's own has none."""
+    """Return the signal settings of a `BackupAndRestore` as ints; Keras's class has defaults."""
     on_signal = getattr(callback, "on_signal", "auto")
     bits = sum(1 << (number - 1) for number in signals.numbers_of(on_signal))
     bits -= (bits >> 63) << 64  # signals count from 1 to 64

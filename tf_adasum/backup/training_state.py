@@ -1,9 +1,9 @@
 """The state of a training: every variable that the next step depends on, on every replica.
 
-If a variable has the same value on all replicas, one copy is kept; otherwise the copies of all
-replicas are kept. Copies differ for the slots and, between two combinations, the weights under
-`DeltaAdasum`; for the statistics of a BatchNormalization within an epoch; and for metrics. Digests
-are compared to find out.
+If a variable has the same value on all replicas, one copy is kept. Otherwise, the copies of all
+replicas are kept. Digests are compared to decide this. The copies differ for metrics and, within an
+epoch, for the statistics of a BatchNormalization. Under `DeltaAdasum`, the copies also differ for
+slots and, between two combinations, for weights.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ ANEW = {
 
 
 def collect(model, workers, sections):
-    """Return the state as a list of `Array`, on all workers; all have to call it.
+    """Return the state as a list of `Array`, on all workers; all workers have to call this.
 
     Args:
         model: a built model with a built optimizer.
@@ -56,19 +56,19 @@ def collect(model, workers, sections):
 
 
 def smallest_size(model):
-    """Return the minimal size of the state in bytes: if all replicas have the same values."""
+    """Return the size of the state in bytes if all replicas have the same values."""
     variables = [one for section in SECTIONS for one in _variables(model, section)]
     return sum(math.prod(one.shape) * tf.as_dtype(one.dtype).size for one in variables)
 
 
 def local_values(model, section):
-    """Return pairs of a variable on a local replica and its current value, for a section."""
+    """Return the variables of a section on the local replicas, each in a pair with its value."""
     copies = (copy for one in _variables(model, section) for copy in _local_copies(model, one))
     return [(copy, copy.numpy()) for copy in copies]
 
 
 def build_optimizer(model):
-    """Create the optimizer's variables if it has none, as in a custom loop; `fit` creates them."""
+    """Create the optimizer's variables if there are none, which may be so in a custom loop."""
     optimizer = model.optimizer
     if optimizer is not None and not keras_seam.is_built(optimizer):
         with model.distribute_strategy.scope():
@@ -90,7 +90,7 @@ def _of_all_workers(workers, local, differ):
 
 
 def _decoded(data, like):
-    """Yield arrays of the dtypes and shapes of others from bytes."""
+    """Yield arrays from bytes, with the dtypes and shapes of the arrays in `like`."""
     position = 0
     for array in like:
         value = np.frombuffer(data, array.dtype, array.size, position)
@@ -101,9 +101,9 @@ def _decoded(data, like):
 def share(model, workers):
     """Send the epoch of worker 0, and its values of all variables except metrics, to all workers.
 
-    The value of a variable is the value on the first local replica, which is also the one that is
-    saved. Bytes are sent, not numbers, so values are exact for every dtype (also bool and
-    bfloat16), and for -0 and NaN.
+    The value of a variable is the value on the first local replica, which is also the value that is
+    saved. Values are sent as bytes, so they are exact for every dtype (also bool and bfloat16), and
+    for -0 and NaN.
 
     Args:
         model: a built model with a built optimizer.
@@ -133,7 +133,7 @@ def check(model, arrays, name):
             (f"{_kind(each.copies[0])} {each.path}" for each in saved),
             fillvalue="none",
         )
-        # Only kinds are compared: the name of a layer may depend on models created before it.
+        # Only kinds are compared, because a layer's name may depend on models created before it.
         others = [pair for pair in pairs if pair[0].split()[0] != pair[1].split()[0]]
         if others:
             raise ValueError(
@@ -160,10 +160,9 @@ def nonfinite_weight(model, arrays):
 
 
 def assign(model, workers, arrays, sections):
-    """Give the variables of every local replica their values.
+    """Assign the saved values to the variables of every local replica.
 
-    If the state has copies of another number of replicas, replica r takes the copy of replica r
-    modulo their number.
+    If the state has the copies of n replicas, replica r gets the copy of replica r modulo n.
 
     Args:
         model: a model that the state fits, see `check`.
@@ -172,7 +171,7 @@ def assign(model, workers, arrays, sections):
         sections: names of sections.
 
     Returns:
-        Whether all sections fit; a warning explains the effect of a section that does not.
+        Whether all sections fit. A warning explains the effect of a section that does not fit.
     """
     fit = True
     for section in sections:
@@ -192,7 +191,7 @@ def assign(model, workers, arrays, sections):
 
 
 def _fit(model, section, variables, saved):
-    """Whether the optional sections fit this model, rule and number of replicas."""
+    """Return whether an optional section fits this model, rule and number of replicas."""
     counts = {1, model.distribute_strategy.num_replicas_in_sync}
     if section == METRICS and any(len(array.copies) not in counts for array in saved):
         return False

@@ -1,4 +1,4 @@
-"""Keras callbacks: measurements during training, when training stops, backups, replica checks."""
+"""Keras callbacks that measure training, stop training, write backups, and check replicas."""
 
 from tf_adasum.callbacks.backup_and_restore import BackupAndRestore
 from tf_adasum.callbacks.elastic_scale import ElasticScale

@@ -1,4 +1,4 @@
-"""BackupAndRestore: a training that was killed resumes from its last backup."""
+"""BackupAndRestore: resume a training that was killed from its last backup."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tf_adasum.workers import callbacks as worker_callbacks
 
 
 class BackupAndRestore(BackupArguments):
-    """Callback that backs up the whole state of a training, so that the next `fit` resumes from it.
+    """Callback that backs up the whole state of a training, so that the next `fit` can resume.
 
     It differs from `keras.callbacks.BackupAndRestore` as follows:
 
     * A backup is one file, which is complete or does not exist. A file that is cut off or damaged,
-      or belongs to another model, is refused with a warning, and the backup before it is used. If
+      or belongs to another model, is refused with a warning, and the previous backup is used. If
       no backup can be used, training fails instead of starting from the beginning.
-    * A new backup is written next to the last one. `fit` fails at its beginning if the disk has no
-      room for a backup, or the directory cannot be written to. If there is room for only one
-      backup, it warns.
+    * A new backup is written next to the last backup. `fit` fails at its beginning if the disk has
+      no room for a backup, or if the directory cannot be written to. `fit` warns if there is room
+      for only one backup.
     * With ``save_freq=100``, training resumes *within* the epoch, at the next batch.
     * A backup holds every variable that the next step depends on: weights, the optimizer's slots,
       accumulated gradients and moving averages, the state of the aggregation rule, the state of
@@ -33,25 +33,24 @@ class BackupAndRestore(BackupArguments):
       values (slots of `DeltaAdasum`, BatchNormalization within an epoch), it holds the values of
       all replicas.
     * It restores before all other callbacks and saves after all others, at any position in the
-      list. So a backup includes what they change, such as a learning rate.
+      list. So a backup includes the changes of other callbacks, such as a learning rate.
     * SIGTERM or SIGUSR1 to any worker, for example at the time limit of a scheduler, stops all
       workers. They finish the batch, write a backup, and exit with status 75 (`SystemExit`, so that
-      ``finally`` blocks run). A second signal, at least a second later, has the effect that it has
-      without this callback.
-    * On several workers, worker 0 writes. When training begins, all workers resume from the newest
-      backup that any worker has, so the directory need not be shared.
+      ``finally`` blocks run). A second signal, at least a second later, has its usual effect.
+    * On several workers, worker 0 writes the backups. When training begins, all workers resume from
+      the newest backup that any worker has, so the directory need not be shared.
 
     Training resumes bit for bit as if it had not been interrupted, if the data come in the same
-    order. Arrays do, shuffled or not. A `tf.data.Dataset` does unless it shuffles without a seed,
-    or differently after each start. Batches of the epoch that are already done are read again and
-    skipped. With `steps_per_epoch`, a dataset of known length resumes at its position. An infinite
-    dataset, such as with `repeat()`, starts from its beginning, and the batches already done in the
-    epoch are skipped. The state of other callbacks (the patience of `EarlyStopping`) is not part of
-    a backup.
+    order. Arrays come in the same order, shuffled or not. The order of a `tf.data.Dataset` changes
+    only if it is shuffled without a seed, or differently after each start. Batches of the epoch
+    that are already done are read again and skipped. With `steps_per_epoch`, a dataset of known
+    length resumes at its position. An infinite dataset, such as with `repeat()`, starts from its
+    beginning, and the batches already done in the epoch are skipped. The state of other callbacks
+    (the patience of `EarlyStopping`) is not part of a backup.
 
-    On another number of replicas, weights are exact. If each replica has its own values, replica r
-    takes the values of replica r modulo the old number. AdaCons resets its momentum, with a
-    warning. AdaScale uses the new S.
+    With another number of replicas, the weights are restored exactly. If each replica has its own
+    values, replica r takes the values of the old replica (r modulo the old number of replicas).
+    AdaCons resets its momentum, with a warning. AdaScale uses the new S.
 
     Under an `AdasumMirroredStrategy` on several workers, `keras.callbacks.BackupAndRestore` is
     replaced by this class. Pass one of the two to `fit`, on every worker. In a custom loop, call it
@@ -61,15 +60,15 @@ class BackupAndRestore(BackupArguments):
         backup_dir: str or path, a local directory that is used for nothing else.
         save_freq: `"epoch"`, or int, the number of batches between backups; False for no backups.
             Defaults to `"epoch"`.
-        double_checkpoint: bool, whether to keep the backup before the last one as well. Defaults to
-            `True`.
+        double_checkpoint: bool, whether to keep the last two backups instead of only the last.
+            Defaults to `True`.
         delete_checkpoint: bool, whether to remove the backups when `fit` ends. Defaults to `True`.
-        on_signal: the signals that stop the training with a backup. ``"auto"``: SIGTERM and
-            SIGUSR1, except a signal that the program handles or ignores itself. Names or numbers of
-            signals, such as ``"SIGTERM"`` or ``["SIGTERM", "SIGUSR2"]``: these signals; handlers of
-            the program are called after the backup. None: no signals. The setting of worker 0
-            applies to all workers. Signals are handled in the main thread only. Defaults to
-            `"auto"`.
+        on_signal: the signals that stop the training with a backup. ``"auto"`` means SIGTERM and
+            SIGUSR1, except a signal that the program handles or ignores itself. To choose the
+            signals, pass names or numbers, such as ``"SIGTERM"`` or ``["SIGTERM", "SIGUSR2"]``. The
+            program's own handlers are then called after the backup. None means no signals. The
+            setting of worker 0 applies to all workers. Signals are handled in the main thread only.
+            Defaults to `"auto"`.
         exit_code: int, the exit status of all workers after a signal, from 1 to 255. Defaults to
             75, `EX_TEMPFAIL`.
         refuse_nonfinite: bool, whether to refuse weights with a NaN or an infinity. If so, no

@@ -1,4 +1,4 @@
-"""ElasticScale: changes the batch size during training, and the scale of AdaScale with it."""
+"""ElasticScale: change the batch size and the scale of AdaScale during training."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tf_adasum.seams import keras as keras_seam
 
 @keras.saving.register_keras_serializable("tf_adasum")
 class ElasticScale(keras.callbacks.Callback):
-    """Callback that changes AdaScale's S at the beginning of an epoch, and the dataset with it.
+    """Callback that changes AdaScale's S and the dataset at the beginning of an epoch.
 
     Args:
-        schedule: dict from an epoch, counted from 0, to S from that epoch on: ``{0: 1, 10: 4}``; or
-            a function of the epoch that returns S.
+        schedule: dict from epochs, counted from 0, to the S that begins with the epoch, such as
+            ``{0: 1, 10: 4}``; or a function of the epoch that returns S.
         make_dataset: function of S that returns a `tf.data.Dataset` whose batches hold S small
             batches. Pass the attribute `dataset` to `fit`; when S changes, the next epoch uses a
             new dataset. Defaults to `None`: you change the data yourself.
@@ -89,14 +89,15 @@ class ElasticScale(keras.callbacks.Callback):
         return self.schedule[max(start for start in self.schedule if start <= epoch)]
 
     def on_train_begin(self, logs=None):
-        """Get the optimizer; training begins with the first dataset."""
+        """Get the optimizer, and begin with the first dataset."""
         self._adascale = adascale.within(self.model.optimizer, "ElasticScale")
         self.scale, self._following = self.scale_of(0), None
         cardinality = int(self.dataset.cardinality()) if self.dataset is not None else None
-        self._whole_epochs = self.params["steps"] in (None, cardinality)  # else: steps_per_epoch
+        # False if `fit` got steps_per_epoch.
+        self._whole_epochs = self.params["steps"] in (None, cardinality)
 
     def on_epoch_begin(self, epoch, logs=None):
-        """Set the S of this epoch; the epoch then gets its dataset, unless it already has it."""
+        """Set S for this epoch, and prepare the dataset of this epoch if S has changed."""
         self._begin(epoch)
 
     def _begin(self, epoch):
@@ -111,10 +112,10 @@ class ElasticScale(keras.callbacks.Callback):
                 keras_seam.expect(self.model, steps=self.params["steps"])
 
     def _take_following(self, epoch=None):
-        """Return the next dataset, once; None if there is none.
+        """Return the next dataset, but only once; otherwise return None.
 
         Args:
-            epoch: int, the number of an epoch that has not begun yet. Defaults to `None`: the
+            epoch: int, the number of an epoch that has not begun yet. Defaults to `None`, if the
                 epoch has begun.
         """
         if epoch is not None:
@@ -126,12 +127,13 @@ class ElasticScale(keras.callbacks.Callback):
         """Check that the data have changed with S."""
         if self._following is not None:
             raise ValueError(
-                "ElasticScale has to change the dataset that `fit` iterates over. Pass its "
-                "attribute `dataset`, model.fit(elastic.dataset, ...), without class_weight."
+                "ElasticScale cannot change the dataset that `fit` reads. Pass the callback's "
+                "attribute `dataset` to `fit`: model.fit(elastic.dataset, ...), without "
+                "class_weight."
             )
 
     def on_train_end(self, logs=None):
-        """Leave the progress bar of the next training alone."""
+        """Reset the progress bar for the next training."""
         keras_seam.expect_as_asked(self.model)
 
     def get_config(self) -> dict[str, typing.Any]:

@@ -1,4 +1,4 @@
-"""GainTracker: AdaScale's estimates over training."""
+"""GainTracker: measure AdaScale's estimates during training."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if typing.TYPE_CHECKING:
 class GainTracker(StepTracker):
     """Callback that adds AdaScale's gain ratio and estimates to the logs, and keeps them.
 
-    History, CSVLogger and TensorBoard have them from `logs`. Put loggers after this callback in the
-    list. The progress bar shows only the gain. The values are:
+    History, CSVLogger and TensorBoard read them from `logs`, so put loggers after this callback in
+    the list. The progress bar shows only the gain. The values are:
 
     * ``gain``: r, in [1, S]; at the end of an epoch the mean over its measured steps, or the last
       value if no step was measured;
     * ``scale_invariant_steps``: τ, the sum of all gains: steps of the small batch;
     * ``effective_learning_rate``: η = r · lr(⌊τ⌋);
     * ``gradient_variance`` and ``gradient_squared_norm``: σ² and μ², moving averages;
-    * ``skipped_steps``: how many steps were skipped because gradients were not finite. Steps that a
-      `LossScaleOptimizer` already skips are not counted.
+    * ``skipped_steps``: the number of steps that were skipped because gradients were not finite.
+      Steps that a `LossScaleOptimizer` already skips are not counted.
 
     Args:
-        every: int, steps (calls of the training function) between two measurements. Each
-            measurement waits for the step to end. Defaults to 1.
+        every: int, the number of steps (calls of the training function) between two measurements.
+            Each measurement waits for the step to end. Defaults to 1.
 
     Attributes:
         steps: list of the measured steps, counted from 1 over all epochs.
@@ -58,7 +58,7 @@ class GainTracker(StepTracker):
         self._adascale = adascale.within(self.model.optimizer, "GainTracker")
 
     def measure(self) -> dict[str, float]:
-        """Return the dict of this step."""
+        """Return the values of this step, by name."""
         optimizer = self._adascale
         values = {
             "gain": optimizer.gain,
@@ -87,7 +87,7 @@ class GainTracker(StepTracker):
         keras_seam.log(self.model, logs, {"gain": values.pop("gain")}, values)
 
     def draw(self, axes: Axes) -> None:
-        """Draw the gain over the scale-invariant step."""
+        """Draw the gain as a function of the scale-invariant step."""
         x, y = (
             [values[name] for values in self.values] for name in ("scale_invariant_steps", "gain")
         )

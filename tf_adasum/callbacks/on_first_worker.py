@@ -1,4 +1,4 @@
-"""OnFirstWorker: runs a callback on one worker only, such as one that reports to a server."""
+"""OnFirstWorker: run a callback on one worker only, for example if it reports to a server."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import keras
 from tf_adasum.workers import callbacks as worker_callbacks
 from tf_adasum.workers.first_worker import FirstWorkerOnly
 
-# They change weights, the learning rate or the end of training, and use nothing but `logs`, which
-# are the same on all workers.
+# These callbacks change weights, the learning rate or the end of training. They use only `logs`,
+# which are the same on all workers.
 _STEERING = (
     keras.callbacks.BackupAndRestore,
     keras.callbacks.EarlyStopping,
@@ -33,10 +33,10 @@ class OnFirstWorker(FirstWorkerOnly):
     all workers stop at the end of that epoch.
 
     Args:
-        callback: the `keras.callbacks.Callback`. Its attributes can be read from this one.
+        callback: the `keras.callbacks.Callback`. You can read its attributes from `OnFirstWorker`.
 
     Raises:
-        ValueError: if `callback` is not a callback, or has to run on all workers, such as
+        ValueError: if `callback` is not a callback, or if it has to run on all workers, such as
             `EarlyStopping`, `LearningRateScheduler` or `ReplicaCheck`.
         RuntimeError: in training, if `callback` calls a method that needs all workers.
 
@@ -61,7 +61,7 @@ class OnFirstWorker(FirstWorkerOnly):
         is_nested = isinstance(callback, FirstWorkerOnly)
         if (is_own and not is_nested) or waits or isinstance(callback, _STEERING):
             raise ValueError(
-                f"{type(callback).__name__} has to run on all workers: pass it without "
+                f"{type(callback).__name__} has to run on all workers, so pass it to `fit` without "
                 f"OnFirstWorker. Received: callback={callback!r}"
             )
         worker_callbacks.install()

@@ -1,4 +1,4 @@
-"""OrthogonalityTracker: measures how similar the replicas' gradients are during training."""
+"""OrthogonalityTracker: measure how similar the replicas' gradients are during training."""
 
 from __future__ import annotations
 
@@ -20,25 +20,27 @@ class OrthogonalityTracker(StepTracker):
 
     The orthogonality is ``‖adasum(g_1 … g_N)‖² / Σ_i ‖g_i‖²``. It is 1 if the gradients of all
     replicas are orthogonal (Adasum adds them), 1/N if they are equal (Adasum averages them), and
-    less if they point in opposite directions. With `local_reduction` the g_i are the means of each
-    host.
+    less than 1/N if they point in opposite directions. With `local_reduction`, g_i is the mean
+    gradient of host i.
 
-    In every `every`-th step ``logs["orthogonality"]`` is the value over all variables. At the end
-    of an epoch it is the mean over the epoch, and ``logs["orthogonality/PATH"]`` is the mean of
-    each variable. So History, CSVLogger and TensorBoard have them. Put loggers after this callback
-    in the list. The progress bar shows only the value over all variables. The training step
-    computes the values only while a tracker is in use, so `fit` traces the step again. Pass the
-    tracker on all workers.
+    In every `every`-th step, ``logs["orthogonality"]`` is the value for all variables together. At
+    the end of an epoch, it is the mean of these values over the epoch, and
+    ``logs["orthogonality/PATH"]`` is the mean for one variable. History, CSVLogger and TensorBoard
+    read the values from `logs`, so put loggers after this callback in the list. The progress bar
+    shows only the value for all variables. The training step computes the values only while a
+    tracker is in use, so `fit` traces the step again. Pass the tracker on all workers.
 
     Args:
-        every: int, steps (calls of the training function) between two measurements. Defaults to 1.
+        every: int, the number of steps (calls of the training function) between two measurements.
+            Defaults to 1.
         per_variable: bool, whether the logs of an epoch include each variable. Defaults to `True`.
 
     Attributes:
         steps: list of the measured steps, counted from 1 over all epochs.
         paths: the paths of the V variables.
-        values: list of arrays ``[V + 1]``, one for each measured step: each variable, then all
-            together. NaN for a variable whose gradients are all zero.
+        values: list of arrays ``[V + 1]``, one for each measured step. An array has the value for
+            each variable, and at its end the value for all variables. The value is NaN for a
+            variable whose gradients are all zero.
 
     Raises:
         ValueError: if `every` is not a positive int; when training starts, if the model was not
@@ -48,7 +50,7 @@ class OrthogonalityTracker(StepTracker):
     Example:
         >>> tracker = tf_adasum.callbacks.OrthogonalityTracker(every=2)
         >>> history = model.fit(x, y, batch_size=4, callbacks=[tracker], verbose=0)
-        >>> tracker.steps, history.history["orthogonality"]  # of one replica
+        >>> tracker.steps, history.history["orthogonality"]  # always 1 with one replica
         ([2, 4], [1.0])
         >>> axes = tracker.plot().axes  # and .savefig("orthogonality.png")
 
@@ -66,7 +68,7 @@ class OrthogonalityTracker(StepTracker):
         return {**super().get_config(), "per_variable": self.per_variable}
 
     def on_train_begin(self, logs=None):
-        """Let the training step measure."""
+        """Add the measurement to the training step."""
         if self.model.built:
             with self.model.distribute_strategy.scope():
                 keras_seam.build(self.model.optimizer, self.model.trainable_variables)
@@ -84,7 +86,7 @@ class OrthogonalityTracker(StepTracker):
         self.model.make_train_function(force=True)
 
     def measure(self) -> np.ndarray | None:
-        """Read the values; None before the first reduction."""
+        """Return the measured values, or None before the first reduction."""
         values = self._state.orthogonality.numpy()
         return values if np.isfinite(values).any() else None
 
@@ -104,12 +106,12 @@ class OrthogonalityTracker(StepTracker):
         keras_seam.log(self.model, logs, {"orthogonality": overall}, hidden)
 
     def on_train_end(self, logs=None):
-        """Take the measurement out of the training step."""
+        """Remove the measurement from the training step."""
         self._state.stop_measuring_orthogonality()
         self.model.train_function = None  # `fit` makes a new one
 
     def draw(self, axes: Axes) -> None:
-        """Draw a heat map: a row for each variable and one for all, a column for each step."""
+        """Draw a heat map with a row for each variable and for all, and a column for each step."""
         rows = [*self.paths, "all variables"]
         mesh = axes.imshow(
             np.transpose(self.values), aspect="auto", interpolation="nearest", vmin=0, vmax=1

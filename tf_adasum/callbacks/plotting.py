@@ -1,4 +1,4 @@
-"""Plotting: draws what a callback has measured."""
+"""Plotting: draw the measurements of a callback."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ class Plotting:
     """Base class of callbacks that draw their `values`.
 
     Attributes:
-        values: list of what was measured.
+        values: list of the measurements.
     """
 
     values: list[typing.Any]
 
     def draw(self, axes: Axes) -> None:
-        """Draw what was measured on `matplotlib.axes.Axes`."""
+        """Draw the measurements on `matplotlib.axes.Axes`."""
         raise NotImplementedError
 
     @property
@@ -28,7 +28,7 @@ class Plotting:
         return 8, 4
 
     def plot(self, axes: Axes | None = None) -> Figure | SubFigure:
-        """Draw what was measured.
+        """Draw the measurements.
 
         Args:
             axes: `matplotlib.axes.Axes` to draw on. Defaults to `None`, which makes a figure.
@@ -38,7 +38,7 @@ class Plotting:
 
         Raises:
             ImportError: if matplotlib is not installed (``pip install matplotlib``).
-            RuntimeError: if nothing was measured yet.
+            RuntimeError: if there is no measurement yet.
         """
         if not self.values:
             raise RuntimeError("Nothing was measured yet: call plot() after fit().")

@@ -1,4 +1,4 @@
-"""ReplicaCheck: stops a training if replicas hold different weights."""
+"""ReplicaCheck: stop a training if replicas hold different weights."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ class ReplicaCheck(keras.callbacks.Callback):
     over the weights and a collective of a few bytes: about 0.05 s for 25 million parameters and one
     replica.
 
-    It compares the weights (also frozen ones), the variables of the optimizer, its learning rate,
-    and the state of the aggregation rule. Between the local steps of a `DeltaAdasum` the weights
-    are left out. Pass it on all workers. With one replica there is nothing to compare.
+    It compares all weights (including frozen weights), the variables of the optimizer, its learning
+    rate, and the state of the aggregation rule. Between the local steps of a `DeltaAdasum`, the
+    weights are left out. Pass the callback on all workers. With one replica, nothing is compared.
 
     Args:
-        every: int, steps (calls of the training function) between two checks; or ``"epoch"``: a
-            check at the end of each epoch. Defaults to `"epoch"`.
+        every: int, the number of steps (calls of the training function) between two checks; or
+            ``"epoch"``, for a check at the end of each epoch. Defaults to `"epoch"`.
 
     Raises:
-        ValueError: if `every` is neither; when training starts, if the model uses another strategy
-            than an `AdasumMirroredStrategy`; on all workers, if not all have the callback.
+        ValueError: if `every` has another value; when training starts, if the model uses another
+            strategy than an `AdasumMirroredStrategy`; on all workers, if a worker does not have the
+            callback.
         tf_adasum.ReplicasDiffer: on all workers; the message names the first variable that differs.
 
     Example:
@@ -55,7 +56,7 @@ class ReplicaCheck(keras.callbacks.Callback):
 
     @property
     def same_on_all_workers(self) -> str:
-        """The setting that workers compare when training starts, because this callback waits."""
+        """The setting that must match on all workers, because this callback waits for them."""
         return f"ReplicaCheck(every={self.every!r})"
 
     def on_train_begin(self, logs=None):
@@ -74,13 +75,13 @@ class ReplicaCheck(keras.callbacks.Callback):
             self._counter.begin_epoch()
 
     def on_train_batch_end(self, batch, logs=None):
-        """Check if a check is due."""
+        """Check the replicas if a check is due in this step."""
         if self._counter and self._counter.end_batch(batch):
             self._counter.done()
             self._check()
 
     def on_epoch_end(self, epoch, logs=None):
-        """Check if there is a check after each epoch."""
+        """Check the replicas if `every` is "epoch"."""
         if not self._counter:
             self._check()
 

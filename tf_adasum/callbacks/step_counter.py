@@ -1,14 +1,14 @@
-"""StepCounter: counts the steps of a training over all epochs, and finds every n-th one."""
+"""StepCounter: count the steps of a training over all epochs, and find every n-th step."""
 
 
 class StepCounter:
     """A counter of steps: calls of the training function.
 
     Args:
-        every: int, steps between two actions.
+        every: int, the number of steps between two actions.
 
     Attributes:
-        step: int, how many steps have been taken.
+        step: int, the number of steps so far.
 
     Example:
         >>> counter = StepCounter(every=2)
@@ -22,7 +22,7 @@ class StepCounter:
         self._before_epoch = self._last = 0
 
     def begin_epoch(self) -> None:
-        """Take batches to be numbered from 0 again."""
+        """Begin an epoch, in which the numbers of batches start at 0 again."""
         self._before_epoch = self.step
 
     def end_batch(self, batch: int) -> bool:

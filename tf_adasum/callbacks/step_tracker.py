@@ -12,14 +12,15 @@ from tf_adasum.callbacks.step_counter import StepCounter
 
 
 class StepTracker(Plotting, keras.callbacks.Callback):
-    """Callback that calls `measure` in every `every`-th step, and keeps the result.
+    """Callback that calls `measure` once in `every` steps, and keeps the result.
 
     Args:
-        every: int, steps (calls of the training function) between two measurements. Defaults to 1.
+        every: int, the number of steps (calls of the training function) between two measurements.
+            Defaults to 1.
 
     Attributes:
-        steps: list of the steps measured, counted from 1 over all epochs.
-        values: list of what was measured, one entry for each step.
+        steps: list of the measured steps, counted from 1 over all epochs.
+        values: list of the measurements, one for each of these steps.
 
     Raises:
         ValueError: if `every` is not a positive int.
@@ -34,7 +35,7 @@ class StepTracker(Plotting, keras.callbacks.Callback):
         self._counter = StepCounter(every)
 
     def measure(self) -> typing.Any:
-        """Return the value to keep for this step; None for none."""
+        """Return the value to keep for this step, or None to keep nothing."""
         raise NotImplementedError
 
     def get_config(self) -> dict[str, typing.Any]:

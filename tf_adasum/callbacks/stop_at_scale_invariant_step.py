@@ -1,4 +1,4 @@
-"""StopAtScaleInvariantStep: stops a training after a number of steps of the small batch."""
+"""StopAtScaleInvariantStep: stop a training after a number of steps of the small batch."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class StopAtScaleInvariantStep(keras.callbacks.Callback):
     """Callback that stops training when AdaScale's scale-invariant step τ reaches a total.
 
     τ is the same on all replicas, so all workers stop after the same step. Pass the callback on all
-    workers. Pass to `fit` as many epochs as training needs at S = 1. The progress bar shows how
-    many steps and epochs are left at the current gain, at most the epochs that you passed. If the
-    total is already reached, another `fit` takes one step, because Keras can stop only after a
-    step.
+    workers. Pass to `fit` as many epochs as training needs at S = 1. The progress bar shows the
+    number of steps and epochs that are left at the current gain, but not more epochs than you
+    passed. If the total is already reached, another `fit` takes one step, because Keras can stop
+    only after a step.
 
     Args:
         total: int or float, T, the number of steps that training takes at S = 1.
@@ -76,5 +76,5 @@ class StopAtScaleInvariantStep(keras.callbacks.Callback):
             self.model.stop_training = True
 
     def on_train_end(self, logs=None):
-        """Leave the progress bar of the next training alone."""
+        """Reset the progress bar for the next training."""
         keras_seam.expect_as_asked(self.model)

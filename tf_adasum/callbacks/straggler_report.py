@@ -1,4 +1,4 @@
-"""StragglerReport: how long each worker waits for the others, and which worker is slow."""
+"""StragglerReport: measure how long each worker waits for the others, and find a slow worker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tf_adasum.seams.base_strategy import GradientAggregatingStrategy
 if typing.TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Between samples of the counters of collectives; a sample takes about 30 µs.
+# The time between samples of the counters of collectives; a sample takes about 30 µs.
 SECONDS_BETWEEN_LOOKS = 0.02
 
 # A worker counts as slow if it waits this much less than the median of the others, as a fraction of
@@ -31,29 +31,31 @@ class StragglerReport(Plotting, keras.callbacks.Callback):
     """Callback that measures how long each worker waits for the others, and names a slow worker.
 
     In synchronous training all workers take the same time for a step: the time of the slowest
-    worker. They differ in how long they wait within a step. The slow worker waits least, because
-    the others are already waiting when it arrives. At the end of each epoch the callback adds to
-    `logs`, and so to History, CSVLogger and TensorBoard (put loggers after this callback in the
-    list; the progress bar shows only the slowest worker, if there is one):
+    worker. But the time that they wait within a step differs. The slow worker waits least, because
+    the others are already waiting when it arrives. At the end of each epoch, the callback adds the
+    following values to `logs`. History, CSVLogger and TensorBoard read them there, so put loggers
+    after this callback in the list. The progress bar shows only the slowest worker, if a worker is
+    slow.
 
     * ``step_ms/worker_0``, …: milliseconds from the beginning of a step to the beginning of the
       next step, including callbacks between them; the median over the epoch;
     * ``waiting_ms/worker_0``, …: how many of these milliseconds the worker spent in a collective,
-      waiting for others or sending. It is measured with 50 samples per second, as the fraction of
-      samples in a collective, times the median step. If communication overlaps with the backward
-      pass, the overlap counts as waiting.
+      where it waits for other workers or sends. The value is the fraction of samples in a
+      collective, with 50 samples per second, times the median time of a step. If communication
+      overlaps with the backward pass, the overlap counts as waiting.
     * ``slowest_worker``: the rank of the worker that waits least, if it waits less than the median
       of the others by at least a tenth of a step, and by more than the sampling error (which
       matters in epochs of less than ten seconds). Otherwise -1: no worker is slow.
 
-    It does not find out why a worker is slow: its data, its processor or its callbacks. If the
-    slowest worker was as fast as the others, a step would take less time by about the difference
-    of their waiting times. The first step of a training does not count, because TensorFlow traces
-    it. At the end of training worker 0 prints which worker was slow in more than half of the
-    epochs. On GPUs the times are measured on the host; we have not tested the callback on a GPU.
+    The callback does not find out whether the data, the processor or the callbacks make a worker
+    slow. If the slowest worker were as fast as the others, each step would save about the
+    difference between the others' waiting time and the slowest worker's. The first step of a
+    training does not count, because TensorFlow traces it. At the end of training, worker 0 prints
+    which worker was slow in more than half of the epochs. On GPUs, the times are measured on the
+    host; we have not tested the callback on a GPU.
 
-    A thread reads counters that exist anyway, so a step takes no extra time; the workers exchange
-    three numbers after each epoch. Pass it on all workers. With one worker nothing waits.
+    A thread reads counters that exist anyway, so a step takes no extra time. After each epoch, the
+    workers exchange three numbers. Pass the callback on all workers. A single worker never waits.
 
     Attributes:
         epochs: list of the measured epochs.
@@ -62,7 +64,7 @@ class StragglerReport(Plotting, keras.callbacks.Callback):
 
     Raises:
         ValueError: when training starts, if the model uses another strategy than an
-            `AdasumMirroredStrategy`; on all workers, if not all have the callback.
+            `AdasumMirroredStrategy`; on all workers, if a worker does not have the callback.
 
     Example:
         >>> report = tf_adasum.callbacks.StragglerReport()
@@ -80,11 +82,11 @@ class StragglerReport(Plotting, keras.callbacks.Callback):
 
     @property
     def same_on_all_workers(self) -> str:
-        """The setting that workers compare when training starts, because this callback waits."""
+        """The setting that must match on all workers, because this callback waits for them."""
         return "StragglerReport()"
 
     def get_config(self) -> dict[str, typing.Any]:
-        """Return the constructor's arguments: none."""
+        """Return an empty config, because the constructor has no arguments."""
         return {}
 
     @classmethod
@@ -130,7 +132,7 @@ class StragglerReport(Plotting, keras.callbacks.Callback):
         self._last = batch, now
 
     def on_test_begin(self, logs=None):
-        """Leave the validation out."""
+        """Stop sampling during validation."""
         self._pause()
 
     def on_epoch_end(self, epoch, logs=None):
@@ -165,8 +167,8 @@ class StragglerReport(Plotting, keras.callbacks.Callback):
                 last = [value for value in self.values if value["slowest"] == slowest][-1]
                 step, waits = np.median(last["step_ms"]), last["waiting_ms"]
                 print(
-                    f"tf_adasum: worker {slowest} is slow: of a step of {step:.0f} ms it waits "
-                    f"{waits[slowest]:.0f} ms for others, and they wait "
+                    f"tf_adasum: worker {slowest} is slow: in a step of {step:.0f} ms, it waits "
+                    f"{waits[slowest]:.0f} ms, and the other workers wait "
                     f"{np.median(np.delete(waits, slowest)):.0f} ms.",
                     flush=True,
                 )
@@ -199,7 +201,8 @@ def _slowest(step_ms, waiting_ms, looks):
     """Return the rank of the worker that waits least, or -1 if it does not stand out."""
     rank = int(np.argmin(waiting_ms))
     others = np.delete(waiting_ms, rank)
-    # A fraction p of n samples has the standard error sqrt(p (1 - p) / n), and two are compared.
+    # A fraction p of n samples has the standard error sqrt(p (1 - p) / n). Two fractions are
+    # compared.
     chance = 3 * np.sqrt(0.5 / max(1, looks))
     least = max(STANDS_OUT, chance) * np.median(step_ms)
     return rank if len(others) and np.median(others) - waiting_ms[rank] > least else -1
@@ -209,10 +212,10 @@ class _Looks:
     """A thread that samples whether this worker is in a collective.
 
     Args:
-        read: function that returns how many collectives were entered, and how many were left.
+        read: function that returns how many collectives this worker has entered and left.
 
     Attributes:
-        is_on: whether it samples.
+        is_on: whether the thread samples.
         count: the number of samples in this epoch.
     """
 

@@ -1,1 +1,1 @@
-"""Who takes part, and how they come together."""
+"""Detects the cluster, and connects its tasks before TensorFlow starts."""

@@ -1,6 +1,6 @@
-"""Addresses of tasks, "host:port", of an IPv6 host "[host]:port", and sockets that listen there.
+"""Splits the addresses of tasks, and binds sockets to their ports.
 
-Standard library only.
+An address is "host:port", or "[host]:port" if the host is an IPv6 address. Standard library only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _HOST = r"(?:\[(?P<bracketed>[^][]+)\]|(?P<host>[^][]+))"
 _ADDRESS = re.compile(_HOST + r":(?P<port>\d{1,18})", re.ASCII)
 _SCHEME = re.compile(r"\w+://")
 _LOOPBACK = "127.0.0.1", "::1"
-# What a system says that has no such address, or no addresses of such a family at all.
+# The errors of a system that does not have an address, or no addresses of its family.
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT)
 
 
@@ -22,7 +22,7 @@ def split(address: str) -> tuple[str, int]:
     """Return the host, without brackets, and the port of an address.
 
     Raises:
-        ValueError: for anything else than a host and a port from 1 to 65535.
+        ValueError: if the address is not a host and a port from 1 to 65535.
 
     Example:
         >>> split("10.0.0.1:2222"), split("[::1]:2222")
@@ -30,7 +30,8 @@ def split(address: str) -> tuple[str, int]:
     """
     if scheme := _SCHEME.match(address):
         raise ValueError(
-            f"an address must look like 'host:port': leave out {scheme[0]!r}. Received: {address!r}"
+            f"an address must look like 'host:port', so leave out {scheme[0]!r}. Received: "
+            f"{address!r}"
         )
     found = _ADDRESS.fullmatch(address)
     if not found:
@@ -45,15 +46,15 @@ def split(address: str) -> tuple[str, int]:
 
 
 def bound(host: str, port: int, *, reuse: bool) -> socket.socket:
-    """Return a socket bound to the interfaces at which the task with this address is reached.
+    """Return a socket that is bound to the interfaces at which a task can be reached.
 
-    These are all of them, by IPv6 and IPv4 as TensorFlow's server, unless the host is this machine
-    alone. "All" is what to listen on where an address is not the machine's own: behind a container
-    or a translation of addresses.
+    These are all interfaces, with IPv6 and IPv4 as in TensorFlow's server, unless the host is a
+    loopback address. All interfaces are necessary if the address does not belong to this machine,
+    as in a container or behind network address translation.
 
     Args:
-        host: of an address; "" for all interfaces.
-        port: the port; 0 for one that the system chooses.
+        host: the host in the task's address; "" for all interfaces.
+        port: the port; 0 lets the system choose a port.
         reuse: whether to set SO_REUSEADDR.
 
     Raises:
@@ -70,7 +71,7 @@ def bound(host: str, port: int, *, reuse: bool) -> socket.socket:
 
 
 def _interfaces(host):
-    """Return pairs of a family and an interface: the first one that this machine has will do."""
+    """Return pairs of a family and an interface; the first pair that this machine has is used."""
     ipv4, ipv6 = ((socket.AF_INET, _LOOPBACK[0]), (socket.AF_INET6, _LOOPBACK[1]))
     if host == "localhost":
         found = []

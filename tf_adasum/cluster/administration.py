@@ -1,4 +1,4 @@
-"""What administrators set from outside of the script. Standard library only."""
+"""Reads the environment variables that administrators set. Standard library only."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def start_timeout(given: float | None, environment: Mapping[str, str] = os.envir
     """Return for how many seconds workers wait for each other at the start.
 
     Args:
-        given: ``communication_options.timeout_seconds``, which counts first.
-        environment: where the variable is. Defaults to ``os.environ``.
+        given: ``communication_options.timeout_seconds``, which is returned if it is set.
+        environment: the environment variables. Defaults to ``os.environ``.
 
     Raises:
-        ValueError: if the variable is no positive number.
+        ValueError: if the variable is not a positive number.
     """
     text = environment.get(START_TIMEOUT, "")
     try:
@@ -36,13 +36,13 @@ def start_timeout(given: float | None, environment: Mapping[str, str] = os.envir
 
 
 def watch_port(environment: Mapping[str, str] = os.environ) -> int:
-    """Return the port of worker 0 for the watch; 0 for one that the system chooses.
+    """Return worker 0's port for the failure detector; 0 lets the system choose a port.
 
     Args:
-        environment: where the variable is. Defaults to ``os.environ``.
+        environment: the environment variables. Defaults to ``os.environ``.
 
     Raises:
-        ValueError: if the variable is no port.
+        ValueError: if the variable is not a port.
     """
     text = environment.get(WATCH_PORT, "")
     if not text:

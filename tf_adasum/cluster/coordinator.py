@@ -1,9 +1,10 @@
-"""Worker 0's part of the joining: it hears who has come, and gives all of them the list.
+"""Worker 0's part of joining: collects the addresses of all workers, and sends them to all workers.
 
-A worker calls with its address, and its call is answered when all have come, when something is
-wrong, or after some seconds with who is missing; then it calls again. So worker 0 knows who is
-alive: a worker that has started again replaces itself, and two workers with one rank are told from
-it, because both call again. Standard library only.
+A worker calls worker 0 and sends its address. Worker 0 answers when all workers have called, or
+when something is wrong. Otherwise, it answers after some seconds with the list of missing workers,
+and the worker calls again. So worker 0 knows which workers are alive. A restarted worker replaces
+its old process. If two workers have one rank, both call again, so they are not taken for a restart.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from tf_adasum.cluster.secret import Secret
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import see
 
-# For which a call is held; the caller waits for 10 s.
+# Seconds after which a call is answered in any case; the caller waits for 10 s.
 _SECONDS_TO_HOLD = 3.0
-# In which a worker that has been replaced calls again if it is still alive.
+# Seconds within which a replaced worker calls again if it is still alive.
 _SECONDS_OF_DOUBT = _SECONDS_TO_HOLD + 2.0
-_MOST_REPLACED = 100  # of one rank
-_LONGEST_JOB = 200  # characters of its name
+_MOST_REPLACED = 100  # processes of one rank
+_LONGEST_JOB = 200  # characters of a job's name
 _RUN = re.compile(r"[0-9a-f]{16}")
 _SCOPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # the interface in "fe80::1%eth0"
 
@@ -40,18 +41,19 @@ WORKERS = "number of workers"
 
 @dataclasses.dataclass(frozen=True)
 class Arrival:
-    """A worker that has come.
+    """A worker that has called worker 0.
 
     Attributes:
         run: see `Introduction`.
-        host: the address that it announces.
-        port: its own.
-        is_given: whether the address was given to it.
-        coordinator: the host at which it has called.
-        is_local: whether it is on worker 0's machine.
-        end: worker 0's end of the connection.
-        connection: the connection of its last call.
-        doubted_until: when it is settled that it has replaced another one, by `time.monotonic`.
+        host: the worker's host, as the worker sends it.
+        port: the worker's port.
+        is_given: whether the user has set the worker's host.
+        coordinator: the host that the worker has called.
+        is_local: whether the worker is on worker 0's machine.
+        end: worker 0's address in the connection.
+        connection: the connection of the worker's last call.
+        doubted_until: until when a process that this worker has replaced may call again, by
+            `time.monotonic`.
     """
 
     run: str
@@ -66,27 +68,30 @@ class Arrival:
 
     @property
     def address(self) -> str:
-        """The address that it announces, with its port."""
+        """The address of the worker, with its port."""
         return joined(self.host, self.port)
 
 
 def joined(host: str, port: int) -> str:
-    """Return the address "host:port", with brackets around the host where it is one of IPv6."""
+    """Return the address "host:port", or "[host]:port" if the host is an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class Coordinator:
-    """Answers callers while the context is; raises as `reception.listening`.
+    """A context manager that answers calls of workers.
 
     Args:
-        invitation: this worker's.
-        own: this worker's `Introduction`, with its terms, and in its offer its port and the address
-            that it was given, if any.
+        invitation: this worker's `Invitation`.
+        own: this worker's `Introduction`, with its terms. Its offer has this worker's port, and
+            this worker's host if the user has set it.
         secret: the `Secret`.
 
+    Raises:
+        OSError: as in `reception.listening`.
+
     Attributes:
-        wrong: why the start ends on all workers, "" as long as it does not.
-        distrusted: from ranks to whether they have a secret, of those that did not prove theirs.
+        wrong: why the start fails on all workers; "" if it has not failed.
+        distrusted: for each rank that did not prove the secret, whether it has a secret.
     """
 
     def __init__(self, invitation: Invitation, own: Introduction, secret: Secret):
@@ -94,7 +99,7 @@ class Coordinator:
         self.distrusted: dict[int, bool] = {}
         self._invitation, self._own, self._secret = invitation, own, secret
         self._came: dict[int, Arrival] = {}
-        self._replaced: dict[int, dict[str, str]] = {}  # of each rank: runs and their addresses
+        self._replaced: dict[int, dict[str, str]] = {}  # from ranks to runs and their addresses
         self._told: dict[int, str] = {}
         self._list: list[str] = []
         self._is_late = False
@@ -104,7 +109,7 @@ class Coordinator:
         self._reception = Reception(listening(place), self._answer, invitation.num_workers)
 
     def __enter__(self) -> Coordinator:
-        """Begin to answer."""
+        """Begin to answer calls."""
         self._reception.open()
         return self
 
@@ -120,11 +125,11 @@ class Coordinator:
     # ---- what worker 0 asks --------------------------------------------------------------------
 
     def missing(self) -> list[int]:
-        """Return the ranks of the workers that have not come."""
+        """Return the ranks of the workers that have not called."""
         return [rank for rank in range(1, self._invitation.num_workers) if rank not in self._came]
 
     def addresses(self) -> list[str]:
-        """Return the addresses of all workers; an empty list until all have come."""
+        """Return the addresses of all workers; an empty list until all workers have called."""
         with self._lock:
             now = time.monotonic()
             in_doubt = any(each.doubted_until > now for each in self._came.values())
@@ -134,30 +139,31 @@ class Coordinator:
                 if twice:
                     ranks = [rank for rank, each in enumerate(self._list) if each in twice]
                     self.wrong = (
-                        f"Workers {', '.join(map(str, ranks))} say that they are at one address, "
-                        f"{', '.join(sorted(twice))}. Give each of them the address at which the "
-                        f"others reach it, in {own_address.INTERFACE}. {see('TFA-206')}"
+                        f"Workers {', '.join(map(str, ranks))} have the same address: "
+                        f"{', '.join(sorted(twice))}. On each of these workers, set "
+                        f"{own_address.INTERFACE} to the address at which the other workers reach "
+                        f"this worker. {see('TFA-206')}"
                     )
                     self._list = []
                 self._settled.set()
             return self._list
 
     def end(self, why: str, *, is_late: bool = False) -> None:
-        """End the start on all workers.
+        """Let the start fail on all workers.
 
         Args:
-            why: what they are told, unless something was wrong before.
-            is_late: whether that is a timeout. Defaults to `False`.
+            why: the message of the error, unless there was an error before.
+            is_late: whether the error is a timeout. Defaults to `False`.
         """
         with self._lock:
             self._go_wrong(why, is_late=is_late)
 
     def error(self) -> Exception:
-        """Return the exception that ends the start."""
+        """Return the exception with which the start fails."""
         return (TimeoutError if self._is_late else ValueError)(self.wrong)
 
     def has_told_all(self) -> bool:
-        """Whether all workers know how the joining has ended; if it is late, those that came."""
+        """Return whether all workers (after a timeout, all that have called) know the result."""
         with self._lock:
             ranks = self._came if self._is_late else range(1, self._invitation.num_workers)
             if self._list:
@@ -188,25 +194,26 @@ class Coordinator:
             if 0 < error.rank < self._invitation.num_workers:
                 self.distrusted[error.rank] = error.has_secret
         except (Stranger, EOFError, OSError):
-            pass  # a stranger; or the caller went away, and will call again
+            pass  # another program; or a worker that has disconnected, and will call again
         else:
             if self.wrong or self._list:
                 self._told.update({each.rank: each.run for each in callers})
 
     def _of_another_job(self, theirs) -> dict[str, Any] | None:
-        """Return what a caller of another job is told, None for others: it is not waited for."""
+        """Return the answer to a caller of another job; None if the caller is of this job."""
         jobs = self._invitation.job, theirs.offer.get("job")
         own, its = (printable(each, _LONGEST_JOB) for each in jobs)
         if not own or not its or own == its:
             return None
         wrong = (
-            f"Another job's worker 0 answers at {self._invitation.coordinator}: job {own}; this "
-            f"worker is of job {its}. Give each job a coordinator of its own. {see('TFA-212')}"
+            f"Another job's worker 0 answers at {self._invitation.coordinator}. That worker is of "
+            f"job {own}, this worker is of job {its}. Give each job its own coordinator. "
+            f"{see('TFA-212')}"
         )
         return {"wrong": wrong}
 
     def _come(self, theirs, connection) -> dict[str, Any] | None:
-        """Note who has come; return what it is told at once, or None."""
+        """Note a caller; return an answer that it gets at once, or None."""
         arrival = _arrival(theirs, connection)
         rank, count = theirs.rank, self._invitation.num_workers
         with self._lock:
@@ -222,8 +229,8 @@ class Coordinator:
                 )
             elif not 0 <= rank < count:
                 self._go_wrong(
-                    f"A worker's rank must be from 0 to {count - 1}, as there are {count} workers. "
-                    f"Received: {who}"
+                    f"A worker's rank must be from 0 to {count - 1}, because there are {count} "
+                    f"workers. Received: {who}"
                 )
             elif self._list:
                 known = self._came.get(rank)
@@ -270,7 +277,7 @@ class Coordinator:
             return {"missing": self.missing()}
 
     def _all_addresses(self):
-        """Return what each worker is called by all of them: workers of one machine by one host."""
+        """Return the addresses that all workers use; workers on one machine get the same host."""
         arrivals = self._came
         remote = [each for _, each in sorted(arrivals.items()) if not each.is_local]
         own = self._own.offer["host"]
@@ -290,7 +297,7 @@ class Coordinator:
 
 
 def _arrival(theirs, connection):
-    """Return the arrival of a caller; raise `Stranger` where what it says makes no sense."""
+    """Return the `Arrival` of a caller; raise `Stranger` if its data is not valid."""
     offer = theirs.offer
     host, port, coordinator = (offer.get(name) for name in ("host", "port", "coordinator"))
     if not isinstance(host, str) or not isinstance(coordinator, str) or len(coordinator) > 255:
@@ -308,7 +315,7 @@ def _arrival(theirs, connection):
     _, has_scope, scope = host.partition("%")
     is_name = coordinator.isprintable() and " " not in coordinator
     if not is_address or not is_name or (has_scope and not _SCOPE.fullmatch(scope)):
-        raise Stranger  # what it says is shown in terminals
+        raise Stranger  # these texts are shown in terminals
     end = own_address.of_end(connection.getsockname())
     peer = own_address.of_end(connection.getpeername())
     is_given = offer.get("is_given") is True
@@ -320,18 +327,18 @@ def _arrival(theirs, connection):
 
 
 def _two_of(rank, one, other, count, *, has_joined=False):
-    again = ", or it has started again after all had joined: start all again"
+    again = " If this worker was restarted after all had joined, restart all workers."
     return (
-        f"Two workers have the rank {rank}: one at {one} and one at {other}. Give each worker a "
-        f"rank of its own, from 0 to {count - 1}{again if has_joined else ''}. {see('TFA-206')}"
+        f"Two workers have the rank {rank}: one at {one} and one at {other}. Give each worker its "
+        f"own rank, from 0 to {count - 1}.{again if has_joined else ''} {see('TFA-206')}"
     )
 
 
 def _is_closed(connection) -> bool:
-    """Whether the other side has closed a connection; it sends nothing while it waits."""
+    """Return whether the caller has closed a connection; a caller that waits sends nothing."""
     number = connection.fileno()
     if number < 0:
-        return False  # by this side: the call was answered
+        return False  # this side has closed it after its answer
     poll = select.poll()
     poll.register(number, select.POLLRDHUP)
     return bool(poll.poll(0))

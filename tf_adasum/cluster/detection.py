@@ -1,7 +1,8 @@
-"""Who has started this process together with others, read from the environment.
+"""Detects the launcher (Slurm, MPI, Kubernetes, …) from environment variables.
 
-Reading order: `find` (in which order one looks) -> `_Word` (what a source says) -> a function for
-each source. Standard library only: nothing is asked of a network, and nothing is started.
+Read the code in this order: `find` (the order of the sources), `_Word` (the data of a source), then
+a function for each source. Standard library only. Nothing is sent over a network, and no process is
+started.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ COORDINATOR = "TF_ADASUM_COORDINATOR"
 RANK = "TF_ADASUM_RANK"
 WORLD_SIZE = "TF_ADASUM_WORLD_SIZE"
 
-# Above the ports that Linux gives to programs that ask for any, as in jax's cluster detection.
+# Above the ports that Linux assigns automatically, as in JAX's cluster detection.
 _FIRST_PORT, _PORTS = 61_440, 4_096
 _LOCAL = "127.0.0.1"
 _INDEX = "JOB_COMPLETION_INDEX"
@@ -30,21 +31,22 @@ Environment = Mapping[str, str]
 def find(environment: Environment) -> Invitation | None:
     """Return how to join the processes that were started together with this one.
 
-    The first of these counts: ``TF_CONFIG``; ``TF_ADASUM_COORDINATOR``, ``_RANK`` and
+    The first source that is set is used: ``TF_CONFIG``; ``TF_ADASUM_COORDINATOR``, ``_RANK`` and
     ``_WORLD_SIZE``; ``KERAS_DISTRIBUTION_*``; torchrun's ``MASTER_ADDR``, ``MASTER_PORT``, ``RANK``
-    and ``WORLD_SIZE``; Open MPI; PMI; a step of Slurm; an Indexed Job of Kubernetes. Where one of
-    the first three leaves out a part, who has started the processes fills it in.
+    and ``WORLD_SIZE``; Open MPI; PMI; a step of Slurm; an Indexed Job of Kubernetes. If a part is
+    missing in the variables of this package, of Keras or of torchrun, it is taken from the
+    variables of the launcher that started the processes.
 
     Args:
-        environment: of this process, such as `os.environ`.
+        environment: the environment variables of this process, such as `os.environ`.
 
     Returns:
-        The invitation; None where this process trains alone, or ``TF_CONFIG`` says who takes part.
+        The invitation; None if this process trains alone, or if ``TF_CONFIG`` gives the cluster.
 
     Raises:
-        ValueError: naming variables and values: a part that is missing or no number, a rank
-            outside, sources that contradict each other, several processes that were started
-            together and have nothing to join.
+        ValueError: if a part is not a number, or a rank is too large; if sources contradict each
+            other; if processes were started together, but a part is missing. The message names the
+            variables and their values.
 
     Example:
         >>> found = find({"MASTER_ADDR": "a", "MASTER_PORT": "1", "RANK": "1", "WORLD_SIZE": "2"})
@@ -54,20 +56,20 @@ def find(environment: Environment) -> Invitation | None:
     if environment.get(tf_config.NAME):
         return None
     own = _own(environment)
-    if own and own.size.value == 1:  # whoever has started this process
+    if own and own.size.value == 1:  # whichever launcher has started this process
         return own.invitation()
     started = next(filter(None, (each(environment) for each in _WHO_STARTS)), None)
     told = own or _keras(environment) or _torchrun(environment, started)
     if told:
         return told.completed_by(started).invitation()
     if started is None or (started.rank == _Part(_INDEX, 0) and started.size.value is None):
-        return None  # the first of an Indexed Job may have no other
+        return None  # the first pod of an Indexed Job may be the only one
     return started.invitation()
 
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """A part of an invitation: the variable that says it, or has to, and what it says, or None."""
+    """A part of an invitation: the name of its variable, and its value; None if it is missing."""
 
     name: str
     value: int | str | None
@@ -75,15 +77,15 @@ class _Part:
 
 @dataclasses.dataclass(frozen=True)
 class _Word:
-    """What one source says.
+    """The data of one source.
 
     Attributes:
-        source: who says it, for messages.
-        coordinator: "host:port".
-        rank: this worker's.
+        source: the name of the source, for messages.
+        coordinator: the address of worker 0, "host:port".
+        rank: the rank of this worker.
         size: the number of workers.
-        variables: what they are set to, for messages.
-        job: the name of the job that gives the ranks, "" where that is not known.
+        variables: dict from the names of variables to their values, for messages.
+        job: the name of the job that gives the ranks; "" if the name is not known.
     """
 
     source: str
@@ -102,9 +104,9 @@ class _Word:
         return self.coordinator, self.rank, self.size
 
     def completed_by(self, started: _Word | None) -> _Word:
-        """Return this word with its missing parts from who has started the processes.
+        """Return this data, with its missing parts from the launcher.
 
-        One that is complete is taken as it is: torchrun starts workers of its own within each
+        Complete data is returned unchanged, because torchrun may start several workers in each
         process of ``srun``.
         """
         is_complete = all(part.value is not None for part in self.parts)
@@ -113,8 +115,8 @@ class _Word:
         for own, other in ((self.rank, started.rank), (self.size, started.size)):
             if None not in (own.value, other.value) and own.value != other.value:
                 raise ValueError(
-                    f"{own.name} and {other.name} contradict each other. Unset the one that is not "
-                    f"meant, or set {WORLD_SIZE}=1 where each process is to train alone. "
+                    f"{own.name} and {other.name} contradict each other. Unset the variable that "
+                    f"is wrong, or set {WORLD_SIZE}=1 if each process should train alone. "
                     f"Received: {self.shown}, {started.shown} {see('TFA-203')}"
                 )
         parts = [
@@ -129,7 +131,7 @@ class _Word:
         """Return the invitation; None for one worker.
 
         Raises:
-            ValueError: if a part is missing, or the rank is outside.
+            ValueError: if a part is missing, or the rank is too large.
         """
         coordinator, rank, size = (part.value for part in self.parts)
         if size is not None and not 1 <= size <= MOST_WORKERS:
@@ -137,25 +139,23 @@ class _Word:
             raise ValueError(f"{self.size.name} must be {limit}. Received: {self.shown}")
         if None not in (rank, size) and rank >= size:
             raise ValueError(
-                f"{self.rank.name} must be less than {self.size.name}: ranks count from 0. "
+                f"{self.rank.name} must be less than {self.size.name}, because ranks count from 0. "
                 f"Received: {self.shown}"
             )
         if size == 1:
             return None
         missing = [part.name for part in self.parts if part.value is None]
         if missing:
-            alone = f"{WORLD_SIZE}=1 will do" if WORLD_SIZE in missing else f"or {WORLD_SIZE}=1"
             raise ValueError(
-                f"{self.source} says that this process was started together with others, but not "
-                f"all that it needs to join them: set {' and '.join(missing)}"
-                f"{';' if WORLD_SIZE in missing else ','} {alone} where each process is to train "
-                f"alone. Received: {self.shown} {see('TFA-202')}"
+                f"{self.source} shows that this process was started together with others. To join "
+                f"them, set {' and '.join(missing)}. If each process should train alone, set "
+                f"{WORLD_SIZE}=1. Received: {self.shown} {see('TFA-202')}"
             )
         return Invitation(coordinator, rank, size, self.source, self.job)
 
 
 def _own(environment):
-    """What is said to this package alone."""
+    """Return the data in this package's own variables; None if they are not set."""
     names = (COORDINATOR, RANK, WORLD_SIZE)
     if not any(environment.get(name) for name in names):
         return None
@@ -166,7 +166,7 @@ def _own(environment):
 
 
 def _keras(environment):
-    """What `keras.distribution.initialize` reads: all addresses, or that of process 0."""
+    """Return the data in the variables of `keras.distribution.initialize`; None if not set."""
     prefix = "KERAS_DISTRIBUTION_"
     names = (f"{prefix}JOB_ADDRESSES", f"{prefix}PROCESS_ID", f"{prefix}NUM_PROCESSES")
     if not any(environment.get(name) for name in names):
@@ -179,17 +179,18 @@ def _keras(environment):
         return word
     if word.size.value not in (None, len(listed)):
         raise ValueError(
-            f"{names[0]} must give the address of process 0, or as many as {names[2]} says. "
+            f"{names[0]} must be the address of process 0, or as many addresses as {names[2]}. "
             f"Received: {word.shown}"
         )
     return dataclasses.replace(word, size=_Part(names[0], len(listed)))
 
 
 def _torchrun(environment, started):
-    """What torchrun sets, or a script for PyTorch that others start.
+    """Return the data in torchrun's variables; None if they are not set.
 
-    These names belong to nobody, so less than an address and a number says nothing, nor does an
-    address alone unless several processes were started.
+    These names are generic, and scripts for PyTorch also set them. So they are used only if the
+    rank and the number of workers are set, or the host and one of these, or the host and the port
+    in a process of a launcher.
     """
     host, port = environment.get("MASTER_ADDR"), environment.get("MASTER_PORT")
     ranks = [bool(environment.get(name)) for name in ("RANK", "WORLD_SIZE")]
@@ -200,11 +201,11 @@ def _torchrun(environment, started):
         coordinator = _at(host, port)
         _check_address(coordinator, environment, "MASTER_ADDR", "MASTER_PORT")
         if environment.get("TORCHELASTIC_USE_AGENT_STORE", "").lower() == "true":
-            # There torchrun itself listens.
+            # torchrun itself listens on MASTER_PORT.
             told = ("MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
             coordinator = _at(host, _port_of(" ".join(environment.get(each, "") for each in told)))
     job = environment.get("TORCHELASTIC_RUN_ID", "")
-    job = "" if job == "none" else job  # where torchrun was given no name
+    job = "" if job == "none" else job  # torchrun's default name
     missing = "MASTER_PORT" if host else "MASTER_ADDR"
     names = (missing, "RANK", "WORLD_SIZE")
     shown = ("MASTER_ADDR", "MASTER_PORT")
@@ -212,7 +213,7 @@ def _torchrun(environment, started):
 
 
 def _open_mpi(environment):
-    """What ``mpirun`` of Open MPI tells its processes: not plainly where rank 0 is."""
+    """Return the data in Open MPI's variables, which lack the host of rank 0; None if not set."""
     names = (COORDINATOR, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
     if not environment.get(names[1]):
         return None
@@ -224,11 +225,11 @@ def _open_mpi(environment):
 
 
 def _host_of_mpirun(environment):
-    """Where rank 0 is by default: the first node of a Slurm job, else that of ``mpirun``."""
+    """Return the usual host of rank 0: the first node of a Slurm job, or the host of ``mpirun``."""
     of_job = environment.get("SLURM_JOB_NODELIST")
     if of_job:
         return _first_node(of_job, "SLURM_JOB_NODELIST")
-    # Open MPI 5 names its jobs so; the addresses that it tells are those of local daemons.
+    # A name of a job in Open MPI 5. The addresses in its other variables are of local daemons.
     named = re.fullmatch(r"prterun-(.+)-\d+@\d+", environment.get("PMIX_NAMESPACE", ""))
     # Open MPI 4: "1531576320.0;tcp://10.96.0.1,10.148.0.1:34911".
     uri = environment.get("OMPI_MCA_orte_hnp_uri", "")
@@ -237,7 +238,7 @@ def _host_of_mpirun(environment):
 
 
 def _pmi(environment):
-    """What ``mpirun`` of MPICH or Intel MPI, and others with PMI, tell their processes."""
+    """Return the data in PMI's variables (MPICH, Intel MPI and others); None if not set."""
     names = (COORDINATOR, "PMI_RANK", "PMI_SIZE")
     if not environment.get(names[1]):
         return None
@@ -246,16 +247,19 @@ def _pmi(environment):
     if not host and environment.get("SLURM_JOB_NODELIST"):
         host = _first_node(environment["SLURM_JOB_NODELIST"], "SLURM_JOB_NODELIST")
     told = (environment.get(name) for name in ("I_MPI_HYDRA_UUID", "PMI_JOBID", "SLURM_JOB_ID"))
-    job = next(filter(None, told), "")  # MPICH gives its jobs no name
+    job = next(filter(None, told), "")  # jobs of MPICH have no name
     coordinator = host and _at(host, _port_of(job))
     word = _word(f"PMI ({names[1]})", environment, names, coordinator, job=job)
-    slurm = _slurm(environment)  # srun --mpi=pmi2 tells both
+    slurm = _slurm(environment)  # srun --mpi=pmi2 sets the variables of PMI and of Slurm
     is_same = slurm and (slurm.rank.value, slurm.size.value) == (word.rank.value, word.size.value)
     return slurm if is_same else word
 
 
 def _slurm(environment):
-    """What ``srun`` tells its tasks; a batch script and the shell of ``salloc`` are none."""
+    """Return the data in the variables of a task of ``srun``; None if this is not such a task.
+
+    A batch script and the shell of ``salloc`` are not tasks of ``srun``.
+    """
     names = (COORDINATOR, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
     rank = environment.get(names[1])
     if not rank or (rank == "0" and not environment.get(names[2])):
@@ -266,7 +270,7 @@ def _slurm(environment):
         host = _first_node(listed, "SLURM_STEP_NODELIST")
         if environment.get("SLURM_STEP_NUM_NODES") == "1":
             host = _LOCAL
-        # Jobs that follow each other on a node, and their steps, get ports of their own.
+        # Consecutive jobs on a node, and their steps, get different ports.
         step = _number(environment, "SLURM_STEP_ID") or 0
         number = (_number(environment, "SLURM_JOB_ID") or 0) + 1009 * step
         coordinator = _at(host, _FIRST_PORT + number % _PORTS)
@@ -276,7 +280,7 @@ def _slurm(environment):
 
 
 def _kubernetes(environment):
-    """What the pods of an Indexed Job are told: their index, and no more."""
+    """Return the data of a pod of an Indexed Job, which is only its index; None if not set."""
     names = (COORDINATOR, _INDEX, WORLD_SIZE)
     if not environment.get(names[1]):
         return None
@@ -287,15 +291,15 @@ _WHO_STARTS = (_open_mpi, _pmi, _slurm, _kubernetes)
 
 
 def _word(source, environment, names, coordinator=None, also_shown=(), job=""):
-    """Return a word with rank and number of workers as two variables give them.
+    """Return a `_Word` whose rank and number of workers come from two variables.
 
     Args:
-        source: who says it.
-        environment: of this process.
-        names: of the variables for the coordinator, the rank and the number of workers.
-        coordinator: "host:port", if that is said.
-        also_shown: further variables that messages show.
-        job: its name.
+        source: the name of the source.
+        environment: the environment variables of this process.
+        names: names of the variables for the coordinator, the rank and the number of workers.
+        coordinator: the coordinator's address "host:port"; None if it is missing.
+        also_shown: names of other variables that messages show.
+        job: the name of the job.
     """
     rank, size = (_Part(name, _number(environment, name)) for name in names[1:])
     shown = [name for name in (*also_shown, *names[1:]) if environment.get(name)]
@@ -304,7 +308,7 @@ def _word(source, environment, names, coordinator=None, also_shown=(), job=""):
 
 
 def _number(environment, name):
-    """Return a variable's number; None if it is not set, or empty."""
+    """Return the number in a variable; None if the variable is not set, or empty."""
     value = environment.get(name)
     if not value:
         return None
@@ -333,5 +337,5 @@ def _at(host, port):
 
 
 def _port_of(job):
-    """Return the port of a job: the same for all its processes, another one for most other jobs."""
+    """Return the port of a job: the same in all its processes, different from most other jobs."""
     return _FIRST_PORT + zlib.crc32(job.encode()) % _PORTS

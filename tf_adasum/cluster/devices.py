@@ -1,4 +1,7 @@
-"""The devices of this worker, each of which holds a replica. Public TensorFlow names only."""
+"""Finds the devices of this worker, each of which holds a replica.
+
+Uses only public names of TensorFlow.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +20,17 @@ DEVICES_PER_WORKER = "TF_ADASUM_DEVICES_PER_WORKER"
 def local_devices(requested: Sequence[str] | None = None) -> tuple[str, ...]:
     """Return this worker's devices, such as ``("GPU:0", "GPU:1")``.
 
-    The first of these that applies: the requested ones; as many as the environment variable
-    ``TF_ADASUM_DEVICES_PER_WORKER`` says; all GPUs; all logical CPU devices. TensorFlow has one
-    logical CPU unless more are configured. If the environment variable asks for more and there is
-    no GPU, they are configured here.
+    The requested devices are used, if there are any. Otherwise, all GPUs are used; if there is no
+    GPU, all logical CPU devices. The environment variable ``TF_ADASUM_DEVICES_PER_WORKER`` sets
+    their number. TensorFlow has one logical CPU device unless more are configured. If the
+    environment variable requires more and there is no GPU, this function configures more.
 
     Args:
         requested: device names such as ``"GPU:0"`` or ``"/device:CPU:1"``. Defaults to None.
 
     Raises:
-        ValueError: for devices that do not exist, repeat, or are of different types, and for a
-            number of devices in the environment that cannot be had.
+        ValueError: if devices do not exist, repeat, or are of different types; if this worker has
+            fewer devices than the environment variable requires.
     """
     if requested is not None:
         return _checked(requested)
@@ -62,7 +65,7 @@ def _checked(requested):
         present = ", ".join(_logical_devices("CPU") + _logical_devices("GPU"))
         raise ValueError(
             f"`devices` names devices that do not exist: {', '.join(missing)}. This worker has "
-            f"{present}; more logical CPUs are made with "
+            f"{present}. To create more logical CPUs, call "
             f"tf.config.set_logical_device_configuration. Received: devices={requested!r} "
             f"{see('TFA-209')}"
         )
@@ -95,9 +98,10 @@ def _short_name(name, requested):
 
 
 def _logical_devices(device_type):
-    """Return the names of the logical devices that exist, or will once the runtime starts.
+    """Return the names of the logical devices that exist, or will exist when the runtime starts.
 
-    This does not start TensorFlow's runtime: several workers can only be set up before.
+    This does not start TensorFlow's runtime, because several workers can only be set up before it
+    starts.
     """
     count = 0
     for physical in tf.config.get_visible_devices(device_type):
@@ -127,7 +131,8 @@ def _configure_logical_cpus(count):
         )
     except RuntimeError as error:
         raise ValueError(
-            f"{DEVICES_PER_WORKER}={count} needs {count} logical CPU devices, which cannot be made "
-            "any more because TensorFlow has already run an operation. Create the strategy first. "
+            f"{DEVICES_PER_WORKER}={count} needs {count} logical CPU devices, which cannot be "
+            "created any more, because TensorFlow has already run an operation. Create the "
+            "strategy first. "
             f"{see('TFA-204')}"
         ) from error

@@ -1,4 +1,7 @@
-"""Free ports for local workers, held until the workers have ended. Standard library only."""
+"""Finds free ports for local workers, and holds the ports until the workers have ended.
+
+Standard library only.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +13,23 @@ from collections.abc import Iterator
 from tf_adasum.cluster import ports
 
 _SETTINGS = "/proc/sys/net/ipv4"
-# Below are those of well-known programs, many of which start later than the workers.
+# Well-known programs use lower ports; many of these programs start later than the workers.
 _LOWEST = 10_000
 _HIGHEST = 65_535
-# Where the system does not say: from where Linux begins to what IANA gives.
+# Used if the system's range is not known: from Linux's first port to IANA's last port.
 _USUAL_RANGE = (32_768, _HIGHEST)
 
 
 def candidates(settings: str = _SETTINGS) -> Iterator[int]:
-    """Yield ports that the system gives to nobody who asks for any, without end.
+    """Yield ports that the system does not assign automatically, without end.
 
-    Those lie outside of ``ip_local_port_range``: first above it, where no program is registered,
-    then below it, each time from a random one on. Those of ``ip_local_reserved_ports`` are left to
-    whom they are reserved for. When there are no more, 0: the system chooses one.
+    These ports are outside of ``ip_local_port_range``: first the ports above this range, where no
+    program is registered, then the ports below it. Each of the two parts starts at a random port.
+    Ports in ``ip_local_reserved_ports`` are left out. When no ports are left, 0 is yielded, with
+    which the system chooses a port.
 
     Args:
-        settings: the folder with these two files. Defaults to that of Linux.
+        settings: the folder with these two files. Defaults to Linux's folder.
     """
     first, last = _range_of_others(settings)
     reserved = _reserved(settings)
@@ -41,13 +45,14 @@ def candidates(settings: str = _SETTINGS) -> Iterator[int]:
 def held(count: int, ports_to_try: Iterator[int] | None = None) -> Iterator[list[int]]:
     """Yield distinct free ports, which are held until the block ends.
 
-    Nobody else gets one meanwhile but a server that sets SO_REUSEADDR, see `cluster.ports.hold`,
-    and no other launcher. Where the system can hold none they are free in the block.
+    In the block, only a server that sets SO_REUSEADDR can use a held port, see
+    `cluster.ports.hold`; no other launcher gets it. If the system cannot hold ports, the ports are
+    not held in the block.
 
     Args:
-        count: how many.
-        ports_to_try: goes on where the last block ended, so that its ports are others. Defaults to
-            `candidates()`.
+        count: the number of ports.
+        ports_to_try: iterator of ports. If several blocks use the same iterator, they get different
+            ports. Defaults to `candidates()`.
 
     Raises:
         OSError: if there are no free ports.
@@ -70,7 +75,7 @@ def held(count: int, ports_to_try: Iterator[int] | None = None) -> Iterator[list
 
 
 def _range_of_others(settings):
-    """Return the first and the last port of those that the system gives away."""
+    """Return the first and the last port that the system assigns automatically."""
     try:
         with open(f"{settings}/ip_local_port_range") as file:
             first, last = map(int, file.read().split())
@@ -80,7 +85,7 @@ def _range_of_others(settings):
 
 
 def _reserved(settings):
-    """Return the ports that are kept for certain programs: "8080,9148-9150"."""
+    """Return the ports that are reserved for certain programs; the file has "8080,9148-9150"."""
     reserved: set[int] = set()
     with contextlib.suppress(OSError, ValueError), open(f"{settings}/ip_local_reserved_ports") as f:
         for part in f.read().strip().split(","):

@@ -1,16 +1,16 @@
-"""How two tasks introduce themselves to each other, over one connection.
+"""The handshake, in which two tasks introduce themselves to each other over one connection.
 
     caller                                  answerer
     rank, nonce                  ──▶
                                  ◀──        rank, nonce, proof of (ranks, nonces)
     introduction, proof          ──▶
                                  ◀──        introduction, proof
-    heard                        ──▶
+    "heard"                      ──▶
 
-Each line is a JSON object. A proof is of the `Secret` and covers who speaks, both ranks, both
-nonces and the introduction: it is worth nothing in another connection, or for another introduction.
-Nobody introduces itself before the other one has proved that it knows the secret. What goes over
-the connection is not encrypted. Standard library only.
+Each line is a JSON object. A proof is made with the `Secret`, and covers the role of its sender,
+both ranks, both nonces and the introduction. So a proof is not valid in another connection, or for
+another introduction. A task sends its introduction only after the other task has proved that it
+knows the secret. The connection is not encrypted. Standard library only.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from typing import Any
 from tf_adasum.cluster import json_lines
 from tf_adasum.cluster.secret import Secret
 
-# Long, because many tasks may start on one busy machine; and because a caller has counted this
-# task's introduction when it says that it has heard it: without that word its task may leave, and
-# this one wait for it in vain.
+# Long, because many tasks may start on one busy machine. Also, before a caller confirms that it has
+# received this task's introduction, it already counts the introduction. If the confirmation were
+# late, the caller could end the rendezvous, and this task would wait for it in vain.
 _SECONDS_FOR_AN_ANSWER = 10.0
 
 _LONGEST_GREETING = 1 << 10  # bytes; it takes 150
@@ -37,15 +37,15 @@ _NONCE = re.compile(r"[0-9a-f]{32}")
 
 
 class Stranger(Exception):
-    """What is at the other end is no task of a cluster."""
+    """The program at the other end of a connection is not a task of a cluster."""
 
 
 class Distrusted(Exception):
-    """The other one says that it is a task, and does not prove that it knows the secret.
+    """A program claims to be a task, but does not prove that it knows the secret.
 
     Attributes:
-        rank: which one it says it is.
-        has_secret: whether it says that it has one.
+        rank: the rank that the program claims to have.
+        has_secret: whether the program claims to have a secret.
     """
 
     def __init__(self, rank: int, has_secret: bool):
@@ -55,18 +55,19 @@ class Distrusted(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Introduction:
-    """What a task says of itself.
+    """The data that a task sends about itself.
 
     Attributes:
-        rank: which one it is.
-        run: a random name of this meeting of it: a process that starts again has another one.
-        terms: what all tasks have to have in common.
-        offer: what else it tells.
-        has_met_all: whether it has met all others.
-        all_have: whether it knows that of everybody.
-        troubles: from ranks to why these cannot reach whom: its own, and what it has heard.
-        difference: what task 0 says of tasks that were started differently.
-        lost: which task has ended after it was heard; "" if none is known.
+        rank: the rank of the task.
+        run: a random name for this start of the task; a restarted process has another name.
+        terms: the settings that must match on all tasks.
+        offer: other data for the other tasks.
+        has_met_all: whether the task is connected to all other tasks.
+        all_have: whether the task knows that all tasks are connected to all other tasks.
+        troubles: dict from ranks to the ranks that they cannot reach, and why. It has the task's
+            own troubles, and the troubles that other tasks have sent.
+        difference: an error about tasks with different settings, from task 0.
+        lost: an error about a task that has ended during the rendezvous; "" if none is known.
     """
 
     rank: int
@@ -81,7 +82,7 @@ class Introduction:
 
     @classmethod
     def parsed(cls, text: str, rank: int) -> Introduction:
-        """Return the introduction of a task; raise `Stranger` if it is none."""
+        """Return the introduction in a text; raise `Stranger` if the text is not valid."""
         message = json_lines.decode(text.encode(errors="surrogatepass")) or {}
         run, terms, offer = (message.get(name) for name in ("run", "terms", "offer"))
         is_task = type(message.get("rank")) is int and message["rank"] == rank
@@ -110,19 +111,19 @@ class Introduction:
 
 
 def _by_rank(message):
-    """Return the pairs of a dict from ranks."""
+    """Return the pairs of a dict whose keys are ranks; [] if it is not a dict."""
     pairs = message.items() if isinstance(message, dict) else ()
     return [(int(rank), value) for rank, value in pairs if re.fullmatch("[0-9]{1,9}", rank)]
 
 
 def printable(text: Any, longest: int) -> str:
-    """Return what another task says as text to be shown, "" if it is none."""
+    """Return a text of another task in a form that can be printed; "" if it is not a text."""
     shown = text[:longest] if isinstance(text, str) else ""
     return "".join(each if each.isprintable() else "?" for each in shown)
 
 
 def call(connection: socket.socket, ours: Introduction, secret: Secret) -> Introduction:
-    """Introduce this task to the one that answers, and return how that one does.
+    """Exchange introductions with the task that answers, and return its introduction.
 
     Args:
         connection: a connected socket.
@@ -130,9 +131,9 @@ def call(connection: socket.socket, ours: Introduction, secret: Secret) -> Intro
         secret: the `Secret`.
 
     Raises:
-        Stranger, Distrusted: as they say.
+        `Stranger`, `Distrusted`: see these classes.
         OSError: if the connection breaks; TimeoutError: if no answer comes.
-        EOFError: if the other side closes the connection without a word.
+        EOFError: if the other side closes the connection before it has sent data.
     """
     nonce = secrets.token_hex(16)
     _send(connection, {"rank": ours.rank, "nonce": nonce, "secret": bool(secret.key)})
@@ -156,19 +157,20 @@ def answer(
     introduce: Callable[[Introduction], Introduction],
     secret: Secret,
 ) -> tuple[Introduction, Introduction]:
-    """Hear how a caller introduces itself, and introduce this task to it.
+    """Exchange introductions with a caller.
 
     Args:
         connection: a connected socket.
-        rank: this task's.
-        introduce: function of the caller's introduction that returns this task's, within seconds.
+        rank: the rank of this task.
+        introduce: function that takes the caller's introduction and returns this task's
+            introduction within seconds.
         secret: the `Secret`.
 
     Returns:
-        The caller's introduction, and what this task has told it.
+        The caller's introduction, and this task's introduction.
 
     Raises:
-        Stranger, Distrusted, OSError, EOFError: as `call`.
+        The errors of `call`.
     """
     greeting = json_lines.receive(connection, _SECONDS_FOR_AN_ANSWER, _LONGEST_GREETING) or {}
     other, their_nonce = _greeted(greeting)
@@ -178,7 +180,7 @@ def answer(
     _send(connection, {"rank": rank, "nonce": nonce, "secret": bool(secret.key), "proof": proof})
     try:
         theirs = _introduced(connection, other, secret, ["caller", *meeting])
-    except EOFError:  # the proof was not good enough for it
+    except EOFError:  # the caller has not accepted the proof
         raise Distrusted(other, greeting.get("secret") is True) from None
     ours = introduce(theirs)
     _introduce(connection, ours, secret, ["answerer", *meeting])

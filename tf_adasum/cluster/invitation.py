@@ -1,22 +1,22 @@
-"""What a worker has been told so that it can join the others. Standard library only."""
+"""The data with which a worker can join the other workers. Standard library only."""
 
 from __future__ import annotations
 
 import dataclasses
 
-MOST_WORKERS = 65_536  # more are a slip of the pen, and would take all memory
+MOST_WORKERS = 65_536  # a larger number is a mistake, and would need all memory
 
 
 @dataclasses.dataclass(frozen=True)
 class Invitation:
-    """Where worker 0 is met, and which of how many workers this process is.
+    """The address of worker 0, the rank of this worker, and the number of workers.
 
     Attributes:
-        coordinator: "host:port" at which worker 0 waits for the others.
-        rank: this worker's, from 0.
-        num_workers: how many workers train together, more than one.
-        source: who has said so, for messages, such as "Slurm (SLURM_PROCID)".
-        job: the name of the job to which this worker belongs; "" where that is not known.
+        coordinator: the address "host:port" at which worker 0 waits for the other workers.
+        rank: the rank of this worker, from 0.
+        num_workers: the number of workers, more than 1.
+        source: the source of this data, for messages, such as "Slurm (SLURM_PROCID)".
+        job: the name of the job to which this worker belongs; "" if the name is not known.
     """
 
     coordinator: str

@@ -1,9 +1,9 @@
-"""Joining: workers that know only worker 0's address, their rank and their number find each other.
+"""Joins workers that know only worker 0's address, their own rank and the number of workers.
 
-Worker 0 listens there (`coordinator`). Each worker takes a free port, calls worker 0, says which
-rank it has and where it is, and gets the addresses of all. What a pair says to each other, and how
-it proves that it knows the secret, is that of the rendezvous: `introductions`. After the joining
-all meet at their own ports, as with any other cluster: `rendezvous`. Standard library only.
+Worker 0 listens at this address (`coordinator`). Each worker takes a free port, calls worker 0,
+sends its rank and its address, and receives the addresses of all workers. The handshake and the
+proof of the secret are the same as in the rendezvous (`introductions`). After joining, the workers
+use their own ports for the `rendezvous`, as in any other cluster. Standard library only.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import see
 
 _SECONDS_TO_CONNECT = 2.0
-# Between calls on worker 0: at first, and at last while it does not answer.
+# Seconds between calls on worker 0: the shortest, and the longest if worker 0 does not answer.
 _SECONDS_BETWEEN_CALLS = (0.1, 1.0)
 _SECONDS_BETWEEN_LOOKS = 0.05
-# For which a call on worker 0 may go on after the timeout: it waits for others, too.
+# Seconds for which a call on worker 0 may last after the timeout; worker 0 also waits for others.
 _SECONDS_FOR_THE_LAST_CALL = 2.0
-# For which worker 0's port may be in use: by an earlier start that is about to end.
+# Seconds for which worker 0's port may be in use by an earlier start that is about to end.
 _SECONDS_FOR_THE_PORT = 3.0
-# For which what answers may not know the secret, for the same reason.
+# Seconds for which an earlier start that does not know the secret may answer.
 _SECONDS_OF_DISTRUST = 5.0
-# For which worker 0 tells the others how it has ended: at least if something is wrong, so that all
-# who are there call again; at most if one does not come; and at most if all is well, or it is late.
+# Seconds for which worker 0 sends the result to the others: at least, after an error, so that all
+# workers call again; at most, after an error; at most, after a success or a timeout.
 _SECONDS_TO_TELL = (1.0, 10.0, 2.0)
-# For which worker 0 answers afterwards: one who has not heard the end, or comes a second time.
+# Seconds for which worker 0 then answers workers that have not received the result, or restart.
 _SECONDS_TO_STAY = 10.0
 _LONGEST_WORD = 4000  # characters
 
@@ -54,7 +54,7 @@ _LONGEST_WORD = 4000  # characters
 @dataclasses.dataclass
 class _Joined:
     cluster: Cluster
-    open: contextlib.ExitStack  # what holds this worker's port, and worker 0's coordinator
+    open: contextlib.ExitStack  # holds this worker's port, and the coordinator of worker 0
 
 
 _joined: dict[Invitation, _Joined] = {}
@@ -63,20 +63,22 @@ _joined: dict[Invitation, _Joined] = {}
 def join(
     invitation: Invitation, timeout: float, environment: Mapping[str, str] = os.environ
 ) -> Cluster:
-    """Return the cluster of all workers that were invited.
+    """Return the cluster of all workers.
 
-    The same invitation gives the same cluster again, until `forget`. This worker's port is held for
-    its servers, see `ports.hold`.
+    The same invitation returns the same cluster until `forget`. This worker's port is held for its
+    servers, see `ports.hold`.
 
     Args:
         invitation: the `Invitation`.
-        timeout: seconds to wait for the others.
-        environment: where the secret and the interface are. Defaults to ``os.environ``.
+        timeout: seconds to wait for the other workers.
+        environment: the environment variables with the secret and the interface. Defaults to
+            ``os.environ``.
 
     Raises:
-        ValueError: for an invitation, a secret or an interface that makes no sense; on all workers
-            if they differ in their number, secret or release, or two have one rank.
-        TimeoutError: naming the workers that did not come, or what was tried to reach worker 0.
+        ValueError: if the invitation, the secret or the interface is not valid; on all workers, if
+            workers have different numbers of workers, secrets or releases, or two have one rank.
+        TimeoutError: if workers are missing, or worker 0 cannot be reached. The message names the
+            workers, and the addresses of worker 0 that were tried.
         OSError: on worker 0, if another process uses the coordinator's port.
     """
     if invitation not in _joined:
@@ -92,7 +94,7 @@ def enter(
     environment: Mapping[str, str],
     stack: contextlib.ExitStack,
 ) -> Cluster:
-    """Join, as `join`; until the stack is closed this worker's port is held."""
+    """Join as in `join`, and hold this worker's port until `stack` is closed."""
     _check(invitation)
     given = own_address.given(environment)
     own_secret = secret.read(environment)
@@ -117,10 +119,10 @@ def enter(
 
 
 def forget(cluster: Cluster) -> None:
-    """Let the next `join` of this process be a new one, and leave this worker's port.
+    """Let the next `join` of this process begin anew, and release this worker's port.
 
     Args:
-        cluster: what `join` has returned; another one does nothing.
+        cluster: a result of `join`. For other clusters, nothing is done.
     """
     for invitation, each in list(_joined.items()):
         if each.cluster == cluster:
@@ -151,12 +153,13 @@ def _check(invitation):
 
 @dataclasses.dataclass
 class _Call:
-    """What came of a call.
+    """The result of a call on worker 0.
 
     Attributes:
-        news: what worker 0 has said; None if it has not been reached.
-        tried: from addresses to why they did not do.
-        distrusted: None; or, of what did not prove the secret, whether it says that it has one.
+        news: the answer of worker 0; None if worker 0 was not reached.
+        tried: dict from addresses to why the call failed.
+        distrusted: whether a program that did not prove the secret claims to have a secret; None if
+            there was no such program.
     """
 
     news: dict[str, Any] | None = None
@@ -165,7 +168,7 @@ class _Call:
 
 
 def _call(coordinator: str, own: Introduction, own_secret: Secret, environment, deadline) -> _Call:
-    """Call on the coordinator, at each of its addresses until one answers."""
+    """Call the coordinator at each of its addresses, until one address answers."""
     call = _Call()
     host, port = addresses.split(coordinator)
     try:
@@ -174,7 +177,7 @@ def _call(coordinator: str, own: Introduction, own_secret: Secret, environment, 
         call.tried[host] = error.strerror or str(error)
         return call
     except UnicodeError:
-        call.tried[host] = "no name of a host"
+        call.tried[host] = "not a valid host name"
         return call
     for family, kind, protocol, _, where in places:
         try:
@@ -188,7 +191,7 @@ def _call(coordinator: str, own: Introduction, own_secret: Secret, environment, 
             call.tried[where[0]] = ANOTHER_PROGRAM
         except Distrusted as error:
             call.distrusted = error.has_secret
-            call.tried[where[0]] = "what answers there does not know the secret"
+            call.tried[where[0]] = "the program that answers there does not know the secret"
         except EOFError:
             call.tried[where[0]] = "the connection was closed at once"
         except TimeoutError:
@@ -199,7 +202,7 @@ def _call(coordinator: str, own: Introduction, own_secret: Secret, environment, 
 
 
 def _talk(connection, host, own, own_secret, environment, deadline):
-    """Return the news of the coordinator at the other end."""
+    """Return the answer of the coordinator at the other end of a connection."""
     end = connection.getsockname()
     ipv6_first = ":" in own_address.of_end(end)
     given = own_address.given(environment, ipv6_first=ipv6_first)
@@ -230,20 +233,20 @@ class _Joining:
         self._name = self._first if invitation.rank == 0 else f"worker {invitation.rank}"
 
     def as_first(self, stack) -> list[str]:
-        """Return the addresses of all when all have come; the coordinator stays on the stack."""
+        """Return the addresses when all workers have called; `stack` keeps the coordinator open."""
         coordinator = stack.enter_context(self._listening())
         with self._calling() as calls:
             itself, at_least, at_most = _Call(), *_SECONDS_TO_TELL[:2]
             while not (found := coordinator.addresses()) and not coordinator.wrong:
                 itself = _last_of(calls) or itself
-                if wrong := _wrong(itself.news or {}):  # said by another worker 0
+                if wrong := _wrong(itself.news or {}):  # from another worker 0
                     coordinator.end(wrong)
-                    at_most = 0.0  # the others are there
+                    at_most = 0.0  # all other workers have called
                 if time.monotonic() > self._deadline:
                     self._give_up(coordinator, itself)
                     at_most = _SECONDS_TO_TELL[2]
                 if self._has_to_speak():
-                    missing = ", ".join(listed(coordinator.missing())) or "one that came twice"
+                    missing = ", ".join(listed(coordinator.missing())) or "a restarted worker"
                     _say(f"waiting for {missing}.")
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
         if coordinator.wrong:
@@ -259,7 +262,7 @@ class _Joining:
         return found
 
     def as_other(self) -> list[str]:
-        """Return the addresses of all, as worker 0 gives them."""
+        """Return the addresses of all workers, as worker 0 sends them."""
         last, distrusted_since = _Call(), None
         with self._calling() as calls:
             while time.monotonic() < self._deadline:
@@ -275,7 +278,7 @@ class _Joining:
                 if self._has_to_speak() and last.news is None:
                     _say(f"waiting for {self._first}. {self._tried(last)}".rstrip())
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
-            else:  # worker 0's word, if it comes at the same time
+            else:  # use worker 0's answer if it comes at the same time
                 with contextlib.suppress(queue.Empty):
                     last = calls.get(timeout=_SECONDS_FOR_THE_LAST_CALL)
                     if (found := self._end(last)) is not None:
@@ -291,7 +294,7 @@ class _Joining:
         raise TimeoutError(self._late(self._first, self._tried(last)))
 
     def _end(self, call) -> list[str] | None:
-        """Return the addresses if worker 0 has told them; raise if it has told what is wrong."""
+        """Return the addresses if worker 0 has sent them; raise an error that worker 0 has sent."""
         news = (call and call.news) or {}
         if wrong := _wrong(news):
             raise (TimeoutError if news.get("is_late") is True else ValueError)(wrong)
@@ -314,7 +317,7 @@ class _Joining:
                 if error.errno != errno.EADDRINUSE:
                     raise
                 if time.monotonic() > until:
-                    if wrong := _wrong(self._call().news or {}):  # said by another worker 0
+                    if wrong := _wrong(self._call().news or {}):  # from another worker 0
                         raise ValueError(wrong) from None
                     raise
             time.sleep(_SECONDS_BETWEEN_CALLS[0])
@@ -325,7 +328,7 @@ class _Joining:
 
     @contextlib.contextmanager
     def _calling(self) -> Iterator[queue.SimpleQueue[_Call]]:
-        """Call on the coordinator until the block ends: a look-up of a name may take very long."""
+        """Call the coordinator in a thread until the block ends; a name look-up may take long."""
         calls: queue.SimpleQueue[_Call] = queue.SimpleQueue()
         ended = threading.Event()
 
@@ -335,7 +338,7 @@ class _Joining:
                 call = self._call()
                 calls.put(call)
                 pause = _SECONDS_BETWEEN_CALLS[0] if call.news else min(longest, pause * 1.5)
-                if self._invitation.rank == 0:  # to itself: once is enough
+                if self._invitation.rank == 0:  # worker 0 calls itself; one call is enough
                     pause = longest if call.news is None else self._timeout
                 ended.wait(pause)
 
@@ -351,7 +354,7 @@ class _Joining:
         self._next_message += SECONDS_BETWEEN_MESSAGES
         return True
 
-    # ---- what is said ----------------------------------------------------------------------------
+    # ---- messages --------------------------------------------------------------------------------
 
     def _give_up(self, coordinator, itself):
         missing = coordinator.missing()
@@ -387,8 +390,8 @@ class _Joining:
             return f"Another program answers at the address of {self._first}."
         if whys == {NO_ANSWER}:
             return (
-                f"What listens at the address of {self._first} does not answer: it is another "
-                "program, or a worker that is stopped."
+                f"The program at the address of {self._first} does not answer. It is another "
+                "program, or a suspended worker."
             )
         tried = ", ".join(
             why if where == host else f"{where}: {why}" for where, why in call.tried.items()
@@ -402,7 +405,7 @@ def _say(text):
 
 
 def _last_of(calls):
-    """Return the last call that has ended since the last look, None if there is none."""
+    """Return the last call that has ended since this was last called; None if there is none."""
     last = None
     with contextlib.suppress(queue.Empty):
         while True:
@@ -411,5 +414,5 @@ def _last_of(calls):
 
 
 def _wrong(news):
-    """Return why the start ends on all workers, "" where it does not."""
+    """Return why the start fails on all workers; "" if it does not fail."""
     return printable(news.get("wrong"), _LONGEST_WORD)

@@ -1,7 +1,7 @@
-"""Messages between workers: JSON objects, one in a line, over sockets. Standard library only.
+"""Sends and receives messages over sockets, one JSON object in each line. Standard library only.
 
-Nothing that arrives is trusted: a line has a greatest length and a time, and what is no JSON object
-is no message.
+No received data is trusted. There are limits for the length of a line and for the time in which it
+arrives, and a line is not a message if it is not a JSON object.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ LONGEST_LINE = 1 << 20  # bytes
 
 
 def encode(message: dict[str, Any]) -> bytes:
-    """Return the line of a message."""
+    """Return a message as a line."""
     return json.dumps(message).encode() + b"\n"
 
 
 def decode(line: bytes) -> dict[str, Any] | None:
-    """Return the message in a line, None if there is none."""
+    """Return the message in a line; None if the line is not a message."""
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):  # deeply nested JSON exhausts the parser
@@ -38,12 +38,12 @@ def receive(
     """Wait for one message on a blocking socket.
 
     Args:
-        connection: a socket, whose timeout is set.
-        seconds: for how long to wait, however the line trickles in.
-        longest_line: bytes; of a longer one no more is read. Defaults to `LONGEST_LINE`.
+        connection: a socket; its timeout is changed.
+        seconds: the longest time to wait for the whole line.
+        longest_line: the largest number of bytes that are read. Defaults to `LONGEST_LINE`.
 
     Returns:
-        The message, None if the other side has sent something else.
+        The message; None if the other side has sent something else.
 
     Raises:
         TimeoutError: if the line does not end in time.
@@ -65,9 +65,10 @@ def receive(
 
 
 def wait(sockets: Iterable[socket.socket], seconds: float) -> None:
-    """Wait until something arrives, or the time is over.
+    """Wait until data arrives, or the time is over.
 
-    Any file descriptor will do, also one above 1023; and no other is needed, as there may be none.
+    File descriptors may be larger than 1023. The wait itself needs no file descriptor, because none
+    may be free.
     """
     poll = select.poll()
     for each in sockets:
@@ -76,19 +77,19 @@ def wait(sockets: Iterable[socket.socket], seconds: float) -> None:
 
 
 class Connection:
-    """A connection over which messages go, and no method blocks but `close`.
+    """A connection for messages. Of its methods, only `close` blocks.
 
     Args:
-        connection: a connected socket, which becomes this object's.
-        longest_line: bytes; after a longer one the connection counts as ended. Defaults to
-            `LONGEST_LINE`.
+        connection: a connected socket, which this object will close.
+        longest_line: the largest number of bytes in a line. After a longer line, the connection
+            counts as ended. Defaults to `LONGEST_LINE`.
 
     Attributes:
-        socket: the socket, to wait for.
-        longest_line: as above.
-        begun: when it began, by `time.monotonic`.
-        heard: when something arrived last.
-        is_open: False after the other side has ended.
+        socket: the socket, from which the caller can wait for data.
+        longest_line: the argument.
+        begun: when the connection began, by `time.monotonic`.
+        heard: when the last line arrived.
+        is_open: False after the other side has closed the connection.
     """
 
     def __init__(self, connection: socket.socket, longest_line: int = LONGEST_LINE):
@@ -99,17 +100,17 @@ class Connection:
         self._incoming, self._outgoing = b"", b""
 
     def send(self, message: dict[str, Any]) -> None:
-        """Send a message, which is left out while the other side does not read."""
+        """Send a message, unless an earlier message is not sent completely."""
         if not self._outgoing:
             self._outgoing = encode(message)
         try:
             sent = self.socket.send(self._outgoing)
             self._outgoing = self._outgoing[sent:]
         except OSError:
-            pass  # not now; or gone, and what it has said before is still to be read
+            pass  # try later; or the connection has ended, but its data can still be read
 
     def receive(self) -> list[dict[str, Any]]:
-        """Return the messages that have arrived; what is very much is left for the next call."""
+        """Return the messages that have arrived; very much data is left for the next call."""
         try:
             while (room := self.longest_line + 1 - len(self._incoming)) > 0:
                 piece = self.socket.recv(min(room, 1 << 16))
@@ -129,12 +130,12 @@ class Connection:
         return [message for message in map(decode, lines) if message is not None]
 
     def close(self, deadline: float = 0.0) -> None:
-        """Close the connection; until the deadline, not before the other side has read all.
+        """Close the connection when the other side has read all data, or at the deadline.
 
-        With something unread in it a connection would be reset, and the last words lost.
+        A connection with unread data would be reset, and its last messages would be lost.
 
         Args:
-            deadline: by `time.monotonic`. Defaults to 0, at once.
+            deadline: a time, by `time.monotonic`. Defaults to 0, which closes at once.
         """
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_WR)

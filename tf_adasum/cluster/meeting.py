@@ -1,10 +1,10 @@
-"""One task's part of the rendezvous: its open port, its calls on the others, and what they said.
+"""One task's part of the rendezvous: its open port, and its calls on the other tasks.
 
-A pair of tasks has met when each has called on the other: a task that can call but not be called
-would fail later, in TensorFlow. Where task 0 has brought the others together, only it meets all.
-Who has met all others says so to task 0, and nobody leaves before task 0 has said that all have.
-Threads call and answer, so that no task waits for one that is itself waiting, and strangers keep
-nobody waiting. Standard library only.
+Two tasks are connected when each task has called the other, because a task that cannot be called
+would fail later, in TensorFlow. If the tasks have joined through task 0, they only connect to task
+0. A task that is connected to all others reports this to task 0. No task ends the rendezvous before
+task 0 reports that all tasks are connected. Calls and answers run in threads, so that a task that
+waits, or an unauthenticated client, does not delay other tasks. Standard library only.
 """
 
 from __future__ import annotations
@@ -27,36 +27,38 @@ from tf_adasum.errors import see
 SECONDS_BETWEEN_ROUNDS = 0.1
 
 ANOTHER_PROGRAM = "another program answers there"
-NO_ANSWER = "the connection is taken, but nothing answers"
-UNPROVEN = "what answers there does not know the secret"
+NO_ANSWER = "the connection is accepted, but no answer comes"
+UNPROVEN = "the program that answers there does not know the secret"
 
 _SECONDS_TO_CONNECT = 2.0
-# Between calls on a task that did not answer, at last; one that is there calls itself.
+# The most seconds between calls on a task that does not answer. When it starts, it calls this task.
 _SECONDS_BETWEEN_TRIES = 1.0
-# Between calls on a task that is there, only to hear and to tell of troubles; and for each task.
+# Seconds between calls on a task that answers, only to exchange troubles: at least the first
+# number, and the second number for each task.
 _SECONDS_BETWEEN_NEWS = (0.5, 0.02)
-# For which nothing listens at the port of a task that was heard: it may be about to start again.
+# A task is lost if no program listens at its port for this many seconds after it has called or
+# answered. In less time, the task may be about to restart.
 _SECONDS_TO_START_AGAIN = 5.0
-# Between calls on a task that was met: of task 0 until all have met all others, of the others until
-# task 0 has.
+# Seconds between calls on a connected task. Task 0 calls until all tasks are connected to all other
+# tasks; the other tasks call until task 0 is.
 _SECONDS_BETWEEN_LOOKS = 1.0
-_MOST_NEWS = 100  # tasks whose troubles task 0 tells
+_MOST_NEWS = 100  # tasks whose troubles task 0 sends
 _MOST_CALLS = 32  # at a time
 
 
 class Meeting:
-    """The port is open while the context is.
+    """A context manager for one task's part of the rendezvous, which opens the task's port.
 
     Args:
         cluster: the `Cluster`.
-        terms: dict of what all tasks have to have in common.
-        offer: dict of what this task tells the others beyond that.
+        terms: dict of the settings that must match on all tasks.
+        offer: dict of other data for the other tasks.
         secret: the `Secret`.
 
     Attributes:
-        heard: from ranks to the last `Introduction` of each.
-        distrusted: from ranks of tasks that do not know the secret to whether they have one.
-        troubles: from ranks to why the last call on them came to nothing.
+        heard: dict from ranks to the last `Introduction` of each task.
+        distrusted: for each rank that did not prove the secret, whether it has a secret.
+        troubles: dict from ranks to why the last call on the task failed.
 
     Raises:
         OSError: if this task cannot listen on its port.
@@ -71,7 +73,7 @@ class Meeting:
         is_guest = cluster.first_knows_all and cluster.rank > 0
         everybody = range(1 if is_guest else len(cluster.addresses))
         self._others = [rank for rank in everybody if rank != cluster.rank]
-        # Of the runs that these ranks had, see `Introduction`.
+        # From ranks to the `Introduction.run` that the task had.
         self._reached: dict[int, str] = {}
         self._came: dict[int, str] = {}
         self._told_end: dict[int, str] = {}
@@ -80,7 +82,7 @@ class Meeting:
         self._called: dict[int, float] = {}
         self._tries: collections.Counter[int] = collections.Counter()
         self._different_terms: dict[int, str] = {}
-        self._refused: dict[int, float] = {}  # since when, of those that were heard
+        self._refused: dict[int, float] = {}  # since when, for known tasks
         self._change = threading.Condition()
         least, each = _SECONDS_BETWEEN_NEWS
         self._seconds_between_news = max(least, each * (len(cluster.addresses) - 1))
@@ -95,18 +97,18 @@ class Meeting:
         """Close the port."""
         self._reception.close()
 
-    # ---- who has met whom ----------------------------------------------------------------------
+    # ---- which tasks are connected -------------------------------------------------------------
 
     def missing(self) -> list[int]:
-        """Return the ranks of the tasks that this one has not met yet."""
+        """Return the ranks of the tasks to which this task is not connected yet."""
         return [rank for rank in self._others if not self._has_met(rank)]
 
     def has_reached(self, rank: int) -> bool:
-        """Whether a call on this task has been answered."""
+        """Return whether the task with this rank has answered a call."""
         return rank in self._reached
 
     def is_over(self) -> bool:
-        """Whether all tasks have met all others, and know it; or this one cannot agree."""
+        """Return whether all tasks are connected and know this; or whether settings differ."""
         if self.missing():
             return False
         if self._cluster.rank > 0:
@@ -114,15 +116,15 @@ class Meeting:
         return self._all_have() and all(map(self._has_told_end, self._others))
 
     def troubles_of_others(self) -> dict[int, dict[int, str]]:
-        """Return who cannot reach whom, and why, as they say themselves or as task 0 says."""
+        """Return which ranks cannot reach which ranks, and why, as they or task 0 report it."""
         told = self.heard[0].troubles if 0 in self.heard else {}
         of_others = {rank: each.troubles.get(rank, {}) for rank, each in self.heard.items()}
-        # Those that have met each other call no more: task 0 hears of later troubles.
+        # Connected tasks do not call each other any more, so task 0 receives later troubles.
         ranks = (rank for rank in range(len(self._cluster.names)) if rank != self._own.rank)
         return of_others | {rank: told[rank] for rank in ranks if told.get(rank)}
 
     def difference(self) -> str:
-        """Return in what a task that was heard differs from this one, or what task 0 says of it."""
+        """Return an error if settings of tasks differ, from this task or from task 0; else ""."""
         with self._change:
             for rank, term in sorted(self._different_terms.items()):
                 names = self._cluster.names
@@ -135,7 +137,7 @@ class Meeting:
             return self.heard[0].difference if is_guest and 0 in self.heard else ""
 
     def lost(self) -> str:
-        """Return which task has ended after it was heard, "" if none is known."""
+        """Return an error if a task has ended during the rendezvous; else ""."""
         with self._change:
             return self._lost()
 
@@ -145,16 +147,16 @@ class Meeting:
             if since <= until:
                 return (
                     f"{self._cluster.named([rank])} was lost while the workers started: its "
-                    "process has ended without a word"
+                    "process has ended without reporting an error"
                 )
         return next((each.lost for each in self.heard.values() if each.lost), "")
 
     def _has_met(self, rank):
-        if rank in self.distrusted:  # and has seen for itself
+        if rank in self.distrusted:  # the task must know that as well
             return rank in self._came_in_vain
         if rank not in self.heard:
             return False
-        # With other terms it is enough that both know.
+        # If settings differ, it is enough that both tasks know this.
         run = self.heard[rank].run
         is_both_ways = self._reached.get(rank) == self._came.get(rank) == run
         return is_both_ways or rank in self._different_terms
@@ -169,7 +171,7 @@ class Meeting:
         )
 
     def _has_told_end(self, rank):
-        """Whether a task knows that this one has nothing to wait for but the end."""
+        """Return whether a task knows that this task only waits for the end of the rendezvous."""
         return not self._agrees_with(rank) or self._told_end.get(rank) == self.heard[rank].run
 
     def _introduction(self):
@@ -195,10 +197,10 @@ class Meeting:
     # ---- calls ---------------------------------------------------------------------------------
 
     def call_round(self, deadline: float) -> None:
-        """Begin to call on tasks from which this one has something to hear, or to tell.
+        """Begin calls on the tasks with which this task has to exchange data.
 
         Args:
-            deadline: of the calls, by `time.monotonic`.
+            deadline: the deadline of the calls, by `time.monotonic`.
         """
         with self._change:
             ours = self._introduction()
@@ -209,7 +211,7 @@ class Meeting:
                 self._calling.add(rank)
                 self._called[rank] = time.monotonic()
                 self._tries[rank] += 1
-        for rank in waiting:  # answers do not wait until the system has begun these threads
+        for rank in waiting:  # without the lock, so that answers do not wait for these threads
             arguments = (rank, ours, deadline)
             threading.Thread(target=self._call, args=arguments, daemon=True).start()
 
@@ -238,12 +240,12 @@ class Meeting:
         return time.monotonic() >= self._called.get(rank, -pause) + pause
 
     def wait(self, seconds: float) -> None:
-        """Wait until the meeting is over, or the time is."""
+        """Wait until the rendezvous is over, at most for some seconds."""
         with self._change:
             self._change.wait_for(self.is_over, seconds)
 
     def wait_for_calls(self, seconds: float) -> None:
-        """Wait until the calls that have begun are over, or the time is."""
+        """Wait until the calls that have begun are over, at most for some seconds."""
         with self._change:
             self._change.wait_for(lambda: not self._calling, seconds)
 
@@ -271,7 +273,7 @@ class Meeting:
             trouble = error.strerror or str(error)
             is_refused = isinstance(error, ConnectionRefusedError)
         except UnicodeError:
-            trouble = "no name of a host"
+            trouble = "not a valid host name"
         with self._change:
             self._calling.discard(rank)
             if is_refused and rank in self.heard:
@@ -280,7 +282,7 @@ class Meeting:
                 self._refused.pop(rank, None)
             is_wrong = theirs is not None and theirs.rank != rank
             if is_wrong:
-                trouble = f"it is {self._name(theirs)} that answers there"
+                trouble = f"{self._name(theirs)} answers there"
             if distrusted is not None:
                 self.distrusted[rank] = distrusted
             if trouble is not None:
@@ -296,7 +298,7 @@ class Meeting:
         return names[theirs.rank] if 0 <= theirs.rank < len(names) else f"task {theirs.rank}"
 
     def _remember(self, theirs, ours, runs):
-        """Note what was said in a call, and in which direction it went."""
+        """Note the introductions of a call, and the direction of the call."""
         rank = theirs.rank
         if rank not in self._others:
             return
@@ -329,7 +331,7 @@ class Meeting:
         except Distrusted as error:
             vain = error.rank
         except (Stranger, EOFError, OSError):
-            pass  # a stranger; or the caller went away, and will call again
+            pass  # another program; or a task that has disconnected, and will call again
         with self._change:
             if said is not None:
                 self._remember(*said, self._came)

@@ -1,4 +1,4 @@
-"""Slurm's lists of nodes, such as ``n[2,10]``, in Slurm's order. Standard library only."""
+"""Expands Slurm's lists of nodes, such as ``n[2,10]``, in Slurm's order. Standard library only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def nodes(text: str) -> Iterator[str]:
     """Yield the nodes of a list, one by one.
 
     Raises:
-        ValueError: at once, if it is no such list.
+        ValueError: if the text is not such a list, before the first node is yielded.
 
     Example:
         >>> list(nodes("gpu[009-010,7]-ib,login1"))
@@ -41,7 +41,7 @@ def _counts_up(ranges: str) -> bool:
 
 
 def _expanded(node: str) -> Iterator[str]:
-    """Yield the names that a name with brackets stands for; the last bracket runs fastest."""
+    """Yield the names in a name with brackets; the numbers in the last bracket change fastest."""
     before, bracket, rest = node.partition("[")
     if not bracket:
         yield node

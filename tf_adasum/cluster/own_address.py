@@ -1,4 +1,4 @@
-"""The address at which the others reach this machine. Standard library only."""
+"""Finds the address at which other tasks reach this machine. Standard library only."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _IPV6_ADDRESSES = "/proc/net/if_inet6"
 
 
 def given(environment: Mapping[str, str] = os.environ, *, ipv6_first: bool = False) -> str:
-    """Return the address that ``TF_ADASUM_INTERFACE`` gives, "" where it is not set.
+    """Return the address that ``TF_ADASUM_INTERFACE`` sets; "" if the variable is not set.
 
     Args:
-        environment: where the variable is. Defaults to ``os.environ``.
-        ipv6_first: which one to take of an interface with addresses of both families. Defaults to
-            `False`: that of IPv4.
+        environment: the environment variables. Defaults to ``os.environ``.
+        ipv6_first: whether to prefer IPv6 if the interface has addresses of both families. Defaults
+            to `False`.
 
     Raises:
-        ValueError: if the variable is neither an interface of this machine nor an address of one.
+        ValueError: if the variable is neither an interface of this machine nor its address.
     """
     text = environment.get(INTERFACE, "")
     if not text:
@@ -41,7 +41,7 @@ def given(environment: Mapping[str, str] = os.environ, *, ipv6_first: bool = Fal
     names = ", ".join(name for _, name in socket.if_nameindex())
     raise ValueError(
         f"The environment variable {INTERFACE} must be an interface of this machine that has an "
-        f"address ({names}), or such an address. Received: {INTERFACE}={text!r}"
+        f"address ({names}), or the address of an interface. Received: {INTERFACE}={text!r}"
     )
 
 
@@ -56,17 +56,17 @@ def interface_with(address: str) -> str:
 
 
 def of_end(name: tuple) -> str:
-    """Return the host in the name of a socket's end; of IPv4, also where the socket is of IPv6.
+    """Return the host in the name of a socket's end; an IPv4 host even if the socket uses IPv6.
 
     Args:
-        name: what `getsockname` or `getpeername` returns.
+        name: the result of `getsockname` or `getpeername`.
     """
     address = ipaddress.ip_address(name[0])
     return str(getattr(address, "ipv4_mapped", None) or address)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host, a name or an address, is this machine alone."""
+    """Return whether a host, given by name or address, is a loopback address."""
     if host == "localhost":
         return True
     with contextlib.suppress(ValueError):
@@ -85,7 +85,7 @@ def _is_own(text, version):
 
 
 def _ipv4_of(interface):
-    """Return the IPv4 address of an interface in a list, an empty one if it has none."""
+    """Return a list with the IPv4 address of an interface; [] if the interface has none."""
     name = interface.encode(errors="surrogateescape")
     if len(name) > 15:  # IFNAMSIZ, with the NUL
         return []
@@ -96,7 +96,7 @@ def _ipv4_of(interface):
 
 
 def _ipv6_of(interface):
-    """Return the IPv6 addresses of an interface that are reached from other links."""
+    """Return the IPv6 addresses of an interface that can be reached from other links."""
     found = []
     with contextlib.suppress(OSError), open(_IPV6_ADDRESSES) as lines:
         for digits, *_, name in map(str.split, lines):

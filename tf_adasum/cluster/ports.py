@@ -1,4 +1,4 @@
-"""Ports of this machine: who uses one, and how to hold one for a server that comes later.
+"""Finds the process that uses a port, and holds ports for servers that start later.
 
 Standard library only.
 """
@@ -20,14 +20,15 @@ _LISTENS = "0A"  # <net/tcp_states.h>
 def hold(port: int, *, shared: bool = False) -> socket.socket:
     """Hold a port for a server that sets SO_REUSEADDR, until the returned socket is closed.
 
-    The socket is bound to all interfaces and never listens. The system gives its port to nobody who
-    asks for any free one, and refuses it to whoever asks for this one without SO_REUSEADDR. The
-    rendezvous sets it, and so does TensorFlow's server (2.15 and 2.21), which sets no SO_REUSEPORT:
-    both may listen there at once, and then nobody else.
+    The socket is bound to all interfaces and never listens. The system does not assign its port to
+    a program that needs any free port, and refuses the port to a program that does not set
+    SO_REUSEADDR. The rendezvous and TensorFlow's server (2.15 and 2.21) set SO_REUSEADDR, and
+    TensorFlow's server does not set SO_REUSEPORT. So each of the two can listen on the port at
+    once. While it listens, no other program can listen on the port.
 
     Args:
-        port: the port; 0 for one that the system chooses.
-        shared: whether another process may hold it, too. Defaults to False: nobody may.
+        port: the port; 0 lets the system choose a port.
+        shared: whether another process may also hold the port. Defaults to False.
 
     Raises:
         OSError: if the port is in use.
@@ -39,7 +40,7 @@ def hold(port: int, *, shared: bool = False) -> socket.socket:
 
 @functools.cache
 def can_be_held() -> bool:
-    """Whether a server may use a port that is held. Linux allows it; BSD and gVisor do not."""
+    """Return whether a server may use a held port. Linux allows it; BSD and gVisor do not."""
     with contextlib.suppress(OSError), hold(0) as held:
         addresses.bound("", held.getsockname()[1], reuse=True).close()
         return True
@@ -47,12 +48,12 @@ def can_be_held() -> bool:
 
 
 def user_of(port: int) -> str | None:
-    """Return who uses a TCP port of this machine, as far as /proc tells.
+    """Return which process uses a TCP port of this machine, as far as /proc shows it.
 
     Returns:
-        Name and pid of a process, such as "python (pid 42)"; "this process"; "a process of user
-        alice", if it is another user's; None if nobody is seen: a socket that is bound but neither
-        listens nor is connected is not in the tables.
+        The name and pid of a process, such as "python (pid 42)"; "this process"; "a process of user
+        alice" if the process belongs to another user; None if /proc shows no process. A socket that
+        is bound, but neither listens nor is connected, is not in /proc's tables.
     """
     sockets = _sockets_at(port)
     for inode, _ in sockets:
@@ -67,23 +68,23 @@ def user_of(port: int) -> str | None:
 
 
 def _sockets_at(port):
-    """Return inode and owner's id of each socket at a port; those that listen come first."""
+    """Return inode and owner's id of each socket at a port, listening sockets first."""
     found = []
     for table in _TABLES:
         with contextlib.suppress(OSError), open(table) as lines:
             for fields in map(str.split, list(lines)[1:]):
                 address, state, owner, inode = fields[1], fields[3], fields[7], fields[9]
-                # What has no inode belongs to no process any more.
+                # A socket without an inode belongs to no process any more.
                 if int(address.rpartition(":")[2], 16) == port and inode != "0":
                     found.append((state != _LISTENS, inode, owner))
     return [(inode, owner) for _, inode, owner in sorted(found)]
 
 
 def _process_with(inode):
-    """Return the pid of a process that has a socket open; None if none can be seen."""
+    """Return the pid of a process that has a socket open; None if no such process is visible."""
     pids = sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
     for pid in pids:
-        with contextlib.suppress(OSError):  # ended, or another user's
+        with contextlib.suppress(OSError):  # the process has ended, or is another user's
             for descriptor in os.scandir(f"/proc/{pid}/fd"):
                 with contextlib.suppress(OSError):
                     if os.readlink(descriptor.path) == f"socket:[{inode}]":

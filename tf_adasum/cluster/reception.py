@@ -1,4 +1,4 @@
-"""The port at which a task is called: each caller gets a thread, and strangers take few of them.
+"""Answers the callers at a task's port, each in a thread; limits unauthenticated clients.
 
 Standard library only.
 """
@@ -17,21 +17,22 @@ from tf_adasum.cluster import addresses, json_lines, ports
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import see
 
-# At a time, besides one of each task. With one more the oldest has to go: a task needs
-# milliseconds, and whoever stays longer is likely to be none.
+# How many unauthenticated clients there may be at a time, besides one caller of each task. If there
+# is one more, the oldest is disconnected. A task needs milliseconds, so a caller that stays longer
+# is probably not a task.
 MOST_STRANGERS = 32
 
-_BACKLOG = 1024  # callers that wait for that, in the kernel
+_BACKLOG = 1024  # callers that wait in the kernel
 _SECONDS_BETWEEN_LOOKS = 0.1
 
 
 class Reception:
-    """The port is open from the beginning; callers are answered between `open` and `close`.
+    """Answers callers between `open` and `close`. The port is open from the beginning.
 
     Args:
-        listener: a socket that listens, as `listening` returns; it becomes this object's.
-        answer: function of a connection that answers its caller; the connection is closed then.
-        tasks: how many callers besides strangers there may be at a time.
+        listener: a listening socket, such as `listening` returns. This object will close it.
+        answer: function that answers the caller of a connection; then the connection is closed.
+        tasks: how many callers there may be at a time, besides unauthenticated clients.
     """
 
     def __init__(
@@ -56,19 +57,19 @@ class Reception:
         self._listener.close()
 
     def knows(self, connection: socket.socket) -> None:
-        """Count a caller among the strangers no more: it may stay for as long as it is answered."""
+        """Count a caller as authenticated, so that it may stay until it is answered."""
         with self._lock, contextlib.suppress(ValueError):
             self._callers.remove(connection)
 
     def _accept(self):
-        """Give each caller a thread: one that says nothing keeps nobody waiting."""
+        """Start a thread for each caller, so that a silent caller does not delay others."""
         while not self._closing.is_set():
             json_lines.wait([self._listener], _SECONDS_BETWEEN_LOOKS)
             try:
                 connection, _ = self._listener.accept()
             except BlockingIOError:
                 continue
-            except OSError:  # the caller is gone again, or there is no file descriptor for it
+            except OSError:  # the caller has disconnected, or there is no free file descriptor
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
                 continue
             with self._lock:
@@ -90,14 +91,15 @@ def listening(cluster: Cluster) -> socket.socket:
     """Return a socket that listens on this task's port.
 
     Raises:
-        OSError: naming the task, and who uses the port if it is in use.
+        OSError: if the task cannot listen. The message names the task, and the process that uses
+            the port, if any.
     """
     host, port = cluster.host_and_port(cluster.rank)
     listener = None
     try:
         listener = addresses.bound(host, port, reuse=True)
         listener.listen(_BACKLOG)
-        listener.setblocking(False)  # a caller may be gone before it is accepted
+        listener.setblocking(False)  # a caller may disconnect before it is accepted
     except OSError as error:
         if listener:
             listener.close()
@@ -111,11 +113,11 @@ def listening(cluster: Cluster) -> socket.socket:
 
 
 def port_in_use(cluster: Cluster, user: str | None) -> OSError:
-    """Return the error that this task's port is in use.
+    """Return the error for a port of this task that is in use.
 
     Args:
         cluster: the `Cluster`.
-        user: who uses it, as `ports.user_of` names it; None where it is not known.
+        user: the process that uses the port, as `ports.user_of` returns it; None if not known.
     """
     return OSError(
         errno.EADDRINUSE,

@@ -1,10 +1,9 @@
-"""The rendezvous: the tasks of a cluster meet before TensorFlow starts its server.
+"""The rendezvous, in which the tasks of a cluster connect before TensorFlow starts its server.
 
-TensorFlow's own start-up says nothing while it waits for a task that never comes, and does not
-notice that the tasks were started with different settings. So every task first listens on its own
-port and introduces itself at the others' ports (`meeting`; what a pair of tasks says to each other:
-`introductions`). When all tasks have met all others they leave the ports to TensorFlow. Standard
-library only.
+TensorFlow's own start-up prints nothing while it waits for a task that never comes, and does not
+detect that tasks were started with different settings. So every task first listens on its own port,
+and calls the other tasks (`meeting`). The handshake between two tasks is in `introductions`. When
+all tasks are connected to all others, they release the ports for TensorFlow. Standard library only.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ SECONDS_BETWEEN_MESSAGES = 10.0
 _SECONDS_FOR_A_SERVER = 10.0
 _SECONDS_FOR_THE_LAST_CALLS = 2.0  # after the timeout
 _MOST_SENTENCES = 8
-# In the frame with which a server begins each HTTP/2 connection: 3 bytes of length, then its type.
+# A server begins each HTTP/2 connection with a frame: 3 bytes of length, then this type.
 _SETTINGS_TYPE = (3, 0x04)
 
 
 def wait_for_server(address: str, timeout: float = _SECONDS_FOR_A_SERVER) -> None:
-    """Wait until TensorFlow's server has taken an address over; return after the timeout, too.
+    """Wait until TensorFlow's server listens at an address; return after the timeout in any case.
 
-    The other tasks register with worker 0's server. One that comes while the server starts, on the
-    port where they have just met, may wait for an answer that never comes (seen with TensorFlow
-    2.15 once in three starts of four workers on a busy machine).
+    The other tasks register with worker 0's server, which uses the port of the rendezvous. If a
+    task registers while the server starts, it may wait for an answer that never comes (observed
+    with TensorFlow 2.15, once in three starts of four workers on a busy machine).
 
     Args:
         address: "host:port" of worker 0.
@@ -65,24 +64,27 @@ def meet(
     offer: dict[str, Any] | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> dict[int, dict[str, Any]]:
-    """Wait until every task of the cluster has called on every other one.
+    """Wait until every task of the cluster has called every other task.
 
     Args:
         cluster: the `Cluster`.
-        terms: dict of what all tasks have to have in common; JSON types.
+        terms: dict of the settings that must match on all tasks; JSON types.
         timeout: seconds.
-        offer: dict of what this task tells the others beyond that; JSON types. Defaults to nothing.
-        environment: where the secret is, see `secret.read`. Defaults to ``os.environ``.
+        offer: dict of other data for the other tasks; JSON types. Defaults to nothing.
+        environment: the environment variables with the secret, see `secret.read`. Defaults to
+            ``os.environ``.
 
     Returns:
-        Dict from the others' ranks to what they have offered.
+        Dict from the ranks of the other tasks to their offers.
 
     Raises:
         OSError: if another process uses this task's port.
-        TimeoutError: naming the tasks that did not start in time, or who cannot reach whom.
-        ValueError: naming a task that was started with another cluster, other terms or another
-            secret; for a secret that cannot be used.
-        WorkerLostError: naming a task that has ended after it was heard.
+        TimeoutError: if tasks did not start in time, or cannot reach each other.
+        ValueError: if tasks were started with different clusters, terms or secrets; if the secret
+            cannot be used.
+        WorkerLostError: if a task has ended during the rendezvous.
+
+    The messages name the tasks.
     """
     own_secret = secret.read(environment)
     terms = {"cluster": list(cluster.addresses), **terms}
@@ -98,16 +100,17 @@ def meet(
             meeting.call_round(deadline)
             if time.monotonic() > next_message:
                 next_message += SECONDS_BETWEEN_MESSAGES
-                others = cluster.named(meeting.missing()) or "workers that have not met all others"
+                others = cluster.named(meeting.missing()) or "workers that cannot reach all others"
                 reasons = " ".join(_troubles(cluster, meeting))
                 line = f"tf_adasum: waiting for {others}. {reasons}".rstrip()
                 print(line, file=sys.stderr, flush=True)
             meeting.wait(SECONDS_BETWEEN_ROUNDS)
         if lost:
-            time.sleep(_SECONDS_FOR_THE_LAST_CALLS)  # the others call, and are told
+            time.sleep(_SECONDS_FOR_THE_LAST_CALLS)  # the others call and receive this
         elif not is_over:
             meeting.wait_for_calls(_SECONDS_FOR_THE_LAST_CALLS)
-        # Not before all others have heard this task's terms: they would miss it instead.
+        # Errors are raised only now, when all other tasks have received this task's terms.
+        # Otherwise, they would report this task as missing.
         _check_secrets(cluster, meeting, bool(own_secret.key))
         if difference := meeting.difference():
             raise ValueError(difference)
@@ -127,17 +130,17 @@ def _check_secrets(cluster, meeting, has_secret):
 
 
 def different_secrets(name: str, has_secret: bool, others: Mapping[str, bool]) -> str:
-    """Return the message that others did not prove that they know this task's secret.
+    """Return the error that other tasks did not prove that they know this task's secret.
 
     Args:
-        name: this task's.
-        has_secret: whether it has one.
-        others: from names to whether they have one.
+        name: the name of this task.
+        has_secret: whether this task has a secret.
+        others: dict from the names of the other tasks to whether they have a secret.
     """
-    words = {(False, True): "one", (True, True): "another one"}
-    received = [f"{'one' if has_secret else 'none'} on {name}"]
+    words = {(False, True): "a secret", (True, True): "another secret"}
+    received = [f"{'a secret' if has_secret else 'no secret'} on {name}"]
     received += [
-        f"{words.get((has_secret, its), 'none')} on {other}" for other, its in others.items()
+        f"{words.get((has_secret, its), 'no secret')} on {other}" for other, its in others.items()
     ]
     return (
         f"All workers must be started with the same secret, in the variable {secret.NAME} or "
@@ -165,7 +168,7 @@ def _who_is_missing(cluster, meeting, timeout):
 
 
 def _troubles(cluster, meeting):
-    """Return sentences that say who cannot reach whom, and why."""
+    """Return sentences about which tasks cannot reach which tasks, and why."""
     missing = meeting.missing()
     unreached: dict[str, list[int]] = {}
     for rank in missing:
@@ -177,8 +180,8 @@ def _troubles(cluster, meeting):
             sentence = f"Another program answers at the address of {cluster.named(ranks)}."
         elif trouble == NO_ANSWER:
             sentence = (
-                f"What listens at the address of {cluster.named(ranks)} does not answer: it is "
-                "another program, or a worker that is stopped."
+                f"The program at the address of {cluster.named(ranks)} does not answer. It is "
+                "another program, or a suspended worker."
             )
         else:
             sentence = (
@@ -202,4 +205,4 @@ def _troubles(cluster, meeting):
                 f"{cluster.names[who]} has not reached {cluster.named([cluster.rank])}."
             )
     more = len(sentences) - _MOST_SENTENCES
-    return sentences if more <= 0 else [*sentences[:_MOST_SENTENCES], f"And {more} more like that."]
+    return sentences if more <= 0 else [*sentences[:_MOST_SENTENCES], f"{more} more such failures."]

@@ -1,4 +1,4 @@
-"""The cluster that a resolver, TF_CONFIG, or who has started this process gives."""
+"""Finds the cluster, from a resolver, from TF_CONFIG, or from the launcher of this process."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tf_adasum.cluster import administration, detection, joining, tasks, tf_conf
 
 
 class Found(typing.NamedTuple):
-    """What `resolve` has found.
+    """The result of `resolve`.
 
     Attributes:
         resolver: a `tf.distribute.cluster_resolver.ClusterResolver` for TensorFlow.
-        tasks: the `Cluster`; None where this process trains alone.
-        source: where that comes from, for messages.
+        tasks: the `Cluster`; None if this process trains alone.
+        source: the source of the cluster, for messages.
     """
 
     resolver: tf.distribute.cluster_resolver.ClusterResolver
@@ -28,17 +28,17 @@ def resolve(
     cluster_resolver: tf.distribute.cluster_resolver.ClusterResolver | None = None,
     timeout: float | None = None,
 ) -> Found:
-    """Read and check the cluster; join it where only the address of worker 0 is known.
+    """Read and check the cluster; join it if only the address of worker 0 is known.
 
     Args:
-        cluster_resolver: a `tf.distribute.cluster_resolver.ClusterResolver`. Defaults to what
-            ``TF_CONFIG`` says, or `detection.find` finds.
+        cluster_resolver: a `tf.distribute.cluster_resolver.ClusterResolver`. Defaults to the
+            cluster in ``TF_CONFIG``, or the cluster that `detection.find` finds.
         timeout: seconds to wait for the others when joining; None for the default.
 
     Raises:
-        ValueError: if `cluster_resolver` is no ClusterResolver, or the cluster or this task's place
-            in it is missing or wrong.
-        OSError, TimeoutError: as `joining.join`.
+        ValueError: if `cluster_resolver` is not a ClusterResolver; if the cluster, or this task's
+            rank in the cluster, is missing or wrong.
+        OSError, TimeoutError: as in `joining.join`.
     """
     resolvers = tf.distribute.cluster_resolver
     if cluster_resolver is None:
@@ -63,7 +63,7 @@ def _resolve_environment(timeout):
         return Found(resolvers.TFConfigClusterResolver(), tf_config.parse(text), tf_config.NAME)
     invitation = detection.find(os.environ)
     if invitation is None:
-        # TensorFlow's cannot read a TF_CONFIG that is set but empty.
+        # TensorFlow's resolver cannot read a TF_CONFIG that is set but empty.
         empty = resolvers.SimpleClusterResolver(tf.train.ClusterSpec({}))
         return Found(resolvers.TFConfigClusterResolver() if text is None else empty, None, "")
     seconds = administration.start_timeout(timeout)

@@ -1,4 +1,4 @@
-"""The secret by which the tasks of a cluster know each other, and proofs of knowing it.
+"""The secret of a cluster, with which tasks prove to each other that they belong to the cluster.
 
 A proof is an HMAC-SHA256 (RFC 2104), so the secret itself is never sent. Standard library only.
 """
@@ -21,34 +21,34 @@ _LONGEST = 1 << 16  # bytes
 
 @dataclasses.dataclass(frozen=True)
 class Secret:
-    """A secret.
+    """The secret of a cluster.
 
     Attributes:
-        key: the secret itself; empty where the cluster has none. Everybody knows that one, so its
-            proofs show no more than that two tasks speak of the same exchange.
-        source: the variable that gives it, for messages.
+        key: the secret itself; empty if the cluster has no secret. Anyone can make a proof with an
+            empty key, so such a proof only shows that it belongs to the same exchange.
+        source: the variable that sets the secret, for messages.
     """
 
     key: bytes = dataclasses.field(default=b"", repr=False)
     source: str = ""
 
     def proof(self, *of: Any) -> str:
-        """Return the proof of knowing this secret and saying this; JSON types."""
+        """Return the proof that its sender knows this secret and sends this data, of JSON types."""
         return hmac.new(self.key, json.dumps(of).encode(), hashlib.sha256).hexdigest()
 
     def proves(self, proof: Any, *of: Any) -> bool:
-        """Whether somebody who says this, with this proof, knows the secret."""
+        """Return whether a proof shows that its sender knows the secret and has sent this data."""
         is_text = isinstance(proof, str) and proof.isascii()
         return is_text and hmac.compare_digest(proof, self.proof(*of))
 
 
 def read(environment: Mapping[str, str] = os.environ) -> Secret:
-    """Return the secret that the environment gives, one with an empty key if it gives none.
+    """Return the secret that the environment sets; if none is set, a secret with an empty key.
 
-    White space around it does not count, such as the end of a file's line.
+    White space around the secret is removed, such as the end of a line in a file.
 
     Raises:
-        ValueError: if it is empty, its file cannot be read, or both variables are set.
+        ValueError: if the secret is empty, its file cannot be read, or both variables are set.
     """
     given = [name for name in (NAME, FILE_NAME) if name in environment]
     if len(given) > 1:
@@ -68,7 +68,7 @@ def read(environment: Mapping[str, str] = os.environ) -> Secret:
             raise ValueError(f"The file of {source} is longer than {_LONGEST} bytes.")
     if not key.strip():
         raise ValueError(
-            f"{source} gives an empty secret. Unset it, or give all tasks the same long random "
-            "one, such as that of `openssl rand -hex 32`."
+            f"{source} gives an empty secret. Unset the variable, or give all tasks the same long "
+            "random secret, such as the output of `openssl rand -hex 32`."
         )
     return Secret(key.strip(), name)

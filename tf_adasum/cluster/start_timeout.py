@@ -1,9 +1,9 @@
 """A guard that ends this worker if TensorFlow's start-up never returns.
 
-Worker 0 waits in there without end for a worker that ends between the rendezvous and TensorFlow's
-registration (seen with TensorFlow 2.21), and holds Python's global lock meanwhile: none of its own
-threads could end it. So this file is also a program, which `bounded` starts as a process of its
-own, by the file's path and without any packages: standard library only, and nothing of tf_adasum.
+If another worker ends between the rendezvous and TensorFlow's registration, worker 0 waits without
+end (observed with TensorFlow 2.21). While worker 0 waits, it holds Python's global lock, so no
+thread of worker 0 can end the wait. So this file is also a program, which `bounded` starts in a
+separate process, by the path of the file. Standard library only, and nothing of tf_adasum.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _SECONDS_TO_CONNECT = 2.0
 
 @contextlib.contextmanager
 def bounded(cluster: Cluster, seconds: float) -> Iterator[None]:
-    """End this process with a message if what is inside takes longer.
+    """Return a context manager that ends this process with a message if the block takes too long.
 
     Args:
         cluster: the `Cluster`.
-        seconds: after which it is too long.
+        seconds: the longest time.
     """
     if not sys.executable:  # Python inside of another program
         yield
@@ -47,24 +47,24 @@ def bounded(cluster: Cluster, seconds: float) -> Iterator[None]:
         "others": [(cluster.named([rank]), cluster.host_and_port(rank)) for rank in others],
     }
     command = [sys.executable, "-I", "-S", os.path.abspath(__file__), json.dumps(task)]
-    # The end of the block closes the pipe, which tells the program that all is well, as the end of
-    # this process would; and waits for it.
+    # The end of the block, or of this process, closes the pipe, and then the program ends. The end
+    # of the block also waits for the program.
     with subprocess.Popen(command, stdin=subprocess.PIPE):
         yield
 
 
 def main(task: dict) -> None:
-    """Wait until the worker has started or ended, and kill it if that takes too long."""
+    """Wait until the worker has started or ended, and kill the worker if this takes too long."""
     if select.select([sys.stdin], [], [], task["seconds"])[0]:
         return
     gone = [name for name, address in task["others"] if not _answers(address)]
     reached = f", and {', '.join(gone)} cannot be reached any more" if gone else ""
     then = "Start all workers again."
     if os.environ.get(LAUNCHER):
-        then = "tf-adasum-launch ends the others; with --max-restarts it starts all of them again."
+        then = "tf-adasum-launch ends the others; with --max-restarts, it restarts all workers."
     print(
         f"tf_adasum: {task['name']} has waited {task['seconds']:.0f} s in TensorFlow's start-up"
-        f"{reached}. It ends here, because nothing else ends it. {then} "
+        f"{reached}. This worker ends, because TensorFlow would wait forever. {then} "
         "(tf-adasum-doctor --explain TFA-208)",
         file=sys.stderr,
         flush=True,

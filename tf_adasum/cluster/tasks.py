@@ -1,4 +1,4 @@
-"""The tasks that train together, and which of them this process is. Standard library only."""
+"""The tasks that train together, and the rank of this process. Standard library only."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ TRAINING_JOBS = ("chief", "worker")
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """The training tasks of a cluster and this one among them.
+    """The training tasks of a cluster, and the rank of this task.
 
     Attributes:
         addresses: "host:port" of each task, in rank order: the chief, if there is one, then the
             workers.
-        names: name of each, such as "worker 2".
-        rank: index of this task.
-        first_knows_all: whether task 0 has brought them together: then it is enough that each of
-            them meets task 0.
+        names: the name of each task, such as "worker 2".
+        rank: the index of this task.
+        first_knows_all: whether the tasks have joined through task 0. If so, it is enough that each
+            task connects to task 0.
     """
 
     addresses: tuple[str, ...]
@@ -36,14 +36,15 @@ class Cluster:
         return ", ".join(f"{self.names[rank]} ({self.addresses[rank]})" for rank in ranks)
 
     def host_and_port(self, rank: int) -> tuple[str, int]:
-        """Return where a task is, as sockets take it."""
+        """Return the host and the port of a task."""
         return addresses.split(self.addresses[rank])
 
     def workers_per_host(self) -> int:
-        """Return how many tasks share a host, that is the part of the address before the port.
+        """Return how many tasks each host has. A host is the part of an address before the port.
 
         Raises:
-            ValueError: unless it is the same number on every host, in neighbouring ranks.
+            ValueError: if hosts have different numbers of tasks, or if the tasks of a host do not
+                have neighbouring ranks.
         """
         hosts = [self.host_and_port(rank)[0] for rank in range(len(self.addresses))]
         runs = [len(list(run)) for _, run in itertools.groupby(hosts)]
@@ -59,13 +60,14 @@ class Cluster:
 def place(
     jobs: Mapping[str, Any], task_type: str | None, task_id: int | None, source: str
 ) -> Cluster:
-    """Return the cluster with this task's place in it.
+    """Return the `Cluster`, with the rank of this task.
 
     Args:
-        jobs: from names of jobs to the addresses of their tasks. Only those that train count.
-        task_type: this task's job.
-        task_id: its index in the job.
-        source: where all this comes from, for messages.
+        jobs: dict from names of jobs to the addresses of their tasks. Only the jobs that train are
+            used.
+        task_type: the job of this task.
+        task_id: the index of this task in the job.
+        source: the source of this data, for messages.
 
     Raises:
         ValueError: if this task does not train or is not in the cluster, or an address is wrong or
@@ -85,7 +87,7 @@ def place(
     sparse = [job for job, of_job in of_jobs.items() if not isinstance(of_job, list)]
     if sparse:
         raise ValueError(
-            f"{source} must list every task of the job {sparse[0]!r}: all of them train. "
+            f"{source} must list every task of the job {sparse[0]!r}, because all of them train. "
             f"Received: {of_jobs[sparse[0]]}"
         )
     members = [(job, index) for job, of_job in of_jobs.items() for index in range(len(of_job))]

@@ -1,4 +1,4 @@
-"""The environment variable TF_CONFIG. Standard library only: the doctor reads it, too."""
+"""Reads the environment variable TF_CONFIG. Standard library only, because the doctor uses it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ def parse(text: str) -> Cluster | None:
         text: the value.
 
     Returns:
-        The cluster, None where this process trains alone: the value is empty or has no cluster.
+        The cluster; None if the value is empty or has no cluster, so that this process trains
+        alone.
 
     Raises:
-        ValueError: if it is no JSON of the right form, or the cluster or this task's place in it is
-            wrong.
+        ValueError: if the value is not JSON of the right form; if the cluster, or this task's rank
+            in the cluster, is wrong.
 
     Example:
         >>> parse(EXAMPLE)
@@ -49,7 +50,7 @@ def parse(text: str) -> Cluster | None:
     task = config.get("task")
     if not isinstance(task, dict) or "type" not in task or "index" not in task:
         raise ValueError(
-            f'{NAME} has a "cluster" but does not say which task this is; add '
+            f'{NAME} has a "cluster", but does not say which task this is. Add '
             f'"task": {{"type": "worker", "index": 0}}. Received: {text!r}'
         )
     if not re.fullmatch(r"-?\d+", str(task["index"])):

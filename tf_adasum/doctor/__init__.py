@@ -1,15 +1,15 @@
-"""The doctor: reports what is installed, built, visible or missing, and how fast workers connect.
+"""The doctor reports what is installed, built or missing, and the speed of connections.
 
-    tf-adasum-doctor                        this machine
-    tf-adasum-launch -n 2 -m tf_adasum.doctor     several workers; also with any other launcher
-    tf-adasum-doctor --explain TFA-501      what to do about a message
+    tf-adasum-doctor                        check this machine
+    tf-adasum-launch -n 2 -m tf_adasum.doctor     check several workers, with any launcher
+    tf-adasum-doctor --explain TFA-501      print what to do about a message
 
 Reading order: `main` (command line) -> `installation` (checks of one worker, as `findings`) ->
 `together` (the steps of several workers) -> `station` (their open ports), `pairs` (latency and
 bandwidth), `exchange` (Adasum, in a separate process) -> `tables` (the printed tables). `answers`
-is independent: the page of answers to messages.
+reads the page of answers to messages.
 
-Standard library only: TensorFlow is imported inside checks, and may be broken.
+These modules import only the standard library. The checks import TensorFlow, which may be broken.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ _END = f"""\
 exit status: 0 if tf_adasum can be used, 1 if you have to do something first.
 
 {commands.examples(_EXAMPLES)}"""
-# Seconds after which a worker ends in any case, so that nothing hangs.
+# Seconds after which a worker always ends, so that nothing hangs.
 _SECONDS_IN_ALL = 600.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the report; with several workers, worker 0 prints the report of all.
+    """Print the report; with several workers, worker 0 prints the report of all workers.
 
     Args:
         arguments: the command line after the program's name. Defaults to ``sys.argv[1:]``.
 
     Returns:
-        The exit status: 0 if tf_adasum can be used, 1 if something must be fixed first; the same on
-        all workers.
+        The exit status, which is the same on all workers: 0 if tf_adasum can be used, 1 if you have
+        to fix something first.
 
     Raises:
-        SystemExit: with status 2 and a message on stderr for other arguments; with 0 for
+        SystemExit: with status 2 and a message on stderr for unknown arguments; with status 0 for
             ``--help``.
 
     Example:
@@ -103,7 +103,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def diagnose(surrounding: Sequence[Finding] = ()) -> list[Finding]:
-    """Run every check of this worker; checks that use TensorFlow only if it can be imported.
+    """Run the checks of this worker. Without TensorFlow, run only the checks that do not use it.
 
     Args:
         surrounding: the findings about a cluster. Defaults to no findings.

@@ -1,4 +1,4 @@
-"""`python -m tf_adasum.doctor`: the same as `tf-adasum-doctor`."""
+"""Run `tf-adasum-doctor` as `python -m tf_adasum.doctor`."""
 
 import sys
 

@@ -1,7 +1,7 @@
-"""The answers in docs/troubleshooting.md, by the code at the end of a message.
+"""Find the answer in docs/troubleshooting.md for the code at the end of a message.
 
-A wheel has a copy of the page next to this file (setup.py); a clone has the page itself. Standard
-library only.
+A wheel has a copy of the page next to this file (setup.py); a clone has the page itself. Uses only
+the standard library.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 PAGE = "troubleshooting.md"
 _PLACES = (Path(__file__).with_name(PAGE), Path(__file__).parents[2] / "docs" / PAGE)
-# A heading; the code with its anchor and a part of the message; the answer.
+# The heading; the code with its anchor, and a part of the message; the answer.
 _SECTION = re.compile(
     r"^### ([^\n]+)\n\n<a [^\n]+></a>(TFA-\d+): `([^\n]+)`\n\n(.*?)\s*(?=^##|\Z)",
     re.MULTILINE | re.DOTALL,
@@ -58,7 +58,7 @@ def answer(asked: str) -> str:
 
 
 def _plain(link):
-    """Return a link for a terminal: its words, and the path of the page in the clone."""
+    """Return a link as text for a terminal: its words, and the path of its page in a clone."""
     words, target = link.groups()
     if target.startswith("#"):
         return f"{words} (see {target[1:8].upper()})"

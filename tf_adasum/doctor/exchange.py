@@ -1,9 +1,9 @@
-"""Measures exchanges of Adasum with the strategy itself; each worker runs it in another process.
+"""Measure exchanges of gradients with the strategy. Each worker runs this in a separate process.
 
     python -m tf_adasum.doctor.exchange FILE
 
-The doctor ends this process if it takes too long, and TensorFlow with it; the result, or the error,
-is in the file.
+The process writes the result, or the error, to the file. If it takes too long, the doctor ends the
+process.
 """
 
 import json
@@ -20,7 +20,7 @@ _SECONDS_TO_WAIT = 60.0  # for another worker
 
 
 def main(path: str) -> int:
-    """Write the results, or the error, to a file; return the exit status."""
+    """Measure, write the results or the error to a file, and return the exit status."""
     try:
         found = measured()
     except BaseException as error:  # it is reported to worker 0
@@ -31,7 +31,7 @@ def main(path: str) -> int:
 
 
 def measured() -> dict:
-    """Return the devices of the strategy, and the times of each size."""
+    """Return the devices of the strategy, and the measured times for each size."""
     import tensorflow as tf
 
     import tf_adasum
@@ -51,7 +51,7 @@ def measured() -> dict:
         return strategy.run(combine, args=(gradients,))
 
     def times_of(size):
-        """All replicas have the same gradients, so their Adasum equals each of them."""
+        """All replicas have the same gradients, so their Adasum equals each gradient."""
         gradients = strategy.experimental_distribute_values_from_function(
             lambda context: tf.linspace(-1.0, 1.0, size // 4)
         )
@@ -65,7 +65,10 @@ def measured() -> dict:
             if number:
                 seconds.append(took)
             elif abs(first + 1.0) > 1e-5 or float(tf.reduce_max(abs(result - expected))) > 1e-5:
-                raise ArithmeticError(f"Adasum of equal gradients differs from them: {first}")
+                raise ArithmeticError(
+                    "the Adasum of equal gradients differs from these gradients; its first "
+                    f"element is {first}, and -1 was expected"
+                )
             is_long = (number + 1) * took > SECONDS_FOR_A_SIZE and bool(seconds)
             if strategy.workers.from_first(int(is_long)):  # all or none
                 break

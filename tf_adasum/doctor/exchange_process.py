@@ -1,4 +1,4 @@
-"""The process in which a worker exchanges gradients; it can be ended, whatever TensorFlow does."""
+"""Exchange gradients in a separate process, which can be ended even if TensorFlow hangs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ExchangeProcess:
         return self
 
     def __exit__(self, *exception) -> None:
-        """End it, and remove what it has written."""
+        """End the process, and remove its files."""
         self._process.terminate()
         try:
             self._process.wait(_SECONDS_TO_END)
@@ -44,7 +44,7 @@ class ExchangeProcess:
         self._folder.cleanup()
 
     def poll(self) -> dict[str, Any] | None:
-        """Return its results, with an "error" if it failed; None while it runs."""
+        """Return the results, with an "error" if the process failed; None while it runs."""
         if self._process.poll() is None:
             return None
         try:
@@ -52,4 +52,5 @@ class ExchangeProcess:
         except (OSError, ValueError):
             lines = self._log.read_text(errors="replace").strip().splitlines()
             code = self._process.returncode
-            return {"error": f"it ended with exit status {code}: {lines[-1] if lines else ''}"}
+            last = lines[-1] if lines else ""
+            return {"error": f"the process ended with exit status {code}: {last}"}

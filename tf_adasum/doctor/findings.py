@@ -1,4 +1,7 @@
-"""The findings of the doctor: lines of its report, and how to fix them. Standard library only."""
+"""The findings of the doctor, which are the lines of its report.
+
+Uses only the standard library.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,14 @@ OK, NOTE, WARN, FAIL = "ok", "note", "warn", "FAIL"
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """One line of the report: the result of a check, and the fix if it needs one.
+    """One line of the report: the result of a check, and what to fix.
 
     Attributes:
         level: `OK`, `NOTE`, `WARN` or `FAIL`.
         subject: what was checked, such as "keras".
         text: the result.
-        fix: what to do about it. Defaults to None: nothing.
-        facts: the result for programs: names and values, JSON types. Defaults to no facts.
+        fix: what the user has to do. Defaults to None: nothing.
+        facts: the result for programs: names, and values of JSON types. Defaults to no facts.
     """
 
     level: str
@@ -40,23 +43,23 @@ Check = Callable[[], list[Finding]]
 
 
 def run(check: Check) -> list[Finding]:
-    """Run one check; what it did not expect becomes a finding instead of a traceback."""
+    """Run one check; an unexpected exception becomes a finding instead of a traceback."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the checks report the same as findings
             return check()
-    except Exception as error:  # whatever it is, the remaining checks are still worth running
+    except Exception as error:  # of any class, because the other checks are still useful
         subject = check.__name__.removeprefix("check_")
         return [
             Finding(
                 FAIL,
                 subject,
                 f"could not be checked: {describe(error)}",
-                f"follow that message; if it does not help: {INSTALL_BOTH}",
+                f"do what the message asks; if that does not help: {INSTALL_BOTH}",
             )
         ]
 
 
 def describe(error: BaseException) -> str:
-    """Name an exception and the first line of its message."""
+    """Return the name of an exception and the first line of its message."""
     return f"{type(error).__name__}: {error}".splitlines()[0]

@@ -1,7 +1,7 @@
-"""What is installed, built and visible on this worker.
+"""Check what is installed, built and visible on this worker.
 
-Every check is a function that can be called without arguments and returns `Finding`s. TensorFlow is
-imported inside the checks only: a missing or broken TensorFlow is one of the findings.
+Every check is a function that can be called without arguments and returns `Finding`s. Only the
+checks import TensorFlow, because a missing or broken TensorFlow has to become a finding.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def check_distributions(
 ) -> list[Finding]:
     """Find the distribution that provides TensorFlow, and its version.
 
-    ``tensorflow`` and ``tensorflow-cpu`` install the same files: with both, the later one has
-    overwritten the other, and removing either breaks what is left.
+    ``tensorflow`` and ``tensorflow-cpu`` install the same files. If both are installed, the later
+    package has overwritten the earlier one, and removing one package breaks the other.
     """
     version_of = version_of or _installed_version
     names = ("tensorflow", "tensorflow-cpu")
@@ -90,7 +90,7 @@ def check_tensorflow_import() -> list[Finding]:
     except Exception as error:  # a broken installation raises more than ImportError
         is_there = getattr(error, "name", None) != "tensorflow"
         fix = f"pip uninstall -y tensorflow tensorflow-cpu, then {INSTALL_BOTH}"
-        fix = f"if no line above explains it: {fix}" if is_there else INSTALL_BOTH
+        fix = f"if no line above explains the error: {fix}" if is_there else INSTALL_BOTH
         return [Finding(FAIL, "import", f"TensorFlow: {describe(error)}", fix)]
     text, facts = f"TensorFlow {version}", {"tensorflow": version}
     return [
@@ -106,7 +106,7 @@ def check_keras() -> list[Finding]:
         keras = importlib.import_module("keras")
         version, backend = keras.__version__, keras.backend.backend()
     except Exception as error:  # Keras imports its backend, which may not be installed
-        fix = f"{fix}; if it is: {INSTALL_KERAS} --force-reinstall"
+        fix = f"{fix}; if it is already set: {INSTALL_KERAS} --force-reinstall"
         return [Finding(FAIL, "keras", describe(error), fix)]
     facts = {"keras": version}
     if reason := why_not(tensorflow, version):
@@ -116,8 +116,8 @@ def check_keras() -> list[Finding]:
         known = KERAS if place(version) >= place(KERAS[0]) else (series(version),)
         findings = [_series_finding("keras", version, version, *known, facts=facts)]
     if os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true"):
-        text = "TF_USE_LEGACY_KERAS is set: tf.keras is tf_keras, whose `fit` fails here"
-        to_do = "build models with `import keras`, or unset it"
+        text = "TF_USE_LEGACY_KERAS is set, so tf.keras is tf_keras, whose `fit` fails here"
+        to_do = "build models with `import keras`, or unset TF_USE_LEGACY_KERAS"
         findings.append(Finding(WARN, "keras", text, to_do))
     if backend == "tensorflow":
         return [*findings, Finding(OK, "keras", "backend tensorflow")]
@@ -127,7 +127,7 @@ def check_keras() -> list[Finding]:
 def check_addons(
     version_of: Callable[[str], str | None] | None = None,
 ) -> list[Finding]:
-    """Look for TensorFlow Addons with Keras 2: `optimizers.LAMB` needs it there."""
+    """With Keras 2, look for TensorFlow Addons, which `optimizers.LAMB` then needs."""
     if series(importlib.import_module("tensorflow").__version__) != TENSORFLOW_OF_ADDONS:
         return []
     version = (version_of or _installed_version)("tensorflow-addons")
@@ -158,7 +158,7 @@ def check_hooks() -> list[Finding]:
             hooks.check()
             counts[hooks.of] = sum(hook.is_there for hook in hooks)
             off |= hooks.off
-    except ImportError as error:  # all names that have moved, and what to install
+    except ImportError as error:  # its message has all names that moved, and what to install
         text, _, fix = str(error).partition(". ")
         return [Finding(FAIL, "hooks", text, fix)]
     text = "; ".join(f"{count} into {library}" for library, count in counts.items())
@@ -176,7 +176,7 @@ def check_hooks() -> list[Finding]:
 
 
 def check_compiler(which: Callable[[str], str | None] = shutil.which) -> list[Finding]:
-    """Look for the C++ compiler that builds the op; without it everything works, but slower."""
+    """Look for the C++ compiler that builds the op; without the op everything works, but slower."""
     path = which("g++") or which("c++")
     if path:
         return [Finding(OK, "compiler", path)]
@@ -184,13 +184,13 @@ def check_compiler(which: Callable[[str], str | None] = shutil.which) -> list[Fi
 
 
 def check_custom_op() -> list[Finding]:
-    """Check whether the compiled op is used, on CPUs and GPUs, and how to build it if not."""
+    """Check whether the compiled op is used on CPUs and GPUs; if not, report how to build it."""
     ops = importlib.import_module("tf_adasum.ops")
     status = importlib.import_module("tf_adasum.ops.library").status()
     backend = f"operations on CPUs run on: {ops.backend()}"
     if not status.loaded:
         text = f"not loaded: {status.reason or 'no reason given'}; {backend}"
-        fix = f"it works, but slower. {status.fix}"
+        fix = f"everything works, but slower. {status.fix}"
         return [Finding(WARN, "compiled op", text, fix, {"op": ops.backend()})]
     built_for = f", built for {status.built_for}" if status.built_for else ""
     text = f"{status.path}{built_for}; {backend}"
@@ -202,12 +202,12 @@ def check_custom_op() -> list[Finding]:
     if not has_gpus:
         return [found, Finding(NOTE, "GPU kernels", status.gpu_reason)]
     build_it = importlib.import_module("tf_adasum.ops.library").BUILD_IT
-    fix = f"it works, but slower. {build_it}, with nvcc or NVRTC"
+    fix = f"everything works, but slower. {build_it}, with nvcc or NVRTC"
     return [found, Finding(WARN, "GPU kernels", status.gpu_reason, fix)]
 
 
 def check_ucx() -> list[Finding]:
-    """Check whether UCX can send gradients here; without it TensorFlow's collectives do."""
+    """Check whether UCX can send gradients here; if not, TensorFlow's collectives send them."""
     library = importlib.import_module("tf_adasum.transport.library")
     shared_memory = importlib.import_module("tf_adasum.transport.shared_memory")
     try:
@@ -246,7 +246,7 @@ def check_devices(environment: Mapping[str, str] | None = None) -> list[Finding]
 
 
 def check_arithmetic() -> list[Finding]:
-    """Run every operation on every logical device, against NumPy."""
+    """Run every operation on every logical device, and compare the results with NumPy."""
     config = importlib.import_module("tensorflow").config
     self_test = importlib.import_module("tf_adasum.ops.self_test")
     build_it = importlib.import_module("tf_adasum.ops.library").BUILD_IT

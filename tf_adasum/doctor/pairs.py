@@ -1,16 +1,16 @@
-"""Latency and bandwidth between two workers, over one TCP connection. Standard library only.
+"""Measure latency and bandwidth between two workers, over one TCP connection.
 
-The results are those of Python's sockets: a bound for what to expect, and a way to find a slow
-link. The gradients are sent over UCX or gRPC, or over NCCL between GPUs.
+Uses only the standard library. The results are for Python's sockets, and help to find a slow link.
+Gradients are sent over UCX or gRPC, or over NCCL between GPUs.
 
     caller                         answerer
        ── 64 bytes ──────────────────▶          PINGS times: latency, half of the round trip
        ◀────────────────── 64 bytes ──
-       ── chunks, for so many seconds ▶         bandwidth there: until the last one is confirmed
+       ── chunks, for some seconds ──▶          bandwidth there: the time until the confirmation
        ◀────────────── confirmation ──
        ◀──────────────────── chunks ──          bandwidth back, in the same way
        ── confirmation ──────────────▶
-       ◀── what the answerer has measured
+       ◀───── the answerer's result ──
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def call(connection: socket.socket, seconds: float) -> dict[str, float]:
         "latency_seconds" of one way, and "bytes_per_second" there and "bytes_per_second_back".
 
     Raises:
-        OSError: if the connection breaks, or the other end is silent for its timeout.
+        OSError: if the connection breaks, or if the other end sends nothing within the timeout.
     """
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     times = []
@@ -70,7 +70,7 @@ def answer(connection: socket.socket, seconds: float) -> None:
         seconds: how long to send.
 
     Raises:
-        OSError: as `call`.
+        OSError: as for `call`.
     """
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for _ in range(PINGS):
@@ -82,7 +82,7 @@ def answer(connection: socket.socket, seconds: float) -> None:
 
 
 def _send(connection, seconds):
-    """Send for some seconds; return the bytes per second that arrived at the other end."""
+    """Send for some seconds; return the number of bytes per second that the other end received."""
     chunk = bytes(_CHUNK_BYTES - 1)
     begun = time.perf_counter()
     sent = 0

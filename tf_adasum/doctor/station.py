@@ -1,7 +1,8 @@
-"""The open port of a worker while the doctor looks at several. Standard library only.
+"""Open a port on each worker while the doctor checks several workers.
 
-Other workers measure their connection to this port. At the port of worker 0 they also wait for
-instructions. Clients have to send the token, which workers exchange at the rendezvous.
+Other workers measure their connection to this port. On the port of worker 0, the other workers also
+wait for instructions. Clients have to send a token, which workers exchange at the rendezvous. Uses
+only the standard library.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Station:
         workers: how many clients connect at a time, at most.
 
     Attributes:
-        offer: what the others need to connect: the port and the token.
+        offer: the port and the token, which other workers need to connect.
     """
 
     def __init__(self, host: str, workers: int):
@@ -59,7 +60,7 @@ class Station:
             line.close()
 
     def waiting(self, ranks: Iterable[int], seconds: float) -> dict[int, Line]:
-        """Return the lines to workers that wait for instructions.
+        """Return the open connections to the workers that wait for instructions.
 
         Args:
             ranks: the ranks of the expected workers.
@@ -93,7 +94,7 @@ def wait_for_instructions(host: str, offer: Any, rank: int, seconds: float) -> L
 
     Args:
         host: the host of worker 0's address.
-        offer: the offer of its station.
+        offer: the `offer` of worker 0's station.
         rank: the rank of this worker.
         seconds: how long to try.
 
@@ -107,16 +108,16 @@ def wait_for_instructions(host: str, offer: Any, rank: int, seconds: float) -> L
 
 
 def measure(host: str, offer: Any, sending: float, seconds: float) -> dict[str, float]:
-    """Measure the connection to another worker's station: `pairs.call`.
+    """Measure the connection to another worker's station with `pairs.call`.
 
     Args:
-        host: the host of its address.
-        offer: the offer of its station.
-        sending: seconds of sending in each direction.
+        host: the host of the other worker's address.
+        offer: the `offer` of the other worker's station.
+        sending: how many seconds to send in each direction.
         seconds: how long to wait for an answer.
 
     Raises:
-        OSError: if nothing answers, or if it is not a station.
+        OSError: if nothing answers, or if another program answers.
     """
     port, token = offer
     with socket.create_connection((host, port), seconds) as connection:
@@ -132,10 +133,10 @@ def measure(host: str, offer: Any, sending: float, seconds: float) -> dict[str, 
 
 
 class Line:
-    """A connection over which worker 0 and another one exchange messages.
+    """A connection over which worker 0 and another worker exchange messages.
 
     Args:
-        connection: a connected socket, which becomes this object's.
+        connection: a connected socket; only this object may use and close it.
     """
 
     def __init__(self, connection: socket.socket):
@@ -151,7 +152,7 @@ class Line:
         self._connection.sendall(json_lines.encode(message))
 
     def receive(self, seconds: float) -> dict[str, Any]:
-        """Wait for a message; an invalid message is empty.
+        """Wait for a message and return it; for an invalid message, return an empty dict.
 
         Raises:
             TimeoutError: if no message comes in time.

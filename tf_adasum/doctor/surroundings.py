@@ -1,4 +1,4 @@
-"""Whether this process is one of several workers, and which: from its environment."""
+"""Find out from the environment whether this process is one of several workers, and its rank."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from tf_adasum.doctor.findings import FAIL, NOTE, OK, Finding
 
 
 def find(environment: Mapping[str, str]) -> tuple[list[Finding], Cluster | Invitation | None]:
-    """Return findings about other workers, and how to join them; None without any, or if wrong.
+    """Return findings about the cluster in the environment, and the cluster or how to join it.
 
-    The strategy detects other workers in the same order.
+    The second value is None if there is no cluster, or if its description is wrong. The strategy
+    detects clusters in the same order.
     """
     findings = check_tf_config(environment)
     if any(finding.level == FAIL for finding in findings):
@@ -46,7 +47,7 @@ def check_tf_config(environment: Mapping[str, str]) -> list[Finding]:
         fix = f"{tf_config.EXAMPLE}, or start with tf-adasum-launch"
         return [Finding(FAIL, tf_config.NAME, str(error), fix)]
     if cluster is None:
-        return [Finding(NOTE, tf_config.NAME, "no cluster in it: one process")]
+        return [Finding(NOTE, tf_config.NAME, "has no cluster: one process")]
     text = f"{cluster.names[cluster.rank]} of {', '.join(cluster.addresses)}"
     _, port = cluster.host_and_port(cluster.rank)
     facts = {"found_by": tf_config.NAME}
@@ -54,7 +55,7 @@ def check_tf_config(environment: Mapping[str, str]) -> list[Finding]:
 
 
 def _port_finding(port: int) -> Finding:
-    """Try this task's port on every interface, as TensorFlow's server does."""
+    """Check that this task's port is free on every interface, where TensorFlow's server uses it."""
     with socket.socket() as probe:
         # A connection that was closed a minute ago does not hold the port; a server does.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,7 @@
-"""The tables about several workers: hosts × versions × devices × speed. Standard library only."""
+"""Make the tables about several workers: hosts, versions, devices and speed.
+
+Uses only the standard library.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ def lines_of(workers: Sequence[dict], pairs: Sequence[dict], exchanges: Sequence
 
 
 def workers_table(workers: Sequence[dict[str, Any]]) -> str:
-    """Return a row for each worker."""
+    """Return a table with a row for each worker."""
     rows = [["worker", "host", "address", *_VERSIONS, "op", "TensorBoard", "devices", "usable"]]
     for worker in workers:
         rows.append(
@@ -58,7 +61,7 @@ def workers_table(workers: Sequence[dict[str, Any]]) -> str:
 
 
 def devices_of(worker: dict[str, Any]) -> str:
-    """Return how many devices of each type train, or if this is not known, how many exist."""
+    """Return the number of training devices of each type; if unknown, the number of all devices."""
     if worker.get("devices"):
         kinds = collections.Counter(name.partition(":")[0] for name in worker["devices"])
     else:
@@ -77,7 +80,7 @@ def matrix(workers: Sequence[dict[str, Any]], pairs: Sequence[dict[str, Any]]) -
 
 
 def summary(workers: Sequence[dict[str, Any]], pairs: Sequence[dict[str, Any]]) -> str:
-    """Return the usual speed, and the pairs that differ."""
+    """Return the least, median and highest speed, and the pairs that are slow or failed."""
     measured = [pair for pair in pairs if "error" not in pair]
     rows = [["", "latency", "bandwidth"]]
     for name, function in (("least", min), ("median", statistics.median), ("most", max)):
@@ -94,7 +97,7 @@ def summary(workers: Sequence[dict[str, Any]], pairs: Sequence[dict[str, Any]]) 
 
 
 def speed(pair: dict[str, Any]) -> str:
-    """Return a cell: how fast a pair is.
+    """Return the text of a cell with the speed of a pair.
 
     Example:
         >>> speed({"latency_seconds": 5e-5, "bytes_per_second": 1.25e9, "slow": True})
@@ -107,7 +110,7 @@ def speed(pair: dict[str, Any]) -> str:
 
 
 def times(exchanges: Sequence[dict[str, Any]]) -> str:
-    """Return a row for each size."""
+    """Return a table with a row for each size."""
     rows = [["gradients", "median", "from", "to", "times"]]
     for each in exchanges:
         size = f"{each['bytes'] / 2**20:g} MiB"
@@ -121,7 +124,7 @@ def times(exchanges: Sequence[dict[str, Any]]) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Return a table whose columns stand below each other."""
+    """Return a table with aligned columns."""
     widths: dict[int, int] = {}
     for row in rows:
         for column, cell in enumerate(row):

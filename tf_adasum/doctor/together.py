@@ -1,15 +1,15 @@
-"""Several workers check their installation and connections; worker 0 coordinates the steps.
+"""Check the installation and the connections of several workers; worker 0 coordinates the steps.
 
-    rendezvous  as in training, with TF_CONFIG or by joining; each worker sends its station's port
-    pairs       worker 0 asks one worker after the other to measure its connections: nothing else
-                is sent meanwhile
-    exchange    all start a process that exchanges gradients, as in training
-    look        each worker checks what is installed, and reports
-    end         worker 0 has printed everything, and sends the exit status: no worker ends earlier,
-                because a launcher would end the others
+    rendezvous  workers find each other as in training; each worker sends its station's port
+    pairs       worker 0 asks one worker after the other to measure its connections, so that nothing
+                else is sent meanwhile
+    exchange    all workers start a process that exchanges gradients, as in training
+    look        each worker checks what is installed, and sends a report to worker 0
+    end         worker 0 prints everything, and sends the exit status. No worker ends earlier,
+                because a launcher would then end the other workers
 
-Every wait has a timeout. If a worker is lost, the report names it, and the others continue.
-Standard library only.
+Every wait has a timeout. If a worker is lost, the report names it, and the other workers continue.
+Uses only the standard library.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from tf_adasum.doctor.station import Line, Station
 from tf_adasum.errors import WorkerLostError
 
 _TERMS = {"program": "tf-adasum-doctor"}
-# With up to this many workers all pairs are measured; with more, pairs at distances 1, 2, 4, ...
+# Up to this many workers, all pairs are measured; beyond, only pairs at distances 1, 2, 4, ...
 MOST_FOR_ALL_PAIRS = 48
 _SECONDS_TO_CALL = 20.0
 _SECONDS_FOR_A_PAIR = 10.0
 _SECONDS_OF_SENDING = (0.02, 0.25)  # in one direction, at least and at most
 _SECONDS_FOR_ALL_PAIRS = 20.0
-_SECONDS_FOR_OTHER_ERRORS = 5.0  # another worker's error may have caused the first one
+_SECONDS_FOR_OTHER_ERRORS = 5.0  # because the first error may be the effect of another error
 _SECONDS_TO_LOOK = 180.0
 _SECONDS_TO_WAIT = 500.0  # for an instruction
 _SECONDS_FOR_WORKER_0 = 3.0
@@ -56,10 +56,10 @@ class Examination:
 
     Attributes:
         workers: the report of each worker: name, address, host, facts, findings.
-        pairs: for each pair and direction "from", "to" (ranks), and "latency_seconds" and
-            "bytes_per_second" or an "error"; slow pairs have "slow".
-        exchanges: for each size "bytes", "seconds" of each exchange, measured by worker 0, and
-            "over": the transport, and why.
+        pairs: for each pair and direction, the ranks "from" and "to", and "latency_seconds" and
+            "bytes_per_second", or an "error"; slow pairs have "slow".
+        exchanges: for each size, "bytes", the "seconds" of each exchange on worker 0, and "over",
+            the transport and the reason for it.
         findings: the findings about several workers.
     """
 
@@ -70,17 +70,17 @@ class Examination:
 
     @property
     def usable(self) -> bool:
-        """Whether nothing failed, on any worker."""
+        """Whether all checks succeeded on all workers."""
         return all(each["usable"] for each in self.workers) and not has_failed(self.findings)
 
 
 def has_failed(findings: list[Finding]) -> bool:
-    """Whether something has to be fixed first."""
+    """Return whether a finding has the level `FAIL`."""
     return any(finding.level == FAIL for finding in findings)
 
 
 def report_of(findings: list[Finding]) -> dict[str, Any]:
-    """Return the report of one worker, JSON types: its facts and findings."""
+    """Return the facts and findings of one worker as a report of JSON types."""
     facts = {name: value for finding in findings for name, value in finding.facts.items()}
     listed = [
         {"level": each.level, "subject": each.subject, "text": each.text, "fix": each.fix}
@@ -97,14 +97,14 @@ def examine(
     environment: Mapping[str, str] = os.environ,
     timeout: float | None = None,
 ) -> int:
-    """Examine the workers of a cluster, of which this process is one.
+    """Examine all workers of the cluster to which this process belongs.
 
     Args:
-        found: the `Cluster`, of several tasks, or how to join one.
+        found: the `Cluster` of several tasks, or the `Invitation` to join a cluster.
         look: function that returns the findings of this worker.
-        show: function that prints an `Examination`, on worker 0, and returns the exit status.
+        show: function that prints an `Examination` on worker 0, and returns the exit status.
         environment: the variables with the secret. Defaults to ``os.environ``.
-        timeout: seconds to wait for the others. Defaults to the timeout of a training.
+        timeout: seconds to wait for the other workers. Defaults to the timeout of a training.
 
     Returns:
         The exit status, the same on all workers that have joined.
@@ -131,9 +131,9 @@ def examine(
         finding = Finding(FAIL, "cluster", describe(error), fix)
         if found.rank > 0:
             print(finding, file=sys.stderr, flush=True)
-            time.sleep(_SECONDS_FOR_WORKER_0)  # its report includes this error
+            time.sleep(_SECONDS_FOR_WORKER_0)  # until worker 0 has reported this error
             return 1
-        # At once: a launcher ends worker 0 soon after the others.
+        # Print at once, because a launcher ends worker 0 soon after the other workers.
         return show(Examination([{**name, **report_of([])}], findings=[finding]))
 
 
@@ -145,12 +145,12 @@ def _named(cluster, rank, report):
 
 
 class _Lead:
-    """Worker 0.
+    """Worker 0, which sends instructions to the other workers.
 
     Args:
         cluster: the `Cluster`.
-        station: the `Station` where the others wait for instructions.
-        offers: of the others' stations.
+        station: the `Station` at which the other workers wait for instructions.
+        offers: the `offer` of each other worker's station.
     """
 
     def __init__(self, cluster: Cluster, station: Station, offers: dict[int, Any]):
@@ -161,9 +161,10 @@ class _Lead:
         for rank in others:
             if rank not in self._lines:
                 self._fail(
-                    f"{cluster.named([rank])} does not call at port {station.offer[0]} of "
+                    f"{cluster.named([rank])} does not connect to port {station.offer[0]} of "
                     f"{cluster.named([0])}",
-                    "let workers reach each other at any port: failure detection needs it",
+                    "let workers connect to each other on any port, because failure detection "
+                    "needs it",
                 )
 
     def examine(self, look, show):
@@ -236,7 +237,7 @@ class _Lead:
             error = measured.get("error", "no answer")
             names = [self._cluster.named([rank]) for rank in (caller, answerer)]
             text = f"{names[0]} could not measure its connection to {names[1]}: {error}"
-            fix = "if only the ports of the cluster are open between them, training may work"
+            fix = "training may still work, if a firewall opens only the ports of the cluster"
             self._findings.append(Finding(WARN, "pair", text, fix))
             return [{**there, "error": error}]
         latency = measured["latency_seconds"]
@@ -247,7 +248,7 @@ class _Lead:
         ]
 
     def _slow(self, pairs):
-        """Mark the pairs that stand out; return findings of them."""
+        """Mark the slow pairs, and return findings about them."""
         measured = [each for each in pairs if "error" not in each]
         rates = sorted(each["bytes_per_second"] for each in measured)
         latencies = sorted(each["latency_seconds"] for each in measured)
@@ -268,7 +269,7 @@ class _Lead:
         return findings
 
     def _exchanged(self):
-        """Let all exchange gradients; return the results by rank."""
+        """Let all workers exchange gradients; return the results by rank."""
         if len(self._lines) + 1 < len(self._cluster.addresses):
             self._fail("no gradients were exchanged, because not all workers are connected")
             return {}
@@ -308,11 +309,11 @@ class _Lead:
         return results
 
 
-_NO_REPORT = {**report_of([Finding(FAIL, "report", "the worker sent none")]), "host": "?"}
+_NO_REPORT = {**report_of([Finding(FAIL, "report", "the worker sent no report")]), "host": "?"}
 
 
 def pairs_of(ranks: list[int]) -> list[tuple[int, int]]:
-    """Return the pairs to measure: all, or for many workers pairs at distances 1, 2, 4, ...
+    """Return the pairs to measure: all, or with many workers the pairs at distances 1, 2, 4, ...
 
     Example:
         >>> pairs_of([0, 1, 2])
@@ -331,7 +332,7 @@ def pairs_of(ranks: list[int]) -> list[tuple[int, int]]:
 
 
 def differences(workers: list[dict[str, Any]]) -> list[Finding]:
-    """Return findings about values that must match on all workers, or should."""
+    """Return findings about values that differ between workers but must or should match."""
     findings = []
     needed = {"tf_adasum": str, "tensorflow": series, "keras": series}
     for name, compared in {**needed, "python": series, "op": str}.items():
@@ -342,7 +343,7 @@ def differences(workers: list[dict[str, Any]]) -> list[Finding]:
         if len({compared(value) for value in names_of}) > 1:
             text = "; ".join(f"{value} on {', '.join(own)}" for value, own in names_of.items())
             level = FAIL if name in needed else NOTE
-            fix = "install the same on all workers" if name in needed else None
+            fix = "install the same version on all workers" if name in needed else None
             findings.append(Finding(level, "differ", f"{name}: {text}", fix))
     return findings
 
@@ -384,7 +385,7 @@ def _exchange(line):
                 return result
             try:
                 line.receive(_SECONDS_BETWEEN_LOOKS)
-                return {"error": "worker 0 has stopped it"}
+                return {"error": "worker 0 stopped the exchange"}
             except TimeoutError:
                 pass
     return {"error": f"not finished in {SECONDS_FOR_THE_EXCHANGE:.0f} s"}

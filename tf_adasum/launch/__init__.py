@@ -5,13 +5,13 @@
     tf-adasum-launch -n 4 --nnodes 2 --node-rank 0 --coordinator node0:2222 train.py
     tf-adasum-launch --hosts a:4,b:4 train.py
 
-Reading order: `command_line` -> `jobs` (a job from start to end) -> `nodes` and `environments`
-(what each worker receives, GPUs included). `cluster.free_ports` finds the workers' ports and holds
-them, `processes` runs the processes, `output` shows what they print, `noise` lists the lines of
-TensorFlow that are left out, `failures` finds the worker that failed first. `hosts` starts a
-launcher on each of several hosts, over `ssh`. `run` starts workers from a notebook.
+Reading order: `command_line` -> `jobs` (one job) -> `nodes` and `environments` (the environment of
+each worker, GPUs included). `cluster.free_ports` finds and holds the workers' ports, `processes`
+runs the processes, `output` shows their output, `noise` lists the lines of TensorFlow that are left
+out, and `failures` finds the worker that failed first. `hosts` starts a launcher on each of several
+hosts, over `ssh`. `run` starts workers from a notebook.
 
-Standard library only: the launcher is ready at once and never initialises a GPU itself.
+The launcher uses only the standard library, so it starts at once and never initialises a GPU.
 """
 
 from tf_adasum.launch.command_line import main

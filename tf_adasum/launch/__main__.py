@@ -1,4 +1,4 @@
-"""`python -m tf_adasum.launch`: the same as `tf-adasum-launch`."""
+"""Run `tf-adasum-launch` as `python -m tf_adasum.launch`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The command line of ``tf-adasum-launch``. Standard library only."""
+"""The command line of ``tf-adasum-launch``. Uses only the standard library."""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ def _launch(command: Sequence[str], options: argparse.Namespace) -> int:
     if options.hosts is not None:
         if options.nnodes != 1 or options.node_rank is not None:
             raise ValueError(
-                "--hosts starts all machines: leave --nnodes and --node-rank out. "
+                "--hosts starts the workers of all machines, so leave out --nnodes and "
+                "--node-rank. "
                 f"Received: --hosts {options.hosts}, --nnodes {options.nnodes}, "
                 f"--node-rank {options.node_rank}"
             )
@@ -85,7 +86,8 @@ def _launch(command: Sequence[str], options: argparse.Namespace) -> int:
         return hosts.launch_on(chosen, command, workers, devices, options.coordinator, **settings)
     if options.node_rank is None and options.nnodes > 1:
         raise ValueError(
-            f"--node-rank: expected 0 to {options.nnodes - 1}, a different one on each machine. "
+            f"--node-rank: expected a number from 0 to {options.nnodes - 1}, different on each "
+            "machine. "
             f"Received: --nnodes {options.nnodes} without it"
         )
     if workers is None:
@@ -95,7 +97,7 @@ def _launch(command: Sequence[str], options: argparse.Namespace) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Build the parser; everything from the script's name on belongs to the script."""
+    """Build the parser. All arguments after the script's name belong to the script."""
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
         usage="%(prog)s [-n N] [OPTION ...] (SCRIPT | -m MODULE) [ARG ...]",

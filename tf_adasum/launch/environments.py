@@ -1,4 +1,7 @@
-"""The environment of each worker: its rank, the cluster, and its GPUs. Standard library only."""
+"""Environment variables of each worker: its rank, the cluster, and its GPUs.
+
+Uses only the standard library.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from tf_adasum.errors import see
 from tf_adasum.launch import noise
 from tf_adasum.launch.nodes import Nodes
 
-# What gives a process its place among others; that of this process is not that of its workers.
+# Variables that give a process its cluster and rank. Workers do not inherit the launcher's values.
 _PLACE = (tf_config.NAME, detection.COORDINATOR, detection.RANK, detection.WORLD_SIZE)
 
 
@@ -28,16 +31,16 @@ def worker_environments(
     """Return the environment of every worker of this machine.
 
     Args:
-        addresses: ``host:port`` of every worker. A single worker gets no ``TF_CONFIG``, not even
-            an inherited one, and joins nobody, whoever has started the launcher.
+        addresses: ``host:port`` of every worker. A single worker trains alone and gets no
+            ``TF_CONFIG``, even if the launcher has one, or if a scheduler started the launcher.
         devices_per_worker: passed to the workers as ``TF_ADASUM_DEVICES_PER_WORKER``. Defaults to
-            None: it is not set.
-        environment: what the workers inherit. Defaults to ``os.environ``.
-        nodes: the machines. On several a worker receives its rank, the number of workers and
-            the address of the coordinator; only the length of `addresses` is used. Defaults to
-            None: this machine.
-        verbose: whether TensorFlow prints everything. Defaults to False: errors only, unless the
-            environment sets another level.
+            None: the variable is not set.
+        environment: the variables that the workers inherit. Defaults to ``os.environ``.
+        nodes: the machines. If there are several, a worker receives its rank, the number of
+            workers and the address of the coordinator, and only the length of `addresses` is used.
+            Defaults to None: this machine.
+        verbose: whether TensorFlow prints all its messages. Defaults to False: TensorFlow prints
+            only errors, unless the environment sets another level.
 
     Returns:
         One complete environment per worker, in the order of `addresses`.
@@ -91,7 +94,7 @@ def worker_environments(
 
 
 def visible_gpus(environment: Mapping[str, str]) -> list[str]:
-    """Return the GPUs CUDA would show, as entries for ``CUDA_VISIBLE_DEVICES``.
+    """Return the GPUs that CUDA shows to a process, as entries for ``CUDA_VISIBLE_DEVICES``.
 
     Args:
         environment: a process's environment.
@@ -112,11 +115,13 @@ def visible_gpus(environment: Mapping[str, str]) -> list[str]:
 
 
 def automatic_workers(environment: Mapping[str, str], devices_per_worker: int | None) -> int:
-    """Return how many workers ``-n auto`` starts: as many as the visible GPUs allow, at least 1.
+    """Return the number of workers that ``-n auto`` starts: one for each share of the GPUs.
+
+    Without GPUs, it is 1.
 
     Args:
         environment: a process's environment.
-        devices_per_worker: the GPUs of each worker; None for one.
+        devices_per_worker: the number of GPUs of each worker; None means 1.
 
     Example:
         >>> automatic_workers({"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, 2)
@@ -126,7 +131,7 @@ def automatic_workers(environment: Mapping[str, str], devices_per_worker: int | 
 
 
 def _count_gpus() -> int:
-    """Count the GPUs `nvidia-smi` lists; 0 without a working driver."""
+    """Return the number of GPUs that `nvidia-smi` lists, or 0 without a working driver."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return 0
@@ -138,7 +143,7 @@ def _count_gpus() -> int:
 
 
 def _gpu_shares(gpus: list[str], num_workers: int, per_worker: int | None) -> list[list[str]]:
-    """Give worker i the i-th slice of the GPUs: `per_worker` each, or as many as divide evenly."""
+    """Return the GPUs of each worker: `per_worker` GPUs, or an equal share of all GPUs."""
     size = per_worker or max(1, len(gpus) // num_workers)
     if len(gpus) < num_workers * size:
         raise ValueError(

@@ -1,6 +1,6 @@
-"""Which worker failed first, and why: from exit statuses and last lines on stderr.
+"""Find the worker that failed first, and why, from exit statuses and the last lines on stderr.
 
-Pure functions and a reader of lines. Standard library only.
+Uses only the standard library.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Sequence
 
 MEANINGS = {
     signal.SIGKILL: "killed: possibly out of memory",
-    signal.SIGSEGV: "a crash: memory that is not the program's",
-    signal.SIGBUS: "a crash: memory that cannot be had, such as of a full /dev/shm",
-    signal.SIGABRT: "a crash: the program ended itself, by a check that failed",
-    signal.SIGILL: "a crash: an instruction that this CPU does not have",
-    signal.SIGFPE: "a crash: arithmetic",
-    signal.SIGTERM: "asked to end by another program",
+    signal.SIGSEGV: "crashed: access to memory that the program does not own",
+    signal.SIGBUS: "crashed: memory was not available, possibly because /dev/shm is full",
+    signal.SIGABRT: "crashed: a check in the program failed",
+    signal.SIGILL: "crashed: this CPU does not have an instruction of the program",
+    signal.SIGFPE: "crashed: invalid arithmetic",
+    signal.SIGTERM: "stopped by another program",
     signal.SIGINT: "interrupted",
     signal.SIGXCPU: "out of CPU time",
 }
@@ -29,7 +29,7 @@ _BY_ITS_GUARD = " s in TensorFlow's start-up"  # printed by `cluster.start_timeo
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _NAMED = re.compile(r"worker (\d+) \(")
 _LONGEST_LINE = 400
-_LONGEST_ERROR = 10_000  # what to do, and the code of the answer, are at the end
+_LONGEST_ERROR = 10_000  # the end of an error has the advice and the code of the answer
 _MOST_LINES = 400  # of a traceback
 _MOST_NAMES = 8
 
@@ -38,18 +38,18 @@ class LastWords:
     """The last lines that a worker printed on stderr.
 
     Attributes:
-        error: the line of the last traceback that names the exception; "" without one.
+        error: the line of the last traceback that names the exception; "" without a traceback.
         line: the last line that is not empty.
     """
 
     def __init__(self) -> None:
         self.error = self.line = ""
         self._traceback: list[str] = []
-        self._is_inside = False  # of a traceback's frames
-        self._is_ignored = False  # it is of an exception that Python ignores
+        self._is_inside = False  # whether the line before is among a traceback's frames
+        self._is_ignored = False  # whether the traceback is of an exception that Python ignores
 
     def read(self, line: str) -> None:
-        """Take the next line, without its end."""
+        """Take in the next line of stderr."""
         text = "".join(each for each in _COLOURS.sub("", line.rstrip()) if each.isprintable())
         is_begin = text == _TRACEBACK
         if is_begin:
@@ -68,20 +68,20 @@ class LastWords:
 
     @property
     def traceback(self) -> str:
-        """The last traceback, with what it was raised from, and what followed; "" without one."""
+        """The last traceback, with the exceptions that caused it and the lines after it, or ""."""
         return "\n".join(self._traceback).strip()
 
 
 @dataclasses.dataclass(frozen=True)
 class End:
-    """How a worker ended.
+    """Describes how a worker ended.
 
     Attributes:
-        rank: the worker's.
-        code: its exit status, or minus the number of the signal that ended it.
-        words: its last lines on stderr; None if they were not read.
-        log: the file with its output; "" without one.
-        is_stopped: whether the launcher had begun to stop it.
+        rank: the rank of the worker.
+        code: the exit status, or minus the number of the signal that ended the worker.
+        words: the worker's last lines on stderr; None if stderr was not read.
+        log: the path of the file with the worker's output; "" without a file.
+        is_stopped: whether the launcher had begun to stop the worker.
     """
 
     rank: int
@@ -92,7 +92,7 @@ class End:
 
     @property
     def cause(self) -> str:
-        """Exit status or signal, and what that means."""
+        """The exit status or the signal, and its meaning."""
         if self.code >= 0:
             return f"exit status {self.code}"
         meaning = None if self._is_by_guard else MEANINGS.get(-self.code)
@@ -100,7 +100,7 @@ class End:
 
     @property
     def error(self) -> str:
-        """The exception that ended it, or its last line; "" if that would mislead."""
+        """The exception that ended the worker, or its last line; "" if this line would mislead."""
         if self.words is None:
             return ""
         if self.is_stopped:
@@ -111,7 +111,7 @@ class End:
 
     @property
     def is_because_of_another(self) -> bool:
-        """Whether its error names another worker's end as the reason."""
+        """Whether the error is that another worker ended."""
         return _BECAUSE_OF_ANOTHER in self.error.partition(":")[0] or self._is_by_guard
 
     @property
@@ -133,13 +133,14 @@ def name_of(number: int) -> str:
 
 
 def first_of(ends: Sequence[End]) -> End:
-    """Return the worker whose failure was the reason of the others' ends.
+    """Return the end of the worker whose failure ended the other workers.
 
-    That is the first to end, unless its error names another worker: a process that has failed may
-    take longer to end than the workers that it has informed.
+    This is the worker that ended first, unless its error names another worker. A worker that failed
+    can take longer to end than the workers that it informed.
 
     Args:
-        ends: of all workers of this machine, in their order; at least one has failed.
+        ends: the ends of all workers of this machine, in the order in which they ended; at least
+            one worker has failed.
     """
     first = next(end for end in ends if end.code)
     if not first.is_because_of_another:
@@ -152,16 +153,16 @@ def first_of(ends: Sequence[End]) -> End:
 
 
 def summary(ends: Sequence[End]) -> list[str]:
-    """Return a few lines for the user: who failed first, how, why, and what became of the others.
+    """Return lines that report which worker failed first, why, and which workers then ended.
 
     Args:
-        ends: of all workers of this machine, in their order; at least one has failed.
+        ends: as for `first_of`.
     """
     first = first_of(ends)
     error = f": {first.error}" if first.error else ""
     cause = "" if first.is_stopped else f", with {first.cause}"
     if first.is_because_of_another:
-        lines = [f"worker {first.rank} ended because of another one{cause}{error}"]
+        lines = [f"worker {first.rank} ended because of another worker{cause}{error}"]
     else:
         lines = [f"worker {first.rank} failed first{cause}{error}"]
     others = [end.rank for end in ends if end is not first and (end.code or end.is_stopped)]
@@ -173,7 +174,7 @@ def summary(ends: Sequence[End]) -> list[str]:
 
 
 def in_words(ranks: Sequence[int]) -> str:
-    """Return a few of the workers by their ranks: "workers 0, 1 and 6 more"."""
+    """Return a text that names the first few workers: "workers 0, 1 and 6 more"."""
     shown = ", ".join(map(str, ranks[:_MOST_NAMES]))
     more = len(ranks) - _MOST_NAMES
     rest = f" and {more} more" if more > 0 else ""

@@ -1,7 +1,8 @@
-"""A worker that calls a function of a notebook: how the function gets there, and the result back.
+"""Call a function of a notebook in worker processes, and send the result to the notebook.
 
-Both travel pickled, in a folder that only this user can read; it is the notebook's own function,
-and nothing comes from a network. Standard library only, and cloudpickle where there is one.
+The function and its result are pickled in a folder that only this user can read. Both come from the
+user's own processes, not from a network. Uses only the standard library, and cloudpickle if it is
+installed.
 """
 
 from __future__ import annotations
@@ -20,27 +21,27 @@ _CALL, _SOURCES, _RESULT = "call.pickle", "sources.json", "result.pickle"
 
 
 def write_call(folder: str, function: Callable, args: Sequence) -> None:
-    """Write a call of a function for the workers.
+    """Write a function and its arguments to a folder, from which the workers read them.
 
     Raises:
         ValueError: if the function or its arguments cannot be sent to processes.
-        ImportError: if it is no module's, and there is no cloudpickle.
+        ImportError: if the function is not defined in a module, and cloudpickle is not installed.
     """
     name = getattr(function, "__qualname__", repr(function))
     is_of_module = getattr(function, "__module__", None) != "__main__" and "<" not in name
     if not is_of_module and not _has_cloudpickle():
         raise ImportError(
-            f"A function that is defined in a notebook, such as {name}, needs the package "
-            "cloudpickle to get to the workers: pip install cloudpickle. Or write it to a file "
-            "(%%writefile train.py), and pass that: tf_adasum.run('train.py')."
+            f"A function that is defined in a notebook, such as {name}, can be sent to the workers "
+            "only with the package cloudpickle: pip install cloudpickle. Or write the function to "
+            "a file (%%writefile train.py), and pass the file: tf_adasum.run('train.py')."
         )
     try:
         call = _dumps((function, tuple(args)))
     except Exception as error:  # of any class: objects are pickled by their own code
         raise ValueError(
-            f"{name} cannot be sent to the workers, with its arguments and the global names it "
-            f"uses: {type(error).__name__}: {error}. Make the strategy, the model and the data "
-            f"inside of the function. Received: function_or_script={function!r}"
+            f"{name} cannot be sent to the workers with its arguments and the global names that it "
+            f"uses: {type(error).__name__}: {error}. Create the strategy, the model and the data "
+            f"inside the function. Received: function_or_script={function!r}"
         ) from error
     with open(os.path.join(folder, _CALL), "wb") as file:
         file.write(call)
@@ -56,30 +57,31 @@ def has_result(folder: str) -> bool:
 
 
 def read_result(folder: str) -> Any:
-    """Return what the function has returned on worker 0.
+    """Return the value that the function returned on worker 0.
 
     Raises:
-        RuntimeError: if this process cannot read it.
+        RuntimeError: if this process cannot read the value.
     """
     with open(os.path.join(folder, _RESULT), "rb") as file:
         try:
             return pickle.load(file)
         except Exception as error:  # of any class: objects are read by their own code
             raise RuntimeError(
-                "What the function has returned on worker 0 cannot be read here: "
-                f"{type(error).__name__}: {error}. Return numbers, arrays, and structures of them."
+                "The value that the function returned on worker 0 cannot be read in this process: "
+                f"{type(error).__name__}: {error}. Return numbers, arrays, or structures of them."
             ) from error
 
 
 def main(folder: str) -> None:
-    """Be a worker: call the function; worker 0 writes what it returns."""
+    """Call the function in a worker process; worker 0 writes the returned value to the folder."""
     with open(os.path.join(folder, _SOURCES)) as file:
         for name, lines in json.load(file).items():
             linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
-    sys.excepthook = _show  # Python's own reads files, and there are none of cells
+    sys.excepthook = _show  # Python's own hook reads source files, which cells do not have
     with open(os.path.join(folder, _CALL), "rb") as file:
         function, args = pickle.load(file)
-    task = json.loads(os.environ.get("TF_CONFIG") or "{}").get("task", {})  # it may change that
+    # Read before the call, because the function may change TF_CONFIG.
+    task = json.loads(os.environ.get("TF_CONFIG") or "{}").get("task", {})
     result = function(*args)
     if task.get("index", 0) == 0:
         with open(os.path.join(folder, _RESULT), "wb") as file:
@@ -95,8 +97,8 @@ def _result(value: Any) -> bytes:
         return _dumps(value)
     except Exception as error:  # of any class, as above
         raise ValueError(
-            f"What the function has returned cannot be sent to the notebook: {error}. Return "
-            f"numbers, arrays, and structures of them. Received: {type(value)}"
+            f"The value that the function returned cannot be sent to the notebook: {error}. Return "
+            f"numbers, arrays, or structures of them. Received: {type(value)}"
         ) from error
 
 
@@ -121,7 +123,7 @@ def _is_of_cell(entry: tuple) -> bool:
 
 
 def _show(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-    """Write a traceback without the frames of this file and before."""
+    """Print a traceback without the frames before the user's function."""
     own = os.path.abspath(__file__)
     rest = trace
     while rest is not None and rest.tb_frame.f_code.co_filename in (own, "<string>"):

@@ -1,7 +1,7 @@
-"""Workers on several hosts: `launch_on` starts a launcher on each of them, over ssh.
+"""Run workers on several hosts: `launch_on` starts a launcher on each host, over ssh.
 
-Reading order: `launch_on` (all of it) -> `ssh` (one host) -> `_Hosts` (until all have ended).
-Standard library only.
+Reading order: `launch_on` (the whole job) -> `ssh` (one host) -> `_Hosts` (waits until all hosts
+have ended). Uses only the standard library.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tf_adasum.launch.ssh import SECONDS_BETWEEN_BEATS, Connection
 SSH = "TF_ADASUM_SSH"  # the ssh command, with its options
 
 _SECONDS_TO_END = POLITE_SECONDS + 15.0
-_SECONDS_TO_READ = 5.0  # how long to wait for a reader of our output
+_SECONDS_TO_READ = 5.0  # how long to wait until our output is read
 _LOST = 255  # ssh's exit status for its own errors
 # Variables that belong to a login session or to a scheduler's task on this machine.
 _NOT_PASSED = re.compile(
@@ -60,29 +60,31 @@ def launch_on(
 ) -> int:
     """Run `command` on several hosts until all workers have ended.
 
-    No worker outlives this call, however it ends: a host stops its workers if the connection or
-    this process is lost.
+    No worker outlives this call: a host stops its workers if its connection breaks or this process
+    ends.
 
     Args:
-        hosts: the hosts, in the order of the ranks. They need this machine's working directory and
-            Python, at the same paths.
+        hosts: the hosts, in the order of the ranks. Each host needs the working directory and the
+            Python of this machine, at the same paths.
         command: the complete argument vector of a worker.
-        workers: the workers of each host that has no number. Defaults to None: one for each GPU.
-        devices_per_worker: as `jobs.launch`.
+        workers: the number of workers of a host for which `hosts` has no number. Defaults to None:
+            one worker for each GPU.
+        devices_per_worker: as for `jobs.launch`.
         coordinator: "host:port" of worker 0. Defaults to None: the address at which ssh reaches the
             first host, and a free port.
-        **settings: as `jobs.launch`: timeout, max_restarts, log_dir, verbose.
+        **settings: timeout, max_restarts, log_dir and verbose, as for `jobs.launch`.
 
     Returns:
-        The exit status, as `jobs.launch`; 255 if a connection was lost.
+        The exit status that `jobs.launch` returns, or 255 if a connection was lost.
 
     Raises:
-        ValueError: an argument cannot be used.
-        ConnectionError: a host cannot be reached, or cannot start workers. Nothing was started.
+        ValueError: if an argument cannot be used.
+        ConnectionError: if a host cannot be reached, or cannot start workers. No worker was
+            started.
     """
     check(command, 1 if workers is None else workers, settings["timeout"], settings["max_restarts"])
     if coordinator is not None:
-        Nodes(len(hosts), 0, coordinator)  # raises if it does not fit
+        Nodes(len(hosts), 0, coordinator)  # raises if the address is wrong
     program = shlex.split(os.environ.get(SSH) or "ssh")
     if not program or not shutil.which(program[0]):
         raise ValueError(f"--hosts needs OpenSSH's client on the PATH. Received: {program}")
@@ -111,17 +113,17 @@ def launch_on(
 
 
 def _environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that hosts receive, with the secret: a new one if none is given."""
+    """Return the variables that hosts receive, including the user's secret or a new secret."""
     key = os.fsdecode(secret.read(environment).key) or secrets.token_hex(32)
     passed = {name: environment[name] for name in environment if not _NOT_PASSED.fullmatch(name)}
     return {**passed, secret.NAME: key}
 
 
 def _wait_until_ready(connections: Sequence[Connection], program: Sequence[str]) -> None:
-    """Wait for all hosts.
+    """Wait until all hosts are ready.
 
     Raises:
-        ConnectionError: naming the hosts that cannot start workers, and why.
+        ConnectionError: if hosts cannot start workers; the message has their names and the reasons.
     """
     with selectors.DefaultSelector() as selector:
         for each in connections:
@@ -154,25 +156,26 @@ def _listed(connections: Sequence[Connection]) -> str:
 
 
 def _coordinator(connections: Sequence[Connection]) -> str:
-    """Return a free address of the first host, as ssh reaches it."""
+    """Return the address at which ssh reaches the first host, with a free port."""
     addresses = [each.answer["address"] or each.host.name.split("@")[-1] for each in connections]
     are_local = [own_address.is_loopback(address) for address in addresses]
     if are_local[0] and not all(are_local):
         raise ConnectionError(
-            f"ssh reaches host {connections[0].host.name} at {addresses[0]}, where the other hosts "
-            "cannot reach it. Give the address at which they do: --coordinator HOST:PORT "
+            f"ssh reaches host {connections[0].host.name} at {addresses[0]}, but the other hosts "
+            "cannot reach it there. Pass an address that they can reach: --coordinator HOST:PORT "
             f"{see('TFA-214')}"
         )
     return joined(addresses[0], connections[0].answer["port"])
 
 
 class _Hosts:
-    """The hosts of one job, until the last one has ended."""
+    """Runs the hosts of one job until the last host has ended."""
 
     def __init__(self, connections: Sequence[Connection], events: queue.SimpleQueue):
         self._running, self._events, self._console = [*connections], events, Console(events)
         self._code = 0
-        self._is_asked = self._is_stopped = False  # with a backup; by a signal to this process
+        self._is_asked = False  # whether workers ended because they were asked to, with a backup
+        self._is_stopped = False  # whether a signal to this process stops the job
         self._until = float("inf")
         self._threads = []
         for each in connections:

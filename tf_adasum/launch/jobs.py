@@ -1,6 +1,6 @@
-"""A job from start to end: its arguments are checked, ports and files found, workers run.
+"""Run one job: check its arguments, find ports and files, and run the workers.
 
-Standard library only.
+Uses only the standard library.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from tf_adasum.launch.processes import Crew, Ending, run_group
 from tf_adasum.launch.status import Board
 
 GRACE_SECONDS = 5.0
-# How long restarted workers wait for those of other machines, which have to notice the failure
-# first. The environment can set another time.
+# How long restarted workers wait for the workers of other machines, which have to detect the
+# failure first. The environment can set another time.
 _SECONDS_TO_MEET_AGAIN = "180"
 
 
@@ -41,59 +41,60 @@ def launch(
 ) -> int:
     """Run `num_workers` copies of `command` on this machine until all of them have ended.
 
-    With one worker and neither `log_dir` nor `status` the command inherits stdin, stdout and
-    stderr. Else stdin is empty and every line of output is written to file descriptor 1 or 2, of
-    several workers with the prefix ``[worker i]``, which has colors on a terminal. TensorFlow's
-    messages below the level of errors are left out, unless `verbose` or ``TF_CPP_MIN_LOG_LEVEL``
-    asks for them.
+    With one worker and neither `log_dir` nor `status`, the command inherits stdin, stdout and
+    stderr. Otherwise, stdin is empty, and every line of output is written to file descriptor 1 or
+    2. If there are several workers, lines have the prefix ``[worker i]``, which has colors on a
+    terminal. TensorFlow's messages below the level of errors are left out, unless `verbose` or
+    ``TF_CPP_MIN_LOG_LEVEL`` asks for them.
 
-    On one machine the workers' ports lie outside of the range from which the system gives ports to
-    others, and are held until all workers have ended: see `free_ports.held`. What uses them sets
-    SO_REUSEADDR, as TensorFlow's server does. Workers get a random ``TF_ADASUM_SECRET`` in common,
-    unless the environment gives a secret: nobody else can join the rendezvous. On several
-    machines, on each of which this is called, workers find their ports themselves, and have no
-    secret but that of the environment.
+    On one machine, the workers' ports lie outside the range from which the system gives ports to
+    other programs. They are held until all workers have ended, see `free_ports.held`. A program
+    that opens a held port has to set SO_REUSEADDR, as TensorFlow's server does. All workers get the
+    same random ``TF_ADASUM_SECRET``, unless the environment gives a secret, so no other process can
+    join the rendezvous. On several machines, call this function on each machine. Workers then find
+    their ports themselves, and only the environment can give them a secret.
 
-    The first worker that fails, a signal to this process (SIGINT, SIGTERM, SIGHUP) or the timeout
-    stops the job: SIGTERM to every worker's process group, then SIGKILL after `grace` seconds (30
-    at least after SIGTERM to this process or the end of its reader, for a backup), or at once on
-    SIGINT. SIGUSR1 is passed on to the workers and stops nothing; a worker that ends with 75, as
-    those that made a backup when asked to stop, does not stop the others. When a worker ends, the
+    The job stops if a worker fails, if this process receives SIGINT, SIGTERM or SIGHUP, or at the
+    timeout. Every worker's process group then receives SIGTERM, and after `grace` seconds SIGKILL.
+    After SIGTERM to this process, or if the output of this process is closed, the workers have at
+    least 30 seconds for a backup. SIGINT while the job stops kills the workers at once. SIGUSR1 is
+    passed on to the workers and does not stop the job. Exit status 75 of a worker, which has made a
+    backup because it was asked to stop, does not stop the other workers. When a worker ends, the
     processes that it left behind in its group are killed. If this process is killed, Linux kills
-    the workers (not the processes they started).
+    the workers, but not the processes that they started.
 
-    With `max_restarts` the failure of a worker starts all of them again, on new ports, after a
-    second; they see which start it is as ``TF_ADASUM_RESTART_COUNT``, 0 for the first. A signal to
-    this process, the timeout, or a worker's exit status 2 (wrong usage) or 75 are final. On several
-    machines the workers of the others also end, because they have lost one, and each machine counts
-    its own restarts.
+    With `max_restarts`, the failure of a worker starts all workers again after a second, on new
+    ports. The workers read the number of restarts from ``TF_ADASUM_RESTART_COUNT``. There is no
+    restart after a signal to this process, after the timeout, or after exit status 2 (wrong usage)
+    or 75 of a worker. On several machines, the workers of the other machines also end, because they
+    have lost a worker. Each machine counts its own restarts.
 
     Args:
         command: the complete argument vector of a worker, e.g. ``[sys.executable, "train.py"]``.
         num_workers: number of workers, at least 1.
-        devices_per_worker: devices of each worker, at least 1; see `worker_environments`. Defaults
-            to None: the visible GPUs divided evenly, else one CPU device.
-        timeout: seconds after which the job is stopped, restarts included. Defaults to None: no
-            limit.
+        devices_per_worker: number of devices of each worker, at least 1; see `worker_environments`.
+            Defaults to None: an equal share of the visible GPUs, or one CPU device without GPUs.
+        timeout: seconds after which the job is stopped, including all restarts. Defaults to None:
+            no limit.
         grace: seconds between SIGTERM and SIGKILL. Defaults to 5.
-        max_restarts: how often the workers are started again at most, all of them. Defaults to 0.
-        nodes: the machines, each of which has `num_workers`. Defaults to None: this one.
-        log_dir: directory for a file with the output of each worker, "worker-0.log" and so on,
-            which is appended to. Defaults to None: no files.
-        verbose: whether TensorFlow is to say all. Defaults to False.
-        status: whether to show what each worker does: a table below the output on a terminal, else
-            a line every 30 seconds. Defaults to False.
+        max_restarts: how often all workers are started again at most. Defaults to 0.
+        nodes: the machines, with the rank of this machine. Defaults to None: only this machine.
+        log_dir: directory of the files "worker-0.log" and so on, to which the output of each worker
+            is appended. Defaults to None: no files.
+        verbose: whether TensorFlow prints all its messages. Defaults to False.
+        status: whether to show the status of each worker: on a terminal in a table below the
+            output, otherwise in a line every 30 seconds. Defaults to False.
 
     Returns:
-        The exit status of the last start: 0 when every worker ended with 0; the code of the first
-        worker that failed (128 + n when signal n ended it); 128 + n when this process received
-        signal n (SIGPIPE when its output was closed); 124 after `timeout`; 75 when workers ended
-        with that, asked by a signal to them or to this process.
+        The exit status of the last start: 0 if every worker exited with status 0; the status of the
+        first worker that failed, or 128 + n if signal n ended this worker; 128 + n if this process
+        received signal n (SIGPIPE if its output was closed); 124 after `timeout`; 75 if workers
+        exited with status 75 because a signal asked them to stop.
 
     Raises:
-        ValueError: an argument cannot be used, there are too few GPUs, or `log_dir` cannot be
-            written. Nothing was started.
-        OSError: a worker could not be started. The workers already started have been stopped.
+        ValueError: if an argument cannot be used, there are too few GPUs, or `log_dir` cannot be
+            written. No worker was started.
+        OSError: if a worker could not be started. Workers that had started were stopped.
 
     Example:
         >>> launch(["sh", "-c", "exit 3"], num_workers=1)
@@ -127,16 +128,16 @@ def run_job(
     status: bool = False,
     is_heard: bool = False,
 ) -> Ending:
-    """Do as `launch`, and return how it ended.
+    """Run a job as `launch` does, and return how it ended. Most arguments are those of `launch`.
 
     Args:
         is_heard: whether the output of a single worker also goes through this process. Defaults to
-            False. The others are those of `launch`.
+            False.
     """
     check(command, num_workers, timeout, max_restarts)
     nodes = nodes or Nodes()
     ranks, in_all = nodes.ranks(num_workers), nodes.total(num_workers)
-    ports_to_try = free_ports.candidates()  # one for all starts: a restart has other ports
+    ports_to_try = free_ports.candidates()  # shared by all starts, so a restart gets other ports
 
     @contextlib.contextmanager
     def environments_of(restart: int) -> Iterator[list[dict[str, str]]]:
@@ -162,10 +163,10 @@ def run_job(
 def check(
     command: Sequence[str], num_workers: int, timeout: float | None, max_restarts: int
 ) -> None:
-    """Check the arguments of `launch` that depend on nothing else.
+    """Check the arguments of `launch` that do not depend on the machine.
 
     Raises:
-        ValueError: if one cannot be used. The message names the option and the value.
+        ValueError: if an argument cannot be used. The message names the option and the value.
     """
     if not command:
         raise ValueError("command: expected at least a program to run. Received: an empty list")
@@ -183,6 +184,6 @@ def check(
 
 
 def _new_secret() -> dict[str, str]:
-    """Return a random secret for the workers, see `cluster.secret`; none if the user gave one."""
+    """Return a variable with a new secret for the workers; empty if the user gave a secret."""
     is_given = secret.NAME in os.environ or secret.FILE_NAME in os.environ
     return {} if is_given else {secret.NAME: secrets.token_hex(32)}

@@ -1,4 +1,4 @@
-"""The table of ``--status`` below the output, on a terminal."""
+"""Draw the table of ``--status`` below the output on a terminal."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ class LiveConsole(Console):
     """A console on a terminal that keeps a table below the output.
 
     Args:
-        events: of the job.
-        screen: what draws on the terminal.
+        events: the event queue of the job.
+        screen: draws on the terminal.
     """
 
     def __init__(self, events: queue.SimpleQueue, screen: rich.console.Console):
         super().__init__(events)
         self._screen = screen
         self._live, self._table, self._drawn_at = None, [], 0.0
-        self._bar, self._of_bar = None, None  # a line that is not complete, and whose it is
+        self._bar, self._of_bar = None, None  # a line that is not complete, and its writer
 
     def follow(self, board: Board, ended: threading.Event) -> None:
-        """Draw the table every second until an event; the last one stays."""
+        """Draw the table every second until `ended` is set; the last table stays visible."""
         from rich.live import Live
 
         with self._lock, stopping_if_lost(self):
@@ -64,7 +64,8 @@ class LiveConsole(Console):
             live.stop()
 
     def _render(self, rows):
-        self._table = list(self._screen.render(table(rows)))  # once for all lines until the next
+        # Rendered once, and used for all lines of output until the next status.
+        self._table = list(self._screen.render(table(rows)))
 
     def _draw(self, board):
         rows = board.rows()
@@ -97,7 +98,7 @@ class LiveConsole(Console):
                 return
             if self._of_bar == (descriptor, prefix):
                 self._bar = self._of_bar = None
-                self._live.refresh()  # `print` draws what was drawn last
+                self._live.refresh()  # because `print` draws the last drawing again
             self._screen.print(line, soft_wrap=True)
 
 
@@ -122,11 +123,11 @@ def table(rows: Sequence[Row]) -> rich.table.Table:
 
 
 def console(events: queue.SimpleQueue, is_live: bool) -> Console:
-    """Return what writes the output of a job.
+    """Return the console that writes the output of a job.
 
     Args:
-        events: of the job.
-        is_live: whether it shows a table, if stdout and stderr are terminals.
+        events: the event queue of the job.
+        is_live: whether to show a table if stdout and stderr are terminals.
     """
     screen = terminal.screen(1) if is_live and terminal.screen(2) else None
     return Console(events) if screen is None else LiveConsole(events, screen)

@@ -1,4 +1,4 @@
-"""The machines on which workers are started, one launcher on each. Standard library only."""
+"""The machines of a job, with one launcher on each machine. Uses only the standard library."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _HOST = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Nodes:
-    """How many machines there are, which one this is, and the address of worker 0.
+    """The number of machines, the rank of this machine, and the address of worker 0.
 
     Attributes:
-        count: how many. Defaults to 1.
-        rank: which one this is, from 0. Defaults to 0.
-        coordinator: "host:port" at which worker 0, on node 0, waits for the others; None for one
-            machine alone.
-        workers: the number of workers of each machine, if they differ. Defaults to (): all machines
-            have as many as this one.
+        count: the number of machines. Defaults to 1.
+        rank: the rank of this machine, counted from 0. Defaults to 0.
+        coordinator: "host:port" at which worker 0, on node 0, waits for the other workers; None if
+            there is only one machine.
+        workers: the number of workers of each machine, if these numbers differ. Defaults to (): all
+            machines have as many workers as this machine.
 
     Raises:
-        ValueError: if they do not fit. The message names the option and the value.
+        ValueError: if a value is wrong. The message names the option and the value.
 
     Example:
         >>> Nodes(2, 1, "node0:2222").ranks(4)
@@ -42,7 +42,7 @@ class Nodes:
     workers: Sequence[int] = ()
 
     def __post_init__(self) -> None:
-        """Check them."""
+        """Check the values."""
         if self.count < 1:
             raise ValueError(f"--nnodes: expected at least 1. Received: --nnodes {self.count}")
         if not 0 <= self.rank < self.count:
@@ -53,8 +53,9 @@ class Nodes:
             )
         if self.count == 1 and self.coordinator is not None:
             raise ValueError(
-                "--coordinator: workers of one machine need none. Leave it out, or say how many "
-                f"machines there are: --nnodes 2. Received: --coordinator {self.coordinator}"
+                "--coordinator: the workers of a single machine need no coordinator. Leave the "
+                "option out, or give the number of machines, such as --nnodes 2. "
+                f"Received: --coordinator {self.coordinator}"
             )
         if self.count > 1 and self.coordinator is None:
             raise ValueError(
@@ -93,8 +94,8 @@ class Host:
     """A host of ``--hosts``.
 
     Attributes:
-        name: what ssh calls it, such as "node7" or "user@10.0.0.7".
-        workers: the number of its workers; None for the number that ``-n`` gives.
+        name: the name of the host for ssh, such as "node7" or "user@10.0.0.7".
+        workers: the number of workers on the host; None means the number that ``-n`` gives.
     """
 
     name: str
@@ -125,7 +126,7 @@ def parse_hosts(text: str) -> list[Host]:
     for name in names:
         if names.count(name) > 1:
             raise ValueError(
-                f"--hosts: host {name} is given twice. Add its numbers of workers. "
-                f"Received: --hosts {text}"
+                f"--hosts: host {name} is given twice. Give it once, with the total number of its "
+                f"workers. Received: --hosts {text}"
             )
     return hosts

@@ -1,8 +1,9 @@
-"""What TensorFlow writes and users need not read. Standard library only.
+"""Find the lines of TensorFlow that users need not read. Uses only the standard library.
 
-First messages: TensorFlow 2.21 reads TF_CPP_MIN_LOG_LEVEL, which hides them, while it is imported,
-after it has written them. Aborted collectives: where another worker is lost each one still waiting
-writes several lines, and the exception that follows has the same words.
+These are the first messages: TensorFlow 2.21 reads TF_CPP_MIN_LOG_LEVEL, which should hide these
+messages, only after it has written them. They are also the messages of aborted collectives: if a
+worker is lost, each collective that still waits for it writes several lines, and an exception with
+the same text follows.
 """
 
 from __future__ import annotations
@@ -13,18 +14,18 @@ from collections.abc import Mapping
 LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 DEFAULT_LEVEL = "2"  # errors and worse
 
-# absl prints the first before any message, of whatever level, that precedes its initialization;
-# such a message has no date. Of those only level I is hidden.
+# absl prints the first of these lines before the first message that precedes its initialization.
+# Such messages have no date and any level; only messages of level I are hidden.
 _HIDDEN = re.compile(
     rb"WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR\s*$"
     rb"|I0000 00:00:\d+\.\d+ +\d+ [\w./-]+\.(?:cc|h):\d+\] "
-    # An error by name only: TensorFlow for GPUs registers them twice, and the first one counts.
+    # TensorFlow for GPUs registers these factories twice, which does no harm: the first one counts.
     rb"|(?:E0000 00:00|\d{4}-\d\d-\d\d )[\d:.]+:? [\w :./]*\bcuda_(?:dnn|fft|blas)\.cc:\d+\] "
     rb"Unable to register cu\w+ factory: Attempting to register factory for plugin cu\w+ when one "
     rb"has already been registered"
 )
 
-# A status that another worker is the reason of. Any other one may be the worker's own failure.
+# A status that another worker causes. Any other status may be the worker's own failure.
 _ABORTED = re.compile(
     rb"(?:E0000 00:00|\d{4}-\d\d-\d\d )[\d:.]+:? [\w :./]*\b(?:base_collective_executor|ring_alg)"
     rb"\.cc:\d+\] (?:BaseCollectiveExecutor::StartAbort|Aborting Ring\w+ with) "
@@ -37,7 +38,7 @@ _GOES_ON = re.compile(
 
 
 def hides_information(environment: Mapping[str, str]) -> bool:
-    """Whether a worker's environment hides TensorFlow's messages of level I.
+    """Return whether a worker's environment hides TensorFlow's messages of level I.
 
     Example:
         >>> hides_information({"TF_CPP_MIN_LOG_LEVEL": "2"}), hides_information({})
@@ -48,7 +49,7 @@ def hides_information(environment: Mapping[str, str]) -> bool:
 
 
 def is_hidden(line: bytes) -> bool:
-    """Whether a line is one of TensorFlow's first messages.
+    """Return whether a line is one of TensorFlow's first messages that are hidden.
 
     Example:
         >>> is_hidden(b"I0000 00:00:1795348209.550645   25372 port.cc:153] oneDNN custom ...")
@@ -60,7 +61,7 @@ def is_hidden(line: bytes) -> bool:
 
 
 class Filter:
-    """What is left out of one worker's stderr: it is asked for each line, in their order.
+    """Decides which lines of one worker's stderr are left out. Pass it every line, in order.
 
     Example:
         >>> aborted = b"E0000 00:00:1.5 7 ring_alg.cc:291] Aborting RingReduce with UNAVAILABLE: x"
@@ -74,7 +75,7 @@ class Filter:
         self._is_aborted = False  # the line before belongs to a message of aborted collectives
 
     def hides(self, line: bytes) -> bool:
-        """Whether the next line is left out."""
+        """Return whether the next line is left out."""
         goes_on = self._is_aborted and _GOES_ON.match(line) is not None
         self._is_aborted = goes_on or _ABORTED.match(line) is not None
         return self._is_aborted or is_hidden(line)

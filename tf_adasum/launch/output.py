@@ -1,6 +1,6 @@
-"""What workers write: line by line to the console, and to a file for each.
+"""Write the output of the workers line by line to the console, and to a file for each worker.
 
-Standard library only.
+Uses only the standard library.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tf_adasum.launch.failures import LastWords
 from tf_adasum.launch.status import Board
 from tf_adasum.launch.terminal import PROGRAM
 
-_SECONDS_TO_SPEAK = 0.5  # for which the main thread waits for a reader of our output
+_SECONDS_TO_SPEAK = 0.5  # how long the main thread waits until a message can be written
 _SECONDS_BETWEEN_LINES = 30.0  # of `--status`, if the output is no terminal
-_LONGEST_LINE = 1 << 20  # bytes; what is longer is passed on as several lines
+_LONGEST_LINE = 1 << 20  # bytes; a longer line is written as several lines
 
 
 class Console:
-    """What writes whole lines to our stdout and stderr, one at a time."""
+    """Writes whole lines to stdout and stderr, one at a time."""
 
     def __init__(self, events: queue.SimpleQueue):
         self._events = events
@@ -39,13 +39,13 @@ class Console:
         self._lost = False
 
     def write(self, descriptor: int, prefix: bytes, piece: bytes, source: Any = None) -> None:
-        """Write one piece of output; if that is no longer possible, ask the job to stop.
+        """Write one piece of output. If the output is closed, ask the job to stop.
 
         Args:
             descriptor: 1 or 2.
-            prefix: what a line begins with.
-            piece: the rest of the line, or of a line that is redrawn.
-            source: who writes it. Defaults to None: `prefix` is different for each.
+            prefix: the beginning of the line.
+            piece: the rest of the line, or one state of a line that is redrawn.
+            source: the writer of the piece. Defaults to None: `prefix` identifies the writer.
         """
         with self._lock:
             self._write(descriptor, prefix, piece, source)
@@ -54,8 +54,8 @@ class Console:
     def say(self, text: str) -> None:
         """Write a message of the launcher itself to stderr.
 
-        The main thread has more to do than to wait for somebody who reads our output: if nobody
-        does, the message follows the piece that is being written.
+        The main thread must not wait long. So if nothing reads our output, the message is written
+        later, after the piece that is being written.
         """
         self._messages.append(f"{text}\n".encode())
         self.finish(_SECONDS_TO_SPEAK)
@@ -64,7 +64,7 @@ class Console:
         """Write the messages that are left.
 
         Args:
-            seconds: for how long to wait for a reader at most; None for no limit.
+            seconds: how long to wait at most until they can be written; None means no limit.
         """
         if not self._lock.acquire(timeout=-1 if seconds is None else seconds):
             return
@@ -74,12 +74,12 @@ class Console:
             self._lock.release()
 
     def follow(self, board: Board, ended: threading.Event) -> None:
-        """Write a line with the status of all workers every 30 seconds until an event."""
+        """Write a line with the status of all workers every 30 seconds until `ended` is set."""
         while not ended.wait(_SECONDS_BETWEEN_LINES):
             self.say(board.line())
 
     def lose(self) -> None:
-        """Write nothing more, and ask the job to stop: nobody can read it."""
+        """Write nothing more, and ask the job to stop, because the output is closed."""
         self._lost = True
         self._events.put(signal.SIGPIPE)
 
@@ -95,7 +95,7 @@ class Console:
         if self._lost:
             return
         with stopping_if_lost(self):
-            # Only worker 0's stdout redraws; any other line starts below its bar.
+            # Only worker 0's stdout is redrawn; any other line starts below its progress bar.
             if self._redrawn is not None and writer != self._redrawn:
                 _write_all(self._redrawn[0], b"\n")
             _write_all(descriptor, prefix + piece)
@@ -112,17 +112,17 @@ def stopping_if_lost(console: Console) -> Iterator[None]:
 
 
 class Log:
-    """The file with all output of one worker, of all its starts.
+    """The file with the output of one worker from all its starts.
 
     Args:
-        folder: where it is; made if it is missing.
-        rank: the worker's.
+        folder: the directory of the file, which is created if it is missing.
+        rank: the rank of the worker.
 
     Attributes:
-        path: of the file.
+        path: the path of the file.
 
     Raises:
-        ValueError: if it cannot be written.
+        ValueError: if the file cannot be written.
     """
 
     def __init__(self, folder: str, rank: int):
@@ -146,7 +146,7 @@ class Log:
         self.write(f"{PROGRAM}: worker {rank} of {num_workers}, {start} {now}\n".encode())
 
     def write(self, line: bytes) -> None:
-        """Write a line. Training continues if that fails: see `failure`."""
+        """Write a line. Training continues if writing fails, see `failure`."""
         if self._failure is not None:
             return
         try:
@@ -164,19 +164,20 @@ class Log:
 
 
 class Relay:
-    """What copies one stream of one worker, line by line.
+    """Copies one stream of one worker, line by line.
 
-    A progress bar rewrites its line after each "\\r". Worker 0's is passed on as it changes; of the
-    other workers, and in a file, only the last state is shown, when the line is complete.
+    A progress bar rewrites its line after each "\\r". The console shows every change of worker 0's
+    progress bar. For the other workers, and in files, only the last state of the line is written,
+    when the line is complete.
 
     Args:
-        descriptor: the stream it is written to, 1 or 2.
-        console: shared by all.
-        prefix: what each line begins with on the console.
-        redraws: whether it is worker 0's.
-        hides_noise: whether of stderr what `noise` hides is left out.
+        descriptor: the stream to write to, 1 or 2.
+        console: the console, which all workers share.
+        prefix: the beginning of each line on the console.
+        redraws: whether the console shows every change of a line.
+        hides_noise: whether to leave out the lines of stderr that `noise` hides.
         words: receives the lines of stderr.
-        log: a file for it; None without one.
+        log: the file for the output; None without a file.
     """
 
     def __init__(
@@ -196,7 +197,7 @@ class Relay:
         self._words = words if descriptor == 2 else None
 
     def copy(self, stream: Any, ended: threading.Event) -> None:
-        """Copy until the worker closes the stream, or has ended with nothing left, and close it."""
+        """Copy until the worker closes the stream, or has ended and all its output is copied."""
         pending = b""
         for chunk in _chunks(stream, ended):
             pieces = (pending + chunk).splitlines(keepends=True)
@@ -224,9 +225,10 @@ class Relay:
 
 
 def _chunks(stream: Any, ended: threading.Event) -> Iterator[bytes]:
-    """Yield what a worker writes, until it closes the stream or has ended with nothing left.
+    """Yield the output of a worker until the worker closes the stream, or has ended.
 
-    The second condition is for a daemon that left the worker's group and keeps the pipe open.
+    If it has ended, all that it wrote is yielded first. A daemon that left the worker's group may
+    keep the pipe open.
     """
     poll = select.poll()
     poll.register(stream, select.POLLIN)
@@ -242,7 +244,7 @@ def _chunks(stream: Any, ended: threading.Event) -> Iterator[bytes]:
 
 
 def _can_be_written(descriptor: int, seconds: float | None) -> bool:
-    """Whether a short line can be written, or fails, without a wait of more than some seconds."""
+    """Return whether a write to a descriptor would end within some seconds, even with an error."""
     poll = select.poll()
     poll.register(descriptor, select.POLLOUT)
     return bool(poll.poll(None if seconds is None else 1000 * seconds))
@@ -255,10 +257,10 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def logs_in(folder: str | None, ranks: range) -> list[Log]:
-    """Open the files of some workers; none without a folder.
+    """Return the open log files of some workers; an empty list without a folder.
 
     Raises:
-        ValueError: if one cannot be written.
+        ValueError: if a file cannot be written.
     """
     if folder is None:
         return []

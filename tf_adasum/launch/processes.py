@@ -1,12 +1,12 @@
 """Run a group of worker processes: start them, supervise them, and stop what is left.
 
-Reading order: `run_group` (all of it) -> `_Job` (start, supervise, stop) -> `_Worker` (one
-process). What they write goes through `output`; `failures` finds the worker that failed first.
+Reading order: `run_group` (all starts) -> `_Job` (start, supervise, stop) -> `_Worker` (one
+process). `output` writes the output of the workers; `failures` finds the worker that failed first.
 
-Who does what: the main thread starts, signals and reaps the workers. Every other thread only
-reads a pipe or waits for one process, and reports to the main thread through one queue.
+The main thread starts, signals and reaps the workers. Every other thread only reads a pipe or waits
+for one process, and reports to the main thread through one queue.
 
-Standard library only, as `tf_adasum.launch`.
+Uses only the standard library.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from tf_adasum.launch.status import Board
 EXIT_TIMEOUT = 124  # as coreutils' `timeout`
 EXIT_USAGE = 2  # as argparse and the shells: the same arguments will fail again
 EXIT_ASKED = 75  # EX_TEMPFAIL: the workers were asked to end, and the next start resumes
-POLITE_SECONDS = 30.0  # after SIGTERM: for a backup. Slurm and Kubernetes wait as long
+POLITE_SECONDS = 30.0  # for a backup after SIGTERM; Slurm and Kubernetes wait as long
 _LAST_WORDS_SECONDS = 0.5  # how long to wait for the output of a worker that ended
-_SECONDS_TO_READ = 5.0  # how long to wait for a reader of our output after a stop
-_PAUSE_SECONDS = 1.0  # before a restart, so that what fails at once does not fail in a storm
+_SECONDS_TO_READ = 5.0  # how long to wait after a stop until our output is read
+_PAUSE_SECONDS = 1.0  # before a restart, so that a script that fails at once is not run in a storm
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PASSED_ON = (signal.SIGUSR1,)  # Slurm's warning before the time limit, to all processes of a step
@@ -44,15 +44,15 @@ _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None  # loaded here, n
 
 @dataclasses.dataclass(frozen=True)
 class Crew:
-    """Which workers are started here, and who receives their output.
+    """The workers of this machine, and the receivers of their output.
 
     Attributes:
-        ranks: those of the workers of this machine.
-        num_workers: how many there are on all machines.
-        logs: a file for the output of each of `ranks`; empty for none.
+        ranks: the ranks of the workers of this machine.
+        num_workers: the number of workers on all machines.
+        logs: a file for the output of each of `ranks`; empty without files.
         is_heard: whether output goes through this process. Defaults to True; False lets a single
             worker inherit stdin, stdout and stderr.
-        board: their status, which is shown with the output. Defaults to None: it is not shown.
+        board: the workers' status, shown with the output. Defaults to None: no status is shown.
     """
 
     ranks: range
@@ -64,11 +64,11 @@ class Crew:
 
 @dataclasses.dataclass(frozen=True)
 class Ending:
-    """How a job ended.
+    """Describes how a job ended.
 
     Attributes:
-        code: the exit status, as `tf_adasum.launch.launch` describes it.
-        first: the worker that failed first in the last start; None if none has.
+        code: the exit status that `tf_adasum.launch.launch` returns.
+        first: the worker that failed first in the last start; None if no worker failed.
     """
 
     code: int
@@ -86,38 +86,39 @@ def run_group(
     grace: float,
     max_restarts: int = 0,
 ) -> Ending:
-    """Run one worker per environment until all have ended or one reason stops them all.
+    """Run one worker per environment until all workers have ended or are stopped.
 
-    A worker that fails may start the whole group again; signals to this process, the timeout,
-    `EXIT_USAGE` and `EXIT_ASKED` end it for good.
+    After the failure of a worker, the whole group may be started again. After a signal to this
+    process, the timeout, `EXIT_USAGE` or `EXIT_ASKED`, there is no restart.
 
     Args:
         command: the complete argument vector of a worker.
         crew: the workers.
-        environments_of: function from the number of the restart, 0 for the first start, to a
-            context manager that gives the complete environment of every worker. It is left when
-            all of them have ended.
-        timeout: seconds after which the group is stopped, all starts together; None for no limit.
+        environments_of: function of the number of the restart, 0 for the first start. It returns a
+            context manager that yields the complete environment of every worker, and that is left
+            when all workers have ended.
+        timeout: seconds, including all restarts, after which the group is stopped; None means no
+            limit.
         grace: seconds between SIGTERM and SIGKILL.
         max_restarts: how often the group is started again at most.
 
     Raises:
-        OSError: a worker could not be started. The workers already started have been stopped.
+        OSError: if a worker could not be started. Workers that had started were stopped.
     """
     job = _Job(command, crew, environments_of, grace)
     with signals_sent_to(job.events):
         code = job.run(timeout, max_restarts)
-    # Handlers are restored, so an interrupt ends this wait for a reader of our output.
+    # This waits until our output is read. Handlers are restored, so an interrupt ends the wait.
     job.drain()
     return Ending(code, job.first)
 
 
 @contextlib.contextmanager
 def signals_sent_to(events: queue.SimpleQueue) -> Iterator[None]:
-    """Report stop signals as events instead of interrupting the main thread anywhere.
+    """Put stop signals into a queue, so that they do not interrupt the main thread.
 
-    A signal that is ignored stays ignored (``nohup``, background jobs). Outside the main thread
-    Python cannot handle signals, so they keep their meaning.
+    A signal that is ignored stays ignored (``nohup``, background jobs). If this is not the main
+    thread, signals keep their usual effect, because Python cannot handle them here.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -135,11 +136,11 @@ def signals_sent_to(events: queue.SimpleQueue) -> Iterator[None]:
 
 
 class _Job:
-    """The workers of one launch, from their start to the end of the last one.
+    """Starts, supervises and stops the workers of one launch.
 
     Attributes:
-        events: ends of workers, and signals to this process.
-        first: the worker that failed first in the last start; None if none has.
+        events: the queue of workers that ended, and of signals to this process.
+        first: the worker that failed first in the last start; None if no worker failed.
     """
 
     def __init__(
@@ -157,13 +158,13 @@ class _Job:
         self._grace = grace
         self._console = live.console(self.events, crew.board is not None)
         self._running: list[_Worker] = []
-        self._ends: list[failures.End] = []  # in their order, of this start
+        self._ends: list[failures.End] = []  # of this start, in the order in which workers ended
         self._threads: list[threading.Thread] = []
-        self._is_stopped = False  # by a signal or the timeout, which want no restart
-        self._is_passed_on = False  # a signal, which wants none either
+        self._is_stopped = False  # by a signal or the timeout: there is no restart
+        self._is_passed_on = False  # a signal was passed on: there is no restart
 
     def run(self, timeout: float | None, max_restarts: int) -> int:
-        """Start the workers, again if one fails, and return the exit status of the last start."""
+        """Start the workers, again if a worker fails; return the exit status of the last start."""
         deadline = None if timeout is None else time.monotonic() + timeout
         for restart in range(max_restarts + 1):
             if restart:
@@ -172,7 +173,7 @@ class _Job:
             with self._environments_of(restart) as environments:
                 code = self._run_once(environments, restart, deadline)
             if code == EXIT_USAGE and restart < max_restarts:
-                self._console.say(f"exit status {EXIT_USAGE} means wrong usage: no restart")
+                self._console.say(f"no restart, because exit status {EXIT_USAGE} means wrong usage")
             is_final = code in (0, EXIT_USAGE, EXIT_ASKED)
             if is_final or restart == max_restarts or self._is_stopped or self._is_passed_on:
                 break
@@ -184,7 +185,7 @@ class _Job:
     def drain(self) -> None:
         """Wait until all output of the ended workers has been written, and close their files.
 
-        After a signal or the timeout nobody waits long for a reader of our output.
+        After a signal or the timeout, do not wait long until our output is read.
         """
         until = time.monotonic() + _SECONDS_TO_READ if self._is_stopped else None
 
@@ -226,15 +227,18 @@ class _Job:
         return code
 
     def _pause(self, deadline: float | None) -> int | None:
-        """Wait a little, and for the last output, before a restart; return a reason to have none.
+        """Wait a second before a restart, and until all output is written.
 
-        No thread may be left: see `_start`. A signal ends the wait, also that for a reader of our
-        output who does not read.
+        All threads must have ended before a restart, see `_start`. A signal ends the wait, even if
+        nothing reads our output.
+
+        Returns:
+            None; or the exit status if a signal or the timeout forbids the restart.
         """
         until = time.monotonic() + _PAUSE_SECONDS
         while time.monotonic() < until or any(each.is_alive() for each in self._threads):
             event = self._next_event(time.monotonic() + 0.05)
-            if isinstance(event, signal.Signals):  # even one to pass on: no worker is left
+            if isinstance(event, signal.Signals):  # even SIGUSR1, because no worker can receive it
                 return self._stopped_by(event)
             if deadline is not None and time.monotonic() > deadline:
                 return self._timed_out()
@@ -243,7 +247,7 @@ class _Job:
 
     def _stopped_by(self, number: signal.Signals) -> int:
         self._is_stopped = True
-        # SIGPIPE: what ended the reader of our output may also have reached the workers.
+        # SIGPIPE: the signal that ended the reader of our output may have reached the workers.
         if number in (signal.SIGTERM, signal.SIGPIPE):
             self._grace = max(self._grace, POLITE_SECONDS)
         self._console.say(f"{number.name}, stopping all workers")
@@ -255,9 +259,9 @@ class _Job:
         return EXIT_TIMEOUT
 
     def _start(self, environments: list[dict[str, str]], restart: int) -> None:
-        # All processes before the first thread: `preexec_fn` runs Python between fork and exec,
-        # where a lock held by another thread would never be released.
-        crew, streams = self._crew, {}  # it inherits ours
+        # All processes start before the first thread, because `preexec_fn` runs Python between fork
+        # and exec, where a lock held by another thread would never be released.
+        crew, streams = self._crew, {}  # a worker inherits our streams
         if crew.is_heard:
             pipe = subprocess.PIPE
             streams = {"stdin": subprocess.DEVNULL, "stdout": pipe, "stderr": pipe}
@@ -280,7 +284,7 @@ class _Job:
                 )
                 is_quiet = noise.hides_information(environment)
                 self._running.append(_Worker(rank, process, is_quiet, log))
-        finally:  # also when a later one could not start: `_stop` waits for their end
+        finally:  # even if a later worker could not start, because `_stop` waits for all of these
             for worker in self._running:
                 self._watch(worker)
 
@@ -303,7 +307,7 @@ class _Job:
         self._threads += [*worker.readers, start_thread(report_end, worker, self.events)]
 
     def _supervise(self, deadline: float | None) -> int:
-        """Wait until all workers have ended well, or for the first reason to stop the job."""
+        """Wait until all workers have succeeded, or until there is a reason to stop the job."""
         code = 0
         while self._running:
             event = self._next_event(deadline)
@@ -315,7 +319,7 @@ class _Job:
             if isinstance(event, signal.Signals):
                 return self._stopped_by(event)
             end = self._reap(event)
-            if end.code == EXIT_ASKED:  # do not stop the others: one may write the backup
+            if end.code == EXIT_ASKED:  # do not stop the others, which may be writing the backup
                 code = EXIT_ASKED
             elif end.code != 0:
                 self.first = end
@@ -327,7 +331,7 @@ class _Job:
         return code
 
     def _pass_on(self, number: signal.Signals) -> None:
-        """Send a signal to the workers, which may act on it; not to what they have started."""
+        """Send a signal to the workers, but not to the processes that they started."""
         self._is_passed_on = True
         self._console.say(f"{number.name}, passed on to all workers")
         for worker in self._running:
@@ -335,7 +339,7 @@ class _Job:
                 os.kill(worker.process.pid, number)
 
     def _stop(self) -> None:
-        """End the workers still running: SIGTERM, and SIGKILL after the grace or on SIGINT."""
+        """Stop the workers with SIGTERM; after the grace time or a SIGINT, with SIGKILL."""
         for worker in self._running:
             worker.is_stopped = True
             worker.signal_group(signal.SIGTERM)
@@ -354,7 +358,7 @@ class _Job:
                     worker.signal_group(signal.SIGKILL)
 
     def _next_event(self, deadline: float | None) -> _Worker | signal.Signals | None:
-        """Return the next event, or None when the deadline comes first."""
+        """Return the next event, or None if there is no event before the deadline."""
         wait = None if deadline is None else max(0.0, deadline - time.monotonic())
         try:
             return self.events.get(timeout=wait)
@@ -387,18 +391,18 @@ class _Worker:
         self.readers: list[threading.Thread] = []
 
     def signal_group(self, number: int) -> None:
-        """Signal the worker and its children; only valid until the worker is reaped."""
+        """Send a signal to the worker and its children; only before the worker is reaped."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
 
     def reap(self) -> failures.End:
-        """Kill what the ended worker left in its group, collect it, and return how it ended."""
+        """Kill the processes that the ended worker left behind; return how the worker ended."""
         # Until `wait` the worker is a zombie, so the group id cannot belong to anyone else yet.
         self.signal_group(signal.SIGKILL)
         code = self.process.wait()
         self.ended.set()
-        # Its last lines precede our message about its end; but do not wait for a reader of our
-        # output who does not read.
+        # The worker's last lines should precede our message about its end. But do not wait long if
+        # nothing reads our output.
         limit = time.monotonic() + _LAST_WORDS_SECONDS
         for reader in self.readers:
             reader.join(max(0.0, limit - time.monotonic()))
@@ -408,22 +412,22 @@ class _Worker:
 
 
 def report_end(worker: _Worker, events: queue.SimpleQueue) -> None:
-    """Wait for the worker's end without reaping it, which would free its group id."""
+    """Wait until the worker ends, without reaping the worker, which would free its group id."""
     os.waitid(os.P_PID, worker.process.pid, os.WEXITED | os.WNOWAIT)
     events.put(worker)
 
 
 def end_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
-    """Ask Linux to send this process a signal when its parent, or the thread of it, ends.
+    """Ask Linux to send this process a signal when the thread that started this process ends.
 
     Args:
-        parent: the pid that the parent has, or had.
+        parent: the pid of the parent process, even if it has already ended.
         number: the signal.
     """
     if _LIBC is None:
         return
     _LIBC.prctl(_PR_SET_PDEATHSIG, number)
-    if os.getppid() != parent:  # it died before the request was made
+    if os.getppid() != parent:  # the parent ended before the request was made
         os.kill(os.getpid(), number)
 
 

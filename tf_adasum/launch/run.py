@@ -2,8 +2,8 @@
 
     notebook: `run`  ->  a launcher: `main`  ->  each worker: the script, or `function_worker.main`
 
-The launcher is a process of its own, so that the notebook's stays as it is: no signal handlers, no
-threads, nothing of TensorFlow. Standard library only.
+The launcher is a separate process, so that the notebook's process gets no signal handlers, no
+threads and no TensorFlow. Uses only the standard library.
 """
 
 from __future__ import annotations
@@ -37,29 +37,30 @@ def run(
 ) -> Any:
     """Run a function or a script on several worker processes of this machine.
 
-    For notebooks; in a terminal use ``tf-adasum-launch``, whose workers these are. Output appears
-    in the cell as it is written, with the worker's number. Interrupting the cell ends the workers.
+    Use it in notebooks; in a terminal, use ``tf-adasum-launch``, which starts the same workers. The
+    cell shows the output of each worker, with the worker's number, while training runs. If you
+    interrupt the cell, the workers end.
 
-    Workers are new processes: a function makes its strategy, model and data itself, and gets
-    whatever it needs of the notebook as `args` or global names, copied. A function that is defined
-    in a notebook needs the package cloudpickle.
+    Workers are new processes, so the function has to create its strategy, model and data. It
+    receives copies of `args` and of the notebook's global names that it uses. If the function is
+    defined in a notebook, install the package cloudpickle.
 
     Args:
-        function_or_script: a function, which each worker calls; or the path of a script.
-        workers: how many processes. Defaults to 4.
-        args: of the function, or of the script's command line. Defaults to none.
-        devices_per_worker: GPUs of each worker when GPUs are visible, else logical CPU devices.
-            Defaults to None: the visible GPUs divided evenly, else one CPU device.
+        function_or_script: a function that each worker calls, or the path of a script.
+        workers: the number of worker processes. Defaults to 4.
+        args: the arguments of the function, or of the script's command line. Defaults to none.
+        devices_per_worker: the number of GPUs of each worker; without GPUs, the number of logical
+            CPU devices. Defaults to None: an equal share of the visible GPUs, or one CPU device.
 
     Returns:
-        What the function returns on worker 0: numbers, arrays and structures of them, or a Keras
-        `History`, which comes without its model. None for a script.
+        The value that the function returns on worker 0: numbers, arrays, structures of them, or a
+        Keras `History` without its model. None for a script.
 
     Raises:
-        ValueError: an argument cannot be used, or the function cannot be sent to processes.
-        ImportError: the function is defined in a notebook, and there is no cloudpickle.
-        RuntimeError: a worker failed, the message names it and has its traceback; or there is no
-            result: worker 0 ended before the function returned, or it cannot be read here.
+        ValueError: if an argument cannot be used, or the function cannot be sent to processes.
+        ImportError: if the function is defined in a notebook, and cloudpickle is not installed.
+        RuntimeError: if a worker failed; the message has the worker's number and its traceback.
+            Also if worker 0 ended before the function returned, or if its result cannot be read.
 
     Example:
         >>> def train(epochs):
@@ -112,7 +113,7 @@ def _of_script(script: Any, args: Sequence) -> list[str]:
 
 
 def _entering(module: str, folder: str) -> list[str]:
-    """Return the command that enters a module of this room with the same import path as here."""
+    """Return the command that runs `main` of a module of this package, with this import path."""
     program = (
         "import json, sys; sys.path[:], folder = json.loads(sys.argv[1]), sys.argv[2]; "
         f"del sys.argv[1:]; from tf_adasum.launch.{module} import main; sys.exit(main(folder))"
@@ -121,7 +122,7 @@ def _entering(module: str, folder: str) -> list[str]:
 
 
 def _environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return a notebook's environment without what holds for notebooks alone."""
+    """Return a notebook's environment without the variables that only a notebook can use."""
     environment = dict(environment)
     if environment.get("MPLBACKEND", "").startswith("module://"):  # draws into cells
         environment["MPLBACKEND"] = "agg"
@@ -137,7 +138,7 @@ def _follow(command: Sequence[str]) -> int:
         stdin=subprocess.DEVNULL,
         stdout=pipe,
         stderr=pipe,
-        start_new_session=True,  # an interrupt is for this process, which passes it on
+        start_new_session=True,  # this process receives an interrupt, and passes it on
     )
     screen = _Screen(process)
     try:
@@ -146,7 +147,7 @@ def _follow(command: Sequence[str]) -> int:
                 screen.show()
                 process.wait()
                 break
-            except KeyboardInterrupt:  # the launcher ends the workers; a second one kills them
+            except KeyboardInterrupt:  # the launcher ends the workers; the second time it kills
                 is_interrupted = True
                 process.send_signal(signal.SIGINT)
     finally:
@@ -160,7 +161,7 @@ def _follow(command: Sequence[str]) -> int:
 
 
 class _Screen:
-    """What shows a process's output in sys.stdout and sys.stderr, whatever these are."""
+    """Shows a process's output in sys.stdout and sys.stderr, which may be a notebook's cell."""
 
     def __init__(self, process: subprocess.Popen):
         self._open = selectors.DefaultSelector()
@@ -169,7 +170,7 @@ class _Screen:
             self._open.register(pipe, selectors.EVENT_READ, (name, decoder))
 
     def show(self) -> None:
-        """Show all until both pipes are closed."""
+        """Show the output until both pipes are closed."""
         while self._open.get_map():
             for key, _ in self._open.select():
                 chunk = os.read(key.fd, 1 << 16)
@@ -183,7 +184,7 @@ class _Screen:
                 stream.flush()
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close the pipes."""
         for key in list(self._open.get_map().values()):
             key.fileobj.close()
         self._open.close()
@@ -203,11 +204,11 @@ def _raise_if_failed(folder: str, code: int, workers: int) -> None:
             f"worker {first['rank']} of {workers} failed{first['cause']}{error}{traceback}"
         )
     if code:
-        raise RuntimeError(f"the workers were ended, with exit status {code}")
+        raise RuntimeError(f"the workers were stopped, with exit status {code}")
 
 
 def main(folder: str) -> int:
-    """Be the launcher of a notebook: run the job of a folder, and return its exit status."""
+    """Run the job that a notebook has written to a folder, and return its exit status."""
     with open(os.path.join(folder, _JOB)) as file:
         job = json.load(file)
     end_with_parent(job["parent"], signal.SIGTERM)
@@ -224,7 +225,7 @@ def main(folder: str) -> int:
             }
     except ValueError as error:
         told, code = {"wrong": str(error)}, 2
-    # The notebook reads it when this process has ended.
+    # The notebook reads this file when this process has ended.
     with contextlib.suppress(FileNotFoundError), open(os.path.join(folder, _ENDING), "w") as file:
         json.dump(told, file)
     return code

@@ -1,10 +1,10 @@
-"""One ssh connection to a host of ``--hosts``, and the launcher at its other end.
+"""Connect to a host of ``--hosts`` over ssh, and run the launcher on the host.
 
     here: `Connection` -> ssh -> there: `serve` -> `jobs.launch`
 
-Everything that is private, such as the secret, goes through ssh's stdin: every user of a host can
-read the arguments of its processes. The host ends its workers when its stdin is closed or silent.
-Standard library only.
+Private values, such as the secret, are sent through ssh's stdin, because every user of a host can
+read the arguments of its processes. A host ends its workers if this stdin is closed, or if nothing
+is sent for 30 seconds. Uses only the standard library.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tf_adasum.launch.output import PROGRAM
 from tf_adasum.launch.processes import EXIT_USAGE, end_with_parent, start_thread
 
 SECONDS_BETWEEN_BEATS = 5.0
-_SECONDS_OF_SILENCE = 30.0  # after which a host takes the connection for lost
+_SECONDS_OF_SILENCE = 30.0  # after which a host declares the connection lost
 _SECONDS_TO_REACH = 9.0  # for ssh to log in
 _SECONDS_TO_START = 60.0  # for Python and this package, which may lie on a slow file system
 _SECONDS_FOR_A_REASON = 0.5
@@ -54,20 +54,20 @@ _BOOTSTRAP = (
 
 
 class Connection:
-    """An ssh process, whose end is the end of the workers at its other end.
+    """An ssh process. When it ends, the workers on the host end.
 
     Args:
         host: the host.
         program: the ssh command.
-        sent: what `serve` needs before it is ready.
+        sent: the values that `serve` needs before it is ready.
 
     Attributes:
         host: the host.
-        process: ssh.
+        process: the process of ssh.
         ended: set when ssh has ended.
-        answer: what the host has sent when it was ready; None before.
+        answer: the values that the host sent when it was ready; None before.
         is_reached: whether ssh has logged in.
-        failure: why the host cannot start workers, as ssh or Python has printed it; "" before.
+        failure: why the host cannot start workers, as ssh or Python printed it; "" without failure.
     """
 
     def __init__(self, host: Host, program: Sequence[str], sent: Mapping[str, Any]):
@@ -83,7 +83,7 @@ class Connection:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            start_new_session=True,  # an interrupt is for this process, which sends it on
+            start_new_session=True,  # this process receives an interrupt, and passes it on
             preexec_fn=functools.partial(end_with_parent, os.getpid()),
         )
 
@@ -92,7 +92,7 @@ class Connection:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """End ssh, and with it the workers."""
+        """End ssh, which ends the workers."""
         self.process.kill()
         self.process.wait()
         self.process.stdin.close()
@@ -105,7 +105,7 @@ class Connection:
                 data = data[self.process.stdin.write(data) :]
 
     def take(self, stream: Any, chunk: bytes) -> None:
-        """Take output of ssh before the host is ready; an empty chunk is the end of a stream."""
+        """Take in output of ssh before the host is ready; an empty chunk ends a stream."""
         if stream is self.process.stderr:
             self._errors += chunk
             return
@@ -121,7 +121,7 @@ class Connection:
             os.write(2, self._errors)  # warnings of ssh
 
     def seconds_left(self) -> float:
-        """Return how long to wait for the host; if the time is over, set `failure`."""
+        """Return how long to wait for the host; if no time is left, set `failure`."""
         left = self._deadline - time.monotonic()
         if left <= 0:
             lines = self._errors.decode(errors="replace").splitlines()
@@ -137,8 +137,8 @@ def serve(stdin: BinaryIO, sent: Mapping[str, Any]) -> int:
     """Run the launcher of one host when all hosts are ready, and return its exit status.
 
     Args:
-        stdin: what a `Connection` sends.
-        sent: its first line.
+        stdin: the stream from a `Connection`.
+        sent: the values in the first line of this stream.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # even if sshd ignores them
         signal.signal(number, signal.SIG_DFL)
@@ -155,7 +155,7 @@ def serve(stdin: BinaryIO, sent: Mapping[str, Any]) -> int:
             return EXIT_USAGE
         nodes, job = json.loads(line)
         control = os.dup(stdin.fileno())
-        with open(os.devnull) as nothing:  # for workers that inherit it
+        with open(os.devnull) as nothing:  # the stdin of workers that inherit stdin
             os.dup2(nothing.fileno(), 0)
         start_thread(_obey, control)
         try:
@@ -166,7 +166,7 @@ def serve(stdin: BinaryIO, sent: Mapping[str, Any]) -> int:
 
 
 def _obey(control: int) -> None:
-    """Send the signals that a `Connection` names to this process; SIGHUP when it is lost."""
+    """Send this process the signals that a `Connection` names, and SIGHUP if it is lost."""
     pending = b""
     while select.select([control], [], [], _SECONDS_OF_SILENCE)[0]:
         chunk = os.read(control, 1 << 10)

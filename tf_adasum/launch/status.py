@@ -1,6 +1,7 @@
-"""What the workers of this machine do, for ``--status``: each writes it to a file of its own.
+"""Read the status of the workers of this machine for ``--status``.
 
-See `tf_adasum.watch.status_file`. Standard library only.
+Each worker writes its status to a file, see `tf_adasum.watch.status_file`. Uses only the standard
+library.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ import time
 from tf_adasum.launch.failures import in_words
 from tf_adasum.watch import status_file
 
-# The status of a worker that has written nothing for so long is out of date.
+# A status that is older than this is out of date.
 _SECONDS_TO_WRITE = 10.0
 
-_SECONDS_OF_A_RATE = 10.0  # over which steps per second are measured
+_SECONDS_OF_A_RATE = 10.0  # the time in which steps per second are measured
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,13 +29,14 @@ class Row:
     """The status of a worker.
 
     Attributes:
-        rank: the worker's.
-        host: the name of its machine.
+        rank: the rank of the worker.
+        host: the name of the worker's machine.
         state: "starting", "running", "training", "waiting", "silent", "ended" or "failed".
-        more: what is known beyond the state, such as "epoch 2" or "12 s"; "" for nothing.
-        step: how many steps the current training has taken; None before the first status.
-        rate: steps per second over the last seconds; None if they are not known.
-        behind: how many steps the fastest worker is ahead; None before the first status.
+        more: details of the state, such as "epoch 2" or "12 s"; "" without details.
+        step: the number of steps in the current training; None before the first status.
+        rate: steps per second in the last seconds; None if it is not known.
+        behind: the number of steps by which the fastest worker is ahead; None before the first
+            status.
     """
 
     rank: int
@@ -51,7 +53,7 @@ class Board:
 
     Args:
         folder: an empty directory for the workers' files.
-        ranks: those of the workers.
+        ranks: the ranks of the workers.
     """
 
     def __init__(self, folder: str, ranks: range):
@@ -60,7 +62,7 @@ class Board:
         self.begin()
 
     def begin(self) -> None:
-        """Forget what workers did before they were started again."""
+        """Delete the status of an earlier start."""
         self._codes: dict[int, int] = {}
         self._samples = {rank: collections.deque[tuple[float, int]]() for rank in self._ranks}
         for rank in self._ranks:
@@ -68,15 +70,15 @@ class Board:
                 os.remove(self._path(rank))
 
     def environment(self, rank: int) -> dict[str, str]:
-        """Return the environment variables by which a worker finds its file."""
+        """Return the environment variable with the path of a worker's file."""
         return {status_file.NAME: self._path(rank)}
 
     def end(self, rank: int, code: int) -> None:
-        """Take in that a worker has ended.
+        """Note that a worker has ended.
 
         Args:
-            rank: the worker's.
-            code: its exit status; 0 if it has not failed itself.
+            rank: the rank of the worker.
+            code: the worker's exit status; 0 if the worker was stopped or did not fail.
         """
         self._codes[rank] = code
 

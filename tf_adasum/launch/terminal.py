@@ -1,7 +1,7 @@
-"""What the launcher's output looks like on a terminal: colors and aligned prefixes.
+"""The colors and aligned prefixes of the launcher's output on a terminal.
 
-The package `rich`, which Keras 3 requires, renders them. Output is plain text without `rich`, if it
-does not go to a terminal, with ``NO_COLOR``, and with ``TERM=dumb``.
+The package `rich`, which Keras 3 requires, renders them. Output is plain text if `rich` is not
+installed, if the output does not go to a terminal, or if ``NO_COLOR`` or ``TERM=dumb`` is set.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ if TYPE_CHECKING:
 
 PROGRAM = "tf-adasum-launch"  # the prefix of a message that no worker wrote
 
-# Of worker 0, 1, …; then from the beginning.
+# The colors of workers 0, 1, …; with more workers they repeat.
 _COLORS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_green")
 
 
 def screen(descriptor: int) -> rich.console.Console | None:
-    """Return what draws on the terminal of a file descriptor.
+    """Return a console that draws on the terminal of a file descriptor.
 
     Args:
         descriptor: 1 or 2.
 
     Returns:
-        None if it is no terminal, if the terminal cannot move its cursor, or without `rich`.
+        The console; None if the descriptor is not a terminal, if the terminal cannot move its
+        cursor, or if `rich` is not installed.
     """
     if not os.isatty(descriptor):
         return None
@@ -39,10 +40,10 @@ def screen(descriptor: int) -> rich.console.Console | None:
 
 
 def prefix_of_worker(rank: int, num_workers: int, descriptor: int) -> bytes:
-    """Return what each line of a worker begins with; nothing if there is one worker.
+    """Return the prefix of each line of a worker; it is empty if there is only one worker.
 
     Args:
-        rank: the worker's.
+        rank: the rank of the worker.
         num_workers: the number of workers on all machines.
         descriptor: 1 or 2.
     """
@@ -53,7 +54,7 @@ def prefix_of_worker(rank: int, num_workers: int, descriptor: int) -> bytes:
 
 
 def prefix_of_launcher(descriptor: int) -> bytes:
-    """Return what each message of the launcher begins with."""
+    """Return the prefix of each message of the launcher."""
     return _colored(f"{PROGRAM}:", "bold", 0, descriptor)
 
 

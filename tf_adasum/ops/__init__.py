@@ -1,18 +1,18 @@
 """The three array operations of aggregation, on the fastest available backend.
 
-Replicas hold vectors of N elements; `segments` divides the elements, one segment per variable:
+Replicas hold vectors of N elements; `segments` divides the elements into one segment per variable:
 
     gram         = segment_gram(rows, segments)                     every inner product
     coefficients = any rule on `gram`                               a few numbers
     combined     = segment_weighted_sum(rows, coefficients, segments)
 
 `pairwise_combine` does all three steps for Adasum on two vectors. Each operation runs on the
-compiled op ("custom") if that was built for the device that holds the data, a CPU or an NVIDIA GPU.
-Otherwise it runs on stock TensorFlow ("tensorflow"), with the same contract; `library` chooses. In
-functions that XLA compiles (`jit_compile=True`) it always runs on stock TensorFlow. None of the
-operations is differentiable.
+compiled op ("custom") if this op was built for the device with the data, a CPU or an NVIDIA GPU.
+Otherwise it runs on stock TensorFlow ("tensorflow"), with the same contract. `library` chooses the
+backend. In functions that XLA compiles (`jit_compile=True`), operations always run on stock
+TensorFlow. None of the operations is differentiable.
 
-Precision: results are rounded to their dtype. Before that, they are computed
+Precision: results are computed in these precisions, and then rounded to their dtype:
 
                              inner products                   linear combination
     stock TensorFlow         float64                          float64
@@ -21,10 +21,11 @@ Precision: results are rounded to their dtype. Before that, they are computed
                              below 1e-6 of ‖a‖‖b‖ (*)
     GPU, all three           in float32, below 1e-5 (*)       float32, but float64 for float64
 
-(*) Products are float32; a few at a time are added in float32, and these sums in float64. For
-float64 everything is float64. The CPU op switches to float64 if squares would leave the range of
-float32. On a GPU, squares of elements below 1e-19 lose precision, squares of elements below 1e-23
-count as zero, and elements above 1e19 make their segment NaN.
+(*) Products are computed in float32. A few products at a time are added in float32, and the sums of
+these in float64. For float64 inputs, everything is computed in float64. The CPU op switches to
+float64 if squares would leave the range of float32. On a GPU, squares of elements below 1e-19 lose
+precision, squares of elements below 1e-23 count as zero, and elements above 1e19 make their segment
+NaN.
 
 Shape letters: S segments, R rows (replicas), N elements in a row.
 
@@ -62,14 +63,15 @@ def pairwise_combine(
 
     Orthogonal segments are added, equal segments are averaged. A squared norm below 1.4917e-154
     (the square root of the smallest positive normal float64) counts as zero, and its coefficient is
-    1. A NaN or Inf in a segment of either tensor makes that whole segment of the result NaN; so
-    does a squared norm that overflows float64. The precision is in the table of this module.
+    1. A segment of the result is NaN if this segment of `a` or `b` has a NaN or Inf, or if a
+    squared norm overflows float64. The table of this module has the precision.
 
     Args:
         a: Any shape; float16, bfloat16, float32 or float64.
         b: The shape and dtype of `a`.
-        segments: [S + 1], int64: offsets into the flattened tensors, the first 0, the last their
-            size, never decreasing. Defaults to one segment that holds everything.
+        segments: [S + 1], int64: offsets into the flattened tensors. The first is 0, the last is
+            the number of elements, and they never decrease. Defaults to one segment that holds
+            everything.
         device: The device that the call runs on, such as "CPU:0". It only chooses the backend; no
             data is moved. Defaults to the device of `a`.
 
@@ -78,7 +80,7 @@ def pairwise_combine(
 
     Raises:
         ValueError: If an argument is wrong and this is known before the operation runs.
-        tf.errors.InvalidArgumentError: If an argument turns out to be wrong when it runs.
+        tf.errors.InvalidArgumentError: When the operation runs, if an argument is wrong.
 
     Example:
         >>> a, b = [1.0, 0.0, 3.0], [0.0, 2.0, 3.0]
@@ -112,7 +114,8 @@ def segment_gram(rows: Any, segments: Any, *, device: str | None = None) -> tf.T
 
     Args:
         rows: [R, N], R >= 1; float16, bfloat16, float32 or float64.
-        segments: [S + 1], int64: offsets into a row, the first 0, the last N, never decreasing.
+        segments: [S + 1], int64: offsets into a row. The first is 0, the last is N, and they never
+            decrease.
         device: The device that the call runs on, such as "CPU:0". It only chooses the backend; no
             data is moved. Defaults to the device of `rows`.
 
@@ -122,7 +125,7 @@ def segment_gram(rows: Any, segments: Any, *, device: str | None = None) -> tf.T
 
     Raises:
         ValueError: If an argument is wrong and this is known before the operation runs.
-        tf.errors.InvalidArgumentError: If an argument turns out to be wrong when it runs.
+        tf.errors.InvalidArgumentError: When the operation runs, if an argument is wrong.
 
     Example:
         >>> rows = [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
@@ -147,17 +150,18 @@ def segment_weighted_sum(
     Args:
         rows: [R, N], R >= 1; float16, bfloat16, float32 or float64.
         coefficients: [S, R], converted to float64.
-        segments: [S + 1], int64: offsets into a row, the first 0, the last N, never decreasing.
+        segments: [S + 1], int64: offsets into a row. The first is 0, the last is N, and they never
+            decrease.
         device: The device that the call runs on, such as "CPU:0". It only chooses the backend; no
             data is moved. Defaults to the device of `rows`.
 
     Returns:
-        [N], the dtype of `rows`: summed in row order, on CPUs in float64, and rounded once. A NaN
-        coefficient makes its whole segment NaN.
+        [N], the dtype of `rows`. Rows are added in order, on CPUs in float64, and the sum is
+        rounded once. A NaN coefficient makes its whole segment NaN.
 
     Raises:
         ValueError: If an argument is wrong and this is known before the operation runs.
-        tf.errors.InvalidArgumentError: If an argument turns out to be wrong when it runs.
+        tf.errors.InvalidArgumentError: When the operation runs, if an argument is wrong.
 
     Example:
         >>> rows = [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
@@ -205,7 +209,7 @@ def gram_relative_error(gram: tf.Tensor) -> float:
     Returns:
         A bound of the error of ``gram[s, i, j]`` in units of ``sqrt(gram[s, i, i] gram[s, j, j])``.
         It is 1e-5 for the GPU kernels, which compute products in float32 and, on tensor cores, add
-        128 of them in float32. Otherwise it is 1e-14.
+        128 products in float32. Otherwise it is 1e-14.
 
     Example:
         >>> with tf.device("CPU:0"):
@@ -219,10 +223,10 @@ def gram_relative_error(gram: tf.Tensor) -> float:
 
 
 def same_bits_everywhere(device: str) -> bool:
-    """Whether the operations give the same bits on `device` as on every other of its type.
+    """Return whether the operations give the same bits on all devices of this type.
 
-    The compiled op on CPUs does. The order of sums in stock TensorFlow depends on the processor,
-    and in the GPU kernels on the GPU.
+    This is true only for the compiled op on CPUs. In stock TensorFlow, the order of sums depends on
+    the processor; in the GPU kernels, it depends on the GPU.
 
     Example:
         >>> is_compiled = tf_adasum.ops.backend("CPU:0") == "custom"
@@ -253,8 +257,8 @@ def _compiles_with_xla() -> bool:
 
 
 def _device_of(tensor: tf.Tensor, device: str | None) -> str:
-    # In a graph a tensor made outside of any tf.device scope has no device. A new operation shows
-    # the scope that the call is in, and without a scope TensorFlow prefers a GPU.
+    # In a graph, a tensor made outside of any tf.device scope has no device. A new operation shows
+    # the device of the current scope. Without a scope, TensorFlow prefers a GPU.
     where = device or tensor.device or tf.identity(tensor).device
     return where or ("GPU" if tf.config.list_logical_devices("GPU") else "CPU")
 

@@ -1,4 +1,4 @@
-"""Checks whether the kernels for NVIDIA GPUs were built, and run with this driver and these GPUs.
+"""Check whether the kernels for NVIDIA GPUs were built, and fit the driver and the GPUs.
 
 The kernels are compiled for some architectures, such as 80. They need a driver for the CUDA version
 that compiled them, or a later one. Code for an architecture also runs on later GPUs of the same
@@ -21,8 +21,8 @@ def why_not(folder: Path, cuda: dict[str, Any]) -> str | None:
     """Return why there are no kernels for the GPUs that TensorFlow uses; None if there are.
 
     Args:
-        folder: the folder of their files.
-        cuda: the entry on the kernels in `_build_info.json`.
+        folder: the folder of the kernels' files.
+        cuda: the entry of the kernels in `_build_info.json`.
     """
     if "not_built" in cuda:
         return f"its kernels for GPUs were not built ({cuda['not_built']})"
@@ -30,7 +30,7 @@ def why_not(folder: Path, cuda: dict[str, Any]) -> str | None:
         if not (folder / name).exists():
             return f"its kernels for GPUs are missing: {folder / name} does not exist"
     found = gpus()
-    if not found:  # nothing will load them
+    if not found:  # nothing will load the kernels
         return None
     for name in NAMES:
         path, sha256 = folder / name, cuda.get("sha256", {}).get(name)
@@ -68,7 +68,7 @@ def why_not_the_gpus(cuda: dict[str, Any], capabilities: list[int]) -> str | Non
 
 @functools.cache
 def gpus() -> list[int]:
-    """The compute capabilities of the GPUs that TensorFlow uses, such as 80 for 8.0."""
+    """Return the compute capabilities of the GPUs that TensorFlow uses, such as 80 for 8.0."""
     details = tf.config.experimental.get_device_details
     found = (
         details(gpu).get("compute_capability") for gpu in tf.config.list_physical_devices("GPU")
@@ -77,7 +77,7 @@ def gpus() -> list[int]:
 
 
 def driver_cuda() -> tuple[int, int] | None:
-    """The version of CUDA that the driver reports, or None without such a driver."""
+    """Return the version of CUDA that the driver reports, or None without a driver."""
     version = ctypes.c_int()
     try:
         if ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version)):

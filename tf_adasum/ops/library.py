@@ -1,12 +1,12 @@
-"""Locates, checks and loads the compiled op, at its first use and never at import.
+"""Find, check and load the compiled op, at its first use and never at import.
 
 A compiled op fits one minor version of TensorFlow. A wheel has libraries for several versions, a
 build from source has one. The build writes `_build_info.json` with the version of each library. A
 library for another minor version, or with another C++ ABI, is not loaded. If no library fits, stock
-TensorFlow is used, with one warning. The kernels for NVIDIA GPUs are two more files, for all
-versions of TensorFlow; they can be missing although a library exists.
+TensorFlow is used, with one warning. The kernels for NVIDIA GPUs are in two more files, for all
+versions of TensorFlow. These files can be missing even if a library exists.
 
-The environment variable `TF_ADASUM_OPS` chooses, and is read at every call:
+The environment variable `TF_ADASUM_OPS` chooses the backend, and is read at every call:
 
 * `auto` (default): the compiled op if it can be loaded, else stock TensorFlow with one warning;
 * `custom`: the compiled op, or an error;
@@ -47,15 +47,16 @@ ASK_THE_DOCTOR = "`python -m tf_adasum.doctor` prints the details."
 
 @dataclasses.dataclass(frozen=True)
 class Status:
-    """Whether the compiled op is loaded, and why not.
+    """The state of the compiled op: whether it is loaded and, if not, why.
 
     Attributes:
         loaded: Whether the library is loaded in this process.
         path: The path of the library for the installed TensorFlow, even if it does not exist.
-        reason: Why it is not loaded; `None` if it is.
-        fix: What to do about it; `None` if it is loaded.
-        built_for: The TensorFlow it was built for, "version (git version)"; `None` if none was.
-        gpu_reason: Why there are no kernels for GPUs; `None` if there are.
+        reason: Why the library is not loaded; `None` if it is loaded.
+        fix: What to do if the library is not loaded; `None` if it is loaded.
+        built_for: The TensorFlow that the library was built for, "version (git version)"; `None`
+            without a library.
+        gpu_reason: Why the kernels for GPUs cannot be used; `None` if they can.
     """
 
     loaded: bool
@@ -67,7 +68,7 @@ class Status:
 
 
 class OpLibrary:
-    """The compiled ops on disk, of which at most one is loaded, once.
+    """The compiled libraries on disk. At most one library is loaded, and only once.
 
     Args:
         folder: The folder that holds the libraries and their `_build_info.json`.
@@ -90,7 +91,7 @@ class OpLibrary:
 
         Raises:
             ValueError: If `TF_ADASUM_OPS` has a value other than auto, custom, tensorflow.
-            RuntimeError: If it is "custom" and the library cannot be loaded.
+            RuntimeError: If `TF_ADASUM_OPS` is "custom" and the library cannot be loaded.
         """
         choice = os.environ.get(CHOICE_VARIABLE) or "auto"
         if choice not in CHOICES:
@@ -113,7 +114,7 @@ class OpLibrary:
         return None
 
     def status(self) -> Status:
-        """Try to load the library, once, and return the result."""
+        """Try to load the library at the first call; return the result at every call."""
         with self._lock:
             if self._status is None:
                 self._status = self._attempt()
@@ -142,7 +143,7 @@ class OpLibrary:
                 f"{why_not}: TensorFlow {_installed_tensorflow()} is installed, and there are "
                 f"libraries for {built}",
                 None,
-                f"{BUILD_IT}, or install a TensorFlow that has one" if versions else BUILD_IT,
+                f"{BUILD_IT}, or install a TensorFlow with a library" if versions else BUILD_IT,
             )
         built_for = _describe(**library)
         if not self._path.exists():
@@ -190,10 +191,10 @@ def _why_it_does_not_fit(
     tensorflow_git_version: str,
     **_: object,
 ) -> str | None:
-    """Compare a library of the installed minor version.
+    """Return why a library for the installed minor version does not fit; None if it fits.
 
     All releases of a minor version have the same headers, as far as the op uses them. Other builds,
-    such as a nightly build, can have different headers: for them the build has to be the same.
+    such as a nightly build, can have different headers, so they need a library for that very build.
     """
     if machine != platform.machine():
         return f"its library is for {machine}, and this machine is {platform.machine()}"
@@ -202,7 +203,7 @@ def _why_it_does_not_fit(
         return f"its library has another C++ ABI, without {' '.join(missing)}"
     releases = all(map(_is_release, (tensorflow_version, tf.version.VERSION)))
     same = _describe(tensorflow_version, tensorflow_git_version) == _installed_tensorflow()
-    return None if releases or same else "its library fits releases only"
+    return None if releases or same else "its library fits only releases of TensorFlow"
 
 
 def _is_release(version: str) -> bool:

@@ -1,10 +1,11 @@
-"""The three operations in stock TensorFlow, behind the contract of the compiled op.
+"""The three operations in stock TensorFlow, with the contract of the compiled op.
 
 They run wherever TensorFlow runs: on a CPU without the compiled op, on GPUs, and under XLA if the
 segments are known when the graph is built. All sums are computed in float64.
 
-They differ from the compiled op in the last bits only, with one exception: on a CPU, TensorFlow's
-threads read subnormal numbers as zero: bfloat16 and float32 below 1.18e-38, float64 below 2.2e-308.
+Results differ from the compiled op only in the last bits, with one exception: on a CPU,
+TensorFlow's threads read subnormal numbers as zero. These are bfloat16 and float32 numbers below
+1.18e-38, and float64 numbers below 2.2e-308.
 
 The arguments are the same as in `tf_adasum.ops`, already converted to tensors. The checks here need
 the values at run time.
@@ -22,14 +23,14 @@ import tensorflow as tf
 # A squared norm below this counts as zero: 0 ⊕ b = b.
 ZERO_NORM = float(np.sqrt(np.finfo(np.float64).tiny))
 
-# Restores |a·b| <= ‖a‖‖b‖ after rounding, but does not change a = b, for which a·b is ‖a‖² exactly.
+# Restores |a·b| <= ‖a‖‖b‖ after rounding. It does not change a = b, because a·b is ‖a‖² exactly.
 ROUNDING_SLACK = 1 + 4 * float(np.finfo(np.float64).eps)
 
 
 def segment_gram(rows_RN: tf.Tensor, segments: tf.Tensor) -> tf.Tensor:
     """Compute the inner products of all rows: `gram[s, i, j] = <rows[i][s], rows[j][s]>`.
 
-    It needs temporary memory for the largest segment of all rows in float64.
+    The operation needs temporary memory for the largest segment of all rows in float64.
 
     Args:
         rows_RN: [R, N], a floating type.
@@ -49,7 +50,7 @@ def segment_gram(rows_RN: tf.Tensor, segments: tf.Tensor) -> tf.Tensor:
     def gram_between(begin: Any, end: Any) -> tf.Tensor:
         segment = tf.cast(rows_RN[:, begin:end], tf.float64)
         gram_RR = tf.linalg.matmul(segment, segment, transpose_b=True)
-        # A matrix product may round [i, j] and [j, i] differently: keep one of them.
+        # A matrix product may round [i, j] and [j, i] differently, so only one of them is kept.
         return tf.where(upper, gram_RR, tf.transpose(gram_RR))
 
     rank = rows_RN.shape[0]
@@ -149,7 +150,7 @@ def _with_rows(rows_RN: tf.Tensor) -> tf.Tensor:
 
 
 def _checked(segments: tf.Tensor, element_count: tf.Tensor) -> tf.Tensor:
-    """Return `segments`, once they are known to be offsets from 0 to `element_count`."""
+    """Return `segments` after a check that they are offsets from 0 to `element_count`."""
     segments = tf.ensure_shape(segments, [None])
     checks = [
         tf.debugging.assert_equal(
@@ -166,12 +167,12 @@ def _checked(segments: tf.Tensor, element_count: tf.Tensor) -> tf.Tensor:
     ]
     static = tf.get_static_value(segments)
     with tf.control_dependencies(_operations(*checks)):
-        # A constant stays a constant: its values decide how the graph is built.
+        # A constant stays a constant, because its values decide how the graph is built.
         return segments if static is not None else tf.identity(segments)
 
 
 def _operations(*assertions: tf.Operation | None) -> list[tf.Operation]:
-    # In eager code, or if its result is known at once, an assertion has already run: it is None.
+    # An assertion is None if it has already run: in eager code, or if its result is known at once.
     return [assertion for assertion in assertions if assertion is not None]
 
 
@@ -181,7 +182,7 @@ def _for_each_segment(
     """Return `of_segment(begin, end)` for all segments, as one tensor."""
     offsets = tf.get_static_value(segments)
     if offsets is not None and offsets.size > 1:
-        # Constant slices: they are what XLA can compile.
+        # Slices are constant, because XLA cannot compile other slices.
         return tf.stack([of_segment(b, e) for b, e in itertools.pairwise(offsets.tolist())])
     return tf.map_fn(
         lambda limits: of_segment(limits[0], limits[1]),

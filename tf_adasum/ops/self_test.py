@@ -1,15 +1,15 @@
-"""A short test of every kernel on one device, against NumPy; see `python -m tf_adasum.doctor`."""
+"""Compare every kernel on one device with NumPy, for `python -m tf_adasum.doctor`."""
 
 import numpy as np
 import tensorflow as tf
 
 from tf_adasum import ops
 
-# Five segments: ordinary ones of odd lengths, an empty one, and a single element.
+# Five segments, of which one is empty, and one has a single element.
 SEGMENTS = (0, 1003, 1003, 1004, 2048, 3001)
 
-# Relative to the terms that are added: the rounding of the result and, for the kernels that
-# compute in float32, of those terms; see `tf_adasum.ops`.
+# Relative to the terms that are added. They include the rounding of the result and, for kernels
+# that compute in float32, the rounding of the terms; see `tf_adasum.ops`.
 TOLERANCES = {tf.float64: 1e-13, tf.float32: 5e-6, tf.float16: 1e-3, tf.bfloat16: 8e-3}
 GRAM_TOLERANCES = {dtype: min(bound, 5e-6) for dtype, bound in TOLERANCES.items()}
 
@@ -21,7 +21,8 @@ def failures(device: str) -> list[str]:
         device: A logical device, such as "/device:GPU:0".
 
     Returns:
-        One line for each operation and dtype with a wrong result; none if all is well.
+        One line for each operation and dtype with a wrong result; an empty list if all results are
+        correct.
 
     Raises:
         tf.errors.OpError: If an operation does not run at all.
@@ -51,7 +52,7 @@ def failures(device: str) -> list[str]:
 def _expected(
     rows_RN: np.ndarray, coefficients_SR: np.ndarray
 ) -> dict[str, tuple[np.ndarray, ...]]:
-    """Return the results in float64, each with the size of the terms that are added up in it."""
+    """Return the results in float64, each with the magnitude of the terms that are added."""
     gram, weighted_sum, combined = [], [], []
     for c_R, begin, end in zip(coefficients_SR, SEGMENTS, SEGMENTS[1:], strict=False):
         own_RW = rows_RN[:, begin:end]

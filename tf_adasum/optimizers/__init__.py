@@ -8,8 +8,8 @@ from tf_adasum.optimizers.adascale import AdaScale
 from tf_adasum.optimizers.delta_adasum import DeltaAdasum
 from tf_adasum.seams import keras as keras_seam
 
-# With Keras 2, LAMB comes from TensorFlow Addons, whose import warns that its development has
-# ended. Nothing else needs Addons.
+# With Keras 2, LAMB is a subclass of the LAMB of TensorFlow Addons. The import of Addons warns that
+# its development has ended. Nothing else needs Addons.
 try:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)

@@ -1,4 +1,4 @@
-"""AdaScale: adapts the learning rate to a larger batch, from measurements in every step."""
+"""AdaScale: adapt the learning rate to a larger batch by measurements in every step."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tf_adasum.seams.base_strategy import GradientAggregatingStrategy
 
 VALIDATED = (keras.optimizers.SGD,)
 
-# The value that a replica without rows sends instead of its squared norm, which is never negative.
+# The value that a replica without rows sends instead of a squared norm, which is never negative.
 NOT_MEASURED = -math.inf
 
 
 @keras.saving.register_keras_serializable("tf_adasum")
 class AdaScale(WrapperOptimizer):
-    """Optimizer that trains on batches S times as large as the optimizer it wraps was tuned for.
+    """Optimizer for batches that are S times as large as you tuned the inner optimizer for.
 
     In step t, let g_i be the gradients of the S small batches and ḡ their mean:
 
@@ -36,8 +36,8 @@ class AdaScale(WrapperOptimizer):
     r is the *gain ratio*: 1 if the gradients of the small batches agree, S if they are only noise.
     σ² and μ² are moving averages of the estimates of `gain.estimates` in each step. τ, the
     *scale-invariant step*, counts steps of the small batch. You keep the learning rate or schedule
-    `lr` of the optimizer, and the number of steps T that it was made for: train until τ ≥ T
-    (`callbacks.StopAtScaleInvariantStep`). Momentum is not changed.
+    `lr` of the inner optimizer, and its number of steps T: train until τ ≥ T, for example with
+    `callbacks.StopAtScaleInvariantStep`. Momentum is not changed.
 
     The small batches are the batches of the replicas, under any `tf.distribute` strategy that
     averages gradients, and the batches of `gradient_accumulation_steps`. One number per step is
@@ -45,10 +45,10 @@ class AdaScale(WrapperOptimizer):
     clipping; the inner optimizer clips their mean, with accumulation and without. A step is left
     out of σ², μ² and τ if a gradient is not finite, or too large to be squared in float32. If a
     replica of an `AdasumMirroredStrategy` has no rows, the step does not change σ² and μ², and uses
-    the r of the step before. If a step has only one gradient, nothing is measured, and AdaScale
-    works as the inner optimizer alone.
+    the r of the previous step. If a step has only one gradient, nothing is measured, and AdaScale
+    works like the inner optimizer.
 
-    A σ² below 1e-6, as with gradients close to zero, counts as 1e-6. Scale the loss accordingly.
+    A σ² below 1e-6 counts as 1e-6. So if gradients are close to zero, scale the loss up.
 
     Args:
         optimizer: `keras.optimizers.Optimizer`, the optimizer for S = 1. The method was derived and
@@ -66,12 +66,12 @@ class AdaScale(WrapperOptimizer):
         ValueError: if `optimizer` is not a Keras optimizer or is already wrapped, if its schedule
             is a `LinearScalingWarmup` (which already scales), if `scale` is below 1, or `smoothing`
             is outside [0, 1). When it is created or built: under an `AdasumMirroredStrategy` with
-            another rule than the mean. When it is used: if `scale` is above 1 and there is a single
-            gradient, which has no variance.
+            another rule than the mean. When it is used: if `scale` is above 1 and a step has only
+            one gradient, which has no variance.
 
     Example:
-        Two orthogonal gradients are only noise: one step with their mean is worth two steps, and
-        twice as large.
+        Two orthogonal gradients count as noise only. So a step with their mean is worth two steps,
+        and is twice as large.
 
         >>> import keras
         >>> import numpy as np
@@ -126,7 +126,7 @@ class AdaScale(WrapperOptimizer):
 
     @property
     def scale(self) -> float:
-        """S: how many small batches are in a step, as a float."""
+        """S, the number of small batches in a step, as a float."""
         return float(self._step.count if self._given_scale is None else self._given_scale)
 
     def check_strategy(self, strategy: tf.distribute.Strategy) -> None:
@@ -154,14 +154,14 @@ class AdaScale(WrapperOptimizer):
     def set_scale(self, scale: float) -> None:
         """Set S between two steps, if the batch size changes during training.
 
-        The average of σ² is kept: it belongs to the small batch, which stays the same.
+        The average of σ² is kept, because σ² belongs to the small batch, which stays the same.
 
         Args:
             scale: float, S, 1 or more; may be a fraction. It must be the same on all workers.
 
         Raises:
-            ValueError: if `scale` is below 1, or above 1 although a step has a single gradient; on
-                all workers, if the workers pass different values.
+            ValueError: if `scale` is below 1; if `scale` is above 1, but a step has only one
+                gradient; on all workers, if the workers pass different values.
         """
         check_scale(scale)
         if self.built:
@@ -193,7 +193,7 @@ class AdaScale(WrapperOptimizer):
 
     @property
     def skipped_steps(self) -> tf.Tensor:
-        """How many steps had gradients that were not finite: float64 scalar tensor."""
+        """The number of steps with gradients that were not finite: float64 scalar tensor."""
         return self._state("skipped")
 
     def _state(self, name, initially=0.0):
@@ -232,7 +232,7 @@ class AdaScale(WrapperOptimizer):
         return tf.cast(self.gain, base.dtype) * base
 
     def get_config(self) -> dict:
-        """Return the constructor's arguments; the inner optimizer has its own learning rate."""
+        """Return the constructor's arguments; the inner optimizer's learning rate is not scaled."""
         inner = self.inner_optimizer
         scaled = keras_seam.exchange_learning_rate(inner, self._step.base_learning_rate)
         try:
@@ -249,7 +249,7 @@ class AdaScale(WrapperOptimizer):
 
 
 class AdaScaleStep(keras_seam.Step):
-    """A step that measures, reduces and estimates before the inner optimizer updates the weights.
+    """A step that estimates the gain ratio before the inner optimizer updates the weights.
 
     `build` creates the scalar variables.
 
@@ -257,7 +257,7 @@ class AdaScaleStep(keras_seam.Step):
         optimizer: the inner optimizer.
         base_learning_rate: lr, as it was passed to the inner optimizer.
         smoothing: θ, or None for the default.
-        debias: which moving average.
+        debias: which moving average to use, as for `AdaScale`.
 
     Attributes:
         scale: S.
@@ -292,11 +292,14 @@ class AdaScaleStep(keras_seam.Step):
 
     @property
     def count(self):
-        """C: how many gradients are measured in a step."""
+        """C, the number of gradients that are measured in a step."""
         return self.replicas * keras_seam.accumulation_steps(self.optimizer)
 
     def measure(self, gradients):
-        """Return N‖g_i/N‖², as Keras has divided g_i by N; its sum over the replicas is a mean."""
+        """Return N‖g_i/N‖², because Keras passes g_i/N.
+
+        The sum of these values over the N replicas is the mean of ‖g_i‖².
+        """
         if self.count == 1:
             return []
         measured = tf.cast(self.replicas * gain.squared_norm(gradients), tf.float32)
@@ -344,7 +347,7 @@ class AdaScaleStep(keras_seam.Step):
 
 @keras.saving.register_keras_serializable("tf_adasum")
 class ScaledLearningRate(keras.optimizers.schedules.LearningRateSchedule):
-    """The learning rate that the inner optimizer gets: η = r · lr(⌊τ⌋), whatever its iteration.
+    """The learning rate of the inner optimizer, η = r · lr(⌊τ⌋), which ignores the iteration.
 
     Args:
         adascale: the `AdaScale`.
@@ -383,7 +386,7 @@ def within(optimizer: keras.optimizers.Optimizer | None, asker: str) -> AdaScale
 
     Args:
         optimizer: `keras.optimizers.Optimizer` of a model, or None.
-        asker: str, the name of the callback that needs it, for the message.
+        asker: str, the name of the callback that needs the `AdaScale`, for the error message.
 
     Raises:
         ValueError: if there is no `AdaScale`.
@@ -398,7 +401,7 @@ def within(optimizer: keras.optimizers.Optimizer | None, asker: str) -> AdaScale
 
 
 def check_scale(scale: float) -> None:
-    """Raise a ValueError unless `scale` is a number of small batches."""
+    """Raise a ValueError unless `scale` is a number of 1 or more."""
     expected = "must be the number of small batches in a step, 1 or more"
     check_number("scale", scale, expected, at_least=1)
 

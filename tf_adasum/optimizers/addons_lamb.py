@@ -22,10 +22,10 @@ class LAMB(tfa.optimizers.LAMB):
         beta_2: float, β2, in [0, 1). Defaults to `0.999`.
         epsilon: float, ε, above 0. Defaults to `1e-6`.
         weight_decay: float, λ, 0 or more. Defaults to `0.0`.
-        exclude_from_weight_decay: str, a regular expression, or list of them, searched in the
+        exclude_from_weight_decay: str, a regular expression, or list of str. It is searched in the
             variable's name, which ends in ``":0"``. Defaults to `None`, which excludes nothing.
-        exclude_from_layer_adaptation: the same. Defaults to `None`, which uses the patterns of
-            `exclude_from_weight_decay`.
+        exclude_from_layer_adaptation: str, or list of str, as above. Defaults to `None`, which uses
+            the patterns of `exclude_from_weight_decay`.
         name: str, name of the optimizer. Defaults to `"lamb"`.
         kwargs: `clipnorm`, `clipvalue`, `global_clipnorm`, of legacy optimizers.
 
@@ -68,7 +68,7 @@ class LAMB(tfa.optimizers.LAMB):
         )
 
     def get_config(self):
-        """Return the constructor's arguments; Addons leaves the exclusions out."""
+        """Return the constructor's arguments, with the exclusions, which Addons omits."""
         return super().get_config() | {
             "exclude_from_weight_decay": self.exclude_from_weight_decay,
             "exclude_from_layer_adaptation": self.exclude_from_layer_adaptation,

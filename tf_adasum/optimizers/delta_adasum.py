@@ -1,4 +1,4 @@
-"""DeltaAdasum: combines the optimizer steps of the replicas with Adasum, not their gradients."""
+"""DeltaAdasum: combine the optimizer steps of the replicas, instead of their gradients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tf_adasum.seams.base_strategy import GradientAggregatingStrategy
 
 @keras.saving.register_keras_serializable("tf_adasum")
 class DeltaAdasum(WrapperOptimizer):
-    """Optimizer that combines the steps of the replicas' optimizers, instead of their gradients.
+    """Optimizer that combines the optimizer steps of the replicas, instead of their gradients.
 
     All replicas start from the same weights w. Each replica takes `local_steps` steps with its
     *own* optimizer on its *own* gradients. Then the strategy's rule combines the changes Δ_i:
@@ -29,17 +29,17 @@ class DeltaAdasum(WrapperOptimizer):
     the gradient. With SGD without momentum and one local step, it equals Adasum of the gradients.
 
     * The optimizer's slots (momenta, …) stay local to each replica and are never sent. A saved file
-      holds the slots of one replica: the first replica of the worker that wrote it. If a worker
-      with one device loads its own file, training resumes exactly. Several devices, or several
-      workers that load the same file, all resume with these slots. The weights are always exact,
-      also on another number of workers.
+      holds the slots of only one replica: the first replica of the worker that wrote the file. If a
+      worker with one device loads its own file, training resumes exactly. If a worker has several
+      devices, or several workers load the same file, all replicas resume with the slots in that
+      file. The weights are always exact, even with another number of workers.
     * With `local_steps` k > 1, the replicas' weights differ between two combinations. They are
       combined early at the end of an epoch, and before `evaluate` and `predict`. In a custom loop,
       call `synchronize`. A file that is written within an epoch holds the weights of worker 0.
     * `iterations` counts every local step, and so do schedules. With k > 1, `use_ema` and
       `ema_overwrite_frequency` count combinations.
-    * A replica without rows takes no local step: its weights and slots do not change, unless it
-      ends an accumulation. `iterations` counts the step.
+    * A replica without rows takes no local step: its weights and slots do not change, unless the
+      step ends an accumulation. `iterations` counts the step.
     * Clipping and weight decay are part of the local steps. The inner optimizer gets sparse
       gradients, but the change of an embedding is sent as a whole.
 
@@ -89,7 +89,7 @@ class DeltaAdasum(WrapperOptimizer):
         self.take_steps(DeltaStep(optimizer, local_steps))
 
     def check_strategy(self, strategy: tf.distribute.Strategy) -> None:
-        """Raise a ValueError if a strategy does not combine gradients; no strategy is accepted."""
+        """Raise a ValueError if a strategy averages gradients. The default strategy is accepted."""
         if tf.distribute.has_strategy():
             _check_strategy(strategy)
 
@@ -105,8 +105,8 @@ class DeltaAdasum(WrapperOptimizer):
     def synchronize(self) -> None:
         """Combine the local steps that the replicas took since the last combination.
 
-        All workers have to call it, outside of `strategy.run`. It does nothing if `local_steps` is
-        1, or if there was no local step since the last combination.
+        All workers have to call this method, outside of `strategy.run`. It does nothing if
+        `local_steps` is 1, or if there was no local step since the last combination.
         """
         if self.is_synchronized:
             return
@@ -118,7 +118,7 @@ class DeltaAdasum(WrapperOptimizer):
 
     @property
     def is_synchronized(self) -> bool:
-        """Whether the replicas have the same weights: no local step since the last combination."""
+        """Whether the replicas have the same weights, as after a combination."""
         return not self.built or self.local_steps == 1 or int(self._step.taken.numpy()) == 0
 
     _synchronize: Callable[[], None] | None = None
@@ -170,7 +170,7 @@ class DeltaStep(keras_seam.Step):
             self.starts = wrapper.add_optimizer_variables(variables, "start")
 
     def update(self, values, variables):
-        """Take a local step, and combine if it is the last one."""
+        """Take a local step. If it is the last step before a combination, combine."""
         if self.replicas > 1:
             values = [_with_each_row_once(value) for value in values]
         if self.local_steps > 1:
@@ -183,7 +183,7 @@ class DeltaStep(keras_seam.Step):
             self._combine(variables, starts)
 
     def rests(self):
-        """Skip the local step of a replica without rows, including the step of its momentum."""
+        """Return whether this replica has no rows, and so skips the step and its momentum."""
         if self.replicas == 1 or keras_seam.accumulation_steps(self.optimizer) > 1:
             return None
         return tf.distribute.get_strategy().empty_replicas.is_empty_if_any()
@@ -200,7 +200,7 @@ class DeltaStep(keras_seam.Step):
             start.assign(variable)
 
     def combine(self):
-        """Combine the local steps taken since the last time; called in each replica."""
+        """Combine the local steps since the last combination; called in each replica."""
         if self.replicas > 1:
             self._combine(self.variables, self.starts)
         self.taken.assign(0)
@@ -209,7 +209,7 @@ class DeltaStep(keras_seam.Step):
         self.combinations.assign_add(1)
 
     def _combine(self, variables, starts):
-        """w ← w + adasum(Δ_1, …, Δ_N)."""
+        """Compute w ← w + adasum(Δ_1, …, Δ_N)."""
         starts = [tf.convert_to_tensor(start) for start in starts]
         pairs = zip(variables, starts, strict=True)
         deltas = [tf.convert_to_tensor(variable) - start for variable, start in pairs]
@@ -224,7 +224,7 @@ class DeltaStep(keras_seam.Step):
 
 
 def _with_each_row_once(gradient):
-    """Sum the repeated rows of a sparse gradient: Keras's Adam squares them one by one."""
+    """Sum the repeated rows of a sparse gradient, because Keras's Adam would square each row."""
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
     indices, rows = coalesced(gradient)

@@ -25,7 +25,8 @@ import tensorflow as tf
 from tf_adasum import ops
 from tf_adasum.aggregation.sparse import coalesced
 
-# Below this, differences of norms are rounding errors. It keeps r finite if all gradients are zero.
+# Below this value, differences of norms are rounding errors. It also keeps r finite if all
+# gradients are zero.
 LEAST_VARIANCE = 1e-6
 
 # Gradients of up to this many elements are concatenated and squared at once.
@@ -57,7 +58,7 @@ def estimates(
 
 
 def gain_ratio(variance: tf.Tensor, squared_norm: tf.Tensor, scale: tf.Tensor | float) -> tf.Tensor:
-    """Return r = (σ² + μ²) / (σ²/S + μ²), in [1, S]; a NaN stays one."""
+    """Return r = (σ² + μ²) / (σ²/S + μ²), in [1, S]; NaN if σ² or μ² is NaN."""
     ratio = (variance + squared_norm) / (variance / scale + squared_norm)
     return tf.clip_by_value(ratio, tf.ones_like(ratio), tf.cast(scale, ratio.dtype))
 
@@ -65,7 +66,7 @@ def gain_ratio(variance: tf.Tensor, squared_norm: tf.Tensor, scale: tf.Tensor | 
 def averaging(
     weight: tf.Tensor, smoothing: tf.Tensor | float, debias: bool
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the weight and the factor of a moving average that gets a sample.
+    """Return the weight and the factor for adding a sample to a moving average.
 
     The update is ``average += factor · (sample - average)``.
 
@@ -77,7 +78,7 @@ def averaging(
     Args:
         weight: the weight of the samples so far, float64 scalar, 0 before the first.
         smoothing: float or float64 scalar, θ in [0, 1).
-        debias: bool, which of the two forms.
+        debias: bool, which of these two forms to use.
 
     Returns:
         The weight including the next sample, and the factor.
@@ -92,8 +93,8 @@ def squared_norm(gradients: Sequence[tf.Tensor | tf.IndexedSlices]) -> tf.Tensor
     """Return Σ‖g‖² over the gradients of all variables, float64 scalar.
 
     Args:
-        gradients: list of floating-point tensors or `tf.IndexedSlices`, whose repeated rows add up
-            to one before they are squared.
+        gradients: list of floating-point tensors or `tf.IndexedSlices`. Repeated rows of a
+            `tf.IndexedSlices` are summed before they are squared.
     """
     small: dict[tf.DType, list[tf.Tensor]] = collections.defaultdict(list)
     large: list[tf.Tensor] = []
@@ -108,6 +109,6 @@ def squared_norm(gradients: Sequence[tf.Tensor | tf.IndexedSlices]) -> tf.Tensor
 
 
 def _square(vector):
-    """Return ‖v‖², float64 scalar, with the same bits on all CPUs because weights depend on it."""
+    """Return ‖v‖², float64 scalar, with the same bits on all CPUs, as all weights depend on it."""
     segments = tf.stack([0, tf.size(vector, tf.int64)])
     return tf.cast(ops.segment_gram(vector[None], segments)[0, 0, 0], tf.float64)

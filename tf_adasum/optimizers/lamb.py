@@ -1,4 +1,4 @@
-"""LAMB: Adam with steps whose norm, for each variable, is proportional to the variable's norm."""
+"""LAMB: Adam whose step for each variable has a norm proportional to the variable's norm."""
 
 from __future__ import annotations
 
@@ -39,9 +39,10 @@ class LAMB(SelfDecayingOptimizer):
     w ← (1 - η λ) w before the step, so that the trust ratio does not include weight decay.
 
     *tensorflow_addons.optimizers.LAMB* 0.23 takes the same steps, up to float32 rounding, except
-    for two settings. With ``epsilon=0`` it uses 1e-7, and this class uses 0. An empty
-    `exclude_from_layer_adaptation` means the default there, and excludes nothing here. Addons
-    searches patterns in names that end in ``":0"``; paths do not end so.
+    for two settings. With ``epsilon=0``, Addons uses 1e-7, and this class uses 0. An empty
+    `exclude_from_layer_adaptation` means the default in Addons, and excludes nothing in this class.
+    Addons searches patterns in names that end in ``":0"``; this class searches in paths, which have
+    no such ending.
 
     Args:
         learning_rate: η: float, `keras.optimizers.schedules.LearningRateSchedule`, or callable
@@ -51,10 +52,10 @@ class LAMB(SelfDecayingOptimizer):
         epsilon: float, ε, 0 or more. With 0, the step of an element whose gradients were all 0 is
             only λ w. Defaults to `1e-6`.
         weight_decay: float, λ, 0 or more. Defaults to `0.0`.
-        exclude_from_weight_decay: str, a regular expression, or list of them. Defaults to `None`,
+        exclude_from_weight_decay: str, a regular expression, or list of str. Defaults to `None`,
             which excludes nothing.
-        exclude_from_layer_adaptation: the same. Defaults to `None`, which uses the patterns of
-            `exclude_from_weight_decay`.
+        exclude_from_layer_adaptation: str, or list of str, as above. Defaults to `None`, which uses
+            the patterns of `exclude_from_weight_decay`.
         clipnorm, clipvalue, global_clipnorm, use_ema, ema_momentum, ema_overwrite_frequency: as in
             all Keras optimizers.
         loss_scale_factor, gradient_accumulation_steps, name: as in all Keras optimizers.
@@ -79,7 +80,7 @@ class LAMB(SelfDecayingOptimizer):
 
     Reference:
         You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes",
-        ICLR 2020 (arXiv 1904.00962), algorithm 2, with its scaling function the identity.
+        ICLR 2020 (arXiv 1904.00962), algorithm 2, with the identity as scaling function.
     """
 
     def __init__(
@@ -147,7 +148,8 @@ class LAMB(SelfDecayingOptimizer):
         """Create m and v, and decide which variables are excluded from weight decay or φ.
 
         Args:
-            variables: list of `keras.Variable`, or of `tf.Variable`, whose name is used as path.
+            variables: list of `keras.Variable` or `tf.Variable`. The path of a `tf.Variable` is its
+                name.
         """
         if self.built:
             return
@@ -168,13 +170,13 @@ class LAMB(SelfDecayingOptimizer):
         ]
         if unused:
             warnings.warn(
-                f"LAMB excludes no variable by {', '.join(map(repr, unused))}, because it matches "
-                f"no path. The paths are: {', '.join(paths)} {see('TFA-312')}",
+                f"LAMB excludes no variable by {', '.join(map(repr, unused))}, because no path "
+                f"matches. The paths are: {', '.join(paths)} {see('TFA-312')}",
                 stacklevel=2,
             )
 
     def _add_moment(self, variable, name):
-        """Create a moment of zeros; in 16 bits β2 v + (1 - β2) g² would soon round to v."""
+        """Create a moment of zeros in float32 or more: in 16 bits, v would soon stop changing."""
         beside = keras_seam.tensorflow_variable(variable)
         with tf.distribute.get_strategy().extended.colocate_vars_with(beside):
             return self.add_variable(
@@ -196,8 +198,9 @@ class LAMB(SelfDecayingOptimizer):
         g = _dense(tf.cast(gradient, m.dtype), variable.shape)
         w = tf.cast(variable, m.dtype)
 
-        # β and its powers use the value of β in the dtype of m: the weights of v̂ add up to 1 only
-        # if they agree, and 1 - β2^t has only four digits in float32.
+        # The powers of β are computed from β in the dtype of m, because otherwise the weights of v̂
+        # would not add up to 1. They are computed in float64, because 1 - β2^t would have only four
+        # digits in float32.
         beta_1, beta_2 = (tf.constant(beta, m.dtype) for beta in (self.beta_1, self.beta_2))
         m = beta_1 * m + (1 - beta_1) * g
         v = beta_2 * v + (1 - beta_2) * tf.square(g)
@@ -231,7 +234,7 @@ def _trust_ratio(w, u):
 
 
 def _dense(gradient, shape):
-    """Return the gradient as one tensor; the rows of a repeated index add up."""
+    """Return the gradient as one tensor; rows with the same index are summed."""
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
     return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, shape[0])

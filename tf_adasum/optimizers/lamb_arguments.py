@@ -1,4 +1,4 @@
-"""The arguments of LAMB, the same for Keras 2 and Keras 3."""
+"""Check the arguments of LAMB, which are the same for Keras 2 and Keras 3."""
 
 import re
 

@@ -17,7 +17,7 @@ def _of_inner_optimizer(name):
         return getattr(inner, name, None)
 
     def write(self, value):
-        if "inner_optimizer" in vars(self):  # Keras's constructor sets its own defaults before
+        if "inner_optimizer" in vars(self):  # before, Keras's constructor sets its defaults
             setattr(self.inner_optimizer, name, value)
 
     return property(read, write)
@@ -92,7 +92,7 @@ class WrapperOptimizer(keras_seam.WrapperBase):
         raise NotImplementedError
 
     def check(self):
-        """Raise a ValueError if it cannot train here; loading a model for `predict` is allowed."""
+        """Raise a ValueError if the optimizer cannot train; only a call of `apply` checks this."""
         raise NotImplementedError
 
     def check_same_settings(self):
@@ -122,7 +122,7 @@ class WrapperOptimizer(keras_seam.WrapperBase):
         if len(store.keys()) != len(own):
             warnings.warn(
                 f"The state of {self.name!r} is reset, because the file has {len(store.keys())} "
-                f"of its variables and it needs {len(own)}. {see('TFA-604')}",
+                f"variables of this optimizer, which needs {len(own)}. {see('TFA-604')}",
                 stacklevel=2,
             )
             return
@@ -139,7 +139,7 @@ class WrapperOptimizer(keras_seam.WrapperBase):
         return self.inner_optimizer.scale_loss(loss)
 
     def finalize_variable_values(self, var_list):
-        """Give the variables the values they have after training: `use_ema`."""
+        """Set the variables to their values after training, which are averages with `use_ema`."""
         if hasattr(self.inner_optimizer, "finalize_variable_values"):
             self.inner_optimizer.finalize_variable_values(var_list)
 
@@ -165,7 +165,7 @@ def checked(wrapper, optimizer):
         optimizer: the object that the user passed.
 
     Raises:
-        ValueError: if it is not a Keras optimizer, or is several optimizers, or a wrapper, or is
+        ValueError: if the object is not a single Keras optimizer, if it is a wrapper, or if it is
             already wrapped.
     """
     if not isinstance(optimizer, keras_seam.OPTIMIZERS):

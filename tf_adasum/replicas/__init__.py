@@ -1,1 +1,1 @@
-"""What the replicas do together within a step."""
+"""The work that all replicas do together within a step."""

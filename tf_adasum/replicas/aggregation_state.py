@@ -1,7 +1,8 @@
-"""State that lasts from step to step: variable groups, the rule's saved state, the orthogonality.
+"""Keeps the state of the aggregation from one step to the next.
 
-Each optimizer has one `AggregationState`, and so has each `strategy.gradient_reduction_of`. The
-aggregation itself is pure: it gets a `RuleApplication` of tensors for every reduction.
+The state consists of the groups of variables, the state of the rule, and the orthogonality. Each
+optimizer has one `AggregationState`, and so has each `strategy.gradient_reduction_of`. The
+aggregation itself is a pure function, which gets a `RuleApplication` of tensors for each reduction.
 
 Shape legend: V variables.
 """
@@ -23,11 +24,11 @@ from tf_adasum.seams import keras as keras_seam
 class RuleState(keras.layers.Layer):
     """A rule's state as a Keras layer, so that it is saved with the optimizer that holds it.
 
-    A `tf.train.Checkpoint` with a variable of another shape could not be restored at all. So it
-    saves a `SavedRuleState` instead.
+    If a variable in a `tf.train.Checkpoint` had another shape, nothing could be restored. So a
+    checkpoint holds a `SavedRuleState` instead of the variables.
 
     Args:
-        arrays: dict from names to NumPy arrays: the initial state.
+        arrays: the initial state, a dict from names to NumPy arrays.
     """
 
     def __init__(self, arrays):
@@ -49,11 +50,11 @@ class RuleState(keras.layers.Layer):
 
     @property
     def of_name(self):
-        """The Keras variables, a dict by their names."""
+        """The Keras variables, as a dict from their names."""
         return self._of_name()
 
     def variables_of(self, local):
-        """Return the `tf.Variable` on a local replica, a dict by their names."""
+        """Return the `tf.Variable`s on a local replica, as a dict from their names."""
         strategy = tf.distribute.get_strategy()
         return {
             name: strategy.experimental_local_results(keras_seam.tensorflow_variable(variable))[
@@ -94,7 +95,7 @@ class SavedRuleState(tf.train.experimental.PythonState):
         )
 
     def deserialize(self, string_value):
-        """Take a saved state, unless it is one of other groups or another number of replicas."""
+        """Load a saved state, unless it has other groups or another number of replicas."""
         saved = json.loads(string_value)
         own = self._rule_state.of_name
         shapes = {name: (dtype, tuple(shape)) for name, (dtype, shape, _) in saved.items()}
@@ -110,20 +111,21 @@ def _warn_of_other_shapes(saved, own):
     warnings.warn(
         "The state of the aggregation rule is reset, because the file has "
         + (f"a state of the shapes {list(saved)}" if saved else "no state")
-        + f" and this model needs {list(own)} (groups of variables, replicas). {see('TFA-604')}",
+        + f" and this model needs the shapes {list(own)}. The shapes depend on the groups of "
+        f"variables and on the number of replicas. {see('TFA-604')}",
         stacklevel=3,
     )
 
 
 class AggregationState:
-    """The state that reductions of the gradients of some variables keep from step to step.
+    """The state that the reductions of the gradients of some variables keep from step to step.
 
-    It holds the groups of the variables, the variables with the rule's state, and, if a callback
-    measures it, the variable with the orthogonality.
+    It holds the groups of the variables and the rule's state. If a callback measures the
+    orthogonality, it also holds a variable with the orthogonality.
 
     Args:
         scheme: the strategy's `aggregation.Scheme`.
-        paths: the variables' paths, in the order in which gradients are numbered.
+        paths: the paths of the variables, in the order in which gradients are numbered.
 
     Raises:
         ValueError: if the rule's granularity does not fit the paths.
@@ -136,20 +138,20 @@ class AggregationState:
         arrays = scheme.whole_rule.initial_state(count, scheme.replicas)
         self.rule_state = RuleState(arrays) if arrays else None
         self._orthogonality = None
-        self.version = 0  # of what a traced function contains
+        self.version = 0  # changes when a traced function would contain other operations
 
     def _number(self, paths):
         self.paths = list(paths)
         self._groups = granularity.groups(self._scheme.rule.granularity, self.paths)
 
     def extend(self, paths):
-        """Add further variables, which get the next numbers.
+        """Add variables, which get the next numbers.
 
         Args:
-            paths: their paths.
+            paths: the paths of the new variables.
 
         Raises:
-            ValueError: if the rule has a state, which belongs to the variables so far.
+            ValueError: if the rule has a state, because the state belongs to the old variables.
         """
         paths = list(paths)
         if paths and self.rule_state:
@@ -172,24 +174,25 @@ class AggregationState:
             )
 
     def stop_measuring_orthogonality(self):
-        """Remove the variable; functions traced from now on do not compute it."""
+        """Remove that variable; functions traced from now on do not compute the orthogonality."""
         self.version += 1
         self._orthogonality = None
 
     def groups_of(self, indices):
-        """Return the groups of some of the variables, as a list of ints."""
+        """Return the group number of each given variable, as a list of ints."""
         return self._groups[list(indices)].tolist()
 
     @property
     def measures_orthogonality(self):
-        """Whether functions traced now measure it."""
+        """Whether functions traced now measure the orthogonality."""
         return self._orthogonality is not None
 
     @property
     def orthogonality(self):
-        """Tensor ``[V + 1]``: orthogonality of each variable in the last reduction, then of all.
+        """The orthogonality in the last reduction, as a tensor ``[V + 1]``; None if not measured.
 
-        NaN before the first, and for gradients that are all zero. None unless it is measured.
+        The first V values are of the single variables, the last value is of all variables. A value
+        is NaN before the first reduction, and for gradients that are all zero.
         """
         if self._orthogonality is None:
             return None
@@ -199,8 +202,8 @@ class AggregationState:
         """Return the `RuleApplication` for one reduction, on a local replica.
 
         Args:
-            indices: which of the variables the gradients belong to.
-            local: number of the local replica; called in cross-replica context.
+            indices: the numbers of the variables whose gradients are reduced.
+            local: the number of the local replica. This is called in cross-replica context.
         """
         variables = self.rule_state.variables_of(local) if self.rule_state else {}
         return RuleApplication(
@@ -211,7 +214,7 @@ class AggregationState:
         )
 
     def keep(self, application, indices, local):
-        """Keep the state after a reduction; arguments as in `application`."""
+        """Store the state after a reduction; `indices` and `local` are as in `application`."""
         if self.rule_state:
             for name, variable in self.rule_state.variables_of(local).items():
                 variable.assign(application.state[name])

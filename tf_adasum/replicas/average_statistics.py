@@ -1,8 +1,8 @@
-"""Statistics that each replica computes from its own rows, and their average.
+"""Averages the statistics that each replica computes from its own rows.
 
-A BatchNormalization that is not synchronized updates its mean and variance from the batches of its
-own replica. So replicas have different values, and a model that is saved or evaluated should not
-use the values of one replica.
+If a BatchNormalization is not synchronized, each replica updates the mean and the variance from its
+own batches. So replicas have different values, and a model that is saved or evaluated should not
+use the values of only one replica.
 """
 
 import math
@@ -20,11 +20,11 @@ _averages: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 def average(strategy, model):
     """Average the floating-point weights of a model that each replica updates separately.
 
-    Frozen weights are left out: they are the same on all replicas, and if they are not, averaging
-    would hide the error. The average is computed in float64, so that equal weights keep their
-    bits; float64 weights may change by one rounding. A replica without rows in a step has NaN as
-    its mean. Values that are not finite do not count; if they are not finite on all replicas, they
-    stay unchanged.
+    Frozen weights are not averaged. They should be the same on all replicas; if they differ,
+    averaging would hide the error. The average is computed in float64, so that equal weights keep
+    their bits; float64 weights may change by one rounding. If a replica has no rows in a step, its
+    mean is NaN. So values that are not finite do not count. A value that is finite on no replica is
+    not changed.
 
     Args:
         strategy: the strategy; all its workers have to call this.

@@ -1,4 +1,4 @@
-"""Batches: which rows of a global batch each replica gets, and which memory holds them.
+"""Splits a global batch into the rows of each replica, and copies batches into their own memory.
 
 Shape legend: B rows of the global batch, N replicas.
 """
@@ -11,11 +11,11 @@ def split(strategy, batch):
     """Split one global batch over all replicas, in the order in which `predict` returns rows.
 
     Args:
-        strategy: the strategy over whose N replicas it is split.
+        strategy: the strategy with the N replicas.
         batch: structure of arrays ``[B, ...]``, the same on every worker; None stays None.
 
     Returns:
-        The structure, of distributed values: each replica has its own rows, see `row_range`.
+        The same structure of distributed values. Each replica has its own rows, see `row_range`.
 
     Raises:
         ValueError: if there are no rows, or if the arrays have different lengths.
@@ -47,13 +47,13 @@ def row_range(rows, replica, *, replicas, devices):
     worker, and so on. The replicas get their rows in this order.
 
     Args:
-        rows: B.
+        rows: the number of rows of the global batch, B.
         replica: the replica's id; ids count all devices of a worker before the next worker.
-        replicas: N.
-        devices: number of devices of each worker.
+        replicas: the number of replicas, N.
+        devices: the number of devices of each worker.
 
     Returns:
-        The first row, and the one after the last.
+        The first row of the replica, and the row after its last row.
 
     Example:
         >>> [row_range(7, replica, replicas=4, devices=2) for replica in range(4)]
@@ -67,16 +67,16 @@ def row_range(rows, replica, *, replicas, devices):
 def in_their_own_memory(dataset):
     """Return a dataset whose batches do not share the memory of the user's arrays.
 
-    TensorFlow uses the aligned arrays of a Python generator in place. Each replica gets a part of a
-    batch in the same memory, but TensorFlow treats this part as its own: it joins the parts of the
-    local devices there, and writes results of operations there. So it overwrites the user's data
+    TensorFlow does not copy aligned arrays of a Python generator. So each replica gets a part of a
+    batch in the memory of the user's array. But TensorFlow joins the parts of the local devices in
+    this memory, and writes results of operations to this memory. So it overwrites the user's data
     (observed with TensorFlow 2.21, also under `tf.distribute.MirroredStrategy`).
 
     Args:
         dataset: a `tf.data.Dataset`; its numbers and booleans are copied.
 
     Returns:
-        A `tf.data.Dataset` of equal elements.
+        A `tf.data.Dataset` with equal elements.
     """
     spec = dataset.element_spec
 

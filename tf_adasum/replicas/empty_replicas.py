@@ -1,7 +1,8 @@
-"""Replicas without rows in a step, which contribute zeros instead of gradients.
+"""Replaces the gradients of replicas without rows by zeros.
 
-A last batch may leave replicas without rows: four rows on three devices are 2, 2, 0. Such a replica
-does not compute a gradient, but the derivative of its regularizers, or 0/0.
+In a last batch, some replicas may have no rows. For example, four rows on three devices are split
+into 2, 2 and 0 rows. Without rows, a replica would compute 0/0, or only the derivative of its
+regularizers, instead of a gradient.
 """
 
 import weakref
@@ -12,23 +13,24 @@ from tf_adasum.seams import tensorflow as tensorflow_seam
 
 
 class EmptyReplicas:
-    """Determines which replicas have no rows, while a strategy runs a function in each of them.
+    """Determines which replicas have no rows, while a strategy runs a function in each replica.
 
-    The first argument with a batch axis of unknown length decides; in eager code, the first with a
-    batch axis. If all lengths are known and none is 0, nothing is added to the graph.
+    The first argument whose batch axis has an unknown length decides. In eager code, the first
+    argument with a batch axis decides. If all lengths are known and none is 0, nothing is added to
+    the graph.
     """
 
     def __init__(self):
-        # By the replica's id: a boolean scalar tensor, or True; or None.
+        # From the replica's id to what `has_no_rows` returned in this replica.
         self._is_empty: dict[int, tf.Tensor | bool | None] = {}
-        # A tf.function, and the one that notes.
+        # From a tf.function to the function that `noting` returns for it.
         self._noting: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
     def noting(self, function):
         """Return a function that first notes whether this replica has rows.
 
         Args:
-            function: what `strategy.run` was given.
+            function: the function that was passed to `strategy.run`.
         """
         if not tensorflow_seam.is_tf_function(function):
             return self._in_replica(function)
@@ -51,16 +53,16 @@ class EmptyReplicas:
         self._is_empty[replica()] = has_no_rows((args, kwargs))
 
     def forget(self):
-        """Forget what was noted: its tensors belong to one graph."""
+        """Delete all notes, because their tensors belong to one graph."""
         self._is_empty.clear()
 
     @property
     def is_empty(self):
-        """Whether this replica has no rows: boolean scalar tensor; None if all have rows."""
+        """Whether this replica has no rows: boolean scalar tensor, True, or None for "has rows"."""
         return self._is_empty.get(replica())
 
     def is_empty_if_any(self):
-        """Return `is_empty`, as a tensor on all local replicas unless it is None on each."""
+        """Return `is_empty` as a tensor; None only if it is None on all local replicas."""
         own = self.is_empty
 
         def any_of_local(strategy, is_known):
@@ -72,7 +74,7 @@ class EmptyReplicas:
         return tf.constant(False) if own is None else tf.convert_to_tensor(own)
 
     def zero_where_empty(self, gradients):
-        """Return a replica's gradients; zeros if it has no rows.
+        """Return a replica's gradients; zeros if the replica has no rows.
 
         Args:
             gradients: list of tensors, `tf.IndexedSlices` and None.
@@ -85,7 +87,7 @@ class EmptyReplicas:
         def zeros():
             return [tf.zeros_like(each) for each in numbers]
 
-        # A condition passes tensors on unchanged; a product would copy them, and keep NaN.
+        # tf.cond returns the same tensors. A product with 0 would copy the tensors and keep NaN.
         chosen = iter(zeros() if is_empty is True else tf.cond(is_empty, zeros, lambda: numbers))
         return [
             None if gradient is None else _with_numbers(gradient, next(chosen))
@@ -95,9 +97,9 @@ class EmptyReplicas:
 
 @tf.autograph.experimental.do_not_convert
 def _of_unknown_length(value):
-    """Return a tensor of a graph; if its length is known to be 0, with an unknown length.
+    """Return a tensor of a graph; if its length is known to be 0, make the length unknown.
 
-    Layers are made for batches of unknown length. Keras mistakes a ``[0, n]`` for a bias of n
+    Layers expect batches of unknown length. Keras mistakes a tensor ``[0, n]`` for a bias of n
     numbers, and loops of recurrent layers do not keep a length of 0.
     """
     if not isinstance(value, tf.Tensor) or not value.shape.rank or value.shape[0] != 0:
@@ -106,13 +108,13 @@ def _of_unknown_length(value):
 
 
 def has_no_rows(arguments):
-    """Whether the arguments of a replica's function hold a batch without rows.
+    """Return whether the arguments of a replica's function hold a batch without rows.
 
     Args:
-        arguments: structure of anything; dense, ragged and sparse tensors are checked.
+        arguments: any structure; its dense, ragged and sparse tensors are checked.
 
     Returns:
-        Boolean scalar tensor, or True; None if no batch can be empty.
+        A boolean scalar tensor, or True; None if no batch can be empty.
     """
     known = None
     for value in tf.nest.flatten(arguments):
@@ -136,7 +138,7 @@ def _length(value):
 
 
 def replica():
-    """Return the id of the calling replica, among the replicas of all workers; None outside."""
+    """Return the id of the current replica, among those of all workers; None outside a replica."""
     context = tf.distribute.get_replica_context()
     return context and int(tf.get_static_value(context.replica_id_in_sync_group))
 

@@ -1,13 +1,14 @@
-"""Replica check: whether all replicas hold the same bits in the variables that they share.
+"""Checks that all replicas hold the same bits in the variables that they share.
 
 Every replica has a copy of each variable, and the copies stay equal only because all replicas take
-the same steps. A worker that starts from other weights, or assigns its own values, continues
-without an error.
+the same steps. Without a check, a worker that starts from other weights, or assigns its own values,
+continues without an error.
 
-Each copy is reduced to a digest, CRC-32 of its bytes on the host: -0, NaN and every dtype count as
-their bits. A difference within 32 bits is always detected, any other with probability 1 - 2^-32.
-Variables are read one at a time, and each replica sends two numbers. If these differ, a second
-collective gathers the digests of all variables, to name the first variable that differs.
+The host computes a digest of each copy, the CRC-32 of its bytes. So the bits are compared, also of
+-0, NaN and all dtypes. If all differing bits are within 32 bits, the difference is always detected.
+Any other difference is detected with probability 1 - 2^-32. Variables are read one at a time, and
+each replica sends two numbers. If these numbers differ, a second collective gathers the digests of
+all variables, to name the first variable that differs.
 
 Shape legend: N replicas, V variables.
 """
@@ -25,13 +26,13 @@ NOT_HERE = 0  # the digest of a variable that does not exist on a worker (any mo
 
 
 def is_shared(variable):
-    """Whether a variable has to be the same on all replicas.
+    """Return whether a variable has to be the same on all replicas.
 
-    Weights (also frozen ones) and the variables of an optimizer have to be the same. Variables that
-    each replica computes from its own rows do not: moving statistics, metrics, slots of
-    `DeltaAdasum`. The `trainable` of a `tf.Variable` is its value at creation, whatever
-    `layer.trainable` is later. If assignments to a variable are summed or averaged over the
-    replicas, it is the same on all of them.
+    Weights, also frozen weights, and the variables of an optimizer have to be the same. Variables
+    that each replica computes from its own rows may differ: moving statistics, metrics, slots of
+    `DeltaAdasum`. The `trainable` of a `tf.Variable` does not change when `layer.trainable`
+    changes. If assignments to a variable are summed or averaged over the replicas, the variable is
+    the same on all replicas.
 
     Args:
         variable: a Keras or TensorFlow variable, created under a strategy or not.
@@ -45,8 +46,8 @@ def is_shared(variable):
 def shared_variables(model):
     """Return the variables of a model and its optimizers that have to be the same on all replicas.
 
-    They include the state of the aggregation rule. Between the local steps of a `DeltaAdasum` the
-    weights differ between replicas, and are left out.
+    The state of the aggregation rule is included. Between the local steps of a `DeltaAdasum`, the
+    weights are not included, because they differ between replicas.
     """
     optimizers = keras_seam.optimizers_of(model)
     # Variables that do not exist yet are created in the first step, from the values of worker 0.
@@ -64,7 +65,7 @@ def shared_variables(model):
 
 
 def _is_synchronized(optimizer):
-    """Whether no optimizer, and no optimizer inside it, is between two combinations."""
+    """Return False if the optimizer, or an optimizer inside it, is between two combinations."""
     each_within = keras_seam.optimizers_within(optimizer)
     return all(getattr(each, "is_synchronized", True) for each in each_within)
 
@@ -79,8 +80,8 @@ def check(strategy, variables=None):
 
     Raises:
         ReplicasDiffer: on all workers; the message names the first variable that differs.
-        ValueError: on all workers, if they pass different numbers of variables; if it is called in
-            a `tf.function`; if an element of `variables` is not a variable.
+        ValueError: on all workers, if they pass different numbers of variables; if this function is
+            called in a `tf.function`; if an element of `variables` is not a variable.
     """
     context = tf.distribute.get_replica_context()
     if tf.inside_function() or (context and context.strategy is strategy):
@@ -119,7 +120,7 @@ def check(strategy, variables=None):
 
 
 def _all_shared(strategy):
-    """Return the shared variables of a strategy; None for one that no longer exists here."""
+    """Return the shared variables of a strategy; None for a variable that no longer exists here."""
     return [
         variable if variable is not None and is_shared(variable) else None
         for variable in strategy.extended.created_variables()
@@ -137,13 +138,13 @@ def _checked(variables):
 
 
 def _from_all_replicas(workers, numbers):
-    """Return the local replicas' integers ``[devices, k]`` of all workers, ``[N, k]``."""
+    """Return the integers of all replicas, ``[N, k]``; `numbers` are local, ``[devices, k]``."""
     own = np.array(numbers, np.int64)
     return workers.gather(own.ravel()).reshape(-1, own.shape[1])
 
 
 def _digests(strategy, variable, local_replicas):
-    """Return the digests of the local replicas' copies; without a strategy all have one copy."""
+    """Return the digests of the local replicas' copies; without a strategy there is one copy."""
     copies = strategy.experimental_local_results(variable)
     digests = [_digest(copy.numpy()) for copy in copies]
     return digests if len(digests) == local_replicas else digests[:1] * local_replicas
@@ -170,7 +171,7 @@ def _message(variable, replicas, differing, devices):
         f"The replicas hold different values of {path!r}{more}. Restore the same file on all "
         "workers, make the same assignments on all workers, and let only the optimizer change "
         "weights in a step. "
-        f"Received: other values than on replica 0 on {', '.join(where)} {see('TFA-508')}"
+        f"Received: values that differ from replica 0 on {', '.join(where)} {see('TFA-508')}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Gradients that are not finite: all replicas detect them together, and skip or stop.
+"""Lets all replicas together skip a step, or stop, if gradients are not finite.
 
 Shape legend: N replicas.
 """
@@ -16,7 +16,7 @@ from tf_adasum.replicas.empty_replicas import replica
 
 ACTIONS = ("propagate", "skip", "raise")
 
-# The beginning of the message; the user sees it up to MESSAGE_END.
+# The beginning and the end of the message that the user sees.
 MESSAGE = "Gradients are not finite (on_nonfinite: raise)."  # no quotes: TensorFlow escapes them
 MESSAGE_END = f"No replica did this step. {see('TFA-509')}"
 
@@ -25,7 +25,7 @@ def checked(action):
     """Return the argument `on_nonfinite` of a strategy.
 
     Raises:
-        ValueError: if it is not one of `ACTIONS`.
+        ValueError: if the argument is not one of `ACTIONS`.
     """
     if action not in ACTIONS:
         raise ValueError(
@@ -39,7 +39,7 @@ class NonFinite:
     """Handles steps in which the gradients of a replica are not all finite.
 
     Args:
-        strategy: the strategy; all its workers have to make this.
+        strategy: the strategy; all its workers have to create this object.
         action: one of `ACTIONS`.
     """
 
@@ -65,12 +65,12 @@ class NonFinite:
 
     @property
     def leaves_be(self):
-        """Whether there is nothing to check: not requested, or already `passed` in this replica."""
+        """Whether the check is not requested, or has already `passed` in this replica."""
         return self.action == "propagate" or replica() in self._passed
 
     @contextlib.contextmanager
     def passed(self):
-        """Let nested optimizers skip the check, because the outer one has already made it."""
+        """Let nested optimizers skip the check, because the outer optimizer has already made it."""
         self._passed.add(replica())
         try:
             yield
@@ -78,14 +78,14 @@ class NonFinite:
             self._passed.discard(replica())
 
     def find(self, gradients):
-        """Return which gradients are not finite on any replica; called in each of them.
+        """Return which gradients are not finite on any replica; called in each replica.
 
         Args:
-            gradients: this replica's dense and sparse gradients; none is None.
+            gradients: this replica's dense and sparse gradients, without None.
 
         Returns:
-            float32 ``[N]``, the same on all replicas. For each replica it is 0, or the number i,
-            counted from 1, of its first gradient that is not finite.
+            float32 ``[N]``, the same on all replicas: for each replica, the number of its first
+            gradient that is not finite, counted from 1, or 0 if all its gradients are finite.
         """
         are_finite = tf.stack([_is_finite(gradient) for gradient in gradients])
         first = 1 + tf.argmin(tf.cast(are_finite, tf.int32))
@@ -95,19 +95,19 @@ class NonFinite:
         return context.all_reduce("SUM", own)
 
     def leave_out(self, found_N, paths):
-        """Count the step or raise an error; called in each replica, instead of a step.
+        """Count a skipped step, or raise an error; called in each replica, instead of the step.
 
         Args:
             found_N: the result of `find`.
             paths: the paths of the variables that the gradients belong to.
 
         Raises:
-            tf.errors.InvalidArgumentError: when it runs, with the action ``"raise"``.
+            tf.errors.InvalidArgumentError: when the step runs, with the action ``"raise"``.
         """
         if self.action == "skip":
             self._skipped.assign_add(1)
         else:
-            # Not tf.debugging.Assert: this is a branch already.
+            # Not tf.debugging.Assert, because this code already is in a branch.
             message = self._message(found_N, paths)
             tf.raw_ops.Assert(condition=False, data=[message], summarize=1)
 
@@ -123,22 +123,22 @@ class NonFinite:
         return tf.strings.join([f"{MESSAGE} Received on ", received, f". {MESSAGE_END}"])
 
     def warn_once(self):
-        """Warn if steps were skipped, the first time it is called after one."""
+        """Warn once if steps were skipped."""
         if self._has_warned or not self.skipped_steps:
             return
         self._has_warned = True
         warnings.warn(
             f"{self.skipped_steps} steps were skipped, because a replica's gradients had a NaN or "
-            "Inf (on_nonfinite='skip'). strategy.skipped_steps counts further ones. To find the "
-            f"variable, use on_nonfinite='raise'. {see('TFA-509')}",
+            "Inf (on_nonfinite='skip'). strategy.skipped_steps counts all skipped steps. To find "
+            f"the variable, use on_nonfinite='raise'. {see('TFA-509')}",
             stacklevel=2,
         )
 
     def raising_plainly(self, function):
         """Return a training function that raises a FloatingPointError if `leave_out` raises.
 
-        TensorFlow shows the error of an operation together with the whole graph; only the message
-        is kept. With another action than ``"raise"``, the function itself is returned.
+        TensorFlow's error shows the whole graph after the message; the FloatingPointError has only
+        the message. If the action is not ``"raise"``, `function` itself is returned.
 
         Args:
             function: the function that `fit` calls for each step.

@@ -1,1 +1,1 @@
-"""Every private name of TensorFlow and Keras that the package touches."""
+"""The only package of tf_adasum that uses private names of TensorFlow and Keras."""

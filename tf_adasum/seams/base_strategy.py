@@ -1,7 +1,7 @@
-"""The members of a strategy of this package that seams, optimizers, callbacks and backups use.
+"""Declares the members of our strategies that seams, optimizers, callbacks and backups use.
 
-They are in a separate base class, so that `isinstance` can be used without importing
-`tf_adasum.strategy`, which imports the seams. Other members are the members of every
+These members are in a base class, so that other modules can call `isinstance` without importing
+`tf_adasum.strategy`, which imports the seams. All other members are members of every
 `tf.distribute.Strategy`.
 """
 
@@ -25,12 +25,12 @@ if typing.TYPE_CHECKING:
     from tf_adasum.workers.workers import Workers
 
 
-# The strategies of this program that still exist.
+# All strategies of this process that still exist.
 made: weakref.WeakSet[GradientAggregatingStrategy] = weakref.WeakSet()
 
 
 class GradientAggregatingStrategy(abc.ABC):
-    """A `tf.distribute.Strategy` that combines the replicas' gradients by an aggregation rule."""
+    """A `tf.distribute.Strategy` that combines the replicas' gradients with an aggregation rule."""
 
     # ---- how gradients are combined ------------------------------------------------------------
 
@@ -42,17 +42,17 @@ class GradientAggregatingStrategy(abc.ABC):
     @property
     @abc.abstractmethod
     def gradient_reduction(self) -> GradientReduction | None:
-        """Options that mark an `all_reduce` as a reduction of gradients.
+        """The options that mark an `all_reduce` as a reduction of gradients.
 
-        None if the rule is the mean: then Keras and TensorFlow average gradients themselves.
+        None if the rule is the mean, because Keras and TensorFlow then average the gradients.
         """
 
     @abc.abstractmethod
     def aggregation_state(self, paths: Sequence[str]) -> AggregationState:
-        """Create the state that reductions of the gradients of some variables keep.
+        """Create the `AggregationState` for the gradients of some variables.
 
         Args:
-            paths: the variables' paths, in the order in which gradients are numbered.
+            paths: the paths of the variables, in the order in which their gradients are numbered.
 
         Raises:
             ValueError: if the rule's granularity does not fit the paths.
@@ -63,20 +63,20 @@ class GradientAggregatingStrategy(abc.ABC):
     @property
     @abc.abstractmethod
     def empty_replicas(self) -> EmptyReplicas:
-        """Determines, within `run`, which replicas have no rows, and zeroes their gradients."""
+        """The object that finds replicas without rows in `run`, and zeroes their gradients."""
 
     @property
     @abc.abstractmethod
     def nonfinite(self) -> NonFinite:
-        """Handles steps in which a gradient is not finite."""
+        """The object that handles steps in which a gradient is not finite."""
 
     @abc.abstractmethod
     def check_same_gradients(self, names: Sequence[str], shapes: Sequence[str]) -> None:
-        """Check, in every reduction, that all replicas reduce gradients of the same shapes.
+        """Check that all replicas reduce gradients of the same shapes. Called in every reduction.
 
         Args:
-            names: the names of the variables whose gradients each local replica reduces.
-            shapes: their dtypes, shapes and groups, for each local replica.
+            names: for each local replica, the names of the variables whose gradients it reduces.
+            shapes: for each local replica, the dtypes, shapes and groups of these gradients.
 
         Raises:
             ValueError: on all workers, if a replica lacks a gradient that another replica has.
@@ -87,17 +87,17 @@ class GradientAggregatingStrategy(abc.ABC):
     @property
     @abc.abstractmethod
     def workers(self) -> Workers:
-        """The workers: the rank of this worker, and the exchange of values; also in one process."""
+        """The `Workers`: this worker's rank, and the exchange of values (also with one worker)."""
 
     @property
     @abc.abstractmethod
     def seeds(self) -> Seeds:
-        """Seeds of shuffles."""
+        """The seeds that workers use to shuffle."""
 
     @property
     @abc.abstractmethod
     def sharding(self) -> Sharding:
-        """How datasets are sharded, and whether workers have the same data."""
+        """The object that shards datasets, and checks that workers have the same data."""
 
     @abc.abstractmethod
     def working_together(self) -> contextlib.AbstractContextManager[None]:
@@ -105,17 +105,17 @@ class GradientAggregatingStrategy(abc.ABC):
 
     @abc.abstractmethod
     def watching(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context manager like `working_together`, for one step: it reuses no keys."""
+        """Return a context manager like `working_together` for one step, without key reuse."""
 
     @abc.abstractmethod
     def check_model(self, model: typing.Any) -> None:
-        """Check that all replicas hold the same bits of the variables of a model that they share.
+        """Check that the shared variables of a model have the same bits on all replicas.
 
         Args:
             model: a `keras.Model` of this strategy.
 
         Raises:
-            tf_adasum.ReplicasDiffer: on all workers; it names the first variable that differs.
+            tf_adasum.ReplicasDiffer: on all workers. It names the first variable that differs.
         """
 
     @abc.abstractmethod
@@ -128,13 +128,13 @@ class GradientAggregatingStrategy(abc.ABC):
 
     @abc.abstractmethod
     def split_batch(self, batch: typing.Any) -> typing.Any:
-        """Split one global batch over all replicas.
+        """Divide one global batch among all replicas.
 
         Args:
             batch: structure of arrays ``[B, ...]``, the same on every worker; None stays None.
 
         Returns:
-            The structure with each replica's own rows.
+            The same structure, with the rows of each replica.
 
         Raises:
             ValueError: if there are no rows, or if the arrays have different lengths.

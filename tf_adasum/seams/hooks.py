@@ -1,23 +1,24 @@
-"""The registry of hooks: what this package changes in TensorFlow and Keras, where, and why.
+"""The registry of hooks, which are the changes that this package makes to TensorFlow and Keras.
 
-A hook is written once, as the function that runs instead, with the reason as its docstring:
+A hook is a function that runs instead of a function of the library. The docstring of the hook gives
+the reason:
 
     hooks = Hooks("Keras 3")
 
     @hooks.replaces(TFOptimizer, "_all_reduce_sum_gradients")
     def all_reduce_sum_gradients(original, self, grads_and_vars):
-        \"\"\"Mark the reduction as one of gradients, for which there is no public hook.\"\"\"
+        \"\"\"Mark the reduction as a reduction of gradients. No public hook does this.\"\"\"
         if not our_replica_context():
             return original(self, grads_and_vars)
         ...
 
-If a new version of the library may lack the function, and only a feature needs it, the hook names
-the feature: `hooks.replaces(owner, "name", feature="...")`. If any other function is missing, an
-error is raised before anything is replaced.
+If only one feature needs the function, the hook names this feature: `hooks.replaces(owner, "name",
+feature="...")`. If the library lacks such a function, only the feature is off. If the library lacks
+any other function, `install` raises an error and replaces nothing.
 
-Hooks are installed when the first strategy, wrapper optimizer or `BackupAndRestore` is created, and
-stay installed: a hook that has nothing to do calls `original` with unchanged arguments. The tests
-of names and the page `docs/hooks.md` are made from the registries.
+Hooks are installed when the first strategy, wrapper optimizer or `BackupAndRestore` is created.
+They stay installed, so a hook that has nothing to do calls `original` with unchanged arguments. The
+tests of names and the page `docs/hooks.md` read the registries.
 """
 
 import functools
@@ -29,22 +30,23 @@ from collections.abc import Callable, Iterator
 from tf_adasum.errors import see
 from tf_adasum.seams.library import Library
 
-# The attribute of a replaced function with the hooks around it, the innermost first.
+# Attribute of a replaced function: the names of the hooks that wrap it, the innermost first.
 MARK = "hooks_of_tf_adasum"
 
 
 class Hook:
-    """One hook.
+    """A hook into one function.
 
     Args:
-        owner: the class or module with the function.
+        owner: the class or module that contains the function.
         name: the function's name.
-        function: the function that runs instead, with the original function and the arguments; or
-            the method of a subclass that overrides the function.
-        outermost: whether it goes around the function's other hooks. Defaults to `False`.
-        is_override: whether it is a method of a subclass, which needs no installing. Defaults to
+        function: the function that runs instead. Its arguments are the original function and the
+            original arguments. With `is_override`, the method that overrides the function.
+        outermost: whether the hook wraps the function's other hooks. Defaults to `False`.
+        is_override: whether the hook is a method of a subclass, which is not installed. Defaults to
             `False`.
-        feature: what does not work without the function, in words. Defaults to None: nothing works.
+        feature: the feature that needs the function, in words. Defaults to None: the whole package
+            needs the function.
     """
 
     def __init__(
@@ -68,7 +70,7 @@ class Hook:
 
     @property
     def is_expected(self) -> bool:
-        """Whether the function exists, or this version of the library is older than it."""
+        """Whether the function exists, or this version of the library is too old to have it."""
         return self.is_there or getattr(self.owner, "is_expected", False)
 
     @property
@@ -80,7 +82,7 @@ class Hook:
 
     @property
     def reason(self) -> str:
-        """What the hook changes and why: the function's docstring."""
+        """The docstring of the hook, which describes what the hook changes and why."""
         return inspect.getdoc(self.function) or ""
 
     @property
@@ -89,10 +91,10 @@ class Hook:
         return f"{self.function.__module__}.{self.function.__qualname__}"
 
     def install(self) -> None:
-        """Replace the function, unless this hook has done so in this process.
+        """Replace the function, unless this hook has already replaced it.
 
         Raises:
-            AttributeError: if there is no such function.
+            AttributeError: if the function does not exist.
         """
         original = getattr(self.owner, self.name)
         around = getattr(original, MARK, ())
@@ -109,11 +111,11 @@ class Hook:
 
 
 class Hooks:
-    """The hooks of one seam; iterating gives each `Hook`.
+    """The hooks into one library. Iterate over this object to get each `Hook`.
 
     Args:
         of: the library whose functions are replaced, such as ``"Keras 3"``.
-        library: the same, with its version. Defaults to None: `of` is enough.
+        library: the `Library` for this library. Defaults to a `Library` without a version.
     """
 
     def __init__(self, of: str, library: Library | None = None):
@@ -133,24 +135,24 @@ class Hooks:
         outermost: bool = False,
         feature: str | None = None,
     ) -> Callable:
-        """Return a decorator of the function that runs instead of some of `owner`'s.
+        """Return a decorator for a function that runs instead of functions of `owner`.
 
         Args:
             owner: a class or module.
             names: names of functions or methods.
-            outermost: whether it goes around all other hooks of the same functions. Defaults to
+            outermost: whether the hook wraps all other hooks of the same functions. Defaults to
                 `False`.
-            feature: what does not work without the functions, in words. Defaults to None: nothing
-                works.
+            feature: the feature that needs the functions, in words. Defaults to None: the whole
+                package needs the functions.
         """
         return self._adding(owner, names, outermost=outermost, feature=feature)
 
     def overrides(self, owner: type, *names: str) -> Callable:
-        """Return a decorator of a method in a subclass of `owner`, which has it privately.
+        """Return a decorator for a method that overrides private methods of `owner`.
 
         Args:
             owner: a class.
-            names: names of its methods. Defaults to the decorated method's.
+            names: names of methods of `owner`. Defaults to the name of the decorated method.
         """
         return self._adding(owner, names, is_override=True)
 
@@ -166,7 +168,7 @@ class Hooks:
         """Check that all required functions exist.
 
         Raises:
-            ImportError: with all that are not.
+            ImportError: if functions are missing. The message lists all of them.
         """
         gone = [hook.target for hook in self if not hook.is_there and hook.feature is None]
         if gone:
@@ -174,7 +176,7 @@ class Hooks:
 
     @property
     def off(self) -> dict[str, list[str]]:
-        """The features that are off, each with the functions and other names that it lacks."""
+        """The features that are off, each with the functions and other names that are missing."""
         off = self._library.off
         for hook in self:
             if hook.feature and not hook.is_expected:
@@ -183,10 +185,10 @@ class Hooks:
         return off
 
     def install(self) -> None:
-        """Replace the functions; a second call does nothing.
+        """Replace the functions. A second call does nothing.
 
         Raises:
-            ImportError: with all functions that are needed and not there.
+            ImportError: if required functions are missing. The message lists all of them.
         """
         self.check()
         for hook in sorted(self, key=lambda hook: hook.outermost):

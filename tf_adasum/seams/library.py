@@ -1,12 +1,12 @@
-"""A library and its private names that the package uses, and names that this version lacks.
+"""Imports private names of a library, and handles names that the installed version lacks.
 
     keras = Library("Keras", keras.__version__, INSTALL_KERAS)
     TFOptimizer = keras.name("keras.src.backend.tensorflow.optimizer", "TFOptimizer")
     saving_lib = keras.name("keras.src.saving", "saving_lib", feature="whole files")
     keras.check()
 
-If a required name has moved, `check` raises an error with all such names. A name that only a
-feature needs is replaced by a class without objects, and the feature is off.
+If required names are missing, `check` raises an error that lists all of them. If only a feature
+needs the missing name, the feature is off. A class without instances replaces a missing name.
 """
 
 import collections
@@ -17,26 +17,26 @@ from tf_adasum.errors import see
 
 
 class Absent:
-    """Replaces a name that a library does not have; it has no instances.
+    """Replaces a name that a library does not have. This class has no instances.
 
     Attributes:
-        library: the library that lacks it, with its version.
-        is_expected: whether the library is older than the name.
+        library: the name and version of the library that lacks the name.
+        is_expected: whether this version of the library is too old to have the name.
     """
 
     library = ""
     is_expected = False
 
     def __new__(cls, *args, **kwargs):
-        """Raise an error: the name does not exist."""
+        """Raise an error, because the name does not exist."""
         raise NotImplementedError(f"{cls.library} has no {cls.__module__}.{cls.__qualname__}")
 
 
 class Library:
-    """One library in one version.
+    """One version of a library.
 
     Args:
-        name: such as "Keras".
+        name: the name of the library, such as "Keras".
         version: the installed version.
         install: the command that installs a supported version.
     """
@@ -49,17 +49,19 @@ class Library:
         self._cause: ImportError | None = None
 
     def name(self, module, name, *, also_in=(), feature=None, since=None):
-        """Return what a module has under a name, as `from module import name` does.
+        """Return an object of a module, like `from module import name`.
 
         Args:
             module: the module's full name.
-            name: of a class, a function or a module in it.
-            also_in: other modules that may have it. Defaults to none.
-            feature: what does not work without it, in words. Defaults to None: nothing does.
-            since: the first version that has it, if older versions are supported. Defaults to None.
+            name: the name of a class, a function or a submodule of the module.
+            also_in: other modules that may have the name. Defaults to none.
+            feature: the feature that needs the name, in words. Defaults to None: the whole package
+                needs the name.
+            since: the first version that has the name, if older versions are also supported.
+                Defaults to None.
 
         Returns:
-            it; a subclass of `Absent` if it does not exist.
+            The object; a subclass of `Absent` if the name does not exist.
         """
         for each in (module, *also_in):
             try:
@@ -81,23 +83,23 @@ class Library:
 
     @property
     def off(self) -> dict[str, list[str]]:
-        """The features that are off, each with the names that it lacks."""
+        """The features that are off, each with the names that are missing."""
         return {feature: list(names) for feature, names in self._off.items()}
 
     def check(self) -> None:
         """Check that all required names exist.
 
         Raises:
-            ImportError: with all that are not.
+            ImportError: if names are missing. The message lists all of them.
         """
         if self._missing:
             raise self.moved(self._missing) from self._cause
 
     def moved(self, targets: list[str]) -> ImportError:
-        """Return the error that lists the moved names, and what to install.
+        """Return an error that lists missing names, and the command to install a supported version.
 
         Args:
-            targets: full names.
+            targets: the full names that are missing.
         """
         return ImportError(
             f"{self.title} lacks functions that tf_adasum needs: {', '.join(targets)}. tf_adasum "
@@ -108,5 +110,5 @@ class Library:
 def _imported(module, name):
     try:
         return getattr(importlib.import_module(module), name)
-    except AttributeError:  # a module in a package, perhaps
+    except AttributeError:  # perhaps a module of a package
         return importlib.import_module(f"{module}.{name}")

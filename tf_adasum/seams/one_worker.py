@@ -1,6 +1,7 @@
-"""Code that runs on one worker only, such as a callback that writes, and must not wait for others.
+"""Refuses collectives in code that runs on one worker only, such as a callback that writes.
 
-The others would never join, and all would wait, or mix up their collectives. Standard library only.
+The other workers would never join such a collective. All workers would wait forever, or confuse
+their collectives. This module imports neither TensorFlow nor Keras.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Collection, Iterator
 
 from tf_adasum.errors import see
 
-# Packages that report a training to a server or a store: one worker is enough.
+# Packages that report a training run to a server or a store. One worker is enough to report.
 TRACKERS = frozenset(
     {
         "aim",
@@ -26,7 +27,7 @@ TRACKERS = frozenset(
     }
 )
 
-# Packages that stand between a caller and what it calls.
+# Packages whose frames are skipped in the search for a caller.
 _BETWEEN = frozenset({"contextlib", "keras", "tensorflow", "tf_adasum", "tf_keras"})
 
 _running = threading.local()  # Keras may call callbacks from another thread during training
@@ -49,15 +50,15 @@ def alone(name: str, method: str) -> Iterator[None]:
 
 
 def is_alone() -> bool:
-    """Whether this thread does something that the other workers do not do."""
+    """Return whether this thread runs code that the other workers do not run."""
     return getattr(_running, "what", None) is not None
 
 
 def is_called_by(packages: Collection[str]) -> bool:
-    """Whether the code that called this, through Keras and TensorFlow, belongs to some packages.
+    """Return whether the caller, without frames of Keras and TensorFlow, belongs to some packages.
 
     Args:
-        packages: their names, such as `TRACKERS`.
+        packages: the names of the packages, such as `TRACKERS`.
     """
     frame = sys._getframe(1)
     while frame is not None and _package_of(frame) in _BETWEEN:
@@ -70,19 +71,19 @@ def _package_of(frame):
 
 
 def refuse(call: str) -> None:
-    """Refuse a call that needs all workers, within `alone`.
+    """Raise an error if a call that needs all workers is made within `alone`.
 
     Args:
         call: the call, such as "model.predict".
 
     Raises:
-        RuntimeError: with the name of the callback.
+        RuntimeError: within `alone`. The message names the callback.
     """
     if is_alone():
         name, method = _running.what
         raise RuntimeError(
-            f"{call} needs all workers, but {name} runs on worker 0 only. Call it in your own "
-            "callback that runs on all workers, and pass the result on; or read `logs`, which "
-            f"all workers have. Received: {call} in {name}.{method} "
+            f"{call} needs all workers, but {name} runs on worker 0 only. Make this call in your "
+            f"own callback that runs on all workers, and pass the result to {name}. Or read "
+            f"`logs`, which all workers have. Received: {call} in {name}.{method} "
             f"{see('TFA-507')}"
         )

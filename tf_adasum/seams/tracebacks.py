@@ -1,7 +1,7 @@
-"""Tracebacks that end at the user's line: without frames of this package, Keras and TensorFlow.
+"""Removes the frames of this package, Keras and TensorFlow from tracebacks.
 
-`keras.config.disable_traceback_filtering()` keeps all frames, as it does for Keras's own. Standard
-library only.
+After `keras.config.disable_traceback_filtering()` all frames stay, as in Keras. This module imports
+only the standard library.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _PACKAGES = ("keras", "tensorflow", "tf_adasum", "tf_keras", "wrapt")
 # Modules of the standard library that call the code of those packages.
 _MODULES = (contextlib, threading)
 
-# What TensorFlow appends to an error of an operation: where it was made.
+# Text that TensorFlow appends to an error of an operation: where the operation was created.
 _ORIGIN = re.compile(r" defined at \(most recent call last\):\n((?:  File .*\n(?:\n|    .*\n)*)*)")
 _FRAME = re.compile(r'  File "(.*)", line .*\n(?:\n|    .*\n)*')
 
-# What AutoGraph puts before the message of an error in a function that it has converted.
+# Text that AutoGraph puts before the message of an error in a converted function.
 _CONVERTED = "in user code:\n"
 _FRAME_OF_CONVERTED = re.compile(r'    File "(.*)", line .*\n(?:        .*\n)*')
 
@@ -34,14 +34,14 @@ _log = logging.getLogger("tf_adasum")
 
 
 def shorten(error: BaseException) -> None:
-    """Remove frames of libraries from the traceback of an exception and of its causes.
+    """Remove frames of libraries from the tracebacks of an exception and its causes.
 
-    An error of this package does not show its cause, which is logged at debug level. Frames of
-    libraries in the text of TensorFlow's errors are removed as well. Nothing happens while Keras's
-    filtering of tracebacks is switched off.
+    If this package raised the exception, the cause is hidden, and logged at debug level. Frames of
+    libraries are also removed from the text of TensorFlow's errors. If Keras's traceback filtering
+    is off, nothing is changed.
 
     Args:
-        error: the exception; it is changed.
+        error: the exception, which is changed in place.
     """
     if not _is_filtering():
         return
@@ -61,10 +61,10 @@ def shorten(error: BaseException) -> None:
 
 @contextlib.contextmanager
 def shortened(inner: contextlib.AbstractContextManager | None = None) -> Iterator[None]:
-    """Return a context manager out of which exceptions come with `shorten`ed tracebacks.
+    """Return a context manager that calls `shorten` on an exception of the code inside.
 
     Args:
-        inner: another one, within it. Defaults to none.
+        inner: another context manager, to enter inside. Defaults to none.
     """
     try:
         with inner or contextlib.nullcontext():
@@ -75,16 +75,16 @@ def shortened(inner: contextlib.AbstractContextManager | None = None) -> Iterato
 
 
 def shorten_uncaught() -> None:
-    """Print exceptions that end the program with `shorten`ed tracebacks; twice does nothing."""
+    """Shorten the tracebacks of uncaught exceptions. A second call does nothing."""
     if not getattr(sys.excepthook, "shortens", False):
         sys.excepthook = _shortening(sys.excepthook)
 
 
 def line_of_caller(made: object) -> str:
-    """Return the line of the user's program that makes an object, such as "train.py, line 12".
+    """Return the line of the user's program that creates an object: "train.py, line 12".
 
     Args:
-        made: the object, whose own methods are not meant.
+        made: the object. Lines in methods of this object are skipped.
     """
     folders, frame = _folders(), sys._getframe(1)
     while frame is not None and (
@@ -122,7 +122,7 @@ def _folders():
 
 
 def _chain(error):
-    """Yield an exception and those that are printed above it."""
+    """Yield an exception, and the exceptions that Python prints above it."""
     seen = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -131,7 +131,7 @@ def _chain(error):
 
 
 def _is_our_own(error):
-    """Whether code of this package has raised an exception, and not TensorFlow within it."""
+    """Return whether code of this package, and not TensorFlow, raised an exception."""
     frames = list(traceback.walk_tb(error.__traceback__))
     own = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
     is_of_tensorflow = hasattr(error, "node_def")
@@ -143,7 +143,7 @@ def _file_of(frame_and_line):
 
 
 def _without(trace, folders):
-    """Return a traceback without the frames of some folders; as it is if there are no others."""
+    """Return a traceback without the frames of some folders, unchanged if none would be left."""
     kept = None
     entries = []
     while trace is not None:
@@ -156,7 +156,7 @@ def _without(trace, folders):
 
 
 def _without_frames(text, folders):
-    """Return AutoGraph's message without frames of libraries, which may be all of it."""
+    """Return AutoGraph's message without frames of libraries. Without frames, return the error."""
     kept = _FRAME_OF_CONVERTED.sub(
         lambda found: "" if found[1].startswith(folders) else found[0], text
     )
@@ -167,6 +167,6 @@ def _without_frames(text, folders):
 
 
 def _origin(frames, folders):
-    """Return the text for where an operation was made, from the text of its frames."""
+    """Return the text for where an operation was created, without frames of libraries."""
     own = [found[0] for found in _FRAME.finditer(frames) if not found[1].startswith(folders)]
     return " defined at (most recent call last):\n" + "".join(own) if own else ":\n"

@@ -1,9 +1,11 @@
 """The transport of gradients between workers: TensorFlow's collectives or UCX.
 
-UCX is a library for shared memory, TCP and RDMA, on which MPI implementations build. Here it sends
-gradients that are on CPUs; the code that uses `aggregation.groups` does not change.
+UCX is a library that MPI implementations use for shared memory, TCP and RDMA. Here, UCX sends
+gradients that are on CPUs. The code that uses `aggregation.groups` is the same with both
+transports.
 
-In reading order: `choice` (the argument and the variable), `interface` (where to listen), `library`
-(UCX in this process), `mesh` (the connections of a process), `talk` and `trial` (which transports
-work, and which one all workers use), `collectives` (the collectives of a replica).
+Read the modules in this order: `choice` (the argument and the environment variable), `interface`
+(where UCX listens), `library` (UCX in this process), `mesh` (the connections of a process), `talk`
+and `trial` (which transports work, and which of them all workers use), `collectives` (the
+collectives of a replica).
 """

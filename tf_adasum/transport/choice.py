@@ -13,7 +13,7 @@ from tf_adasum.errors import see
 VARIABLE = "TF_ADASUM_TRANSPORT"
 AUTO, TENSORFLOW, UCX = NAMES = ("auto", "tensorflow", "ucx")
 
-# The limits of the bits in the tags of UCX's messages.
+# These limits follow from the bits in the tags of UCX's messages.
 MOST_REPLICAS, MOST_DEVICES = 2**16, 2**8
 
 
@@ -23,12 +23,13 @@ def chosen(
     """Return ``"auto"``, ``"tensorflow"`` or ``"ucx"``.
 
     Args:
-        transport: the strategy's argument; None for the environment variable, or ``"auto"``.
+        transport: the strategy's argument. If it is None, the environment variable is used; if
+            that is not set, ``"auto"``.
         devices: names of this worker's devices.
         environment: the environment variables. Defaults to ``os.environ``.
 
     Raises:
-        ValueError: if the name is unknown, or if it is UCX and a device is not a CPU.
+        ValueError: if the name is unknown, or if it is ``"ucx"`` and there is an `obstacle`.
     """
     given, name = f"transport={transport!r}", transport
     if transport is None:
@@ -50,7 +51,7 @@ def obstacle(devices: Sequence[str], workers: int = 1) -> str:
 
     Args:
         devices: names of this worker's devices.
-        workers: the number of workers with as many devices. Defaults to 1.
+        workers: the number of workers, each with this number of devices. Defaults to 1.
     """
     others = [device for device in devices if "CPU" not in device.upper()]
     if others:

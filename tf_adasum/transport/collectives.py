@@ -1,7 +1,7 @@
-"""The collectives of a replica over UCX, with the same results as TensorFlow's, to the bit.
+"""The collectives of a replica over UCX, which return the same bits as TensorFlow's collectives.
 
-Each run of a collective has its own key; all workers count keys in the same way. UCX does not store
-keys, so they need not be reused soon.
+Each run of a collective has its own key. All workers count keys in the same way. UCX does not store
+keys, so keys need not be reused soon.
 
 Shape legend: R members of a group, W elements.
 """
@@ -19,18 +19,18 @@ from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.transport import library
 from tf_adasum.transport.mesh import Mesh
 
-# The limits of the bits in the tags of messages. Channels and calls are numbered again from the
-# start after this many: earlier ones with the same number ended long ago.
+# These limits follow from the bits in the tags of messages. After this many channels and calls,
+# numbers are used again. The earlier calls with the same numbers ended long ago.
 CHANNELS, CALLS = 2**8, 2**20
 
 
 class UcxTransport:
-    """The groups of this worker's replicas, over a mesh.
+    """Creates the groups of this worker's replicas, which exchange gradients over a mesh.
 
     Args:
         mesh: the `Mesh`.
         devices: the number of devices of each worker.
-        first_replica: id of this worker's first replica.
+        first_replica: the id of this worker's first replica.
 
     Attributes:
         fuses: whether buckets of one level are sent without packing. True, except in comparisons.
@@ -45,8 +45,8 @@ class UcxTransport:
         """Return a local replica's group: `radix` replicas whose ids are `stride` apart.
 
         Args:
-            local: number of the local replica.
-            stride: distance of neighbours.
+            local: the number of the local replica.
+            stride: the difference between the ids of neighbours in the group.
             radix: the number of replicas in the group.
         """
         replica = self._first_replica + local
@@ -86,11 +86,11 @@ class UcxCollectives:
         }
 
     def all_to_all(self, shards: tf.Tensor) -> tf.Tensor:
-        """Send row i of ``[R, W]`` to rank i; return ``[R, W]``, row i from rank i."""
+        """Send row i of ``[R, W]`` to rank i; return ``[R, W]``, whose row i comes from rank i."""
         return self._ops.tf_adasum_ucx_all_to_all(shards=shards, **self._arguments())
 
     def all_reduce(self, value: tf.Tensor) -> tf.Tensor:
-        """Return the sum of the members' values, added in the order of the ranks on each."""
+        """Return the sum of the members' values, which each member adds in rank order."""
         return tf.reduce_sum(self.all_gather(value[None]), axis=0)
 
     def all_gather(self, value: tf.Tensor) -> tf.Tensor:
@@ -104,7 +104,7 @@ class UcxCollectives:
         width: int,
         takes_products: bool,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Send every member its shards; return the Gram matrices of this one's, and its shards."""
+        """Send every member its shards; return the Gram matrices of this member's, and these."""
         return self._ops.tf_adasum_ucx_scatter_gram(
             gradients=gradients,
             segments=segments.tolist(),
@@ -121,7 +121,7 @@ class UcxCollectives:
         segments: np.ndarray,
         width: int,
     ) -> list[tf.Tensor]:
-        """Combine the own shards, and return the combined gradients of all members' shards."""
+        """Combine this member's shards; return the gradients with all members' combined shards."""
         return self._ops.tf_adasum_ucx_combine_gather(
             gradients=gradients,
             received=received,

@@ -1,7 +1,8 @@
 """Measures how long an exchange between all workers takes, as in training.
 
-The workers pause before each exchange, half of them for longer: in training also, some workers
-arrive first and sleep, and have to be woken up. The time of the workers that arrive last counts.
+The workers pause before each exchange, and half of the workers pause for longer. So some workers
+arrive first, sleep and have to be woken up, as in training. The time of the workers that arrive
+last counts.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ import numpy as np
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.transport.talk import Gather, Talk
 
-# The fastest of this many exchanges counts; on a slow network, with an exchange of this many
-# seconds, only one is made.
+# The fastest of TIMES exchanges counts. On a slow network, where an exchange takes more than
+# SLOW_SECONDS, only one exchange is made.
 TIMES, SLOW_SECONDS = 3, 0.5
-# The pause before an exchange: longer than the thread of a mesh polls (mesh.cc), and twice as long
-# for half of the workers. A bit of its rank decides in which half a worker is; this is the maximal
-# number of bits.
+# PAUSE: the seconds before an exchange, more than the thread of a mesh polls (mesh.cc). Half of the
+# workers pause twice as long. A bit of a worker's rank decides in which half the worker is.
+# MOST_BITS: the largest number of bits for which this is repeated.
 PAUSE, MOST_BITS = 0.005, 4
 
 Exchange = Callable[[], float]  # returns the seconds that it took
 
 
 def of_gather(talk: Talk, gather: Gather, words: int) -> float:
-    """Return the seconds for gathering int64 ``[words]`` of each worker in TensorFlow."""
+    """Return the seconds in which TensorFlow gathers int64 ``[words]`` of each worker."""
 
     def exchange():
         begun = time.perf_counter()
@@ -38,7 +39,7 @@ def of_gather(talk: Talk, gather: Gather, words: int) -> float:
 
 
 def measured(talk: Talk, exchange: Exchange) -> tuple[str, float]:
-    """Return what has failed on any worker, and the seconds of an exchange on the slowest one.
+    """Return what has failed on any worker, and the seconds of an exchange on the slowest worker.
 
     The first exchange counts only on a slow network.
     """
@@ -51,7 +52,7 @@ def measured(talk: Talk, exchange: Exchange) -> tuple[str, float]:
 
 
 def once(talk: Talk, exchange: Exchange) -> tuple[str, float]:
-    """Return what has failed on any worker, and the seconds of one exchange on the slowest one."""
+    """Return what `measured` returns, but for a single exchange."""
     took: list[float] = []
     failure = failure_of(lambda: took.append(exchange()))
     return _told(talk, failure, took)
@@ -65,8 +66,8 @@ def _told(talk, failure, took):
 def _after_pauses(cluster: Cluster, exchange: Exchange) -> float:
     """Return the seconds of an exchange for which half of the workers has to be woken up.
 
-    Each bit of the ranks gives two halves: the slowest division counts, and of several exchanges
-    the fastest.
+    Each bit of the ranks divides the workers into two halves. Of several exchanges with the same
+    halves, the fastest counts. Of these results, the slowest counts.
     """
     bits = min(MOST_BITS, (len(cluster.addresses) - 1).bit_length())
     least = []
@@ -83,7 +84,7 @@ def _after_pauses(cluster: Cluster, exchange: Exchange) -> float:
 
 
 def failure_of(act: Callable[[], object]) -> str:
-    """Return why a function has failed, "" if it has not."""
+    """Return why a function has failed; "" if it has not failed."""
     try:
         act()
     except RuntimeError as error:

@@ -1,7 +1,7 @@
-"""The network interface on which UCX listens: the interface of this worker's cluster address.
+"""Finds the network interface on which UCX listens, which has this worker's cluster address.
 
-By default UCX listens on all interfaces, and may use one that the other workers cannot reach.
-Standard library only.
+By default, UCX listens on all interfaces, and may use an interface that the other workers cannot
+reach. Standard library only.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def of(cluster: Cluster) -> str:
 
 
 def _addresses(host):
-    """Return the IP addresses of a host, IPv4 first; none if its name is unknown."""
+    """Return the IP addresses of a host, IPv4 first; an empty list if its name is unknown."""
     with contextlib.suppress(OSError):
         found = socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)
         return [end[0] for _, _, _, _, end in sorted(found, key=lambda each: each[0])]

@@ -1,7 +1,7 @@
 """UCX in this process: the path of its library, whether it can be used, and its functions.
 
-The wheel ``libucx-cu12`` (or ``libucx-cu13``) is used first, then the system's library. It is
-opened when a strategy needs it.
+The library in the wheel ``libucx-cu12`` (or ``libucx-cu13``) is used if it is installed, otherwise
+the system's library. The library is opened when a strategy needs it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SONAME = "libucp.so.0"
 _WHEEL = "libucx"
 _LONGEST_TEXT = 1024
 _OPS = ("all_to_all", "all_gather", "scatter_gram", "combine_gather")
-_NEWEST = "adasum_ucx_rehearse"  # of the functions in custom_ops/ucx/adasum_ucx.h
+_NEWEST = "adasum_ucx_rehearse"  # the newest function in custom_ops/ucx/adasum_ucx.h
 
 
 class Unavailable(RuntimeError):
@@ -44,7 +44,7 @@ class Library:
         self.version = self._call("adasum_ucx_open", _path().encode())
 
     def rehearse(self, transports: str, device: str) -> None:
-        """Create a mesh in a child process first, because UCX may crash, as with a full /dev/shm.
+        """Create a mesh in a child process first, because UCX may crash, e.g. if /dev/shm is full.
 
         Args:
             transports, device: as for `create`.
@@ -77,8 +77,8 @@ class Library:
         """Connect a mesh to all workers.
 
         Args:
-            mesh: its number.
-            addresses: of all workers, in rank order.
+            mesh: the number of the mesh.
+            addresses: the addresses of the meshes of all workers, in rank order.
 
         Raises:
             Unavailable: if a worker cannot be reached.
@@ -91,10 +91,11 @@ class Library:
     ) -> float:
         """Send bytes to each of the other workers, and check the bytes that they send.
 
-        All workers have to call it, before the first op, with increasing numbers.
+        All workers have to call this before the first op. The number of the attempt has to
+        increase.
 
         Args:
-            mesh: its number.
+            mesh: the number of the mesh.
             rank: the rank of this worker.
             workers: the number of workers.
             number: the number of the attempt.
@@ -102,10 +103,10 @@ class Library:
             seconds: the longest time to wait.
 
         Returns:
-            The seconds that it took.
+            The seconds that the attempt took.
 
         Raises:
-            Unavailable: if it has failed, or has not ended in time.
+            Unavailable: if the attempt has failed, or has not ended in time.
         """
         took = ctypes.c_double()
         arguments = (mesh, rank, workers, number, ctypes.c_int64(size), ctypes.c_double(seconds))
@@ -113,10 +114,10 @@ class Library:
         return took.value
 
     def close(self, mesh: int) -> None:
-        """Close a mesh on which all exchanges have ended, or that is not used.
+        """Close a mesh that is not used, or whose exchanges have all ended.
 
         Args:
-            mesh: its number.
+            mesh: the number of the mesh.
         """
         self._functions.adasum_ucx_close(mesh)
 
@@ -162,7 +163,7 @@ def opened() -> Library:
 
 
 def is_open() -> bool:
-    """Whether this process has opened UCX."""
+    """Return whether this process has opened UCX."""
     return opened.cache_info().currsize > 0
 
 

@@ -1,4 +1,4 @@
-"""The mesh of a process: its connections to all workers, shared by all of its strategies."""
+"""The mesh of a process: the connections to all workers, which all its strategies share."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tf_adasum.transport import library
 
 @dataclasses.dataclass(frozen=True)
 class Mesh:
-    """This process's end of the connections to all workers.
+    """The connections of this process to all workers.
 
     Attributes:
         number: the number of the mesh in this process.
-        channel: the number of the strategy that uses it, the same on all workers.
+        channel: the number of the strategy that uses the mesh; the same on all workers.
     """
 
     number: int

@@ -1,9 +1,9 @@
 """Checks which workers share memory, and whether /dev/shm is large enough for UCX.
 
-UCX wakes the process at the other end of shared memory through an abstract Unix socket, which
-belongs to a network namespace. UCX does not check this: in two containers that share /dev/shm, each
-message takes up to a second. If /dev/shm is almost full, UCX crashes when it is opened.
-Standard library only.
+If two processes share memory, UCX in one process wakes the other process through an abstract Unix
+socket. This works only within a network namespace, which UCX does not check. So in two containers
+that share only /dev/shm, each message takes up to a second. If /dev/shm is almost full, UCX crashes
+when it is opened. Standard library only.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pathlib import Path
 from tf_adasum.cluster.tasks import Cluster
 
 FOLDER = "/dev/shm"
-TRANSPORTS = "posix,cma,tcp,self"  # for UCX: with single copies between processes, else TCP
+TRANSPORTS = "posix,cma,tcp,self"  # for UCX: shared memory with single copies, otherwise TCP
 MIB = 2**20
 
-# UCX 1.22 does not use shared memory if less than 16 MiB are free, crashes if it is not much more,
-# and needs 4.2 MiB for each worker.
+# UCX 1.22 does not use shared memory if less than 16 MiB are free, and crashes if only a little
+# more is free. It needs 4.2 MiB for each worker.
 _MIB_FREE, _MIB_OF_A_WORKER = 16, 5
 _WITH_SHARED_MEMORY = {"all", "posix", "mm", "shm", "sm"}  # in UCX_TLS
 
@@ -30,8 +30,8 @@ def place() -> tuple[int, int, int]:
     """Return three numbers that describe the shared memory of this process.
 
     Returns:
-        A number of its /dev/shm, the same for the processes that share it; the number of its
-        network namespace; and the MiB that are free in /dev/shm.
+        A number for /dev/shm, which is the same in all processes that share /dev/shm; the number of
+        the network namespace; and the MiB that are free in /dev/shm.
     """
     memory, network, free = 0, 0, 0
     try:
@@ -46,7 +46,7 @@ def place() -> tuple[int, int, int]:
 
 
 def is_shared(memories: Sequence[int]) -> bool:
-    """Whether any workers share memory."""
+    """Return whether any workers share memory."""
     return len(set(memories)) < len(memories)
 
 
@@ -64,13 +64,13 @@ def divided(cluster: Cluster, memories: Sequence[int], networks: Sequence[int]) 
         if networks[other] != network:
             return (
                 f"{cluster.named([other, rank])} share {FOLDER}, but not a network namespace, so "
-                "UCX cannot wake up one from the other"
+                "UCX on one worker cannot wake up the other worker"
             )
     return ""
 
 
 def lacking(cluster: Cluster, memories: Sequence[int], free: Sequence[int]) -> str:
-    """Return a worker with too small a /dev/shm, and the missing space; "" if all are large enough.
+    """Return a worker whose /dev/shm is too small, and the free space; "" if there is none.
 
     Args:
         cluster: the `Cluster`.
@@ -85,10 +85,10 @@ def lacking(cluster: Cluster, memories: Sequence[int], free: Sequence[int]) -> s
 
 
 def danger(transports: str, cluster: Cluster, memories: Sequence[int], free: Sequence[int]) -> str:
-    """Return why UCX may crash on some worker with the user's ``UCX_TLS``; "" if it will not.
+    """Return why UCX may crash on a worker with the user's ``UCX_TLS``; "" if it will not crash.
 
     Args:
-        transports: the variable on this worker.
+        transports: the value of the variable on this worker.
         cluster, memories, free: as for `lacking`.
     """
     names = {name.strip(" ^") for name in transports.split(",")}
@@ -102,8 +102,8 @@ def too_small(free: int, workers: int) -> str:
     """Return why UCX cannot use /dev/shm for some workers; "" if it can.
 
     Args:
-        free: MiB.
-        workers: the number of workers that share it.
+        free: the free space in MiB.
+        workers: the number of workers that share /dev/shm.
     """
     needed = _MIB_FREE + _MIB_OF_A_WORKER * workers
     if free >= needed:

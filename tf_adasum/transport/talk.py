@@ -1,4 +1,4 @@
-"""The exchange of results between workers at the start, so that all decide the same."""
+"""Exchanges results between workers at the start, so that all workers decide the same."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Talk:
 
     Args:
         cluster: the `Cluster`.
-        gather: function of this worker's int64 array ``[k]`` that returns the arrays of all
+        gather: function that takes this worker's int64 array ``[k]`` and returns the arrays of all
             workers, ``[W, k]``.
 
     Attributes:
@@ -29,15 +29,15 @@ class Talk:
         self.cluster, self._gather = cluster, gather
 
     def tell(self, failure: str, *numbers: int) -> tuple[str, np.ndarray]:
-        """Exchange what has failed on each worker, and numbers.
+        """Exchange failures and numbers with all workers.
 
         Args:
-            failure: what has failed on this worker, "" if nothing.
-            numbers: the same number of values on each worker.
+            failure: what has failed on this worker; "" if nothing has failed.
+            numbers: integers; each worker passes the same number of them.
 
         Returns:
-            What has failed and where, the same text on all workers, "" if nothing failed; and the
-            numbers of all workers, int64 ``[W, len(numbers)]``.
+            A text with what has failed on which workers, the same on all workers; "" if nothing has
+            failed. And the numbers of all workers, int64 ``[W, len(numbers)]``.
         """
         text = failure.encode()[:_LONGEST_TEXT].ljust(_LONGEST_TEXT, b"\0")
         words = np.frombuffer(text, np.int64)
@@ -46,7 +46,7 @@ class Talk:
         return self._summary(texts), rows[:, : len(numbers)]
 
     def bytes_of_all(self, own: bytes, lengths: Sequence[int]) -> list[bytes]:
-        """Return the bytes of all workers, whose lengths are known."""
+        """Return the bytes of all workers; `lengths` has the number of bytes of each worker."""
         words = -(-int(max(lengths)) // 8)
         rows = self._gather(np.frombuffer(own.ljust(8 * words, b"\0"), np.int64))
         return [row.tobytes()[:length] for row, length in zip(rows, lengths, strict=True)]

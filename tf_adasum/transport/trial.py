@@ -1,10 +1,10 @@
-"""The trial: small exchanges at start-up, after which all workers use the same transport.
+"""Tries the transports in small exchanges at start-up, and chooses one transport for all workers.
 
-A way is a choice of UCX's own transports. Within a host, shared memory is the fastest if processes
-may copy from each other's memory. If they may not (other users, some containers), or if /dev/shm is
-full, it may be slower than TCP, or fail. So each way is tried: it has to deliver the bytes that
-were sent, on all workers. The first way is used unless another is much faster. TensorFlow's own
-collectives gather the same number of bytes for comparison.
+A way is a list of UCX's own transports. Within a host, shared memory is the fastest way if
+processes may copy from each other's memory. If processes may not (other users, some containers), or
+if /dev/shm is full, shared memory may be slower than TCP, or fail. So each way is tried, and has to
+deliver the bytes that were sent, on all workers. The first way is used unless another way is much
+faster. For comparison, TensorFlow's own collectives gather the same number of bytes.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ from tf_adasum.transport.ucx_port import End, UcxPort
 
 # Shared memory; single copies between processes of a host, with messages over TCP; only TCP.
 SHARED_MEMORY, SINGLE_COPIES, TCP = shared_memory.TRANSPORTS, "cma,tcp,self", "tcp,self"
-VARIABLE = "UCX_TLS"  # if the user has set it, it is the only way
+VARIABLE = "UCX_TLS"  # if the user has set this variable, its value is the only way
 
-# Bytes to each worker: gradients of some MB, which travel by reference; fewer bytes if there are
-# many workers. The small exchange establishes the connections.
+# Bytes that are sent to each worker. The exchange of SMALL establishes the connections. LARGE is
+# the size of gradients of some MB, which UCX sends by reference. LARGE_IN_ALL is the limit for the
+# bytes to all workers.
 SMALL, LARGE, LARGE_IN_ALL = 2**10, 2**21, 2**24
-SECONDS = 10.0  # after which an exchange has failed
-# A way replaces the first one if the first takes this many times as long: on a busy machine,
-# differences by chance are smaller.
+SECONDS = 10.0  # an exchange that takes longer has failed
+# Another way is used if the first way takes more than this many times as long. On a busy machine,
+# random differences are smaller.
 MUCH = 1.5
 
 _channels = itertools.count()
@@ -53,8 +54,8 @@ class Carrier:
 
     Attributes:
         mesh: the `Mesh`; None for TensorFlow's collectives.
-        summary: the text that worker 0 prints at the start: the transport, and why.
-        ends: from ranks to the port of UCX to which this worker is connected.
+        summary: the text that worker 0 prints at the start, with the transport and the reason.
+        ends: dict from ranks to the port of UCX to which this worker is connected.
     """
 
     mesh: Mesh | None
@@ -64,16 +65,16 @@ class Carrier:
 
 @dataclasses.dataclass(frozen=True)
 class Attempt:
-    """The result of trying a way, the same on all workers except for the number.
+    """The result of trying a way. The failure and the seconds are the same on all workers.
 
     Attributes:
-        way: its name.
+        way: the name of the way.
         number: the number of this process's mesh; -1 without a mesh.
-        device: the interface on which it listens.
-        failure: what has failed and where; "" if nothing.
+        device: the interface on which the mesh listens.
+        failure: what has failed on which workers; "" if nothing has failed.
         seconds: the time of the exchange, on the slowest worker.
         port: the port of this process's mesh; None without a mesh.
-        ends: from the others' ranks to the ports on which they listen.
+        ends: dict from the ranks of the other workers to the ports on which they listen.
     """
 
     way: str
@@ -92,27 +93,27 @@ def carrier(
     gather: Gather,
     is_watched: bool = True,
 ) -> Carrier:
-    """Return the transport of another strategy; every worker has to call it.
+    """Return the transport of a new strategy; every worker has to call this.
 
     Args:
         cluster: the `Cluster`.
         transport: "ucx", or "auto" for the faster transport.
         devices: names of this worker's devices.
-        gather: function of this worker's int64 array ``[k]`` that returns the arrays of all
+        gather: function that takes this worker's int64 array ``[k]`` and returns the arrays of all
             workers, ``[W, k]``, over TensorFlow's collectives.
         is_watched: whether this worker's failure detector is on. Defaults to True.
 
     Raises:
-        Unavailable: on all workers, if `transport` is "ucx" and one worker cannot use it.
+        Unavailable: on all workers, if `transport` is "ucx" and one worker cannot use UCX.
     """
     talk, kept = Talk(cluster, gather), _carriers.get((cluster, transport))
     missing = choice.obstacle(devices, len(cluster.addresses)) or _missing()
     if transport == choice.AUTO and not is_watched:
-        missing = "without the failure detector it would wait forever for a lost worker"
+        missing = "without the failure detector, UCX would wait forever for a lost worker"
     own = [kept is not None, VARIABLE in os.environ, next(_channels), *shared_memory.place()]
     failure, numbers = talk.tell(missing, *own)
     are_kept, are_given, channels, *places = numbers.T
-    if kept is None or not are_kept.all():  # if one worker has closed them, all need new ones
+    if kept is None or not are_kept.all():  # if a worker has closed its mesh, all need one
         ways, why_not = _ways(cluster, bool(are_given.any()), *map(np.ndarray.tolist, places))
         kept = _tried(transport, talk, gather, len(devices), failure, ways, why_not)
         _carriers[cluster, transport] = kept
@@ -122,14 +123,14 @@ def carrier(
 
 
 def forget() -> None:
-    """Let the next strategy make new connections: the connections of this process were closed."""
+    """Let the next strategy make new connections, because those of this process were closed."""
     _carriers.clear()
 
 
 def chosen(
     attempts: Sequence[Attempt], stock_seconds: float, transport: str
 ) -> tuple[Attempt | None, str]:
-    """Return the attempt to use, None for TensorFlow's collectives, and the reason.
+    """Return the chosen attempt and the reason; the attempt is None for TensorFlow's collectives.
 
     Args:
         attempts: all attempts, the preferred ones first.
@@ -150,7 +151,7 @@ def chosen(
     if best.seconds > stock_seconds:
         if transport == choice.AUTO:
             return None, "; ".join([f"UCX over {best.way} is slower: {times}", *reasons])
-        reasons.insert(0, "which are faster here")
+        reasons.insert(0, "the collectives are faster here")
     return best, "; ".join([times, *reasons])
 
 
@@ -168,7 +169,7 @@ def _missing():
 
 
 def _tried(transport, talk, gather, devices, failure, ways, why_not):
-    """Return the `Carrier` after a trial, if nothing is missing."""
+    """Return the `Carrier` after a trial; without a trial if `failure` names what is missing."""
     attempts: list[Attempt] = []
     if failure:
         best, why = None, f"UCX is not used: {failure}"
@@ -197,7 +198,10 @@ def _tried(transport, talk, gather, devices, failure, ways, why_not):
 
 
 def _ways(cluster, is_given, memories, networks, free):
-    """Return the ways and their names, preferred ones first, and why shared memory is not used."""
+    """Return the ways, preferred ways first, and why shared memory is not used.
+
+    A way is given by its value of ``UCX_TLS``, its name, and why it has failed before the trial.
+    """
     if is_given:
         given = os.environ.get(VARIABLE, "")
         danger = shared_memory.danger(given, cluster, memories, free)
@@ -249,7 +253,7 @@ def _attempt(talk, transports, way, failure=""):
 
 
 def _opened(functions, cluster, transports):
-    """Return the number of a new mesh, its interface, address and port, and why it failed."""
+    """Return the number of a new mesh, its interface, address and port, and what has failed."""
     try:
         device = interface.of(cluster)
         functions.rehearse(transports or SHARED_MEMORY, device)
@@ -262,12 +266,12 @@ def _opened(functions, cluster, transports):
 
 
 def _admitted(talk, port, ends):
-    """Let the workers connect to all of their ports."""
+    """Let the workers connect to each other's ports; return what has failed."""
     workers = len(talk.cluster.addresses)
     packed = talk.bytes_of_all(ucx_port.sources(ends), [ucx_port.BYTES_OF_SOURCES] * workers)
     hosts = [host for each in packed for host in ucx_port.hosts_in(each)]
     port.admit(hosts + [host for of_rank in ends.values() for host, _ in of_rank])
-    return talk.tell("")[0]  # nobody connects before
+    return talk.tell("")[0]  # no worker connects before all workers have come here
 
 
 def _ms(seconds):

@@ -1,9 +1,9 @@
-"""The port on which UCX listens in this process: who may connect to it, and until when.
+"""Protects the port on which UCX listens in this process.
 
 UCX accepts every connection, trusts every message, and aborts the process if a message makes no
-sense. It has no setting against this. So the kernel drops packets that open a connection before UCX
-sees them: at first all of them, later those that do not come from a worker's address. After the
-workers have connected, the port is closed. Standard library only.
+sense. UCX has no setting against this. So the kernel drops packets that open a connection: at first
+all such packets, later the packets that do not come from a worker's address. After the workers have
+connected, the port is closed. Standard library only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from tf_adasum.watch import reachability
 
 End = tuple[str, int]  # an IP address and a port
 
-SOURCES, BYTES_OF_SOURCES = 4, 64  # addresses from which a worker connects, and their bytes
+# The largest number of addresses from which a worker connects, and their size in bytes.
+SOURCES, BYTES_OF_SOURCES = 4, 64
 
 _SO_ATTACH_FILTER = 26
 # Instructions of a classic BPF program, <linux/filter.h>. Offsets count from the TCP header, or
@@ -40,9 +41,9 @@ class Listener:
     """A socket on which UCX listens.
 
     Attributes:
-        descriptor: its file descriptor.
-        inode: its socket's number; a different number if UCX has closed the socket.
-        end: its `End`.
+        descriptor: the file descriptor of the socket.
+        inode: the inode of the socket. If UCX closes the socket, the descriptor gets another inode.
+        end: the `End` of the socket.
     """
 
     descriptor: int
@@ -53,7 +54,7 @@ class Listener:
 class UcxPort:
     """The sockets on which one mesh listens: one for each interface, none without TCP.
 
-    Nobody can connect to them before `admit`.
+    No process can connect to the sockets before `admit`.
 
     Args:
         before: the result of `listening` before the mesh was created.
@@ -78,9 +79,9 @@ class UcxPort:
         self._filter(sorted(set(hosts)))
 
     def close(self) -> None:
-        """Close the sockets that UCX has not closed; the connections remain.
+        """Close the sockets that UCX has not closed; the connections stay open.
 
-        UCX keeps the descriptors, but they are not used any more.
+        UCX keeps the descriptors but does not use them any more.
         """
         for each in self._listeners:
             with contextlib.suppress(OSError), socket.socket() as silent:
@@ -89,7 +90,7 @@ class UcxPort:
 
     def _filter(self, hosts):
         for each in self._listeners:
-            # Without permission for filters (some sandboxes), anybody can connect meanwhile.
+            # In some sandboxes filters are not permitted. Then any process can connect.
             with contextlib.suppress(OSError), _as_socket(each.descriptor) as listener:
                 program = _program(hosts, 6 if listener.family == socket.AF_INET6 else 4)
                 instructions = ctypes.create_string_buffer(
@@ -111,10 +112,10 @@ def listening() -> set[Listener]:
 
 
 def connected(ends: Mapping[int, Sequence[End]]) -> dict[int, End]:
-    """Return the ends of the workers to which this process is connected.
+    """Return, for each rank to which this process is connected, the `End` of the connection.
 
     Args:
-        ends: the ends of each rank.
+        ends: the ends on which each rank listens.
     """
     peers = set()
     for name in os.listdir("/proc/self/fd"):
@@ -144,13 +145,13 @@ def hosts_in(packed: bytes) -> list[str]:
 
 
 def unreachable(cluster: Cluster, ends: Mapping[int, Sequence[End]]) -> str:
-    """Return a worker that this one cannot connect to, and at which address; "" if none.
+    """Return a worker that this worker cannot connect to, and its address; "" if there is none.
 
     UCX itself would wait for minutes.
 
     Args:
         cluster: the `Cluster`.
-        ends: the ends of each rank except this worker; one end of each has to be reached.
+        ends: the ends of each rank except this worker; one end of each rank has to be reached.
     """
     tried = [(rank, end) for rank, of_rank in ends.items() for end in of_rank]
     words = reachability.answers([end for _, end in tried])

@@ -1,1 +1,1 @@
-"""The failure detector: notices lost workers while training."""
+"""The failure detector, which detects lost workers during training."""

@@ -1,9 +1,9 @@
-"""The log of what this worker does together with the others, in order: numbers, names and a hash.
+"""The log of the calls that this worker makes together with the other workers.
 
-All workers run the same program, so entry number n is the same on all of them: a call of `fit`, an
-epoch, a variable that is created, numbers that are exchanged. Each worker sends its last entries
-with its status. If entry n differs between two workers, they run different programs, and both
-detect at once where the programs differ. Standard library only.
+An entry is, for example, a call of `fit`, an epoch, a new variable or an exchange of numbers. All
+workers run the same program, so entry number n is the same on all workers. Each worker sends its
+last entries with its status. If entry n differs between two workers, the workers run different
+programs, and each of the two workers detects this at once. Standard library only.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import threading
 import zlib
 from collections.abc import Iterator
 
-# How many entries are kept to compare with a worker that is behind, and how many are sent: the last
-# ones, and the last ones that are not the same call again.
+# KEPT: how many entries a worker keeps, to compare them with a worker that is behind. SENT: how
+# many of the last entries a worker sends, and how many of the last entries that differ from the
+# entry before.
 KEPT, SENT = 4096, 8
 
 _LONGEST_NAME = 160
@@ -27,12 +28,12 @@ _NUMBERS_OF_A_CALL = 1 << 24
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One entry.
+    """One entry of the log.
 
     Attributes:
-        number: from 1 on.
+        number: the number of the entry, from 1 on.
         chain: a hash of all entries up to this one.
-        name: what the worker does, as a text after "worker 0".
+        name: what the worker does, such as "calls fit". Messages write it after "worker 0".
     """
 
     number: int
@@ -41,13 +42,13 @@ class Entry:
 
 
 class CallLog:
-    """The entries of a worker. Several threads may use it."""
+    """The log of one worker. Several threads may use it at the same time."""
 
     def __init__(self):
         self._entries: collections.deque[Entry] = collections.deque(maxlen=KEPT)
         self._changes: collections.deque[Entry] = collections.deque(maxlen=SENT)
         self._lock = threading.Lock()
-        self._calls: list[str] = []  # running calls, each inside the one before
+        self._calls: list[str] = []  # the running calls: the first one contains the second, etc.
         self._left = ""  # the last call that has ended
 
     def note(self, name: str, same: str | None = None) -> None:
@@ -76,24 +77,24 @@ class CallLog:
             self._left = self._calls.pop()
 
     def epoch(self, number: int) -> None:
-        """Add an entry: an epoch of the innermost call begins, counted from 1."""
+        """Add an entry for an epoch that begins in the innermost call; `number` counts from 1."""
         name = self._calls[-1].partition(", ")[0] if self._calls else "a training"
         if self._calls:
             self._calls[-1] = f"{name}, epoch {number}"
         self.note(f"begins epoch {number} of {name}")
 
     def doing(self) -> str:
-        """Return what this worker does now: "in fit, epoch 2", "after fit"; "" at the start."""
+        """Return what this worker does now, such as "in fit, epoch 2"; "" before the first call."""
         calls = list(self._calls)
         if calls:
             return f"in {' within '.join(reversed(calls))}"
         return f"after {self._left}" if self._left else ""
 
     def begin_anew(self, call: int) -> None:
-        """Remove the entries: an exception may have ended them at another entry on other workers.
+        """Remove all entries after an exception, because other workers may have other entries.
 
         Args:
-            call: number of the call that begins, the same on all workers.
+            call: the number of the call that begins, which is the same on all workers.
         """
         with self._lock:
             self._entries.clear()
@@ -109,13 +110,14 @@ class CallLog:
         return json.dumps([dataclasses.astuple(each) for each in entries])
 
     def first_difference(self, sent: str) -> tuple[Entry, Entry] | None:
-        """Return the first entries that differ between this worker and another one.
+        """Return the first entry that differs between this worker and another worker.
 
         Args:
             sent: the result of `to_send` on the other worker.
 
         Returns:
-            None if no entry differs, or both workers have no entry of the same number.
+            This worker's entry and the other worker's entry of the same number. None if no such
+            entries differ, or if the two workers have no entry number in common.
         """
         with self._lock:
             own = {each.number: each for each in self._entries}
@@ -127,7 +129,7 @@ class CallLog:
 
 
 def parsed(sent: str) -> list[Entry]:
-    """Return the entries that another worker has sent; none if the text has another form."""
+    """Return the entries that another worker has sent; an empty list if the text is not valid."""
     try:
         entries = [Entry(*fields) for fields in json.loads(sent)] if sent else []
     except (ValueError, TypeError, RecursionError):

@@ -13,23 +13,23 @@ _STANDARD_LIBRARY = os.path.join(os.path.dirname(threading.__file__), "")
 
 
 def of_thread(identity: int | None) -> tuple[Hashable, str]:
-    """Return where a thread is.
+    """Return the position of a thread in the program.
 
     Args:
-        identity: its `ident`; None for the main thread.
+        identity: the `ident` of the thread; None for the main thread.
 
     Returns:
-        A value that stays the same while the thread does not move (it may also be the same when the
-        thread returns to the same line), and "train.py:41 (main)": the innermost line outside of
-        this package, TensorFlow and Keras; "" if there is none. The value is None if the thread is
-        not in a call of TensorFlow.
+        Two values. The first is None if the thread is not in a call of TensorFlow. Otherwise it
+        stays the same while the thread does not move; it may also be the same after the thread has
+        returned to the same line. The second is the innermost line outside of this package,
+        TensorFlow and Keras, such as "train.py:41 (main)"; "" if there is no such line.
     """
     frame = sys._current_frames().get(identity or threading.main_thread().ident)
     if frame is None:
         return None, ""
     signature = None
     tensorflow, caller = _folders("tensorflow"), frame
-    within = (_STANDARD_LIBRARY, *_folders("tf_adasum"))  # reductions wait for threads of ours
+    within = (_STANDARD_LIBRARY, *_folders("tf_adasum"))  # reductions wait for our threads
     while caller is not None and _is_in(caller, within):
         if _is_in(caller, tensorflow):
             break
@@ -50,10 +50,10 @@ def _is_in(frame, folders):
 
 
 def _folders(*packages):
-    """Return the folders of some packages, if they are imported.
+    """Return the folders of those packages that are imported.
 
-    The packages' own paths are used, because the user's program may be in a folder of the same
-    name.
+    The packages' full paths are used, because the user's program may be in a folder with the name
+    of a package.
     """
     files = (getattr(sys.modules.get(package), "__file__", None) for package in packages)
     return tuple(os.path.join(os.path.dirname(file), "") for file in files if file)

@@ -1,14 +1,15 @@
 """Connections through which workers exchange their statuses, while TensorFlow is busy.
 
-Every worker keeps a connection to worker 0, the server. One message travels at a time in each
-direction: a client sends its own status to the server, and the server sends all statuses to all
-clients. If a connection closes, the process has ended; this is noticed within milliseconds. If it
-is silent, the process is suspended or cannot be reached.
+Worker 0 is the server. Every other worker is a client, and keeps a connection to the server. A
+client sends its own status to the server, and the server sends all statuses to all clients. In each
+direction of a connection, only one message is sent at a time. If a connection closes, the other
+process has ended; this is detected within milliseconds. If a connection is silent, the other
+process is suspended or cannot be reached.
 
-The server has its own port. Clients have to show a token from the rendezvous. Only a few
-unauthenticated clients are served at a time, so that they use up neither the file descriptors nor
-the time of the training. A worker that loses its place among them connects again. Standard library
-only.
+The server has its own port. Clients have to send a token that they received at the rendezvous. The
+server accepts only a few unauthenticated clients at a time, so that they use up neither the file
+descriptors nor the time of the training. If the server refuses a worker because of too many
+clients, the worker connects again. Standard library only.
 """
 
 from __future__ import annotations
@@ -34,40 +35,43 @@ _SECONDS_TO_CONNECT = 5.0
 _SECONDS_TO_CLOSE = 1.0
 _SECONDS_BETWEEN_TRIES = 2.0
 
-# How many unauthenticated clients keep a file descriptor, and how many are accepted at a time.
+# How many unauthenticated clients may keep a file descriptor, and how many clients the server
+# accepts in one round.
 MOST_STRANGERS = 16
 _MOST_CALLERS = 64
 
-# Clients that wait in the kernel, without a file descriptor. Many, because Python does not run on
-# worker 0 while TensorFlow starts.
+# How many clients may wait in the kernel, without a file descriptor. The number is large, because
+# Python does not run on worker 0 while TensorFlow starts.
 _BACKLOG = 1024
 
-# Seconds without accepting clients after the system has refused to: no file descriptor is free.
+# Seconds for which the server accepts no clients after an error, such as no free file descriptor.
 _SECONDS_WITHOUT_DESCRIPTORS = 1.0
 
 _LONGEST_INTRODUCTION = 1 << 10  # bytes; it takes 60
-_BYTES_WITHOUT_READING = 1 << 14  # that the kernel buffers for a client
+_BYTES_WITHOUT_READING = 1 << 14  # bytes that the kernel buffers for a client
 
-# Seconds after its first attempt in which a client connects again if it was not accepted.
+# A client that was not accepted connects again for this many seconds after its first attempt.
 _SECONDS_TO_GET_IN = 30.0
 
 _SECONDS_BETWEEN_REFUSALS = 30.0
 
-# Seconds of silence, or its end, after which a worker's connection may be replaced by a new one.
+# A worker's new connection may replace its old connection if the old one has ended, or has been
+# silent for this many seconds.
 _SECONDS_TO_REPLACE = 10.0
 
 
 class Refusals:
-    """Reports refused connections and messages, in one line per half minute."""
+    """Reports refused connections and messages, at most one line in 30 seconds."""
 
     def __init__(self):
         self._count, self._next = 0, 0.0
 
     def say(self, what: str) -> None:
-        """Report, or only count, a refusal.
+        """Count a refusal, and report it if no other was reported in the last 30 seconds.
 
         Args:
-            what: what was refused, from whom, and why; without text from the network.
+            what: a text about what was refused, from which sender, and why. It must not contain
+                text from the network.
         """
         self._count += 1
         if time.monotonic() < self._next:
@@ -78,18 +82,19 @@ class Refusals:
 
 
 class Server:
-    """Worker 0's end: listens, and keeps the connection of each rank.
+    """The part of worker 0, which listens on a port and keeps the connection of each rank.
 
     Args:
-        host: the host in worker 0's address; with a loopback address only this machine can connect.
+        host: the host in worker 0's address. If it is a loopback address, only this machine can
+            connect.
         workers: the number of workers, including worker 0.
-        port: where to listen. Defaults to 0: the system chooses one.
+        port: the port. Defaults to 0, so that the system chooses a port.
 
     Raises:
-        OSError: if it cannot listen there.
+        OSError: if the server cannot listen on the port.
 
     Attributes:
-        offer: the data that clients need to connect, for the rendezvous.
+        offer: the data that clients need to connect. Clients receive it at the rendezvous.
         connections: dict from ranks to `Connection`.
         refusals: the `Refusals`.
     """
@@ -104,10 +109,10 @@ class Server:
         self.refusals = Refusals()
 
     def sockets(self) -> list[socket.socket]:
-        """Return the sockets to wait for.
+        """Return the sockets from which the server waits for data.
 
-        When all workers are connected, nothing waits for new clients: they are accepted once in
-        each round, so that unauthenticated clients cannot cause more rounds.
+        After all workers have connected, new clients do not start a round. They are only accepted
+        once in each round, so that unauthenticated clients cannot cause more rounds.
         """
         is_open = [each.socket for each in self.connections.values() if each.is_open]
         if len(is_open) == self._workers - 1 or time.monotonic() < self._accepts_from:
@@ -115,7 +120,7 @@ class Server:
         return [self._listener, *(each.socket for each, _ in self._strangers), *is_open]
 
     def receive(self) -> list[tuple[int, dict[str, Any]]]:
-        """Return pairs of a rank and a message that has arrived from it."""
+        """Return the messages that have arrived, as pairs of the sender's rank and a message."""
         self._accept()
         messages = []
         strangers, self._strangers = self._strangers, []
@@ -141,7 +146,7 @@ class Server:
         return messages
 
     def _has_place(self, rank):
-        """Whether a worker has no connection, or only one that does not work any more."""
+        """Return whether a worker has no connection, or only one that does not work any more."""
         present = self.connections.pop(rank, None)
         if present is None:
             return True
@@ -240,8 +245,8 @@ def connect(cluster: Cluster, offer: dict[str, Any], use: Callable[[Client], Non
     except (OSError, KeyError, TypeError, ValueError) as error:
         messages.say(
             f"{cluster.names[cluster.rank]} cannot reach port {offer.get('port')} of "
-            f"{cluster.named([0])} ({error}). Until it can, only TensorFlow detects lost workers, "
-            "which takes longer."
+            f"{cluster.named([0])} ({error}). Until this works, only TensorFlow detects lost "
+            "workers, which takes longer."
         )
         if isinstance(error, OSError):
             threading.Thread(target=keep_trying, daemon=True, name="tf_adasum connect").start()
@@ -250,7 +255,7 @@ def connect(cluster: Cluster, offer: dict[str, Any], use: Callable[[Client], Non
 
 
 class Client:
-    """The end of any other worker.
+    """The part of every other worker, which keeps a connection to worker 0.
 
     Args:
         host: the host of worker 0.
@@ -258,11 +263,11 @@ class Client:
         rank: the rank of this worker.
 
     Attributes:
-        connections: dict from the rank 0 to the `Connection`.
+        connections: dict with one entry, from the rank 0 to the `Connection`.
         refusals: the `Refusals`.
 
     Raises:
-        OSError: if it cannot connect.
+        OSError: if the client cannot connect.
         KeyError, TypeError, ValueError: if the offer is not valid.
     """
 
@@ -279,7 +284,7 @@ class Client:
         self._connect(_SECONDS_TO_CONNECT)
 
     def call_again(self) -> None:
-        """Open another connection, in a separate thread, because this one is silent."""
+        """Open another connection in a separate thread, because the current one is silent."""
         threading.Thread(target=self._call, daemon=True, name="tf_adasum call").start()
 
     def _call(self):
@@ -295,23 +300,23 @@ class Client:
         self.send(self._introduction)
 
     def sockets(self) -> list[socket.socket]:
-        """Return what to wait for."""
+        """Return the sockets from which the client waits for data."""
         return [self._server.socket] if self._server.is_open else []
 
     def receive(self) -> list[tuple[int, dict[str, Any]]]:
-        """Return pairs of the rank 0 and a message that has arrived from it."""
+        """Return the messages that have arrived, as pairs of the rank 0 and a message."""
         if self._another is not None:
             heard, connection, self._another = self._server.heard, self._another, None
             self._server.close()
             self._use(connection)
-            self._server.heard = heard  # accepted by the kernel only
+            self._server.heard = heard  # so far only worker 0's kernel has accepted the connection
         if not self._server.is_open:
             return []
         messages = self._server.receive()
         self._is_in |= bool(messages)
         remaining = self._until - time.monotonic()
         if not self._server.is_open and not self._is_in and remaining > 0:
-            self._server.close()  # worker 0 has refused it, too many wait
+            self._server.close()  # worker 0 has refused this client, because too many wait
             with contextlib.suppress(OSError):  # if nobody listens, the server has ended
                 self._connect(remaining)
         return [(0, message) for message in messages]
@@ -321,5 +326,5 @@ class Client:
         self._server.send(message)
 
     def close(self) -> None:
-        """Close the connection, so that the server still reads what was sent."""
+        """Close the connection after the server has read all messages, or after a second."""
         self._server.close(time.monotonic() + _SECONDS_TO_CLOSE)

@@ -1,7 +1,7 @@
-"""Whether a worker can continue, and if not, why: pure functions of the statuses of all workers.
+"""Decides from the statuses of all workers whether this worker can continue, and if not, why.
 
-TensorFlow itself notices after ten seconds that a worker has ended. It never notices that a worker
-is alive but does not join a collective. Standard library only.
+All functions are pure. TensorFlow itself detects after ten seconds that a worker has ended. It does
+not detect that a worker is alive but does not join a collective. Standard library only.
 """
 
 from __future__ import annotations
@@ -16,19 +16,21 @@ from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import see
 from tf_adasum.watch.call_log import Entry
 
-# If all workers wait in collectives for this many seconds, these count as different collectives: if
-# some wait in Python and others do not, and in other cases. A shorter wait may be one large
-# collective on a slow link, which one end has left before the other.
+# If all workers have waited in collectives for this many seconds, the collectives count as
+# different. DIFFERENT is the limit if some workers wait in Python and others do not. DEADLOCK is
+# the limit otherwise. In less time, a slow link may be busy with one large collective, which some
+# workers have left before others.
 DIFFERENT, DEADLOCK = 60.0, 120.0
 
-# Seconds after which a worker stops waiting for a worker that has ended or failed, which may have
-# taken part in the collective before it ended.
+# Seconds after which a worker stops waiting in a collective if another worker has ended or failed.
+# Until then, the collective may still complete, if the other worker had already joined it.
 GRACE = 2.0
 
-# The same if all workers wait: their statuses are not of the same moment.
+# Seconds for which all workers must have waited before they count as waiting for each other,
+# because their statuses are not from the same moment.
 GRACE_OF_ALL = 10.0
 
-# The same if they wait in collectives of the same number that are not the same collective.
+# The same limit for workers that wait in different collectives with the same number.
 GRACE_OF_DIFFERENT = 3.0
 
 # Seconds of waiting after which the message names a worker that cannot be reached. If the link
@@ -42,7 +44,7 @@ _THE_SAME_PROGRAM = (
 
 
 def what_to_do(environment: Mapping[str, str] = os.environ) -> str:
-    """Return what users can do after a worker was lost; it mentions the launcher if they use it."""
+    """Return the advice after a worker was lost; it names the launcher if the launcher is used."""
     by_launcher = " (tf-adasum-launch --max-restarts restarts them for you)"
     return (
         "Restart all workers; with callbacks.BackupAndRestore they resume from the last backup"
@@ -52,7 +54,7 @@ def what_to_do(environment: Mapping[str, str] = os.environ) -> str:
 
 WHAT_TO_DO = what_to_do()
 
-# The limits of a status of another process. A longer text is cut off.
+# The limits of a status that another process sends. A longer text is cut off.
 _STATES = ("starting", "running", "failed", "ended", "lost", "gave up")
 _LONGEST_TEXT, _LARGEST_NUMBER = 4000, 1 << 62
 
@@ -62,24 +64,25 @@ class Status:
     """The status that a worker sends, or that is derived for a worker that sends nothing any more.
 
     Attributes:
-        state: "starting", "running", "failed" (an exception left `fit`), "ended", "lost", or the
-            state of a worker that cannot continue, the last of `_STATES`.
+        state: "starting", "running", "failed" (an exception left `fit`), "ended", "lost", or
+            "gave up" (the worker cannot continue).
         why: the reason for the last four states, in one line.
-        call: number of its last call of `fit`, `evaluate`, …
-        inside: 1 while it is in that call, 0 after it.
-        entered: how many collectives it has entered, while it waits in one.
-        of_python: number of the collective that Python waits for, 0 for one in a compiled function.
-        waits: for how many seconds it has been in a collective; 0 if it is in none.
-        at: the line of the program that it is at.
-        unreachable: the workers that this one could not connect to, and why, while it waits; "" if
-            it could, or has not tried.
-        training: number of the training that can be stopped; 0 if there is none.
-        asked: 1 if it knows that some worker was asked to stop that training.
-        passed: if so, 1 more than the number of places that it has passed (it passes no other
-            before it knows where to stop); else 0. See `stopping`.
-        stop_at: number of the place to stop at, from 1 on; 0 while it is not known.
-        apart: how often it has called `fit` of a model that belongs to no strategy.
-        calls: the last entries of its `call_log`, as `call_log.to_send` returns them.
+        call: the number of the worker's last call of `fit`, `evaluate`, …
+        inside: 1 while the worker is in that call, 0 after the call.
+        entered: how many collectives the worker has entered; 0 if it does not wait in a collective.
+        of_python: the number of the collective that Python waits for; 0 if a compiled function
+            waits.
+        waits: for how many seconds the worker has been in a collective; 0 if it is in none.
+        at: the line of the user's program at which the worker is.
+        unreachable: while the worker waits, the workers that it could not connect to, and why; ""
+            if it could connect to all, or has not tried.
+        training: the number of the training that can be stopped; 0 if there is none.
+        asked: 1 if the worker knows that any worker was asked to stop that training.
+        passed: if `asked`, 1 plus the number of places that the worker has passed; else 0. With
+            `asked`, the worker passes no place before it knows where to stop. See `stopping`.
+        stop_at: the number of the place to stop at, from 1 on; 0 while the place is not known.
+        apart: how often the worker has called `fit` of a model that belongs to no strategy.
+        calls: the last entries of the worker's `call_log`, as `call_log.to_send` returns them.
     """
 
     state: str = "starting"
@@ -100,7 +103,7 @@ class Status:
 
     @property
     def news(self) -> tuple:
-        """The part of a status that is sent at once when it changes."""
+        """The fields of a status whose changes are sent at once."""
         return self.state, self.asked, self.passed, self.stop_at, self.apart
 
     @classmethod
@@ -130,12 +133,12 @@ def _one_line(value):
 
 @dataclasses.dataclass(frozen=True)
 class Breakage:
-    """The content of an error of TensorFlow, which another worker may have caused.
+    """What an error of TensorFlow reports about collectives; another worker may be the cause.
 
     Attributes:
         line: why the collectives ended; "" if the error is not about collectives.
-        workers: names of the workers in the error, such as "worker 1".
-        differ: whether workers have made different calls.
+        workers: the names of the workers that the error names, such as "worker 1".
+        differ: whether the error shows that workers have made different calls.
     """
 
     line: str = ""
@@ -151,8 +154,8 @@ def broken(
     Args:
         cluster: the `Cluster`.
         breakage: what TensorFlow reports.
-        unreachable: as in `Status`, of this worker.
-        statuses: from ranks to `Status`.
+        unreachable: the `Status.unreachable` of this worker.
+        statuses: dict from ranks to `Status`.
     """
     if breakage.differ:
         return (
@@ -176,15 +179,15 @@ def different_calls(
     statuses: Mapping[int, Status],
     first_difference: Callable[[str], tuple[Entry, Entry] | None],
 ) -> str | None:
-    """Return why this worker cannot continue if the workers have not made the same calls.
+    """Return which calls differ between this worker and another worker; None if none differs.
 
     Args:
         cluster: the `Cluster`.
-        statuses: from ranks to `Status`, including this worker.
+        statuses: dict from ranks to `Status`, including this worker.
         first_difference: `call_log.first_difference`.
     """
     if any(status.state not in ("starting", "running") for status in statuses.values()):
-        return None  # this is the reason why the entries differ
+        return None  # a worker that has ended or failed explains why the entries differ
     for rank in sorted(set(statuses) - {cluster.rank}):
         found = first_difference(statuses[rank].calls)
         if found is None:
@@ -208,14 +211,14 @@ def _at(status):
 def failure(
     cluster: Cluster, statuses: Mapping[int, Status], patience: float, is_broken: bool = False
 ) -> str | None:
-    """Return why this worker cannot continue, None if it can.
+    """Return why this worker cannot continue; None if it can.
 
     Args:
         cluster: the `Cluster`.
-        statuses: from ranks to `Status`, including this worker.
+        statuses: dict from ranks to `Status`, including this worker.
         patience: seconds to wait in a collective for workers that are alive.
-        is_broken: whether a collective of this worker has raised: TensorFlow may notice the end of
-            another worker before this one has waited for long.
+        is_broken: whether a collective of this worker has raised an error. TensorFlow may detect
+            the end of another worker before this worker has waited for `GRACE`.
     """
     own = statuses[cluster.rank]
     others = {rank: status for rank, status in statuses.items() if rank != cluster.rank}
@@ -237,7 +240,7 @@ def failure(
                     f"{see('TFA-504')}"
                 )
     for rank, status in others.items() if needs_others else ():
-        if status.state == "gave up":  # checked last: that worker may have known less
+        if status.state == "gave up":  # checked last, because that worker may have known less
             is_about_this_one = status.why.startswith(cluster.named([cluster.rank]))
             who = f"{cluster.named([rank])} cannot continue: " if is_about_this_one else ""
             return who + status.why
@@ -263,9 +266,10 @@ def failure(
 
 
 def _are_in_different_collectives(statuses):
-    """Whether workers wait in collectives of the same number that are not the same collective.
+    """Return whether all workers wait in different collectives that have the same number.
 
-    They are in different calls, or some wait in Python and others in a compiled function.
+    The collectives are different if the workers are in different calls, or if some workers wait in
+    Python and others in a compiled function.
     """
     waiting = [status for status in statuses.values() if status.waits >= GRACE_OF_DIFFERENT]
     return (
@@ -289,7 +293,7 @@ def _places(cluster, statuses):
 
 
 def notice(cluster: Cluster, statuses: Mapping[int, Status]) -> str:
-    """Return what to print for a user who is waiting."""
+    """Return the line that this worker prints while it waits."""
     own = statuses[cluster.rank]
     cut = _cut(cluster, statuses)
     why = f" ({cut})" if cut else ""
@@ -298,7 +302,7 @@ def notice(cluster: Cluster, statuses: Mapping[int, Status]) -> str:
 
 
 def _cut(cluster, statuses):
-    """Return which workers cannot reach others, at most three; "" if none has reported it."""
+    """Return which workers, at most three, report that they cannot reach others; "" if none."""
     cuts = [
         f"{cluster.named([rank])} cannot reach {status.unreachable}"
         for rank, status in sorted(statuses.items())

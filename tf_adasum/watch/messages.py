@@ -1,7 +1,7 @@
 """Messages of the failure detector on stderr.
 
-If stderr cannot be written to, the thread continues: without failure detector workers would wait
-forever for each other. Standard library only.
+If nothing can be written to stderr, the failure detector continues. Without the failure detector,
+workers would wait forever for each other. Standard library only.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import traceback
 
 
 def say(text: str) -> None:
-    """Write a line in one piece, because other threads also write."""
+    """Write a line in a single call, because other threads also write lines."""
     with contextlib.suppress(OSError, ValueError):  # ValueError: the stream is closed
         print(f"tf_adasum: {text}\n", end="", file=sys.stderr, flush=True)
 
 
 def say_exception() -> None:
-    """Write the traceback of the exception that is handled."""
+    """Write the traceback of the current exception."""
     with contextlib.suppress(OSError, ValueError):
         traceback.print_exc()

@@ -22,11 +22,11 @@ class NoWatch:
     @staticmethod
     @contextlib.contextmanager
     def call(breakage_of: Callable[[BaseException], Breakage | None]) -> Iterator[None]:
-        """Do nothing: there are no other workers."""
+        """Return a context manager that does nothing, because there are no other workers."""
         del breakage_of
         yield
 
     @staticmethod
     def others_train_apart() -> bool:
-        """Whether other workers train a model outside the scope: there are no other workers."""
+        """Return False, because there are no other workers."""
         return False

@@ -1,9 +1,9 @@
-"""Tests connections to the other workers, when all workers wait for each other.
+"""Tests connections to the other workers if all workers wait for each other.
 
-A connection to TensorFlow's port shows whether the link between two workers is cut; both may still
-reach worker 0. The connection is closed at once. A firewall may block only UCX's port, so that port
-is tested as well: UCX does not listen any more, so a refusal by the other machine shows that the
-link works. Standard library only.
+A connection to TensorFlow's port of another worker shows whether the link to that worker works. The
+link may be cut although each of the two workers reaches worker 0. The connection is closed at once.
+A firewall may block only the port of UCX, so this port is also tested. UCX does not listen on this
+port any more, so the link works if the other machine refuses the connection. Standard library only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SECONDS_BETWEEN_TRIES = 10.0
 
 _REFUSED = os.strerror(errno.ECONNREFUSED)
 
-# How many workers the message names that cannot be reached.
+# How many of the workers that cannot be reached are named in a message.
 _MOST_TOLD = 3
 
 
@@ -36,7 +36,7 @@ class Reachability:
         cluster: the `Cluster`.
 
     Attributes:
-        unreachable: the workers that could not be reached in the last try, and why: one line.
+        unreachable: a line with the workers that could not be reached in the last try, and why.
     """
 
     def __init__(self, cluster: Cluster):
@@ -46,21 +46,21 @@ class Reachability:
         self._next = 0.0
 
     def also_try(self, ends: Mapping[int, tuple[str, int]]) -> None:
-        """Also try these ends of UCX's connections; they replace the ends of an earlier call.
+        """Set the UCX ports of other workers that are tested in addition.
 
         Args:
-            ends: from ranks to an IP address and a port, which may be closed.
+            ends: dict from ranks to an IP address and a port. The port may be closed.
         """
         self._ends = dict(ends)
 
     def try_now_and_then(self) -> None:
-        """Start a try, unless there was one a short time ago."""
+        """Start a try, unless the last try began less than 10 seconds ago."""
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + SECONDS_BETWEEN_TRIES
             threading.Thread(target=self.try_all, daemon=True, name="tf_adasum reach").start()
 
     def try_all(self) -> str:
-        """Connect to all; return `unreachable`."""
+        """Try to connect to all other workers, and return `unreachable`."""
         with self._lock:
             ranks = [each for each in range(len(self._cluster.names)) if each != self._cluster.rank]
             ends = self._ends
@@ -78,7 +78,7 @@ class Reachability:
             return self.unreachable
 
     def forget(self) -> None:
-        """Clear the results: this worker does not wait any more."""
+        """Clear the results, because this worker does not wait any more."""
         self.unreachable, self._next = "", 0.0
 
 
@@ -89,7 +89,7 @@ def shown(end: tuple[str, int]) -> str:
 
 
 def answers(places: list[tuple[str, int]]) -> list[str]:
-    """Return, for each host and port, why a connection fails; "" if it works."""
+    """Return for each host and port why no connection can be made; "" if it can be made."""
     words = [f"no answer within {SECONDS_TO_CONNECT:.0f} s"] * len(places)
     deadline = time.monotonic() + SECONDS_TO_CONNECT
     with selectors.PollSelector() as selector:

@@ -1,4 +1,4 @@
-"""An exception in one line, for the other workers. Standard library only."""
+"""Describes an exception in one line, for the other workers. Standard library only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _LONGEST_REASON = 300
 
 
 def reason_of(error: BaseException) -> str:
-    """Return an exception in one line; for a `tf.errors.OpError`, the error that caused it."""
+    """Return an exception as one line; for a `tf.errors.OpError`, the error that caused it."""
     if isinstance(error, SystemExit) and error.code in (0, None):
         return "SystemExit"
     text = re.sub("\x1b\\[[0-9;]*m", "", str(error))
@@ -16,13 +16,13 @@ def reason_of(error: BaseException) -> str:
     causes = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Interrupt)(:|$)", line)]
     said = _said_at_a_node(text) or lines
     if len(said) > 1 and said[0].startswith("Exception encountered when calling"):
-        said = said[1:]  # Keras names the layer first, then what happened
+        said = said[1:]  # Keras's first line names the layer, and the second the error
     line = causes[0] if causes else ": ".join([type(error).__name__, *said[:1]])
     return line if len(line) <= _LONGEST_REASON else line[:_LONGEST_REASON] + "…"
 
 
 def _said_at_a_node(text):
-    """Return the lines of the message between the traceback and the node."""
+    """Return the lines between the traceback and the node; [] if the text names no node."""
     above, node, _ = text.partition("[[{{node")
     if not node:
         return []

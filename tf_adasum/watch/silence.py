@@ -1,4 +1,4 @@
-"""Whether silent workers have stopped, or only their messages do not arrive.
+"""Decides whether silent workers have stopped, or whether only their messages do not arrive.
 
 A collective ends only after all workers have taken part in it. So as long as collectives end, no
 worker has stopped. Standard library only.
@@ -10,7 +10,7 @@ import time
 
 
 class Silence:
-    """The state of workers whose messages do not arrive.
+    """Keeps track of the workers whose messages do not arrive.
 
     Args:
         limit: seconds of silence after which a worker that takes part in no collective counts as
@@ -27,17 +27,17 @@ class Silence:
         self._progressed = float("-inf")
 
     def note(self, ended: int | None) -> None:
-        """Note how many collectives have ended; None while no worker is silent."""
+        """Note how many collectives have ended; `ended` is None while no worker is silent."""
         if self._ended is not None and ended is not None and ended > self._ended:
             self._progressed = time.monotonic()
         self._ended = ended
 
     def has_stopped(self, rank: int, silent: float, waits: float) -> bool:
-        """Whether a worker counts as lost.
+        """Return whether a worker counts as lost.
 
         Args:
             rank: the rank of the worker.
-            silent: for how many seconds it has been silent.
+            silent: for how many seconds the worker has been silent.
             waits: for how many seconds this worker has been in a collective.
         """
         if silent <= self.limit:
@@ -46,5 +46,6 @@ class Silence:
         if time.monotonic() - self._progressed <= self.limit:
             self.unheard.add(rank)
             return False
-        # Without collectives, as while worker 0 saves, a worker that took part before is not lost.
+        # While there are no collectives (worker 0 may be saving), a worker that took part in the
+        # collectives before does not count as lost.
         return rank not in self.unheard or waits > self.limit

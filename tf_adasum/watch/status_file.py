@@ -1,4 +1,7 @@
-"""What this worker does, in a file for the launcher's ``--status``. Standard library only."""
+"""Writes what this worker does to a file, for the launcher's ``--status``.
+
+Standard library only.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ _has_begun = False  # once in a process
 
 
 def is_wanted() -> bool:
-    """Whether the launcher reads the status of this worker."""
+    """Return whether the launcher reads the status of this worker."""
     return bool(os.environ.get(NAME))
 
 
@@ -30,18 +33,18 @@ def set_step(step: int) -> None:
 
 
 def seconds_to_next(part: float) -> float:
-    """Return the seconds to the next time at which this part of a second of the clock has passed.
+    """Return the seconds until the clock next shows a whole second plus `part`.
 
     All workers write when a second begins, so that their steps can be compared.
 
     Args:
-        part: from 0 to 1.
+        part: a part of a second, from 0 to 1.
     """
     return 1 - (time.time() - part) % 1
 
 
 def begin(waits: Callable[[], float]) -> None:
-    """Write the status each second and when the process ends, if the launcher wants it.
+    """Write the status each second and when the process ends, if the launcher reads the status.
 
     Args:
         waits: function that returns for how many seconds this worker has waited for the others.

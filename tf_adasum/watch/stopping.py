@@ -1,13 +1,13 @@
-"""The agreement of all workers on the place at which a training stops on request.
+"""Lets all workers agree on the place at which a training stops on request.
 
     one is asked ──▶ all hold at their next place ──▶ worker 0 gets how many places each has passed
                                                   ──▶ all stop at the first that none has passed
 
-A place is a point where a training can stop, such as before a batch. All workers reach the same
-places in the same order, and count them. A worker that holds does not pass another place until it
-receives the place to stop at. So its last status stays true, also while it is in a step that waits
-for others. As long as no worker is asked, a place costs one comparison: the statuses carry all
-data, see `Status`.
+A place is a point at which a training can stop, such as before a batch. All workers reach the same
+places in the same order, and count the places. A worker that holds does not pass another place
+until it receives the place to stop at. So the last status of this worker stays true, even while the
+worker waits for others in a step. As long as no worker is asked to stop, a place costs one
+comparison. The workers exchange all data in their statuses, see `Status`.
 
 Standard library only.
 """
@@ -26,16 +26,16 @@ _SECONDS_BETWEEN_LOOKS = 0.1  # between checks for lost workers
 
 
 class Stopping:
-    """This worker's part of the agreement, for one training after the other.
+    """This worker's part of the agreement, which is used again for each training.
 
     Args:
         rank: the rank of this worker.
         workers: the number of workers.
-        cause: function that returns why this worker cannot continue; None as long as it can.
+        cause: function that returns why this worker cannot continue, or None if it can.
 
     Attributes:
         asked: whether this worker was asked to stop the training; set from a signal handler.
-        has_news: whether the status has to be sent to the others.
+        has_news: whether the status has to be sent to the other workers.
     """
 
     def __init__(self, rank: int, workers: int, cause: Callable[[], str | None] = lambda: None):
@@ -56,27 +56,27 @@ class Stopping:
 
     @property
     def has_news(self) -> bool:
-        """Whether the others do not know yet that this worker was asked to stop."""
+        """Whether the other workers do not know yet that this worker was asked to stop."""
         return self.asked and not self._holds
 
     def begin(self) -> None:
-        """Begin a training; all workers do."""
+        """Begin a training; all workers call this."""
         with self._change:
             self._reset()
             self._trainings += 1
             self._training = self._trainings
 
     def end(self) -> None:
-        """End the training: there are no more places."""
+        """End the training, which has no more places."""
         with self._change:
             self._training = 0
             self._reset()
 
     def stops_here(self) -> bool:
-        """Whether the training stops at this place; called at each, by all workers.
+        """Return whether the training stops at this place; all workers call this at each place.
 
         Raises:
-            WorkerLostError: if this worker cannot continue, while it waits for the others' answer.
+            WorkerLostError: if this worker cannot continue while it waits for the other workers.
         """
         if not self._training:
             return False
@@ -104,15 +104,15 @@ class Stopping:
     # ---- called by the failure detector --------------------------------------------------------
 
     def waits(self) -> float:
-        """Return for how many seconds this worker has waited for the others' answer."""
+        """Return for how many seconds this worker has waited for the place to stop at."""
         since = self._waits_since
         return time.monotonic() - since if since is not None else 0.0
 
     def exchange(self, statuses: Mapping[int, Status]) -> dict[str, Any]:
-        """Read the statuses of the others, and return fields for this worker's own `Status`.
+        """Read the statuses of the other workers, and return fields for this worker's `Status`.
 
         Args:
-            statuses: from the other workers' ranks to their last `Status`.
+            statuses: dict from the other workers' ranks to their last `Status`.
         """
         with self._change:
             if not self._training:
@@ -131,7 +131,7 @@ class Stopping:
             }
 
     def _agreed(self, here):
-        """Return the number of the place to stop at, from 1 on; 0 while it is not known."""
+        """Return the number of the place to stop at, from 1 on; 0 while the place is not known."""
         if self._rank > 0:
             return here[0].stop_at if 0 in here else 0
         passed = [self._passed + 1, *(each.passed for each in here.values())]

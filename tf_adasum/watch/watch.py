@@ -1,12 +1,14 @@
-"""The failure detector: no worker waits forever for another that ended, stopped, failed or differs.
+"""The failure detector, which prevents that workers wait forever for each other.
 
-Every second, a thread of each worker sends its status (`Status`), receives the statuses of the
-others (`tf_adasum.watch.connections`), and decides whether this worker can continue
-(`tf_adasum.watch.diagnosis`). If it cannot, the thread reports why and aborts TensorFlow's
-collectives, which then raise.
+A worker would wait forever for another worker that has ended, stopped or failed, or that runs
+another program. So each worker has a thread that sends the worker's status (`Status`) every second,
+receives the statuses of the other workers (`tf_adasum.watch.connections`), and decides whether this
+worker can continue (`tf_adasum.watch.diagnosis`). If not, the thread reports why and aborts
+TensorFlow's collectives, which then raise an error.
 
-TensorFlow's heartbeats do not notice a worker that is alive but never joins a collective. The
-timeout of its collectives costs a thread for each (TensorFlow 2.21: 400 more for 100 steps).
+TensorFlow's heartbeats do not detect a worker that is alive but never joins a collective.
+TensorFlow's collectives have a timeout, but with a timeout each collective needs a thread
+(TensorFlow 2.21: 400 more threads for 100 steps).
 """
 
 from __future__ import annotations
@@ -33,12 +35,13 @@ from tf_adasum.watch.stopping import Stopping
 
 SECONDS_BETWEEN_MESSAGES = 1.0
 
-# Without communication_options.timeout_seconds: seconds after which a silent worker counts as lost
-# (half of the minute after which all workers should know), and seconds to wait for a worker that is
-# alive, which may be writing a large checkpoint.
+# Used if communication_options.timeout_seconds is not set. SILENCE: seconds after which a silent
+# worker counts as lost; this is half of the minute within which all workers should detect the loss.
+# PATIENCE: seconds to wait for a worker that is alive, because it may write a large checkpoint.
 SILENCE, PATIENCE = 30.0, 600.0
 
-# Messages that arrive within it are handled together: training needs Python's global lock.
+# Messages that arrive within this many seconds are handled together, because training needs
+# Python's global lock.
 _PAUSE = 0.02
 
 # A process may hold Python's global lock for some seconds.
@@ -49,8 +52,8 @@ SECONDS_BETWEEN_NOTICES = 30.0
 # Seconds between attempts to connect again, if worker 0 is silent while collectives continue.
 SECONDS_BETWEEN_CALLS = 30.0
 
-# Seconds for which the program has to stay at a line before the counters of collectives are read;
-# none after another worker has failed or ended.
+# Seconds for which the program has to stay at a line before the counters of collectives are read.
+# After another worker has failed or ended, the counters are read at once.
 _STILL = 2.0
 
 # Seconds of waiting after which this worker tries to connect to the others. The result is known
@@ -68,15 +71,15 @@ class Watch:
 
     Args:
         cluster: the `Cluster`.
-        channel: the `connections.Server` or `connections.Client`; None watches nothing.
-        timeout: seconds, `communication_options.timeout_seconds`. Defaults to None: `SILENCE` and
+        channel: the `connections.Server` or `connections.Client`; None for no failure detection.
+        timeout: `communication_options.timeout_seconds`. Defaults to None, for `SILENCE` and
             `PATIENCE`.
 
     Attributes:
         cause: why this worker cannot continue; None as long as it can.
         patience: seconds to wait in a collective for workers that are alive.
         seed: a random int that worker 0 has drawn; None before the rendezvous.
-        stopping: the `Stopping`, with which the workers agree where a training stops.
+        stopping: the `Stopping`, with which the workers agree on the place to stop a training.
         also_try: `Reachability.also_try`.
     """
 
@@ -92,7 +95,7 @@ class Watch:
         self.stopping = Stopping(cluster.rank, len(cluster.names), lambda: self.cause)
         self._silence = Silence(max(timeout / 2, SHORTEST_SILENCE) if timeout else SILENCE)
         self.patience = timeout or PATIENCE
-        self._ranks = {str(rank): rank for rank in range(len(cluster.names))}  # as JSON has them
+        self._ranks = {str(rank): rank for rank in range(len(cluster.names))}  # keys in JSON
         self._own, self._lock = Status(), threading.Lock()
         self._statuses, self._heard = {}, {}
         self._calls, self._depth = 0, 0
@@ -118,7 +121,7 @@ class Watch:
             self._thread.start()
 
     def use(self, channel: connections.Client) -> None:
-        """Take a connection to worker 0, and start."""
+        """Use a connection to worker 0, and start the thread."""
         self._channel = channel
         if self._ending:
             channel.close()
@@ -131,9 +134,10 @@ class Watch:
         """Report that TensorFlow and a strategy have started.
 
         Args:
-            counters: function that returns how many of the strategy's collectives this worker has
-                entered, how many it has left, and the number of the one that Python waits for.
-            abort: function of a message that ends all collectives with it.
+            counters: function that returns three numbers: how many of the strategy's collectives
+                this worker has entered, how many it has left, and the number of the collective that
+                Python waits for.
+            abort: function that ends all collectives with an error, whose message is its argument.
 
         Raises:
             WorkerLostError: if this worker already cannot continue.
@@ -147,7 +151,7 @@ class Watch:
 
     @property
     def is_on(self) -> bool:
-        """Whether it can receive the statuses of the others."""
+        """Whether this worker can receive the statuses of the other workers."""
         return self._channel is not None
 
     @property
@@ -157,11 +161,13 @@ class Watch:
 
     @contextlib.contextmanager
     def call(self, breakage_of: Callable[[BaseException], Breakage | None]) -> Iterator[None]:
-        """Report an exception in a call that all workers make, such as `fit`, to the others.
+        """Return a context manager for a call that all workers make, such as `fit`.
+
+        It reports an exception in the call to the other workers.
 
         Args:
-            breakage_of: function of an exception that returns the `Breakage` in it; None if the
-                other workers have not caused it.
+            breakage_of: function that returns the `Breakage` in an exception, or None if no other
+                worker has caused the exception.
 
         Raises:
             WorkerLostError: instead of an exception that other workers have caused.
@@ -169,7 +175,7 @@ class Watch:
         if self._depth == 0 and self._own.state in ("running", "failed"):
             self._calls += 1
             self._observed = threading.get_ident()
-            if self._own.state == "failed":  # it may have left collectives in the middle
+            if self._own.state == "failed":  # this worker may have left collectives in the middle
                 entered, left, _ = self._read_counters()
                 self._dangling = entered - left
                 call_log.begin_anew(self._calls)
@@ -198,9 +204,9 @@ class Watch:
                 self._say(inside=0)
 
     def others_train_apart(self) -> bool:
-        """Whether other workers also train a model outside the scope of the strategy.
+        """Return whether other workers also train a model outside the scope of the strategy.
 
-        A single worker may do so. The first call waits some seconds for the others.
+        One worker alone may do so. The first call waits some seconds for the other workers.
         """
         number = self._own.apart + 1
         self._say(apart=number)
@@ -224,7 +230,7 @@ class Watch:
             self._thread.join(5 * SECONDS_BETWEEN_MESSAGES)
 
     def _cause_if_known_soon(self, breakage):
-        """Wait for the cause of TensorFlow's error, which may come before the statuses."""
+        """Wait some seconds for the cause of an error, as statuses may arrive after the error."""
         self._is_broken, self._has_news = True, True
         if breakage.line and not breakage.differ:
             self._reachability.try_now_and_then()
@@ -269,13 +275,13 @@ class Watch:
             json_lines.wait(self._channel.sockets(), min(seconds, 0.2))
             time.sleep(min(seconds, _PAUSE))
             if self._listen():
-                break  # something has happened to a worker: send it to the others at once
+                break  # something has happened to a worker, so send the statuses at once
         self._observe()
         self._speak()
         self._diagnose()
 
     def _listen(self):
-        """Handle the messages that have arrived; return whether they have to be passed on."""
+        """Handle the messages that have arrived; return whether they have to be sent at once."""
         before = {rank: status.news for rank, status in self._statuses.items()}
         for rank, message in self._channel.receive():
             self._hear(rank, message)
@@ -284,7 +290,7 @@ class Watch:
         return before != {rank: status.news for rank, status in self._statuses.items()}
 
     def _hear(self, sender, message):
-        """Handle a message: worker 0 sends all statuses, any other worker its own."""
+        """Handle a message. Worker 0 sends all statuses; any other worker sends its own status."""
         told = message.get("statuses") if sender == 0 else {str(sender): message.get("status")}
         for name, fields in (told if isinstance(told, dict) else {"": None}).items():
             rank, status = self._ranks.get(name), Status.of(fields)
@@ -299,13 +305,16 @@ class Watch:
         return self._statuses.get(rank, Status()).state in _GONE
 
     def _look_at(self, rank, connection):
-        """Notice that a worker does not send anything any more."""
+        """Set the status of a worker that sends nothing any more."""
         status = self._statuses.get(rank, Status())
         if status.state in _GONE:
             return
         silent = time.monotonic() - connection.heard
         if not connection.is_open and rank not in self._silence.unheard:
-            why = "its process ended without reporting an error: killed, crashed or out of memory"
+            why = (
+                "its process ended without reporting an error (it was killed, crashed or ran out "
+                "of memory)"
+            )
             if status.state == "failed":
                 why += f". It had failed before: {status.why}"
             self._statuses[rank] = Status("lost", why)
@@ -315,24 +324,24 @@ class Watch:
     def _judge_silence(self, rank, status, silent):
         was_unheard = rank in self._silence.unheard
         if self._silence.has_stopped(rank, silent, self._own.waits):
-            why = f"it has sent nothing for {silent:.0f} s: suspended, or disconnected"
+            why = f"it has sent nothing for {silent:.0f} s; it is suspended or disconnected"
             self._statuses[rank] = dataclasses.replace(status, state="lost", why=why)
         elif rank in self._silence.unheard:
             if not was_unheard:
                 messages.say(
                     f"{self._cluster.named([rank])} has sent nothing for {silent:.0f} s, but it "
-                    "takes part in collectives, so training continues. If it is lost, TensorFlow "
-                    "detects it."
+                    "takes part in collectives, so training continues. If this worker is lost, "
+                    "TensorFlow detects the loss."
                 )
             if rank == 0 and time.monotonic() >= self._next_call:
                 self._next_call = time.monotonic() + SECONDS_BETWEEN_CALLS
                 self._channel.call_again()
 
     def _observe(self):
-        """Bring this worker's own status up to date."""
+        """Update the status of this worker."""
         now = time.monotonic()
         if now - self._last_round > 5 * SECONDS_BETWEEN_MESSAGES:
-            # This process itself was suspended, so it cannot conclude anything from the silence.
+            # This process itself was suspended, so the others' silence is not a sign of a failure.
             for connection in self._channel.connections.values():
                 connection.heard = now
         self._last_round = now
@@ -385,7 +394,7 @@ class Watch:
         self._channel.send({"statuses": notable})
 
     def _as_of_now(self, rank, status):
-        """Return a status; an old one does not show whether its worker still waits."""
+        """Return a status; if it is old, set `waits` to 0: its worker may not wait any more."""
         is_fresh = time.monotonic() - self._heard.get(rank, 0.0) < 3 * SECONDS_BETWEEN_MESSAGES
         return status if is_fresh else dataclasses.replace(status, waits=0.0)
 
@@ -412,7 +421,7 @@ _watches: dict[Cluster, Watch] = {}
 
 
 def has_begun(cluster: Cluster) -> bool:
-    """Whether this process already watches the other workers of a cluster."""
+    """Return whether this process already runs the failure detector for a cluster."""
     return cluster in _watches
 
 
@@ -425,8 +434,10 @@ def begin(cluster: Cluster, terms: dict[str, Any], timeout: float | None) -> Wat
         timeout: `communication_options.timeout_seconds`, or None.
 
     Returns:
-        The `Watch`; if a strategy has already started in this process, the `Watch` of the first.
-        The rendezvous may raise errors, see `cluster.rendezvous`.
+        The `Watch`; all strategies with the same cluster share it after the first one has started.
+
+    Raises:
+        The errors of `cluster.rendezvous.meet`.
     """
     if cluster in _watches:
         return _watches[cluster]

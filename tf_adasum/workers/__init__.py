@@ -1,1 +1,1 @@
-"""What workers exchange between steps."""
+"""The workers of a strategy: ranks, datasets, callbacks, and values exchanged between steps."""

@@ -1,4 +1,4 @@
-"""Agreement: settings that must match on all workers; if they differ, all raise an error."""
+"""Checks that settings match on all workers; if they differ, all workers raise an error."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ SPECIAL_CARDINALITIES = {
 }
 
 
-# The setting that is "accepted", or the error of a worker whose arguments are refused.
+# The name of the setting that is "accepted", or the error if a worker's arguments are not valid.
 ARGUMENTS = "arguments of AdasumMirroredStrategy"
 
-# Environment variables that must be the same on all workers: they choose how bytes are sent.
-# Others may differ, such as those that name a host's devices or set what is logged.
+# Environment variables that must be the same on all workers, because they choose how bytes are
+# sent. Other variables may differ, such as variables for a host's devices or for logging.
 ENVIRONMENT = (
     "UCX_TLS",
     "UCX_RNDV_SCHEME",
@@ -75,7 +75,8 @@ def check_same_cardinality(workers: Workers, cardinality: int) -> None:
         cardinality: the cardinality of this worker's dataset.
 
     Raises:
-        ValueError: on all workers, if they differ: a worker would wait forever for the others.
+        ValueError: on all workers, if the numbers differ, because a worker would wait forever for
+            the others.
     """
     workers.check_same(
         "All workers need a dataset of the same number of batches. Use the same dataset on all "
@@ -86,7 +87,7 @@ def check_same_cardinality(workers: Workers, cardinality: int) -> None:
 
 
 def is_same_length(workers: Workers, cardinality: int) -> bool:
-    """Whether all workers' datasets have the same number of batches, if this is not required.
+    """Return whether all workers' datasets have the same number of batches, which is not required.
 
     Args:
         workers: the strategy's `Workers`.
@@ -99,7 +100,7 @@ def is_same_length(workers: Workers, cardinality: int) -> bool:
         return True
     workers.check_same(
         "The datasets of some workers are infinite, and others end. Call repeat() on all workers "
-        "and pass steps_per_epoch, or call it on none.",
+        "and pass steps_per_epoch, or call repeat() on no worker.",
         cardinality == tf.data.INFINITE_CARDINALITY,
         shown=str(SPECIAL_CARDINALITIES.get(cardinality, cardinality)),
         code="TFA-405",
@@ -108,7 +109,7 @@ def is_same_length(workers: Workers, cardinality: int) -> bool:
 
 
 class SameGradients:
-    """A check that all replicas reduce gradients of the same shapes.
+    """Checks that all replicas reduce gradients of the same shapes.
 
     Args:
         workers: the strategy's `Workers`.
@@ -116,14 +117,14 @@ class SameGradients:
 
     def __init__(self, workers: Workers):
         self._workers = workers
-        self._known: set[int] = set()  # what all workers have agreed on
+        self._known: set[int] = set()  # hashes of shapes that were the same on all workers
 
     def check(self, names: Sequence[str], shapes: Sequence[str]) -> None:
-        """Compare gradients with the other workers, unless they are already known to be the same.
+        """Compare gradients with the other workers, unless the same gradients were compared before.
 
         Args:
-            names: the names of the variables whose gradients each local replica reduces.
-            shapes: their dtypes, shapes and groups, for each local replica.
+            names: for each local replica, the names of the variables whose gradients it reduces.
+            shapes: for each local replica, the dtypes, shapes and groups of these gradients.
 
         Raises:
             ValueError: on all workers, if a replica lacks a gradient that another replica has.
@@ -137,13 +138,13 @@ class SameGradients:
             "variable, pass zeros instead of None."
         )
         by_replica = "; ".join(f"its replica {i}: {each}" for i, each in enumerate(names))
-        # Also if the local replicas differ, because the other workers have to raise an error too.
+        # Even if the local replicas differ, because the other workers also have to raise an error.
         self._workers.check_same(
             what,
             f"worker {self._workers.rank}'s replicas differ" if differ_here else shapes[0],
             shown=by_replica if differ_here else names[0],
             code="TFA-305",
         )
-        if differ_here:  # this worker is the only one
+        if differ_here:  # there is no other worker
             raise ValueError(f"{what} Received: {by_replica} {see('TFA-305')}")
         self._known.add(hash(shapes[0]))

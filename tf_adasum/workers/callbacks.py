@@ -1,36 +1,38 @@
-"""Callbacks on several workers: every worker passes the same list to `fit`, only worker 0 writes.
+"""Lets every worker pass the same list of callbacks to `fit`, although only worker 0 writes files.
 
-This changes the list that `keras.callbacks.CallbackList` calls, if the model belongs to an
-`AdasumMirroredStrategy` on more than one worker. (The ModelCheckpoint and BackupAndRestore of Keras
-2 support several workers and are not changed.)
+If the model belongs to an `AdasumMirroredStrategy` on more than one worker, this module changes the
+list that `keras.callbacks.CallbackList` calls. (The ModelCheckpoint and BackupAndRestore of Keras 2
+support several workers and are not changed.)
 
-* `ModelCheckpoint`, `CSVLogger` and `TensorBoard`, and their subclasses, run on worker 0 only:
-  several workers that write to one path destroy or lock each other's files. All replicas hold the
-  same weights and get the same logs, so nothing is lost. The same holds for callbacks of trackers
-  (W&B, MLflow, ...), for callbacks with the attribute `only_on_first_worker = True`, and inside
-  `tf_adasum.callbacks.OnFirstWorker`. These callbacks cannot call methods that need all workers,
-  such as `evaluate`: an error names the method (`first_worker`).
-* `BackupAndRestore`, Keras's and ours, is replaced by the driver of backups. All workers take part,
-  even without the callback; the callback of worker 0 decides when.
-* Another subclass of Keras's `BackupAndRestore` runs on worker 0. After `on_train_begin` of all
-  callbacks, worker 0 sends the restored state to the others: the epoch, and every variable of the
-  model and the optimizer.
-* Then all workers compare their weights, bit for bit, because a worker that restored or assigned
-  other weights would continue with them. `strategy.check_model` names the first that differs.
-* If one worker has set `model.stop_training` by the end of an epoch, all stop. A callback that
-  sets it *within* an epoch must do so on all workers after the same batch: the others would wait
-  for gradients that are never sent.
+* `ModelCheckpoint`, `CSVLogger` and `TensorBoard`, and their subclasses, run on worker 0 only,
+  because several workers that write to one path destroy or lock each other's files. Nothing is
+  lost, because all replicas hold the same weights and get the same logs. Callbacks of trackers
+  (W&B, MLflow, ...), callbacks with the attribute `only_on_first_worker = True`, and callbacks
+  inside `tf_adasum.callbacks.OnFirstWorker` also run on worker 0 only. If such a callback calls a
+  method that needs all workers, such as `evaluate`, an error names the method (`first_worker`).
+* The driver of backups replaces `BackupAndRestore`, Keras's class and ours. All workers take part
+  in a backup, even if they do not have the callback. The callback of worker 0 decides when.
+* Any other subclass of Keras's `BackupAndRestore` runs on worker 0. After `on_train_begin` of all
+  callbacks, worker 0 sends the restored state to the other workers: the epoch, and every variable
+  of the model and the optimizer.
+* Then all workers compare their weights, bit for bit. Otherwise, a worker that restored or assigned
+  other weights would continue with these weights. `strategy.check_model` names the first weight
+  that differs.
+* If one worker has set `model.stop_training` by the end of an epoch, all workers stop. A callback
+  that stops the training *within* an epoch must do so on all workers after the same batch.
+  Otherwise, the other workers would wait for gradients that are never sent.
 
-All other callbacks run on every worker, with the same logs: `EarlyStopping`, `ReduceLROnPlateau`,
-`LearningRateScheduler` and `TerminateOnNaN` must, and do, decide the same on every worker.
+All other callbacks run on every worker, with the same logs. So `EarlyStopping`,
+`ReduceLROnPlateau`, `LearningRateScheduler` and `TerminateOnNaN` decide the same on every worker.
 
-The workers use collectives to agree. So in a custom loop as well, the `CallbackList` has to be
-called on all workers. The lists may hold different callbacks: ``callbacks if rank == 0 else []``
-works. But callbacks that change the training step, such as `OrthogonalityTracker`, must be on all
-workers, and so must callbacks that wait for other workers. Those have an attribute
-`same_on_all_workers`, a str with their settings, which is compared when training starts.
+The workers use collectives to agree. So all workers have to call the `CallbackList`, also in a
+custom loop. The lists may hold different callbacks; for example, ``callbacks if rank == 0 else []``
+works. But a callback that changes the training step, such as `OrthogonalityTracker`, must be in the
+list of every worker, and so must a callback that waits for other workers. A callback that waits has
+an attribute `same_on_all_workers`, a str with its settings. The workers compare these settings when
+training starts.
 
-On one worker the list is not changed, unless our `BackupAndRestore` is in it.
+If there is only one worker, the list is not changed, unless it contains our `BackupAndRestore`.
 """
 
 from __future__ import annotations
@@ -56,9 +58,9 @@ def install() -> None:
 
 @keras_seam.hooks.replaces(keras.callbacks.CallbackList, "set_model")
 def set_model(original, self, model):
-    """Arrange the list: only worker 0 writes, all stop together, backups are taken last.
+    """Replace the list of callbacks by the list that `arranged` returns.
 
-    This is done before callbacks get the model, because some of them write to their directory then.
+    This is done before callbacks get the model, because some callbacks then write to a directory.
     """
     if model is not None:
         self.callbacks = arranged(self.callbacks, model, self)
@@ -75,7 +77,7 @@ def arranged(
     Args:
         callbacks: the callbacks that the user passed on this worker.
         model: the model that is trained.
-        calling: the list that calls them.
+        calling: the `keras.callbacks.CallbackList` that calls the callbacks.
     """
     if any(isinstance(callback, driver.RestoreFirst) for callback in callbacks):
         return list(callbacks)  # arranged already
@@ -97,10 +99,10 @@ def arranged(
 
 
 def _is_driven(callback, workers):
-    """Whether the driver of backups replaces a callback."""
+    """Return whether the driver of backups replaces a callback."""
     if isinstance(callback, driver.BackupArguments):
         return True
-    is_keras_own = type(callback) is keras.callbacks.BackupAndRestore  # and none of a user's
+    is_keras_own = type(callback) is keras.callbacks.BackupAndRestore  # and not a subclass
     return keras_seam.BACKS_UP_ONE_WORKER and is_keras_own and workers.count > 1
 
 
@@ -108,22 +110,22 @@ class StepsOfStatus(keras.callbacks.Callback):
     """The callback that counts the steps of a training for the launcher's `--status`."""
 
     def on_train_begin(self, logs=None):
-        """Begin to count."""
+        """Begin to count steps."""
         self._step = self._before_epoch = 0
         status_file.set_step(0)
 
     def on_epoch_begin(self, epoch, logs=None):
-        """Take batches to be numbered from 0 again."""
+        """Keep the number of steps so far, because Keras counts batches from 0 in each epoch."""
         self._before_epoch = self._step
 
     def on_train_batch_end(self, batch, logs=None):
-        """Count up to the end of a batch."""
+        """Set the number of steps after a batch."""
         self._step = self._before_epoch + batch + 1
         status_file.set_step(self._step)
 
 
 class FirstCallback(keras.callbacks.Callback):
-    """The callback before the user's callbacks: it finds out whether worker 0 will restore.
+    """The callback before the user's callbacks, which finds out whether worker 0 restores a state.
 
     Args:
         workers: the `Workers`.
@@ -131,7 +133,7 @@ class FirstCallback(keras.callbacks.Callback):
 
     Attributes:
         waiting: list of str, the `same_on_all_workers` of callbacks that wait for other workers.
-        restores: whether worker 0 has a callback in its list that is going to restore.
+        restores: whether a callback of worker 0 is going to restore a state.
     """
 
     def __init__(self, workers, callbacks):
@@ -147,19 +149,21 @@ class FirstCallback(keras.callbacks.Callback):
         ]
 
     def on_train_begin(self, logs=None):
-        """Check whether there is something to restore: after it is restored, nothing shows it."""
+        """Check whether there is a backup to restore; later, nothing shows that it was restored."""
         found = any(tf.io.gfile.exists(callback.backup_dir) for callback in self._restoring)
         self.restores = self.workers.any(found)
-        if self.restores:  # in a custom loop BackupAndRestore would, on worker 0 alone
+        if self.restores:  # otherwise, in a custom loop, only worker 0 would build the optimizer
             training_state.build_optimizer(self.model)
 
     def on_epoch_begin(self, epoch, logs=None):
-        """Log the epoch, so that a worker that has left the training is named."""
+        """Log the epoch, so that errors can name a worker that has left the training."""
         call_log.epoch(epoch + 1)
 
 
 class LastCallback(keras.callbacks.Callback):
-    """The callback after the user's callbacks: shares restored state, compares, stops all together.
+    """The callback after the user's callbacks, which lets all workers agree.
+
+    It sends a restored state to all workers, compares the workers, and stops all workers together.
 
     Args:
         workers: the `Workers`.
@@ -171,7 +175,7 @@ class LastCallback(keras.callbacks.Callback):
         self.workers, self.first = workers, first
 
     def on_train_begin(self, logs=None):
-        """Share the restored state; check that all start from the same."""
+        """Send a restored state to all workers; check that all start with the same weights."""
         if self.first.restores:
             training_state.share(self.model, self.workers)
         self.workers.check_same(
@@ -183,7 +187,7 @@ class LastCallback(keras.callbacks.Callback):
         self.model.distribute_strategy.check_model(self.model)
 
     def on_epoch_end(self, epoch, logs=None):
-        """Stop all workers if one stops; check that all have the same learning rate."""
+        """Stop all workers if one stops; check that all workers have the same learning rate."""
         rate = keras_seam.learning_rate_of(self.model)
         table = self.workers.gather([self.model.stop_training, *np.array([rate]).view(np.int64)])
         self.model.stop_training = bool(table[:, 0].any())

@@ -1,4 +1,4 @@
-"""Ends: checks that the workers' parts of a dataset end in the same step."""
+"""Checks that the workers' parts of a dataset end in the same step."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ SAME_ROWS = (
 
 
 class Ends:
-    """Whether the workers' parts of a dataset end in the same step.
+    """Checks that the workers' parts of a dataset end in the same step.
 
     Args:
-        workers: the strategy's.
+        workers: the strategy's `Workers`.
     """
 
     def __init__(self, workers: Workers):
         self._workers = workers
         self._same: weakref.WeakSet = weakref.WeakSet()
-        self._has_batch: bool | None = None  # in the first step in which some workers have none
+        # Whether this worker has a batch, in the first step in which some workers have none.
+        self._has_batch: bool | None = None
 
     def must_be_same(self, distributed: Any) -> None:
-        """Refuse a distributed dataset that ends on some workers before it ends on others.
+        """Require that a distributed dataset ends in the same step on all workers.
 
         Args:
             distributed: `tf.distribute.DistributedDataset`.
@@ -37,14 +38,14 @@ class Ends:
         self._same.add(distributed)
 
     def check_rows(self, rows: int, batches: int) -> None:
-        """Check that all workers have arrays of the same number of rows; all workers call it.
+        """Check that all workers have arrays of the same number of rows; all workers call this.
 
         Args:
             rows: the number of rows of this worker's arrays.
-            batches: the number of their batches.
+            batches: the number of batches of these arrays.
 
         Raises:
-            ValueError: on all workers, if they differ.
+            ValueError: on all workers, if the numbers of rows differ.
         """
         shown = f"{rows} rows ({batches} batches)"
         self._workers.check_same(SAME_ROWS, rows, shown=shown, code="TFA-405")
@@ -53,7 +54,7 @@ class Ends:
         """Report that this worker has no batch, while the others compare their cardinalities.
 
         Raises:
-            ValueError: on all workers, if any of them has a batch.
+            ValueError: on all workers, if any worker has a batch.
         """
         agreement.check_same_cardinality(self._workers, 0)
 
@@ -61,7 +62,7 @@ class Ends:
         """Note, within a step, that some replicas have a batch and others have none.
 
         Args:
-            has_batch: whether any replica of this worker has one.
+            has_batch: whether any replica of this worker has a batch.
         """
         if self._has_batch is None:
             self._has_batch = bool(has_batch)
@@ -72,16 +73,17 @@ class Ends:
         self._has_batch = None
 
     def check(self, distributed: Any, batches: range) -> None:
-        """Check, between two steps, that no worker's part has ended alone.
+        """Check between two steps that all workers' parts of the dataset ended after the same step.
 
-        All workers note the same steps, so that they gather here together.
+        All workers call `note` in the same steps, so all workers exchange values here.
 
         Args:
             distributed: the `tf.distribute.DistributedDataset`.
-            batches: how many batches a worker has had whose part ended in the last execution.
+            batches: the possible numbers of batches of a worker whose part has ended in the last
+                execution.
 
         Raises:
-            ValueError: on all workers, naming for each of them the number of batches.
+            ValueError: on all workers; the message gives the number of batches of each worker.
         """
         if self._has_batch is None or distributed not in self._same:
             return

@@ -1,7 +1,7 @@
-"""Callbacks that run on worker 0 only: which they are, and errors if they need all workers.
+"""Runs some callbacks on worker 0 only, and raises an error if they need all workers.
 
-They are recognized by their class. Callbacks of other packages are recognized by the package that
-defines the class or a base class, without importing that package.
+These callbacks are recognized by their class. A callback of another package is recognized by the
+name of the package that defines its class or a base class. That package is not imported.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ def is_for_first_worker(callback: keras.callbacks.Callback) -> bool:
 class FirstWorkerOnly(keras.callbacks.Callback):
     """A callback that calls another callback on worker 0 only.
 
-    The other callback may save the model. If it calls a method that needs all workers, an error
-    names that method. If it stops the training within an epoch, all workers stop at the end of that
-    epoch.
+    The other callback may save the model. If the other callback calls a method that needs all
+    workers, an error names that method. If the other callback stops the training within an epoch,
+    all workers stop at the end of that epoch.
 
     Args:
-        callback: the other callback. Its attributes can be read from this one.
+        callback: the other callback. This object also has the attributes of the other callback.
     """
 
     only_on_first_worker = True
@@ -58,7 +58,8 @@ class FirstWorkerOnly(keras.callbacks.Callback):
         super().__init__()
         self._workers: Workers | None = None
         self._stops = False
-        # Only methods that the other one has: Keras skips callbacks without hooks for batches.
+        # Only methods that the other callback has, because Keras skips callbacks without hooks for
+        # batches.
         for name in _HOOKS:
             own = getattr(type(callback), name) is not getattr(keras.callbacks.Callback, name)
             if (own or name in vars(callback)) and name != "on_epoch_end":
@@ -66,29 +67,29 @@ class FirstWorkerOnly(keras.callbacks.Callback):
 
     @classmethod
     def around(cls, callback: keras.callbacks.Callback) -> keras.callbacks.Callback:
-        """Return a callback in the form in which worker 0 calls it."""
+        """Return the callback that worker 0 calls instead of `callback`."""
         is_one = isinstance(callback, FirstWorkerOnly)
         return cls(callback) if is_for_first_worker(callback) and not is_one else callback
 
     def __getattr__(self, name: str) -> typing.Any:
         """Return an attribute of the other callback."""
-        if name == "callback":  # of a copy that is not made yet
+        if name == "callback":  # a copy of this object that has no attributes yet
             raise AttributeError(name)
         return getattr(self.callback, name)
 
     def set_params(self, params):
-        """Pass the parameters on."""
+        """Set the parameters of both callbacks."""
         super().set_params(params)
         self._call("set_params", params)
 
     def set_model(self, model):
-        """Pass the model on."""
+        """Set the model of both callbacks."""
         super().set_model(model)
         self._workers, self._stops = Workers.of_model(model), False
         self._call("set_model", model)
 
     def on_epoch_end(self, epoch, logs=None):
-        """Call the other callback; stop if it requested this within the epoch."""
+        """Call the other callback; stop the training if a stop was requested in the epoch."""
         self._call("on_epoch_end", epoch, logs)
         if self._stops:
             self.model.stop_training = True
@@ -111,8 +112,8 @@ class FirstWorkerOnly(keras.callbacks.Callback):
         if not self._stops:
             self._stops = True
             warnings.warn(
-                f"{name} set model.stop_training within an epoch, but it runs on worker 0 only. "
-                "All workers stop at the end of the epoch. To stop within an epoch, a callback "
-                f"has to run on all workers. {see('TFA-507')}",
+                f"{name} set model.stop_training within an epoch, but this callback "
+                "runs on worker 0 only. All workers stop at the end of the epoch. To stop within "
+                f"an epoch, a callback has to run on all workers. {see('TFA-507')}",
                 stacklevel=2,
             )

@@ -1,4 +1,4 @@
-"""The rank of this worker and the number of workers, for users."""
+"""Properties with the rank of this worker and the number of workers, for users."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Place:
     @property
     @abc.abstractmethod
     def workers(self) -> Workers:
-        """The workers: the rank of this worker, and the exchange of values."""
+        """The `Workers`, with the rank of this worker and methods to exchange values."""
 
     @property
     def rank(self) -> int:
@@ -30,14 +30,14 @@ class Place:
 
     @property
     def num_workers(self) -> int:
-        """How many workers train together, at least 1; all have the same number of replicas."""
+        """The number of workers, at least 1. All workers have the same number of replicas."""
         return self.workers.count
 
     @property
     def is_first_worker(self) -> bool:
-        """Whether this is the worker that writes files and prints: True on one worker only.
+        """Whether this worker is the one that writes files and prints; True on one worker only.
 
-        In a cluster with a chief, it is the chief.
+        In a cluster with a chief, the chief is this worker.
 
         Example:
             >>> strategy = tf_adasum.AdasumMirroredStrategy()

@@ -1,4 +1,7 @@
-"""The message of a call whose settings differ between workers. Standard library only."""
+"""Writes the error message if the settings of a call differ between workers.
+
+Standard library only.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ _SHORT = 60  # characters
 
 
 def difference(call: str, settings: Sequence[Mapping[str, str]]) -> str:
-    """Return the message that names the first setting that differs, and each worker's value.
+    """Return a message with the first setting that differs, and the value on each worker.
 
     Args:
         call: the call, such as "fit".
-        settings: of each worker, in the order of the ranks.
+        settings: for each worker, in the order of the ranks, its settings by their names.
     """
     names = dict.fromkeys(name for own in settings for name in own)
     differing = [name for name in names if len({own.get(name) for own in settings}) > 1]
@@ -33,7 +36,7 @@ def difference(call: str, settings: Sequence[Mapping[str, str]]) -> str:
 
 
 def _what_differs(values: Sequence[str]) -> list[str]:
-    """Return values without their common parts, if they are long lists of arguments."""
+    """Return the values; remove common arguments if the values are long lists of arguments."""
     if max(map(len, values)) <= _SHORT:
         return list(values)
     parts = [value.split(", ") for value in values]

@@ -1,4 +1,4 @@
-"""Seeds of shuffles: of one worker, or of worker 0 for all; the user's generators do not change."""
+"""Draws seeds for shuffles, for one worker or for all, without the user's random generators."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Seeds:
 
     def __init__(self, workers: Workers):
         self._workers = workers
-        self._seeding: object = None  # TensorFlow's, when the generator was made
+        self._seeding: object = None  # TensorFlow's seeding when the generator was created
         self._generator: random.Random | None = None
 
     def draw(self) -> int:
-        """Return a new seed of 31 bits each time, for this worker only.
+        """Return the next seed, of 31 bits, for this worker only.
 
-        The generator is reset whenever TensorFlow's global seed is set, so that setting it repeats
-        a run.
+        The generator is reset whenever TensorFlow's global seed is set, so that a run with the same
+        global seed draws the same seeds.
         """
         seeding = tensorflow_seam.seeding()
         if self._generator is None or seeding is not self._seeding:
@@ -34,13 +34,13 @@ class Seeds:
         return self._generator.getrandbits(31)
 
     def common(self) -> int | None:
-        """Return a seed that worker 0 has drawn; all workers have to call it.
+        """Return a seed that worker 0 has drawn; all workers have to call this.
 
-        The seed differs each time, and is reproducible if worker 0 has a global seed.
+        Each call returns another seed. Seeds are reproducible if worker 0 has a global seed.
 
         Returns:
-            An int of 31 bits. None if no seed is needed: in one process, and if all workers have
-            the same global seed, as after `keras.utils.set_random_seed`.
+            An int of 31 bits. None if no seed is needed, because there is one process, or because
+            all workers have the same global seed, for example after `keras.utils.set_random_seed`.
         """
         own = tensorflow_seam.global_seed()
         seeds = self._workers.gather([own or 0, own is not None, self.draw()])

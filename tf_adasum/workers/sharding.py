@@ -1,9 +1,9 @@
-"""Sharding: which rows of a dataset each worker gets, and whether every row is used once.
+"""Decides which rows of a dataset each worker gets, and checks that every row is used once.
 
-Every worker creates the same dataset. With the policy FILE each worker reads some of the files;
-with DATA each reads all rows and takes its part of every batch; with OFF each takes all rows. If
-workers create different datasets, rows are lost. So the first rows are compared, as a few numbers,
-and workers warn if they differ.
+Every worker creates the same dataset. With the policy FILE, each worker reads some of the files.
+With DATA, each worker reads all rows and takes its part of every batch. With OFF, each worker takes
+all rows. If workers create different datasets, rows are lost. So the workers compare a few numbers
+about the first rows, and warn if the numbers differ.
 
 Shape legend: W workers, k numbers.
 """
@@ -28,16 +28,17 @@ from tf_adasum.workers.workers import Workers
 
 Policy = tf.data.experimental.AutoShardPolicy
 
-# What is compared: some rows of the first arrays, and the mean of some numbers of each row.
+# The workers compare up to ROWS rows of the first ARRAYS arrays, by the mean of about NUMBERS
+# numbers of each row.
 ARRAYS, ROWS, NUMBERS = 4, 16, 4096
 
-# Means that differ by less than this, relative to their spread and size, count as equal, because
-# machines round differently.
+# Means count as equal if they differ by at most TOLERANCE times their spread plus ROUNDING times
+# their size, because machines round differently.
 TOLERANCE, ROUNDING = 1e-3, 1e-6
 
 SHARDED_TWICE = (
-    "Each worker's dataset is already a `shard`, and the strategy would shard it again: some rows "
-    "are never used. Remove `shard`, or put the lines that create the dataset into a function: "
+    "Each worker's dataset is already a `shard`. The strategy would shard it again, so some rows "
+    "would never be used. Remove `shard`, or create the dataset inside a function: "
     "strategy.distribute_datasets_from_function(lambda context: dataset), with "
     "context.num_input_pipelines, context.input_pipeline_id and, for `batch`, "
     "context.get_per_replica_batch_size. " + see("TFA-407")
@@ -57,20 +58,20 @@ DATA_DIFFERS = (
     "dataset.batch(context.get_per_replica_batch_size(batch_size))). " + see("TFA-401")
 )
 SAME_ROWS = (
-    "With AutoShardPolicy.OFF all workers take the same rows in every step: W workers do the work "
-    "of one. Remove the policy, or give each worker its own rows: "
+    "With AutoShardPolicy.OFF all workers take the same rows in every step, so W workers do the "
+    "work of one worker. Remove the policy, or give each worker its own rows: "
     "dataset.shard(workers, index). " + see("TFA-403")
 )
 
 
 class Sharding:
-    """How the datasets of a strategy are sharded.
+    """Shards the datasets of a strategy.
 
     Args:
-        workers: the strategy's.
+        workers: the strategy's `Workers`.
 
     Attributes:
-        ends: the `Ends`: whether the workers' parts of a dataset end together.
+        ends: the `Ends`, which checks that the workers' parts of a dataset end together.
     """
 
     def __init__(self, workers: Workers):
@@ -78,12 +79,12 @@ class Sharding:
         self.ends = Ends(workers)
         self._is_in_order = False
         self._seed = 0
-        self._drawn = 0  # how many seeds
+        self._drawn = 0  # the number of seeds drawn so far
 
     # ---- seeds ---------------------------------------------------------------------------------
 
     def share_seeds(self, seed: int | None) -> None:
-        """From now on, give datasets that shuffle without a seed the same seeds on all workers.
+        """Let datasets that shuffle without a seed get the same seeds on all workers from now on.
 
         Args:
             seed: the same int on all workers; None if there is one worker.
@@ -101,7 +102,7 @@ class Sharding:
 
     @contextlib.contextmanager
     def in_order(self) -> Iterator[None]:
-        """Shard datasets that are distributed inside by DATA, which keeps the order of rows."""
+        """Return a context in which datasets are sharded by DATA, which keeps the order of rows."""
         self._is_in_order = True
         try:
             yield
@@ -109,10 +110,11 @@ class Sharding:
             self._is_in_order = False
 
     def checked(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-        """Return a dataset with a policy that uses every row once; all workers call it.
+        """Return a dataset with a policy that uses every row once; all workers call this.
 
         Raises:
-            ValueError: on all workers, if there are fewer files than workers under FILE.
+            ValueError: on all workers, if the policy is FILE and there are fewer files than
+                workers.
 
         Warns:
             UserWarning: if the workers' datasets differ so that rows are lost.
@@ -163,10 +165,11 @@ class Sharding:
     def note_length(
         self, dataset: tf.data.Dataset, distributed: tf.distribute.DistributedDataset
     ) -> None:
-        """Let a dataset under OFF continue until the rows of all workers have ended.
+        """Let a dataset with the policy OFF continue until the rows of all workers have ended.
 
-        Its number of batches is the number in one process: each worker takes a part of a batch in a
-        step. A dataset under DATA must end on all workers together.
+        The cardinality of the dataset is the number of steps in one process. It does not apply to
+        several workers, because in a step each worker takes only a part of one of its batches. A
+        dataset with the policy DATA must end on all workers together.
         """
         if self._workers.count == 1 or not isinstance(dataset, tf.data.Dataset):
             return
@@ -197,12 +200,12 @@ class Sharding:
     # ---- batches that Python makes -------------------------------------------------------------
 
     def check_batches(self, fetch: Callable[[], Any]) -> None:
-        """Warn if the workers' first batches from Python differ; all workers call it.
+        """Warn if the workers' first batches from Python differ; all workers call this.
 
         Args:
-            fetch: function that returns the first batch, a structure of arrays. It is called again
-                if batches differ: arrays that change each time, such as augmented images, are not
-                compared.
+            fetch: function that returns the first batch, a structure of arrays. If batches differ,
+                it is called a second time. Arrays that change between the two calls, such as
+                augmented images, are not compared.
 
         Warns:
             UserWarning: if the batches differ.
@@ -229,7 +232,8 @@ class Samples:
     """Samples of the arrays of several workers.
 
     Args:
-        values: ``[W, ARRAYS, 2 + ROWS]`` of `_samples`, NaN if there is no such array or row.
+        values: ``[W, ARRAYS, 2 + ROWS]``, the `_samples` of all workers; NaN if there is no such
+            array or row.
 
     Attributes:
         equal: whether each array of each worker equals the array of worker 0.
@@ -264,8 +268,9 @@ class Samples:
     def differ(self) -> bool:
         """Whether workers have different rows.
 
-        If one array is the same on all workers, they have the same rows: the other arrays may be
-        noisy, but not names. An array whose samples are all the same number does not count.
+        If one array is the same on all workers, the workers have the same rows, because the other
+        arrays may be noisy. But arrays of strings are never noisy. An array whose samples are all
+        the same number does not count.
         """
         equal = self.equal.all(axis=0)
         if equal.all():
@@ -277,9 +282,10 @@ class Samples:
 
 
 def _samples(tensors: Sequence[Any]) -> np.ndarray:
-    """Return the compared numbers of each array: ``[ARRAYS, 2 + ROWS]``.
+    """Return the numbers of each array that are compared, ``[ARRAYS, 2 + ROWS]``.
 
-    These are the number of rows, 1 if they are names and else 0, and the means of some rows.
+    They are the number of rows, then 1 for an array of strings and 0 otherwise, then the means of
+    some rows.
     """
     samples = np.full([ARRAYS, 2 + ROWS], np.nan)
     for sample, tensor in zip(samples, tensors, strict=False):
@@ -293,7 +299,7 @@ def _samples(tensors: Sequence[Any]) -> np.ndarray:
 
 def _mean(row: np.ndarray) -> float:
     numbers = row.ravel()[:: max(1, row.size // NUMBERS)]
-    if numbers.dtype.kind in "OSU":  # the ends of file names: folders may differ
+    if numbers.dtype.kind in "OSU":  # only the last part of a path, because folders may differ
         return float(np.mean([zlib.crc32(os.path.basename(_bytes(text))) for text in numbers]))
     if numbers.dtype.kind == "c":
         numbers = np.abs(numbers)

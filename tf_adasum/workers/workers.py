@@ -27,25 +27,25 @@ from tf_adasum.workers import same_settings
 if typing.TYPE_CHECKING:
     from tf_adasum.watch.watch import Watch
 
-# Bytes travel in pieces of this size, because every device holds a piece and a copy of it.
+# Bytes are sent in pieces of this size, because every device holds a piece and a copy of the piece.
 PIECE_BYTES = 64 * 2**20
 
 
 class Workers:
     """The workers of a strategy, of which this process is one.
 
-    Each method is a collective: all workers have to call it, outside of `strategy.run`, with the
-    same number of values. It returns the same on all workers. In one process there is one worker,
-    and nothing is sent.
+    Each method is a collective: all workers have to call the method, outside of `strategy.run`,
+    with the same number of values. The method returns the same on all workers. If there is only one
+    worker, nothing is sent.
 
     Args:
         rank: the rank of this worker. The worker that writes files has rank 0.
-        count: W.
-        gather: function of this worker's int64 array ``[k]`` that returns the arrays of all
-            workers, ``[W, k]``; None for one worker.
-        add: function of this worker's int64 array ``[k]`` that returns the sum over all workers;
-            None for one worker.
-        watch: the `Watch` over the other workers. Defaults to `None`: no failure detection.
+        count: the number of workers, W.
+        gather: function that takes this worker's int64 array ``[k]`` and returns the arrays of all
+            workers, ``[W, k]``; None if there is one worker.
+        add: function that takes this worker's int64 array ``[k]`` and returns the sum of the arrays
+            of all workers; None if there is one worker.
+        watch: the `Watch`, which detects failures. Defaults to `None`, for no failure detection.
 
     Attributes:
         watch: the `Watch` or `NoWatch`.
@@ -82,7 +82,7 @@ class Workers:
         Args:
             strategy: an `AdasumMirroredStrategy`.
             rank: the rank of this worker.
-            count: W.
+            count: the number of workers, W.
             options: the options of the collectives.
             watch: the strategy's failure detector.
         """
@@ -96,7 +96,8 @@ class Workers:
                 )
 
         def add(own):
-            # This worker sends through its first replica; its other replicas have to take part.
+            # The first replica of this worker sends the numbers. The other replicas have to take
+            # part, and send zeros.
             silent = [np.zeros_like(own)] * (len(extended.worker_devices) - 1)
             per_replica = iter([own, *silent])
             values = strategy.experimental_distribute_values_from_function(
@@ -108,23 +109,23 @@ class Workers:
 
     @classmethod
     def of_model(cls, model: keras.Model) -> Workers:
-        """Return the workers that train a model: one worker without a strategy of this package."""
+        """Return the workers that train a model; one worker without a strategy of this package."""
         strategy = getattr(model, "distribute_strategy", None)
         if isinstance(strategy, GradientAggregatingStrategy):
             return strategy.workers
         return cls(0, 1, gather=None, add=None)
 
     def gather(self, numbers: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Return the integers ``[k]`` of every worker: int64 ``[W, k]``."""
+        """Return the integers ``[k]`` of all workers, as int64 ``[W, k]``."""
         own = np.array(numbers, np.int64)
         return self._gather(own) if self.count > 1 else own[None]
 
     def any(self, flag: bool) -> bool:
-        """Whether a condition holds on any worker."""
+        """Return whether a condition holds on any worker."""
         return bool(self.gather([int(flag)]).any())
 
     def from_first(self, value: int | Sequence[int]) -> int | np.ndarray:
-        """Return worker 0's integer, or its integers ``[k]``; values of others are ignored."""
+        """Return the integer of worker 0, or its integers ``[k]``; other values are ignored."""
         numbers = self.gather(np.atleast_1d(np.array(value, np.int64)))[0]
         return numbers if np.ndim(value) else int(numbers[0])
 
@@ -133,12 +134,13 @@ class Workers:
 
         Args:
             rank: the rank of that worker.
-            data: the bytes; ignored on all other workers.
+            data: the bytes of this worker. Only the bytes of the worker with that rank are used.
         """
         if self.count == 1:
             return data
         size = int(self.gather([len(data)])[rank, 0])
-        # A sum to which the others add zeros: gathering would send W times the bytes.
+        # The bytes are summed, and the other workers add zeros. A gather would send W times the
+        # bytes.
         own = data if self.rank == rank else bytes(size)
         return b"".join(self._add(words).tobytes() for words in _pieces(own))[:size]
 
@@ -148,10 +150,10 @@ class Workers:
         """Check that all workers have the same value.
 
         Args:
-            what: the beginning of the error: what all workers need and what to do, in sentences.
+            what: the first sentences of the error: what all workers need, and what to do.
             value: the value; its `str` is compared.
             shown: the text that the error shows for this worker. Defaults to `value`.
-            code: the code of the answer in docs/troubleshooting.md. Defaults to no code.
+            code: the code of the error in docs/troubleshooting.md. Defaults to no code.
 
         Raises:
             ValueError: on all workers; the message shows the value of each worker.
@@ -178,11 +180,11 @@ def _in_the_same_call(own: np.ndarray, gather: Callable[[np.ndarray], np.ndarray
     """Gather numbers, and check that all workers are in the same call, with the same settings.
 
     Raises:
-        RuntimeError: on all workers, if they are in different calls; the message names the calls.
-        ValueError: on all workers, if settings differ; the message names the first one.
+        RuntimeError: on all workers, if workers are in different calls; the message names them.
+        ValueError: on all workers, if settings differ; the message names the first setting.
     """
     calls, settings = keras_seam.calls_under_way(), keras_seam.settings_under_way()
-    if not one_worker.is_alone():  # which is refused before anything is sent
+    if not one_worker.is_alone():  # otherwise, the call is refused before anything is sent
         call_log.note(f"exchanges numbers in {calls} ({_caller()})")
     compared = f"{calls} {settings.digest}".encode()
     digest = hashlib.blake2b(compared, digest_size=8).digest()
@@ -229,5 +231,5 @@ def _pieces(data: bytes) -> Iterator[np.ndarray]:
 
 
 def _words(data: bytes) -> np.ndarray:
-    """Return bytes as int64, the last one filled up with zeros."""
+    """Return bytes as an array of int64; the last number is padded with zero bytes."""
     return np.frombuffer(data.ljust(-(-len(data) // 8) * 8, b"\0"), np.int64)

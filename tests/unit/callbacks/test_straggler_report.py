@@ -101,8 +101,8 @@ def test_what_is_in_the_logs(monkeypatch, capsys):
     assert logs == [{"loss": 1.0, **expected}] * 2
     assert report.epochs == [0, 1]
     assert capsys.readouterr().out == (
-        "tf_adasum: worker 1 is slow: of a step of 60 ms it waits 0 ms for others, and they wait "
-        "45 ms.\n"
+        "tf_adasum: worker 1 is slow: in a step of 60 ms, it waits 0 ms, and the other workers "
+        "wait 45 ms.\n"
     )
 
 

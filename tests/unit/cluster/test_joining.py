@@ -305,7 +305,7 @@ def test_one_that_comes_when_its_rank_is_taken_is_told_so():
     invited = invitations(2)
     outcomes, _ = run([*invited, invited[1]], delays=[0, 0, 1])
     found = assert_together(outcomes[:2], 2)
-    again = "or it has started again after all had joined: start all again."
+    again = "If this worker was restarted after all had joined, restart all workers."
     all_say(outcomes[2:], ValueError, "Two workers have the rank 1", found[1], again)
 
 
@@ -328,7 +328,9 @@ def test_workers_of_two_jobs_are_not_mixed():
     other = [dataclasses.replace(each, job="18.0") for each in one[:2]]
     outcomes, _ = run([*one, *other], delays=[0, 1.5, 1.5, 0.4, 0.4])
     assert_together(outcomes[:3], 3)
-    words = f"answers at {one[0].coordinator}: job 17.0; this worker is of job 18.0."
+    words = (
+        f"answers at {one[0].coordinator}. That worker is of job 17.0, this worker is of job 18.0."
+    )
     all_say(outcomes[3:], ValueError, words)
 
 
@@ -380,9 +382,9 @@ def test_workers_with_one_secret():
 @pytest.mark.parametrize(
     ("environments", "received"),
     [
-        ([ONE, ONE, NONE], [("one", "none"), ("none", "one")]),
-        ([NONE, NONE, ONE], [("none", "one"), ("one", "none")]),
-        ([ONE, ONE, OTHER], [("one", "another one"), ("one", "another one")]),
+        ([ONE, ONE, NONE], [("a secret", "no secret"), ("no secret", "a secret")]),
+        ([NONE, NONE, ONE], [("no secret", "a secret"), ("a secret", "no secret")]),
+        ([ONE, ONE, OTHER], [("a secret", "another secret")] * 2),
     ],
 )
 def test_workers_with_different_secrets(environments, received):

@@ -84,7 +84,7 @@ def test_another_program_at_a_peers_port(program):
     assert waited < 4, "0.2 s, and 2 s for an answer"
     said = f"Another program answers at the address of {second.named([1])}"
     if program in GIVES_NO_ANSWER:
-        said = f"What listens at the address of {second.named([1])} does not answer"
+        said = f"The program at the address of {second.named([1])} does not answer"
     # A connection that is closed with something unread is reset: no telling who was there.
     assert (said in str(outcome)) or program in ENDS_EARLY
 
@@ -181,9 +181,9 @@ def test_tasks_with_the_same_secret_meet(tmp_path):
 @pytest.mark.parametrize(
     ("environments", "words"),
     [
-        ([ONE, NONE], [["one", "none"], ["none", "one"]]),
-        ([NONE, ONE], [["none", "one"], ["one", "none"]]),
-        ([ONE, OTHER], [["one", "another one"], ["one", "another one"]]),
+        ([ONE, NONE], [["a secret", "no secret"], ["no secret", "a secret"]]),
+        ([NONE, ONE], [["no secret", "a secret"], ["a secret", "no secret"]]),
+        ([ONE, OTHER], [["a secret", "another secret"]] * 2),
     ],
 )
 @pytest.mark.parametrize("delays", [[0, 0], [0, 0.3]])
@@ -213,7 +213,9 @@ def test_one_of_three_tasks_has_another_secret(odd_one, late):
         others.remove(odd_one)
         named = others if rank == odd_one else [odd_one]
         assert isinstance(outcome, ValueError)
-        assert all(f"another one on {clusters[0].named([each])}" in str(outcome) for each in named)
+        assert all(
+            f"another secret on {clusters[0].named([each])}" in str(outcome) for each in named
+        )
 
 
 def test_a_secret_that_cannot_be_used_is_an_error_at_once():
@@ -259,5 +261,6 @@ def test_a_stranger_at_the_address_of_a_task_is_told_nothing():
     impostor = Introduction(1, "impostor", {}, {})
     with program_at(second, answer):
         ((outcome,), _) = run([first], timeout=0.5, environments=[ONE])
-    assert isinstance(outcome, ValueError) and f"another one on {second.named([1])}" in str(outcome)
+    assert isinstance(outcome, ValueError)
+    assert f"another secret on {second.named([1])}" in str(outcome)
     assert set(heard) == {b""}

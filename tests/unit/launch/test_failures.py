@@ -106,7 +106,7 @@ def test_a_summary():
         "the output of worker 1 is in logs/worker-1.log",
     ]
     (line,) = failures.summary([end(0, 1, LOST.format(5))])
-    assert line == "worker 0 ended because of another one, with exit status 1: " + LOST.format(5)
+    assert line == "worker 0 ended because of another worker, with exit status 1: " + LOST.format(5)
     many = [end(0, 3), *(end(rank, -15, is_stopped=True) for rank in range(1, 20))]
     assert failures.summary(many)[1] == (
         "ended because of it: workers 1, 2, 3, 4, 5, 6, 7, 8 and 11 more"
@@ -151,7 +151,9 @@ def test_one_that_its_guard_has_killed_is_not_out_of_memory():
     killed = End(0, process.returncode, words)
     assert process.returncode == -signal.SIGKILL
     (line,) = failures.summary([killed])
-    assert line.startswith("worker 0 ended because of another one, with SIGKILL: tf_adasum: worker")
+    assert line.startswith(
+        "worker 0 ended because of another worker, with SIGKILL: tf_adasum: worker"
+    )
     assert failures.first_of([killed, end(1, 1, "ValueError: x")]).rank == 1
 
 

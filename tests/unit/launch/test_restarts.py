@@ -57,7 +57,7 @@ def test_wrong_usage_is_not_tried_again(script, tmp_path):
     path = script(FAIL_UNTIL + WAIT_FOR_WORKER_0 + "sys.exit(2)")
     result = run("-n", 2, "--max-restarts", 3, path, tmp_path)
     assert result.returncode == 2 and len(starts_in(tmp_path)) == 1
-    assert "wrong usage: no restart" in result.stderr
+    assert "no restart, because exit status 2 means wrong usage" in result.stderr
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["while it runs", "before a restart"])

@@ -152,9 +152,9 @@ def returns_a_lock():
 
 
 def test_what_cannot_be_sent_is_named():
-    with pytest.raises(ValueError, match=r"place cannot be sent to the workers.*inside of"):
+    with pytest.raises(ValueError, match=r"place cannot be sent to the workers.*inside the"):
         run(place, args=[threading.Lock()])
-    with pytest.raises(RuntimeError, match="What the function has returned cannot be sent"):
+    with pytest.raises(RuntimeError, match="The value that the function returned cannot be sent"):
         run(returns_a_lock, workers=1)
 
 

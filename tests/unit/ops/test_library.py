@@ -94,7 +94,7 @@ def _edit(folder, change):
         ),
         (partial(not_a_library, compile_flags=["-O3"]), "without -D_GLIBCXX_USE_CXX11_ABI=1"),
         (partial(not_a_library, machine="m68k"), "for m68k, and this machine is"),
-        (partial(not_a_library, tensorflow_version=f"{MINOR}.0-rc1"), "fits releases only"),
+        (partial(not_a_library, tensorflow_version=f"{MINOR}.0-rc1"), "fits only releases"),
     ],
 )
 def test_a_library_that_does_not_fit_is_not_used(prepare, reason, tmp_path, monkeypatch):

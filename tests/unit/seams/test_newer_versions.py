@@ -162,7 +162,7 @@ def test_models_of_tf_keras_are_refused():
         raise AssertionError("called")
 
     run_step.__module__ = "tf_keras.src.engine.training"
-    with pytest.raises(NotImplementedError, match="Build it with `import keras`"):
+    with pytest.raises(NotImplementedError, match="Build the model with `import keras`"):
         strategy.run(run_step)
 
 

@@ -187,7 +187,7 @@ def test_steps_run_without_xla_where_keras_has_no_masks(monkeypatch):
     monkeypatch.setattr(type(jit.library), "off", {jit.XLA: ["a.mask"]})
     model = keras.Sequential([keras.layers.Input([1]), keras.layers.Dense(1)])
     with pytest.warns(
-        UserWarning, match=r"without XLA: this Keras [\d.]+ has no a\.mask"
+        UserWarning, match=r"without XLA, because this Keras [\d.]+ has no a\.mask"
     ) as caught:
         assert jit.compiled_where_possible(model, model.train_step) == model.train_step
     assert len(caught) == 1

@@ -144,4 +144,4 @@ def test_a_metric_made_outside_of_the_scope_names_its_line(strategy):
     with pytest.raises(ValueError, match="The metric 'counts' was created outside") as caught:
         model.compile("sgd", "mse", metrics=[metric])
     line = test_a_metric_made_outside_of_the_scope_names_its_line.__code__.co_firstlineno + 4
-    assert f"{__file__}, line {line}:" in str(caught.value)
+    assert f"{__file__}, line {line}, so" in str(caught.value)

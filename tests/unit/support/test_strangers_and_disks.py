@@ -16,7 +16,7 @@ def of_stranger(digest="abc", error=None, message="", seconds=9.0):
     return faults.Outcome(error, message, digest, seconds, seconds, 0, "")
 
 
-REFUSED = "Received: one on worker 0, another one on worker 1"
+REFUSED = "Received: a secret on worker 0, another secret on worker 1"
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def attempt(way, milliseconds, failure=""):
         ([(SHARED, 80), (TCP, 30)], 90, "auto", TCP, "shared memory is slower: 80 ms"),
         ([(SHARED, 0, "EPERM"), (TCP, 3)], 9, "auto", TCP, "shared memory fails: EPERM"),
         ([(SHARED, 8), (TCP, 9)], 5, "auto", None, "slower: 8 ms, TensorFlow's collectives: 5 ms"),
-        ([(SHARED, 8), (TCP, 9)], 5, "ucx", SHARED, "5 ms; which are faster here"),
+        ([(SHARED, 8), (TCP, 9)], 5, "ucx", SHARED, "5 ms; the collectives are faster here"),
         ([(SHARED, 0, "a"), (TCP, 0, "b")], 5, "ucx", None, "shared memory fails: a; TCP fails: b"),
     ],
 )
@@ -156,7 +156,7 @@ def test_what_is_slower_is_not_taken(fake):
     for each in on_workers("auto"):
         assert each.mesh is None and "UCX over shared memory is slower: 9000 ms" in each.summary
     for each in on_workers("ucx"):
-        assert each.mesh is not None and "which are faster here" in each.summary
+        assert each.mesh is not None and "collectives are faster here" in each.summary
 
 
 def test_strategies_share_the_connections_until_they_are_ended(fake):

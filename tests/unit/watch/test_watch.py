@@ -448,7 +448,7 @@ def test_the_guard_of_the_start(seconds, launcher, advice):
         who = f"worker 1 (127.0.0.1:{port})"
         assert (
             f"worker 0 has waited 3 s in TensorFlow's start-up, and {who} cannot be reached any "
-            f"more. It ends here, because nothing else ends it. {advice}"
+            f"more. This worker ends, because TensorFlow would wait forever. {advice}"
         ) in ended.stderr
     else:
         assert (ended.returncode, ended.stdout) == (0, "started\n")

@@ -19,7 +19,7 @@ _BY_NAME: dict[str, type[AggregationRule]] = {
 
 
 def get(rule: str | AggregationRule) -> AggregationRule:
-    """Return the rule of that name, or the rule itself.
+    """Return the rule with this name; if `rule` is a rule, return it unchanged.
 
     Args:
         rule: ``"adacons"``, ``"adasum"``, ``"mean"``, ``"sum"`` or an `AggregationRule`.

@@ -29,22 +29,22 @@ class AdaCons(AggregationRule):
         c_i = α_i / (‖g_i‖ + ε)
 
     The momentum m belongs to ranks, not to replicas: m[0] belongs to the replica that agrees least
-    with the mean in this step. It starts at the first sorted α. It is the same on all replicas, and
-    saved with the optimizer.
+    with the mean in this step. In the first step, m is the sorted α. The momentum is the same on
+    all replicas, and is saved with the optimizer.
 
-    *The norm of the result.* The c_i weight unit vectors, so the result has a norm of order 1
-    whatever the norm of the gradients, and needs another learning rate than the mean. With
-    ``rescale=True`` the result is multiplied by ``Σ_i α_i (‖g_i‖ + ε)``: identical gradients are
-    returned unchanged, and you can keep the learning rate of one replica.
+    *The norm of the result.* The c_i are weights of unit vectors. So the result has a norm of order
+    1, whatever the norm of the gradients, and you need another learning rate than for the mean.
+    With ``rescale=True`` the result is multiplied by ``Σ_i α_i (‖g_i‖ + ε)``: identical gradients
+    are returned unchanged, and you can keep the learning rate of one replica.
 
-    If Σα is only rounding error and ε, because the α cancel or all gradients are zero, every
-    replica gets the same α. A negative Σα is not treated specially.
+    If Σα consists only of rounding errors and ε, because the α cancel or all gradients are zero,
+    every replica gets the same α. A negative Σα is not treated specially.
 
     Args:
         momentum: β, in [0, 1); 0 leaves α unchanged. Defaults to `0.99`.
         granularity: ``"model"``: each replica has one coefficient for all variables;
-            ``"variable"``: one for each variable; ``{regular expression on variable paths:
-            group}``: one for each group. Defaults to ``"model"``.
+            ``"variable"``: one coefficient for each variable; ``{regular expression on variable
+            paths: group}``: one coefficient for each group. Defaults to ``"model"``.
         rescale: whether the result has the norm of the gradients. Defaults to `False`.
 
     Raises:
@@ -88,7 +88,7 @@ class AdaCons(AggregationRule):
         return {"momentum": np.zeros([segments, replicas]), "steps": np.zeros([segments])}
 
     def coefficients(self, gram: tf.Tensor) -> tf.Tensor:
-        """Return ``[S, R]``, float64, of a first step; see `AggregationRule.coefficients`."""
+        """Return the coefficients of a first step; see `AggregationRule.coefficients`."""
         segments = tf.shape(gram)[0]
         nothing = tf.zeros([segments, gram.shape[-1]], tf.float64)
         state = {"momentum": nothing, "steps": tf.zeros([segments], tf.float64)}
@@ -97,7 +97,7 @@ class AdaCons(AggregationRule):
     def coefficients_and_state(
         self, gram: tf.Tensor, state: Mapping[str, tf.Tensor]
     ) -> tuple[tf.Tensor, Mapping[str, tf.Tensor]]:
-        """Return ``[S, R]`` and m; see `AggregationRule.coefficients_and_state`."""
+        """Return the coefficients and m; see `AggregationRule.coefficients_and_state`."""
         gram_SRR = tf.convert_to_tensor(gram, tf.float64)
         norms_SR = tf.sqrt(tf.linalg.diag_part(gram_SRR)) + EPSILON
         alpha_SR = tf.reduce_mean(gram_SRR, axis=2) / norms_SR
@@ -110,7 +110,7 @@ class AdaCons(AggregationRule):
         alpha_SR = tf.gather(momentum_SR, rank_SR, batch_dims=1)
 
         share_SR = _shares(alpha_SR, norms_SR, ops.gram_relative_error(gram_SRR))
-        # A node that is lost in rounding has norm 0 in G; its true norm can be larger than ε.
+        # G has norm 0 for a node that is lost in rounding; its true norm can be larger than ε.
         is_zero_SR = tf.equal(tf.linalg.diag_part(gram_SRR), 0)
         c_SR = tf.where(is_zero_SR, tf.zeros_like(share_SR), share_SR / norms_SR)
         if self.rescale:
@@ -119,7 +119,7 @@ class AdaCons(AggregationRule):
 
 
 def _shares(alpha_SR: tf.Tensor, norms_SR: tf.Tensor, error: float) -> tf.Tensor:
-    """Return ``α / Σα``, or equal shares if Σα is only the rounding of G and the effect of ε."""
+    """Return ``α / Σα``, or equal shares if Σα is only the effect of the rounding of G and of ε."""
     total_S1 = tf.reduce_sum(alpha_SR, axis=1, keepdims=True)
     # ε changes α by α ε/‖g‖, which is less than 2 α ε/(‖g‖ + ε) if the norm of g is above ε.
     uncertain_SR = 8 * error * norms_SR + 2 * EPSILON * tf.abs(alpha_SR) / norms_SR

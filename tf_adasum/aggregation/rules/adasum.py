@@ -20,23 +20,23 @@ SMALLEST_SQUARED_NORM = float(np.sqrt(np.finfo(np.float64).tiny))
 
 @keras.saving.register_keras_serializable("tf_adasum")
 class Adasum(AggregationRule):
-    """Adaptive summation: orthogonal gradients are added, parallel ones averaged.
+    """Adaptive summation: orthogonal gradients are added, parallel gradients are averaged.
 
     ``adasum(a, b) = (1 - a·b / (2‖a‖²)) a + (1 - a·b / (2‖b‖²)) b``
 
     More than two replicas are combined in a tree: neighbours in rank order form pairs, then pairs
-    of pairs, and so on. The last node of an odd number moves to the next round unchanged. For a
-    power of two this is the published tree.
+    of pairs, and so on. If the number of nodes is odd, the last node moves to the next round
+    unchanged. For a power of two this is the published tree.
 
     Every node of the tree is a linear combination of the replicas' gradients. If p and q are the
     coefficient vectors of two nodes, their inner product is ``pᵀGq``, so the whole tree is computed
     from the R×R matrix.
 
-    Two guards keep the result bounded, as the published form is:
+    Two guards keep the result bounded, like the result of the published form:
 
     * If the squared norm of a node is lost in the rounding of G, because its children nearly cancel
       (``pᵀGp < 8u |p|ᵀ|G||p|``; u is the relative error of G), the node counts as zero.
-    * Every inner product is limited by Cauchy–Schwarz.
+    * Every inner product is limited to the bound of the Cauchy–Schwarz inequality.
 
     Args:
         granularity: ``"variable"`` applies the rule to each variable separately, as the published
@@ -63,7 +63,7 @@ class Adasum(AggregationRule):
 
     def __init__(self, granularity: Granularity = "variable"):
         self.granularity = granularities.checked(granularity)
-        # A level handles one bucket at a time; a group of variables can be spread over several.
+        # A level handles one bucket at a time, but a group of variables can be in several buckets.
         self.works_in_levels = self.granularity == "variable"
 
     @property
@@ -94,14 +94,14 @@ class Adasum(AggregationRule):
 def _combine(gram_SRR: tf.Tensor, nodes_SMR: tf.Tensor, error: float) -> tf.Tensor:
     """Return ``(1 - pq/(2pp)) p + (1 - pq/(2qq)) q`` for the P = M/2 pairs of neighbours.
 
-    Both nodes of all pairs go through the same few operations, on an axis of size two: in small
-    exchanges the number of operations costs time, not the arithmetic.
+    The same few operations compute both nodes of all pairs, on an axis of size two, because in
+    small exchanges the number of operations takes time, not the arithmetic.
     """
     pairs_SP2R = tf.reshape(nodes_SMR, [-1, nodes_SMR.shape[1] // 2, 2, nodes_SMR.shape[2]])
     norms_SM = nodes.squared_norm(gram_SRR, nodes_SMR, error)
     norms_SP2 = tf.reshape(norms_SM, [-1, *pairs_SP2R.shape[1:3]])
     inner_SP = nodes.inner(gram_SRR, pairs_SP2R[:, :, 0], pairs_SP2R[:, :, 1])
-    # sqrt(pp)·sqrt(pp) can fall short of pp, and adasum(p, p) has to be p to the last bit.
+    # sqrt(pp)·sqrt(pp) can be less than pp, but adasum(p, p) has to be p to the last bit.
     rounding = 1 + 4 * np.finfo(np.float64).eps
     bound_SP = tf.reduce_prod(tf.sqrt(norms_SP2), axis=2) * rounding
     inner_SP = tf.clip_by_value(inner_SP, -bound_SP, bound_SP)

@@ -13,7 +13,7 @@ Granularity = str | Mapping[str, str]
 
 
 class AggregationRule:
-    """A map from the Gram matrices of the replicas' gradients to the coefficients of their sum.
+    """A map from the Gram matrices of the replicas' gradients to the coefficients of a sum.
 
     With ``g_1 … g_R`` the replicas' gradients of one variable, and ``G_ij = <g_i, g_j>``, the
     aggregated gradient is ``Σ_i c_i g_i`` with ``c = coefficients(G)``. Replicas come in the order
@@ -24,14 +24,14 @@ class AggregationRule:
     strategy switches off Keras's division of the loss by the number of replicas.
 
     To write a rule, define `coefficients`. If the rule has a state that lasts from step to step,
-    define `initial_state` and `coefficients_and_state` as well. They are pure functions too: the
-    strategy keeps the state in variables, which are saved with the optimizer.
+    define `initial_state` and `coefficients_and_state` as well. They are also pure functions,
+    because the strategy keeps the state in variables, which are saved with the optimizer.
 
     Attributes:
-        granularity: which variables share coefficients. ``"variable"``: each variable has its own;
-            ``"model"``: all variables share them; ``{regular expression on variable paths:
-            group}``: the variables of a group share them. The segments of `gram` are these groups;
-            the Gram matrix of a group is the sum over its variables.
+        granularity: which variables share coefficients. ``"variable"``: each variable has its own
+            coefficients; ``"model"``: all variables share them; ``{regular expression on variable
+            paths: group}``: the variables of a group share them. The segments of `gram` are these
+            groups. The Gram matrix of a group is the sum over its variables.
         needs_gram: False if the coefficients do not depend on the gradients; then `gram` is zero.
         works_in_levels: whether combinations of groups of replicas may be combined again, as a
             radix plan of several levels does. Otherwise the plan is ``[N]``.
@@ -40,7 +40,7 @@ class AggregationRule:
             and pairs are combined by `ops.pairwise_combine`. True for `Adasum` and for subclasses
             that do not override `coefficients` and `coefficients_and_state`.
         is_stock_mean: whether TensorFlow and Keras average the gradients instead of the rule. True
-            for `Mean` only: a subclass of `Mean` is a rule like others, with plans and wire dtypes.
+            for `Mean`, but not for its subclasses, for which plans and wire dtypes are possible.
 
     Example:
         >>> class UnitNorm(tf_adasum.rules.AggregationRule):
@@ -66,7 +66,7 @@ class AggregationRule:
         return False
 
     def computes_as(self, rule: type["AggregationRule"]) -> bool:
-        """Whether this rule computes the coefficients of a class, without overriding them."""
+        """Return whether this rule does not override the coefficients of a class."""
         own = type(self)
         return (
             own.coefficients is rule.coefficients
@@ -82,8 +82,8 @@ class AggregationRule:
 
         Returns:
             Floating-point numbers, shape ``[S, R]``. They must be finite if the segment of `gram`
-            is finite. If it is not, they do not matter: the aggregated gradient becomes NaN, so
-            that loss scaling detects it.
+            is finite. If the segment is not finite, they do not matter: the aggregated gradient
+            becomes NaN, so that loss scaling detects it.
         """
         raise NotImplementedError(f"{type(self).__name__} must define coefficients(gram).")
 
@@ -91,7 +91,7 @@ class AggregationRule:
         """Return the state of the rule before the first step.
 
         Args:
-            segments: S, of the whole model.
+            segments: S, the number of segments of the whole model.
             replicas: R.
 
         Returns:
@@ -111,7 +111,7 @@ class AggregationRule:
 
         Returns:
             The coefficients ``[S, R]``, and a dict like `state`. If the `gram` of a segment is not
-            finite, its state stays unchanged and the returned one is ignored.
+            finite, the returned state is ignored, and the state of the segment does not change.
         """
         return self.coefficients(gram), state
 
@@ -125,6 +125,6 @@ class AggregationRule:
         return cls(**config)
 
     def __repr__(self) -> str:
-        """Return the constructor's call."""
+        """Return the call of the constructor as text."""
         arguments = ", ".join(f"{key}={value!r}" for key, value in self.get_config().items())
         return f"{type(self).__name__}({arguments})"

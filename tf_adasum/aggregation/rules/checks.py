@@ -13,22 +13,22 @@ from tf_adasum.aggregation.rules.base import AggregationRule
 
 
 def is_own(rule: AggregationRule) -> bool:
-    """Whether a rule belongs to this package, so that its coefficients need no check."""
+    """Return whether a rule belongs to this package. Its coefficients then need no check."""
     return type(rule).__module__.startswith("tf_adasum.")
 
 
 def checked_coefficients(rule: AggregationRule, coefficients: Any, gram: tf.Tensor) -> tf.Tensor:
-    """Return the coefficients as float64 ``[P, R]``, after checks if the rule is a user's.
+    """Return the coefficients as float64 ``[P, R]``; check them if the user wrote the rule.
 
     Args:
         rule: the rule.
-        coefficients: what it returned.
-        gram: float64 ``[P, R, R]``, what it was given.
+        coefficients: the coefficients that the rule returned.
+        gram: float64 ``[P, R, R]``, the argument of the rule.
 
     Raises:
         ValueError: if the shape is wrong, or the numbers are not floating-point.
-        tf.errors.InvalidArgumentError: when it runs, if coefficients are not finite although the
-            Gram matrix is.
+        tf.errors.InvalidArgumentError: when the step runs, if the Gram matrix is finite, but the
+            coefficients are not.
     """
     if is_own(rule):
         return coefficients
@@ -46,8 +46,8 @@ def checked_coefficients(rule: AggregationRule, coefficients: Any, gram: tf.Tens
     c_PR = tf.ensure_shape(tf.cast(c_PR, tf.float64), gram.shape[:2])
     is_finite_P = tf.reduce_all(tf.math.is_finite(gram), axis=[1, 2])
     is_good_P = tf.reduce_all(tf.math.is_finite(c_PR), axis=1) | ~is_finite_P
-    # Not tf.debugging.Assert: its branches are functions, and with the first function TensorFlow
-    # creates its devices, which cannot be configured after that.
+    # This is not tf.debugging.Assert, because its branches are functions. With the first function,
+    # TensorFlow creates its devices, which cannot be configured afterwards.
     check = tf.raw_ops.Assert(
         condition=tf.reduce_all(is_good_P),
         data=[
@@ -65,7 +65,7 @@ def checked_coefficients(rule: AggregationRule, coefficients: Any, gram: tf.Tens
 def checked_initial_state(
     rule: AggregationRule, segments: int, replicas: int
 ) -> dict[str, np.ndarray]:
-    """Return a rule's initial state.
+    """Return a rule's initial state, after checks.
 
     Raises:
         ValueError: if the state is not a dict of numeric NumPy arrays ``[S, ...]``.
@@ -88,7 +88,7 @@ def checked_initial_state(
 def checked_state(
     rule: AggregationRule, state: Mapping[str, tf.Tensor], new_state: Any
 ) -> Mapping[str, tf.Tensor]:
-    """Return the new state in the dtypes of the old one.
+    """Return the new state in the dtypes of the old state, after checks.
 
     Raises:
         ValueError: if names or shapes changed.

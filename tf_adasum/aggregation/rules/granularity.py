@@ -1,9 +1,9 @@
 """Granularity: which variables share their coefficients.
 
-"variable"                     each variable has its own
-"model"                        all variables have the same
-{"encoder/.*": "encoder"}      variables whose whole path matches the pattern share theirs; a
-                               variable that no pattern matches has its own
+"variable"                     each variable has its own coefficients
+"model"                        all variables share their coefficients
+{"encoder/.*": "encoder"}      variables whose whole path matches the pattern share coefficients; a
+                               variable that no pattern matches has its own coefficients
 """
 
 import re
@@ -21,7 +21,7 @@ EXPECTED = (
 
 
 def checked(granularity: Any) -> Granularity:
-    """Return the granularity, a mapping as a dict.
+    """Return the granularity; if it is a mapping, return a dict.
 
     Raises:
         ValueError: if it is not a granularity, or a pattern is not a valid regular expression.
@@ -44,10 +44,10 @@ def checked(granularity: Any) -> Granularity:
 
 
 def groups(granularity: Granularity, paths: Sequence[str]) -> np.ndarray:
-    """Number the groups of variables.
+    """Return the number of the group to which each variable belongs.
 
     Args:
-        granularity: as above.
+        granularity: the granularity that `checked` returned.
         paths: the variables' paths, such as ``"sequential/dense/kernel"``.
 
     Returns:

@@ -30,9 +30,9 @@ class Sum(AggregationRule):
 class Mean(AggregationRule):
     """``(1/R) Σ_i g_i``: the default of every data-parallel framework.
 
-    With this rule `AdasumMirroredStrategy` works as TensorFlow and Keras do without it: Keras
-    divides mean-type losses by the number of replicas, and TensorFlow sums the gradients. Over UCX
-    this package sums the gradients of a Keras optimizer.
+    With this rule, `AdasumMirroredStrategy` averages like TensorFlow's own strategies: Keras
+    divides mean-type losses by the number of replicas, and TensorFlow sums the gradients. If
+    gradients are sent over UCX, this package sums the gradients of a Keras optimizer.
 
     Example:
         >>> tf_adasum.rules.Mean().coefficients(tf.zeros([1, 4, 4], tf.float64)).numpy()

@@ -16,7 +16,7 @@ from tf_adasum.aggregation.rules.checks import checked_coefficients
 
 
 class Nested(AggregationRule):
-    """A radix plan of several levels in one step: neighbours are combined, then their combinations.
+    """A rule for several levels: it combines neighbours, then the combinations, and so on.
 
     An exchange combines shards of vectors level by level; this rule does the same with
     coefficients. From the Gram matrix of all replicas it computes the same result, up to rounding.
@@ -82,7 +82,7 @@ def _combine(
     rule: AggregationRule,
     coefficients: Callable[[tf.Tensor], tf.Tensor],
 ) -> tf.Tensor:
-    """Combine every `radix` neighbours into one node: one level."""
+    """Compute one level: combine every `radix` neighbours into one node."""
     count, replicas = nodes_SMR.shape[1:]
     error = ops.gram_relative_error(gram_SRR)
     gram_SMM = nodes.gram_of(gram_SRR, nodes_SMR, error)
@@ -98,10 +98,10 @@ def _combine(
 
 
 def nested(levels: Sequence[tuple[int, AggregationRule]]) -> AggregationRule:
-    """Return one rule for all levels: the rule itself if its own tree has these levels.
+    """Return one rule for all levels; if the tree of one rule has these levels, return this rule.
 
-    In a tree of pairs, such as Adasum's, two consecutive levels equal one level over all their
-    replicas, if the lower radix is a power of two.
+    In a tree of pairs, such as Adasum's, two consecutive levels equal one level whose radix is the
+    product of their radices, if the lower radix is a power of two.
 
     Example:
         >>> nested([(2, tf_adasum.rules.Adasum()), (3, tf_adasum.rules.Adasum())])

@@ -1,7 +1,7 @@
 """Nodes: linear combinations of the replicas' gradients, computed from the Gram matrix.
 
-If p and q are the coefficients of two nodes, ``<Σ p_i g_i, Σ q_i g_i> = pᵀGq``: whole trees of
-combinations are evaluated without reading a gradient.
+If p and q are the coefficients of two nodes, the inner product of the nodes is ``pᵀGq``. So whole
+trees of combinations are computed without reading a gradient.
 
 Shape legend: S segments (variables), R replicas, P nodes.
 """
@@ -15,12 +15,12 @@ def inner(gram_SRR: tf.Tensor, p_SPR: tf.Tensor, q_SPR: tf.Tensor) -> tf.Tensor:
 
 
 def squared_norm(gram_SRR: tf.Tensor, p_SPR: tf.Tensor, error: float) -> tf.Tensor:
-    """Return ``pᵀGp``, shape ``[S, P]``, or zero if it is no more than the rounding of G.
+    """Return ``pᵀGp``, shape ``[S, P]``; return zero if it is only a rounding error of G.
 
     Args:
         gram_SRR: the Gram matrices.
         p_SPR: the nodes.
-        error: u, the relative error of G; below ``8u |p|ᵀ|G||p|`` nothing but rounding is left.
+        error: u, the relative error of G; a value below ``8u |p|ᵀ|G||p|`` is a rounding error.
     """
     squared = inner(gram_SRR, p_SPR, p_SPR)
     magnitude = inner(tf.abs(gram_SRR), tf.abs(p_SPR), tf.abs(p_SPR))

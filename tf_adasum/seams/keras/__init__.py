@@ -1,14 +1,14 @@
-"""The seam to Keras: every private Keras name this package touches is in this folder.
+"""The seam to Keras: the only package of tf_adasum that uses private names of Keras.
 
-The rest of the package imports everything that it needs of Keras from here. The files of this
-folder hold what Keras 2 and Keras 3 have in common; `keras3` and `keras2` (tf.keras of TensorFlow
-2.15) hold what differs, under the same names. Nothing else checks the version of Keras.
+The rest of tf_adasum imports from here what it needs of Keras's internals. The files of this folder
+contain code for both Keras 2 and Keras 3. The folders `keras3` and `keras2` (tf.keras of TensorFlow
+2.15) contain the code that differs, under the same names. No other code checks Keras's version.
 
-A hook is defined at its function (`hooks.replaces`), with the reason as its docstring;
-`docs/hooks.md` lists all hooks.
+`hooks.replaces` decorates each hook, whose docstring gives the reason. `docs/hooks.md` lists all
+hooks.
 """
 
-# ruff: noqa: F401  (it is the face; of some files it takes the hooks alone)
+# ruff: noqa: F401  (other packages import from here; some files are imported only for their hooks)
 
 import keras
 
@@ -123,14 +123,14 @@ else:
         variables_to_save,
     )
 
-from tf_adasum.seams.keras import tracebacks  # isort: skip  (its hooks go around all others)
+from tf_adasum.seams.keras import tracebacks  # isort: skip  (its hooks wrap all others)
 
 
 def install():
-    """Install the hooks, also for uncaught exceptions; a second call does nothing.
+    """Install the hooks, also for uncaught exceptions. A second call does nothing.
 
     Raises:
-        RuntimeError: if Keras runs on another backend than TensorFlow.
+        RuntimeError: if the backend of Keras is not TensorFlow.
     """
     shorten_uncaught()
     if not IS_KERAS_2 and keras.backend.backend() != "tensorflow":

@@ -1,4 +1,4 @@
-"""Custom training loops, for both generations: a step must run on each replica."""
+"""Refuses custom training loops whose steps do not run on each replica (Keras 2 and 3)."""
 
 import keras
 import tensorflow as tf
@@ -8,8 +8,9 @@ from tf_adasum.seams.keras.generation import hooks
 from tf_adasum.seams.keras.optimizers import is_ours, tensorflow_variable
 
 WHAT_TO_WRITE = (
-    "A training step has to run on each replica. Put the model's call, `tape.gradient` and "
-    "`optimizer.apply` into a function of one replica's rows, and call it with `strategy.run`:\n\n"
+    "A training step has to run on each replica. Put the call of the model, `tape.gradient` and "
+    "`optimizer.apply` into a function that takes the rows of one replica. Pass this function to "
+    "`strategy.run`:\n\n"
     "    dataset = strategy.experimental_distribute_dataset(dataset)\n"
     "    for x, y in dataset:\n"
     "        losses = strategy.run(train_step, args=(x, y))\n\n" + see("TFA-302")
@@ -18,7 +19,7 @@ WHAT_TO_WRITE = (
 
 @hooks.replaces(tf.GradientTape, "gradient")
 def gradient(original, self, target, sources, *args, **kwargs):
-    """Raise an error with an example if gradients are computed outside of the replicas."""
+    """Raise an error with example code if gradients are computed outside of `strategy.run`."""
     try:
         return original(self, target, sources, *args, **kwargs)
     except ValueError as error:
@@ -29,7 +30,7 @@ def gradient(original, self, target, sources, *args, **kwargs):
 
 @hooks.replaces(keras.Model, "__call__")
 def call(original, self, *args, **kwargs):
-    """Raise an error with an example if a model is called with the rows of all replicas."""
+    """Raise an error with example code if a model is called with the rows of all replicas."""
     try:
         return original(self, *args, **kwargs)
     except (TypeError, ValueError) as error:
@@ -44,15 +45,15 @@ def _is_between_replicas():
 
 
 def refuse_update_outside(variables):
-    """Refuse an optimizer's step that does not run on each replica of one of our strategies.
+    """Raise an error if an optimizer updates variables of our strategy outside of `strategy.run`.
 
-    Without this, each worker would train its own model, without an error.
+    Without this check, each worker would train its own model, without an error.
 
     Args:
-        variables: list of the variables that it is about to update.
+        variables: list of the variables that the optimizer is about to update.
 
     Raises:
-        RuntimeError: with an example of the code to write.
+        RuntimeError: for such an update. The message contains example code.
     """
     current = tf.distribute.get_strategy()
     for variable in map(tensorflow_variable, variables):

@@ -1,4 +1,4 @@
-"""Files of models, for Keras 2 and 3."""
+"""Hooks into saving and loading of models, for Keras 2 and 3."""
 
 import os
 import zipfile
@@ -13,16 +13,16 @@ from tf_adasum.seams.keras.optimizers import is_ours
 WHOLE_FILES = "complete files if a process is killed while it saves a model"
 DAMAGED_FILES = "errors that name a damaged file of a model"
 
-# The error of zipfile; some versions of Keras raise it as an error of another type.
+# Text of an error of zipfile. Some versions of Keras change the type of this error.
 BAD_ARCHIVE = "Bad CRC-32"
 
 
 @hooks.replaces(private_names.saving_lib, "save_model", "save_weights_only", feature=WHOLE_FILES)
 def save(original, model, filepath, *args, **kwargs):
-    """Write to another name and rename: a killed process would leave an incomplete file.
+    """Write to a temporary file and rename it, so that a killed process leaves no incomplete file.
 
-    `Model.save`, `.save_weights` and ModelCheckpoint write to the file's own name, and would
-    destroy an earlier complete file.
+    Without this hook, `Model.save`, `Model.save_weights` and `ModelCheckpoint` would overwrite an
+    earlier complete file while they write.
     """
     is_path = isinstance(filepath, str | os.PathLike)
     in_parts = any(args) or kwargs.get("max_shard_size") is not None
@@ -40,7 +40,7 @@ def save(original, model, filepath, *args, **kwargs):
 
 @hooks.replaces(private_names.saving_lib, "load_model", "load_weights_only", feature=DAMAGED_FILES)
 def load(original, *args, **kwargs):
-    """Name a damaged file, if Keras does not, and the worker that has written a missing file."""
+    """Raise an error that names a damaged file, or explains which worker saves a missing file."""
     of_model = original.__name__ == "load_weights_only"
     try:
         return original(*args, **kwargs)
@@ -60,7 +60,7 @@ def load(original, *args, **kwargs):
 
 
 def _refuse_missing(path, workers, error):
-    """Raise an error, on a worker other than worker 0, that explains where files are written."""
+    """On all workers except worker 0, raise an error that explains which worker saves files."""
     if workers.rank > 0:
         raise FileNotFoundError(
             error.errno,

@@ -1,9 +1,9 @@
-"""The fingerprint of a call: every setting that all workers must share, as text.
+"""Describes a call as text, with every setting that must be the same on all workers.
 
-Workers that run different programs wait for each other forever. So each call of `fit`,
-`evaluate`, `predict` and the `_on_batch` methods describes its model, what it was compiled with and
-its arguments. Workers compare a hash, and the contents only if the hashes differ
-(`workers.same_settings`).
+Workers that run different programs would wait for each other forever. So each call of `fit`,
+`evaluate`, `predict` and the `_on_batch` methods describes its model, the arguments of `compile`
+and its own arguments. The workers compare hashes of the descriptions. They compare the descriptions
+only if the hashes differ (`workers.same_settings`).
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-# What may differ between workers: arguments of `fit` and others that are not compared. Callbacks
-# may differ (`callbacks if rank == 0 else []`); those that wait for other workers are compared
-# when training starts. Of data made by Python and of `tf.data` only the kind of elements counts.
+# Arguments of `fit` and other methods that may differ between workers. Callbacks may differ
+# (`callbacks if rank == 0 else []`). Callbacks that wait for other workers are compared when
+# training starts. For data of Python and of `tf.data`, only the kind of elements is compared.
 NOT_COMPARED = ("self", "verbose", "callbacks", "return_dict", "reset_metrics")
 DATA = ("x", "y", "sample_weight", "validation_data")
 
-# Settings that are names or numbers of one process.
+# Settings that are local to one process.
 _OF_ONE_PROCESS = ("name", "seed", "built", "stop_training", "stop_evaluating", "stop_predicting")
 
 _LONGEST_VALUE = 300  # characters
 
 
 class Settings(dict):
-    """Settings of a call: a dict from what is set to how it is set, both str.
+    """The settings of a call: a dict from the name of each setting to its value, both str.
 
     Attributes:
-        model: the `Settings` of the model, which many calls share; None if there is none.
+        model: the `Settings` of the model, which many calls share. None without a model.
     """
 
     model: Settings | None = None
 
     @functools.cached_property
     def digest(self) -> int:
-        """A hash of 63 bits."""
+        """A 63-bit hash of all settings, with the settings of the model."""
         text = "\n".join(f"{key}={value}" for key, value in self.items())
         text += str(self.model.digest if self.model else "")
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
@@ -58,16 +58,16 @@ def settings_of(model: keras.Model, call: Callable, args: tuple, kwargs: Mapping
 
     Args:
         model: the `keras.Model`.
-        call: its method, as `keras.Model.fit`.
+        call: the called method, such as `keras.Model.fit`.
         args: positional arguments of the call, without the model.
-        kwargs: its keyword arguments.
+        kwargs: keyword arguments of the call.
     """
     settings = Settings(_of_compile(model))
     settings.model = _of_model(model)
     settings["keras.config.floatx"] = keras.backend.floatx()
     try:
         bound = _signature(call).bind(model, *args, **kwargs)
-    except TypeError:  # Keras raises it again, with its own words
+    except TypeError:  # Keras raises an error for the same reason
         return settings
     bound.apply_defaults()
     given = {**bound.arguments, **bound.arguments.get("kwargs", {})}
@@ -80,7 +80,7 @@ def settings_of(model: keras.Model, call: Callable, args: tuple, kwargs: Mapping
 
 
 def described(value: Any) -> str:
-    """Return a setting as text: the same on all workers that have the same setting."""
+    """Return a setting as text. Workers with the same setting get the same text."""
     text = _described(value)
     if len(text) <= _LONGEST_VALUE:
         return text
@@ -97,7 +97,7 @@ def _described(value):
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float):
-        return f"{value:.7g}"  # a value read from a float32 variable differs from the one set
+        return f"{value:.7g}"  # a float32 variable rounds the value that was set
     if isinstance(value, str):  # paths may differ between workers, the names of files may not
         return repr(os.path.basename(value) if os.path.isabs(value) else value)
     if value is None or isinstance(value, bool | int):
@@ -123,7 +123,7 @@ def _described(value):
 
 
 def _config_of(value):
-    """Return `get_config()` of an object; {} if it has none, or none that works."""
+    """Return `get_config()` of an object, or {} if the method is missing or raises an error."""
     if not hasattr(value, "get_config") or inspect.isclass(value):
         return {}
     try:
@@ -142,8 +142,8 @@ def _arguments(config):
 
 # ---- the model ---------------------------------------------------------------------------------
 
-# For each model what it was when it was described last, and the description: to describe a thousand
-# layers takes 40 ms, to see that they are the same less than one.
+# For each model: its state when it was last described, and the description. To describe a thousand
+# layers takes 40 ms. To check that they have not changed takes less than 1 ms.
 _described_models: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
@@ -172,14 +172,14 @@ def _of_model(model):
 
 
 def _weights_of(layer):
-    """Return two lists of a layer's own variables: of Keras 3 or Keras 2."""
+    """Return the lists of a layer's own trainable and other variables, in Keras 3 or 2."""
     if hasattr(layer, "_trainable_variables"):
         return layer._trainable_variables, layer._non_trainable_variables
     return layer._trainable_weights, layer._non_trainable_weights
 
 
 def _of_layer(layer):
-    """Return class, settings and shapes of a layer. Names count from one in each process."""
+    """Return class, settings and shapes of a layer, without its name: names have local numbers."""
     settings = [f"{name}={_described(value)}" for name, value in _attributes(layer).items()]
     weights = [each for own in _weights_of(layer) for each in own]
     shapes = [f"{tf.as_dtype(each.dtype).name}{list(each.shape)}" for each in weights]
@@ -188,9 +188,9 @@ def _of_layer(layer):
 
 
 def _attributes(layer):
-    """Return the settings of one of Keras's layers: `get_config` takes 0.5 ms for a layer.
+    """Return the settings of a Keras layer from its attributes, because `get_config` takes 0.5 ms.
 
-    Layers of other packages and of the user may keep there what is this worker's own.
+    Other layers give {}, because their attributes may differ between workers.
     """
     if not type(layer).__module__.startswith("keras."):
         return {}
@@ -206,20 +206,20 @@ def _attributes(layer):
 
 # ---- what it was compiled with -----------------------------------------------------------------
 
-# For each optimizer the learning rate it was made with: of a variable in the scope of a strategy
-# all workers have worker 0's value.
+# For each optimizer: the learning rate that it was created with. In the scope of a strategy, the
+# learning rate becomes a variable, which has worker 0's value on all workers.
 _given_rates: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 def note_learning_rate(optimizer: Any, rate: Any) -> None:
-    """Remember with which learning rate an optimizer was created."""
+    """Store the learning rate that an optimizer was created with."""
     _given_rates[optimizer] = _described(rate)
 
 
 def _of_compile(model):
-    """Describe the optimizer, and what else `compile` was given.
+    """Describe the optimizer and the other arguments of `compile`.
 
-    Saving in the HDF5 format removes the optimizer from Keras's own record.
+    Saving in the HDF5 format removes the optimizer from Keras's record of these arguments.
     """
     optimizer, settings = getattr(model, "optimizer", None), {}
     if optimizer is not None:
@@ -240,9 +240,10 @@ def _of_compile(model):
 
 
 def _of_data(call, argument, value, is_length_open):
-    """Describe data. `sharding.ends` compares the rows of `fit`, `evaluate` and `predict`.
+    """Describe the data of a call, with the number of rows only in `_on_batch` methods.
 
-    The lengths of rows are compared if the model's inputs fix them.
+    In other methods `sharding.ends` compares the numbers of rows. The lengths of the other axes are
+    included only if the model's inputs fix these lengths.
     """
     name = f"{call}({argument})"
     if value is None:
@@ -257,14 +258,14 @@ def _of_data(call, argument, value, is_length_open):
         return {name: "an iterator"}
     arrays = [each for each in tf.nest.flatten(value) if each is not None]
     if not all(hasattr(each, "shape") and hasattr(each, "dtype") for each in arrays):
-        return {}  # a table, a list of numbers, or what another package makes: Keras knows
+        return {}  # a table, a list of numbers or another type that Keras converts
     has_rows = call.endswith("on_batch")
     rows = [f"{a.shape[0]} rows of " if has_rows and len(a.shape) else "" for a in arrays]
     return {name: ", ".join(map("".join, zip(rows, map(kind_of, arrays), strict=True)))}
 
 
 def _is_any_length_open(model):
-    """Whether the model's inputs leave the length of an axis open, as for texts."""
+    """Return whether an axis of the model's inputs has no fixed length, as for texts."""
     try:
         inputs = tf.nest.flatten(getattr(model, "inputs", None) or [])
     except (AttributeError, ValueError):  # of a model that is not built
@@ -273,14 +274,14 @@ def _is_any_length_open(model):
 
 
 def _kind_of_array(value):
-    """Return dtype and shape. (A data frame has several dtypes, and none of its own.)"""
+    """Return the dtype and shape of an array. (A data frame has no attribute `dtype`.)"""
     shape = list(value.shape)
     rows = f"{shape[0]} rows of " if shape else ""
     return f"{rows}{getattr(value.dtype, 'name', value.dtype)}{shape[1:]}"
 
 
 def _kind_of_element(spec, is_length_open):
-    """Return dtype and shape without the batch axis, which may be known on some workers only."""
+    """Return dtype and shape without the batch axis, whose length some workers may not know."""
     while not hasattr(spec, "dtype") and hasattr(spec, "_value_specs"):  # PerReplicaSpec
         spec = spec._value_specs[0]
     shape = tf.TensorShape(getattr(spec, "shape", None))

@@ -1,4 +1,4 @@
-"""Training with Keras 2 and 3: calls of all workers, and averages before them."""
+"""Hooks into training, evaluation and prediction, for Keras 2 and 3."""
 
 import contextlib
 import threading
@@ -16,14 +16,14 @@ from tf_adasum.seams.keras.generation import hooks, private_names
 from tf_adasum.seams.keras.optimizers import is_ours, optimizers_of, optimizers_within
 from tf_adasum.watch import call_log, call_site
 
-# ---- what all workers call ---------------------------------------------------------------------
+# ---- calls that all workers make ---------------------------------------------------------------
 
 # The methods of a model that run steps.
 CALLS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
 
 
 class _Calls:
-    """The running calls that all workers make, one inside the other: their names and settings."""
+    """The names and settings of the running calls that all workers make, the outermost first."""
 
     def __init__(self):
         self.names, self.settings, self.ends = [], [], []
@@ -56,23 +56,23 @@ _calls = _Calls()
 
 
 def are_calls_under_way():
-    """Whether this is within `fit` or another call that all workers make."""
+    """Return whether `fit` or another call that all workers make is running."""
     return bool(_calls.names)
 
 
 def when_fit_ends(function):
-    """Call a function when the running `fit` ends, also with an error; not in a custom loop."""
+    """Call a function when the running `fit` ends or fails. In a custom loop, do nothing."""
     if _calls.ends:
         _calls.ends[-1].callback(function)
 
 
 def call_under_way():
-    """Return the name of the innermost call that all workers make, such as "fit"; or None."""
+    """Return the name of the innermost running call of all workers, such as "fit", or None."""
     return _calls.names[-1] if _calls.names else None
 
 
 def calls_under_way():
-    """Return the names of all of them, from within, as text: "evaluate within fit"."""
+    """Return the names of all running calls as text, such as "evaluate within fit"."""
     return " within ".join(reversed(_calls.names)) or "none"
 
 
@@ -83,9 +83,9 @@ def settings_under_way():
 
 @hooks.replaces(private_names.Trainer, *CALLS, outermost=True)
 def call_together(original, self, *args, **kwargs):
-    """Report an exception to the other workers, which would otherwise wait for this one.
+    """Report an exception to the other workers, which would otherwise wait for this worker.
 
-    Refuse `fit` of a model without a strategy if several workers train such a model.
+    If several workers call `fit` of a model without a strategy, refuse the call.
     """
     strategy = self.distribute_strategy
     if not is_ours(strategy):
@@ -108,12 +108,12 @@ def call_together(original, self, *args, **kwargs):
         return original(self, *args, **kwargs)
 
 
-# The settings of each model's last call for a batch, by the name of the call.
+# For each model: the settings of its last calls for a batch, by the name of the method.
 _settings_of_batches = weakref.WeakKeyDictionary()
 
 
 def _compare_settings_of_batches(model, name, settings):
-    """Let the workers compare the settings of the first call for a batch; log later changes.
+    """Compare the settings of the first call for a batch on all workers, and log later changes.
 
     A comparison in every call would take longer than a step of a small model.
     """
@@ -130,7 +130,7 @@ def _compare_settings_of_batches(model, name, settings):
 
 
 def _refuse_no_strategy(model):
-    """Refuse to train models without a strategy on several workers: each would train its own."""
+    """Raise an error if several workers train a model without a strategy. Warn if one does."""
     default = tf.distribute.get_strategy()
     if tf.distribute.has_strategy() or model.distribute_strategy is not default:
         return
@@ -139,8 +139,8 @@ def _refuse_no_strategy(model):
     _, line = call_site.of_thread(threading.get_ident())
     message = (
         f"The model {model.name!r} was created outside the scope of the AdasumMirroredStrategy, "
-        f"and fit is called at {line}: each worker trains its own model. Create and compile "
-        f"it in the scope: with strategy.scope(): model = ... {see('TFA-301')}"
+        f"and fit is called at {line}, so each worker trains its own model. Create and compile "
+        f"the model in the scope: with strategy.scope(): model = ... {see('TFA-301')}"
     )
     for strategy in made:
         if strategy.workers.count > 1 and strategy.workers.watch.others_train_apart():
@@ -153,9 +153,10 @@ def _refuse_no_strategy(model):
 
 @hooks.replaces(private_names.Trainer, "evaluate", "predict")
 def evaluate_or_predict(original, self, *args, **kwargs):
-    """First average the statistics that replicas computed from their own rows (BatchNormalization).
+    """Before the call, average the statistics that each replica computed from its own rows.
 
-    `predict` returns rows in the order of the dataset, so the dataset is not sharded by file.
+    For example, BatchNormalization has such statistics. In `predict`, the dataset is not sharded by
+    file, because `predict` returns rows in the order of the dataset.
     """
     _average_statistics(self)
     strategy = self.distribute_strategy
@@ -167,7 +168,7 @@ def evaluate_or_predict(original, self, *args, **kwargs):
 
 @hooks.replaces(keras.callbacks.CallbackList, "on_epoch_end")
 def on_epoch_end(original, self, epoch, logs=None):
-    """Average the statistics of replicas before callbacks save; warn of skipped steps."""
+    """Average the replicas' statistics before callbacks save, and warn of skipped steps."""
     model = getattr(self, "_model", None) or getattr(self, "model", None)  # Keras 3, Keras 2
     if model is not None:
         _average_statistics(model)
@@ -184,7 +185,7 @@ def _average_statistics(model):
 
 
 def synchronize(model):
-    """Combine the local steps of a model's optimizers early: all replicas need the same weights."""
+    """Combine the local steps of a model's optimizers now, so that replicas have equal weights."""
     for optimizer in optimizers_of(model):
         for each in optimizers_within(optimizer):
             if hasattr(each, "synchronize"):
@@ -194,7 +195,7 @@ def synchronize(model):
 def variables_so_far(model):
     """Return a list of the variables that a model has now; more may be created later.
 
-    A model without `call`, such as most GANs, is never `built`.
+    The attribute `built` is not used, because it stays False without `call`, as in most GANs.
     """
     try:
         return list(model.variables)
@@ -202,17 +203,17 @@ def variables_so_far(model):
         return []
 
 
-# ---- what a training is made of ----------------------------------------------------------------
+# ---- datasets of a training --------------------------------------------------------------------
 
 
 def exchangeable(dataset, following):
-    """Return a `tf.data.Dataset` that can be replaced by another one when an epoch begins.
+    """Return a `tf.data.Dataset` that another dataset can replace when an epoch begins.
 
     Args:
         dataset: the first dataset.
-        following: function that returns the dataset from this epoch on, or None for the same
-            dataset. It gets the number of the epoch if that has not begun yet, as with Keras 2.
+        following: function that returns the dataset to use from this epoch on, or None to keep the
+            dataset. With Keras 2 its argument is the number of the epoch, which has not begun yet.
     """
-    dataset = dataset.with_options(tf.data.Options())  # a new object: the user's stays as it is
+    dataset = dataset.with_options(tf.data.Options())  # a new object; the user's does not change
     dataset.following = following
     return dataset

@@ -1,4 +1,4 @@
-"""Whether this is Keras 2 or Keras 3, its private names, and the registry of the hooks into it."""
+"""Detects Keras 2 or Keras 3, and provides its private names and the registry of its hooks."""
 
 import warnings
 
@@ -16,8 +16,8 @@ if what := why_not(tf.__version__, keras.__version__):
     )
 if what := newer(tf.__version__, keras.__version__):
     warnings.warn(
-        f"tf_adasum is tested with {STACKS}. It has not been tested with {what}, but tries to work "
-        f"with it. `python -m tf_adasum.doctor` reports what has changed. {see('TFA-103')}",
+        f"tf_adasum is tested with {STACKS}. It has not been tested with {what}, and may fail. Run "
+        f"`python -m tf_adasum.doctor` to see what has changed. {see('TFA-103')}",
         stacklevel=2,
     )
 IS_KERAS_2 = keras.__version__.startswith("2.")

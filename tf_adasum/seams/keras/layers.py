@@ -1,4 +1,4 @@
-"""Losses and random seeds, for both generations."""
+"""A hook into losses, and a constant for random seeds, for Keras 2 and 3."""
 
 import tensorflow as tf
 
@@ -11,8 +11,9 @@ SEED_STRIDE = 0x9E3779B1
 
 @hooks.replaces(private_names.losses, *private_names.SCALING_OF_LOSSES)
 def scale_loss_for_distribution(original, value, /):
-    """Do not divide a loss, which also affects clipping: a rule needs each replica's gradient.
+    """Do not divide losses by the number of replicas, because the rule needs undivided gradients.
 
-    Keras divides mean-type losses by the number of replicas, because it will sum the gradients.
+    Keras divides mean-type losses, because it later sums the gradients. The division would also
+    change the effect of gradient clipping.
     """
     return value if marker_of(tf.distribute.get_strategy()) else original(value)

@@ -1,4 +1,4 @@
-"""Optimizers, for both generations: how they reduce gradients, and the steps of wrappers."""
+"""Reduces the gradients of optimizers, and runs the steps of wrappers, for Keras 2 and 3."""
 
 import contextlib
 
@@ -9,49 +9,49 @@ from tf_adasum.seams.base_strategy import GradientAggregatingStrategy
 
 
 def is_ours(strategy):
-    """Whether a strategy is one of this package's."""
+    """Return whether a strategy is a strategy of this package."""
     return isinstance(strategy, GradientAggregatingStrategy)
 
 
 def our_replica_context():
-    """Return the current replica context, if it belongs to one of our strategies."""
+    """Return the current replica context if it belongs to one of our strategies, or else None."""
     context = tf.distribute.get_replica_context()
     return context if context and is_ours(context.strategy) else None
 
 
 def path_of(variable):
-    """Return a Keras variable's path; the name of one of TensorFlow's, without its ":0"."""
+    """Return the path of a Keras variable, or the name of a TensorFlow variable without ":0"."""
     return getattr(variable, "path", None) or variable.name.partition(":")[0]
 
 
 def tensorflow_variable(variable):
-    """Return the `tf.Variable` of a Keras 3 variable; one of TensorFlow's as it is."""
+    """Return the `tf.Variable` of a Keras 3 variable, or a TensorFlow variable unchanged."""
     value = variable.value
     return variable if callable(value) else value
 
 
 def marker_of(strategy):
-    """Return the strategy's `gradient_reduction`; None if Keras reduces gradients itself."""
+    """Return the strategy's `gradient_reduction`; None if Keras reduces the gradients."""
     return strategy.gradient_reduction if is_ours(strategy) else None
 
 
 def goes_own_way(strategy):
-    """Whether gradients are reduced as Keras does it."""
+    """Return whether Keras reduces the gradients under a strategy."""
     return marker_of(strategy) is None and _marker_of_sum(strategy) is None
 
 
 def _marker_of_sum(strategy):
-    """Return the marker of gradients that are summed; None if TensorFlow sums them."""
+    """Return the marker of a sum of gradients; None if TensorFlow computes the sum."""
     if not is_ours(strategy):
         return None
     return tensorflow_seam.cross_device_ops(strategy.extended).gradient_sum
 
 
 def summed(context, gradients):
-    """Return the sums over the replicas: `ReplicaContext.all_reduce` over the gradients' transport.
+    """Return the sums of gradients over the replicas. Dense gradients use the strategy's transport.
 
-    TensorFlow sums sparse gradients, and keeps the same row of several replicas as several rows.
-    Some optimizers, such as Adam, take another step if these are one row.
+    TensorFlow sums sparse gradients. If several replicas have the same row, the result contains the
+    row several times. Some optimizers, such as Adam, take another step if these rows are added up.
     """
     are_dense = [not isinstance(gradient, tf.IndexedSlices) for gradient in gradients]
     dense = [gradient for gradient, is_dense in zip(gradients, are_dense, strict=True) if is_dense]
@@ -64,28 +64,29 @@ def summed(context, gradients):
 
 
 class Optimizers:
-    """How the optimizers of a generation of Keras reduce their gradients."""
+    """Reduces the gradients of optimizers: the base class for Keras 2 and for Keras 3."""
 
     def variables_of(self, optimizer):
         """Return the list of variables that a built optimizer was built for."""
         raise NotImplementedError
 
     def index_of(self, optimizer, variable):
-        """Return the place of a variable, Keras's or TensorFlow's, in `variables_of`, from 0."""
+        """Return the index of a Keras or TensorFlow variable in `variables_of`."""
         raise NotImplementedError
 
     def build(self, optimizer, variables):
-        """Make an optimizer's own variables, if it has none yet; called in a replica."""
+        """Create an optimizer's own variables if they do not exist yet. Called in a replica."""
         raise NotImplementedError
 
     def begin_together(self, optimizer, gradients, variables, step):
-        """Take a step with what a replica has of gradients, if all replicas have finite ones.
+        """Take a step with this replica's gradients, if the gradients of all replicas are finite.
 
         Args:
             optimizer: the optimizer.
-            gradients: this replica's, or None for one that there is not.
-            variables: as many variables; None for the optimizer's variables.
-            step: function of the list of gradients; called now, or as a branch in each replica.
+            gradients: list of this replica's gradients, with None for each missing gradient.
+            variables: list of the gradients' variables. None for the optimizer's variables.
+            step: function that takes a step with the list of gradients. It is called now, or in a
+                branch in each replica.
         """
         context = our_replica_context()
         if not context or is_wrapped(optimizer):
@@ -96,7 +97,7 @@ class Optimizers:
         if guard.leaves_be or not present:
             return step(gradients)
 
-        if variables is not None:  # no variable can be made in a branch
+        if variables is not None:  # a branch cannot create variables
             self.build(optimizer, variables)
         every = self.variables_of(optimizer) if variables is None else list(variables)
         pairs = zip(gradients, every, strict=True)
@@ -117,15 +118,15 @@ class Optimizers:
         return cond(context, is_finite, take, leave_out, (found, *present))
 
     def combine(self, optimizer, gradients, variables):
-        """Combine what the replicas have for some variables by the strategy's rule.
+        """Combine the replicas' gradients of some variables with the strategy's rule.
 
-        Under the mean that is the sum: its divisor is in the loss.
+        Called in a replica, under a strategy with which Keras does not reduce gradients. The rule
+        mean computes a sum, because the loss is already divided by the number of replicas.
 
         Args:
-            optimizer: the one that was built for these variables.
-            gradients: this replica's, none of them None. Called in a replica of a strategy under
-                which Keras does not reduce gradients.
-            variables: as many Keras or TensorFlow variables.
+            optimizer: the optimizer that was built for these variables.
+            gradients: list of this replica's gradients, without None.
+            variables: list of the gradients' Keras or TensorFlow variables.
         """
         context = tf.distribute.get_replica_context()
         gradients = [of_known_shape(*pair) for pair in zip(gradients, variables, strict=True)]
@@ -139,12 +140,12 @@ class Optimizers:
         return context.all_reduce("SUM", gradients, options=marker)
 
     def combine_present(self, optimizer, grads_and_vars, present):
-        """Combine the gradients of an optimizer that exist; `None` stays.
+        """Combine the gradients that are not None; None stays None.
 
         Args:
-            optimizer: the one that was built for these variables.
-            grads_and_vars: list of pairs of a gradient or None, and its variable.
-            present: those pairs that have a gradient.
+            optimizer: the optimizer that was built for these variables.
+            grads_and_vars: list of pairs (gradient or None, variable).
+            present: list of the pairs that have a gradient.
 
         Returns:
             The list of pairs, with the combined gradients.
@@ -155,7 +156,7 @@ class Optimizers:
         return list(zip(_at_places(are_present, combined), variables, strict=True))
 
     def _aggregation_state_of(self, optimizer, replica_context):
-        """Return the optimizer's `AggregationState`, made now if it was built in a replica."""
+        """Return the optimizer's `AggregationState`. Create it if it does not exist yet."""
 
         def across_replicas(strategy):
             if aggregation_state_of(optimizer) is None:
@@ -166,24 +167,25 @@ class Optimizers:
         return aggregation_state_of(optimizer)
 
     def set_aggregation_state(self, optimizer, strategy):
-        """Give a built optimizer its `AggregationState`."""
+        """Create and store the `AggregationState` of a built optimizer."""
         paths = [path_of(variable) for variable in self.variables_of(optimizer)]
         optimizer.gradient_reductions = strategy.aggregation_state(paths)
         rule_state = optimizer.gradient_reductions.rule_state
         if rule_state:
-            optimizer.rule_state = rule_state  # what Keras finds here it saves with the optimizer
+            optimizer.rule_state = rule_state  # Keras saves this attribute with the optimizer
 
 
 def _at_places(are_present, present):
-    """Return the list in which what is present stands at its places, and None elsewhere."""
+    """Return a list with the values of `present` where a flag is true, and None elsewhere."""
     own = iter(present)
     return [next(own) if is_present else None for is_present in are_present]
 
 
 def of_known_shape(gradient, variable):
-    """Return a gradient with its variable's shape.
+    """Return a gradient with the static shape of its variable.
 
-    Inside a cond, as of accumulation, it is lost; the rows of a sparse one also in an all-reduce.
+    The static shape is lost inside a `tf.cond`, such as the one of gradient accumulation. For the
+    rows of a sparse gradient, the static shape is also lost in an all-reduce.
     """
     if not isinstance(gradient, tf.IndexedSlices):
         return tf.ensure_shape(gradient, variable.shape)
@@ -219,10 +221,12 @@ def aggregation_state_of(optimizer):
 
 
 def optimizers_within(optimizer):
-    """Return an optimizer and those in it, as `LossScaleOptimizer` has one, the innermost last.
+    """Return a list of an optimizer and its inner optimizers, the innermost last.
+
+    For example, a `LossScaleOptimizer` has an inner optimizer.
 
     Args:
-        optimizer: a model's; None gives an empty list.
+        optimizer: the optimizer of a model. None gives an empty list.
     """
     found = []
     while optimizer is not None:
@@ -232,7 +236,7 @@ def optimizers_within(optimizer):
 
 
 def optimizers_of(model):
-    """Return a list of a model's optimizers: from `compile`, and its attributes (as in a GAN)."""
+    """Return a list of a model's optimizers, from `compile` and from attributes (as in a GAN)."""
     own = getattr(model, "optimizer", None)
     others = _optimizers_in(list(vars(model).values()))
     found = {id(each): each for each in (own, *others) if each is not None}
@@ -240,7 +244,7 @@ def optimizers_of(model):
 
 
 def _optimizers_in(value):
-    """Yield optimizers; also those in lists, tuples and dictionaries."""
+    """Yield the optimizers in a value, also in lists, tuples and dictionaries."""
     if hasattr(value, "apply_gradients"):
         yield value
     elif isinstance(value, list | tuple | dict):
@@ -249,18 +253,18 @@ def _optimizers_in(value):
 
 
 def learning_rate_of(model):
-    """Return the learning rate that a model's optimizer has now; 0.0 if it has no such number."""
+    """Return the current learning rate of a model's optimizer; 0.0 if it is not a number."""
     rate = getattr(getattr(model, "optimizer", None), "learning_rate", 0.0)
     return 0.0 if callable(rate) else float(tf.convert_to_tensor(rate))
 
 
 def accumulation_steps(optimizer):
-    """Return how many gradients go into an update: `gradient_accumulation_steps`, or else 1."""
+    """Return `gradient_accumulation_steps` of an optimizer, or 1 if it does not accumulate."""
     return getattr(optimizer, "gradient_accumulation_steps", None) or 1
 
 
 def check_same_settings(strategy, settings):
-    """Let the workers compare an optimizer's settings, if the strategy is one of ours."""
+    """Compare an optimizer's settings on all workers, if the strategy is one of ours."""
     what = "All workers need an optimizer with the same settings."
     if our_replica_context():
         tf.distribute.get_replica_context().merge_call(
@@ -271,7 +275,7 @@ def check_same_settings(strategy, settings):
 
 
 class BaseStep:
-    """What an optimizer does with the gradients of one update, as a wrapper defines it.
+    """The step of an optimizer: what the optimizer does with gradients. Wrappers define subclasses.
 
     `measure`, `update`, `rests` and `average` are called in each replica.
 
@@ -279,7 +283,7 @@ class BaseStep:
         optimizer: the optimizer.
 
     Attributes:
-        replicas: N, how many replicas take the step together.
+        replicas: the number of replicas that take the step together.
     """
 
     def __init__(self, optimizer):
@@ -288,22 +292,22 @@ class BaseStep:
         self.enter(tf.distribute.get_strategy())
 
     def enter(self, strategy):
-        """Take a strategy for the one whose replicas take the step."""
+        """Set the strategy whose replicas take the step."""
         self.replicas = strategy.num_replicas_in_sync
 
     def build(self, wrapper, variables):
-        """Make the variables of the step; called once the optimizer is built.
+        """Create the variables of the step. Called after the optimizer is built.
 
         Args:
-            wrapper: the `WrapperBase` that they are to be saved with, whose `add_variable` and
-                `add_optimizer_variables` make them.
-            variables: those that the optimizer was built for.
+            wrapper: the `WrapperBase` that saves these variables. Its methods `add_variable` and
+                `add_optimizer_variables` create them.
+            variables: the variables that the optimizer was built for.
         """
-        del wrapper, variables  # a body is what AutoGraph needs
+        del wrapper, variables  # AutoGraph needs a body
 
     @contextlib.contextmanager
     def called_by_wrapper(self):
-        """Return a context manager in which the optimizer takes steps; elsewhere it refuses."""
+        """Return a context manager in which the optimizer may take steps."""
         self._calls_of_wrapper += 1
         try:
             yield
@@ -311,73 +315,77 @@ class BaseStep:
             self._calls_of_wrapper -= 1
 
     def check_caller(self):
-        """Raise a ValueError if it was not the wrapper that called the optimizer."""
+        """Raise a ValueError if the optimizer was not called by its wrapper."""
         if not self._calls_of_wrapper:
             raise ValueError(
-                f"This {type(self.optimizer).__name__} is wrapped by another optimizer, which "
-                "takes its steps. Compile the model with the wrapper, or create a new optimizer."
+                f"This {type(self.optimizer).__name__} is wrapped by another optimizer, and "
+                "cannot be used alone. Compile the model with the wrapper, or create a new "
+                "optimizer."
             )
 
     def measure(self, gradients):
-        """Return scalars that are accumulated with the gradients, and come to `update` at the end.
+        """Return a list of scalars to accumulate with the gradients and to pass to `update`.
 
         Args:
-            gradients: of this call, neither clipped nor reduced.
+            gradients: the gradients of this call, neither clipped nor reduced.
         """
         del gradients
         return []
 
     def update(self, values, variables):
-        """Clip, decay, reduce and update.
+        """Clip gradients, decay weights, reduce the gradients and update the variables.
 
         Args:
-            values: the gradients, or their means over `gradient_accumulation_steps` calls, and the
-                scalars of `measure`.
-            variables: as many variables as gradients.
+            values: the gradients, followed by the scalars of `measure`. With accumulation, the
+                means of these over `gradient_accumulation_steps` calls.
+            variables: the variables of the gradients.
         """
         raise NotImplementedError
 
     def rests(self):
-        """Whether this replica takes no step, nor decays weights: boolean scalar; None for never.
+        """Return whether this replica skips the step and the weight decay.
 
-        Only for what reduces nothing in its updates.
+        Only for steps that do not reduce gradients.
+
+        Returns:
+            A boolean scalar, or None if no replica ever skips a step.
         """
         return None
 
     def average(self):
-        """Move the moving averages of the weights, and from time to time take them over."""
+        """Update the moving averages of the weights, and apply `ema_overwrite_frequency`."""
         raise NotImplementedError
 
 
 def take_over(step):
-    """Let a step do the updates of its optimizer, including reductions."""
+    """Let a step run the updates of its optimizer, including the reductions."""
     step.optimizer.step_of_wrapper = step
 
 
 def step_of_wrapper(optimizer):
-    """Return the step that a wrapper has given an optimizer; None without one."""
+    """Return the step that a wrapper has set for an optimizer; None without a wrapper."""
     return getattr(optimizer, "step_of_wrapper", None)
 
 
 def is_wrapped(optimizer):
-    """Whether a wrapper does the updates of this optimizer."""
+    """Return whether a wrapper runs the updates of this optimizer."""
     return step_of_wrapper(optimizer) is not None
 
 
 def on_any_replica(flag):
-    """Whether a boolean scalar is true on any replica; called in each of them."""
+    """Return whether a boolean scalar is true on any replica. Called in each replica."""
     context = tf.distribute.get_replica_context()
     return context.all_reduce("SUM", tf.cast(flag, tf.float32)) > 0
 
 
 def cond(context, predicate, then, otherwise, arguments=()):
-    """Call one of two functions in each replica; unlike in a `tf.cond`, they may reduce.
+    """Call one of two functions in each replica. Unlike in a `tf.cond`, they may reduce values.
 
     Args:
         context: the replica context.
         predicate: boolean tensor, the same on all replicas.
-        then: function of this replica's `arguments`.
-        otherwise: the same.
+        then: function to call with this replica's `arguments` if the predicate is true.
+        otherwise: function to call with the same arguments if the predicate is false.
         arguments: tensors of this replica.
     """
 
@@ -398,11 +406,11 @@ def cond(context, predicate, then, otherwise, arguments=()):
 
 
 def assign(variables, values):
-    """Assign each replica's own values to variables; called in each replica.
+    """Assign this replica's own values to variables. Called in each replica.
 
     Args:
         variables: Keras or TensorFlow variables.
-        values: a tensor for each.
+        values: a tensor for each variable.
     """
 
     def across_replicas(strategy, values):

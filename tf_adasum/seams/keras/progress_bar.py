@@ -1,4 +1,4 @@
-"""Keras's progress bar, for both generations: how long the training is, and which logs it shows."""
+"""Sets the length and the logs that Keras's progress bar shows, for Keras 2 and 3."""
 
 import weakref
 
@@ -8,28 +8,28 @@ from tf_adasum.seams.keras.generation import hooks
 
 # ---- how long the training is ------------------------------------------------------------------
 
-# For each model what its progress bar shows: "epochs", and "steps" per epoch.
+# For each model: the "epochs", and the "steps" per epoch, that its progress bar shows.
 _expected = weakref.WeakKeyDictionary()
 
 
 def expect(model, **numbers):
-    """Set what a model's progress bar shows from the next epoch on.
+    """Set the length that a model's progress bar shows from the next epoch on.
 
     Args:
         model: the model.
-        numbers: `epochs` and `steps` (per epoch).
+        numbers: the number of `epochs`, and of `steps` per epoch.
     """
     _expected.setdefault(model, {}).update(numbers)
 
 
 def expect_as_asked(model):
-    """Let a model's progress bar expect what `fit` is asked for."""
+    """Let a model's progress bar show the length that is passed to `fit`."""
     _expected.pop(model, None)
 
 
 @hooks.replaces(keras.callbacks.ProgbarLogger, "on_train_begin")
 def on_train_begin(original, self, logs=None):
-    """Forget what an earlier training that failed has set: its length, and its logs."""
+    """Discard the length and the logs of an earlier `fit` that failed."""
     expect_as_asked(self.model)
     _logged.pop(self.model, None)
     return original(self, logs)
@@ -37,32 +37,32 @@ def on_train_begin(original, self, logs=None):
 
 @hooks.replaces(keras.callbacks.ProgbarLogger, "on_epoch_begin", "on_epoch_end")
 def on_epoch_begin_or_end(original, self, epoch, logs=None):
-    """Let callbacks say how long the training is: Keras shows what `fit` was asked for."""
+    """Show the numbers of epochs and steps that callbacks have set, not the arguments of `fit`."""
     if self.model in _expected:
         self.epochs = _expected[self.model].get("epochs", self.epochs)
         self.target = _expected[self.model].get("steps", self.target)
         if original.__name__ == "on_epoch_end" and self.progbar is not None:
-            self.target = self.progbar.target = self.seen  # as many as there were
+            self.target = self.progbar.target = self.seen  # the number of steps taken
     return original(self, epoch, _to_show(self.model, logs))
 
 
 # ---- which logs it shows -----------------------------------------------------------------------
 
-# How many values of this package's callbacks the progress bar shows.
+# The progress bar shows at most this many values of this package's callbacks.
 MOST_SHOWN = 2
 
-# For each model the names that callbacks of this package have logged: whether each is shown.
+# For each model: the names that callbacks of this package have logged, and whether to show each.
 _logged = weakref.WeakKeyDictionary()
 
 
 def log(model, logs, shown, hidden):
-    """Put the values of a callback into `logs`, which other callbacks receive as a whole.
+    """Add the values of a callback to `logs`, so that other callbacks receive them.
 
     Args:
         model: the model that is trained.
-        logs: the dict that Keras hands to callbacks; nothing happens if it is None.
-        shown: dict of the values that the progress bar shows as well, `MOST_SHOWN` in all.
-        hidden: dict of the values that it does not show.
+        logs: the dict that Keras passes to callbacks. If it is None, nothing is done.
+        shown: dict of the values that the progress bar also shows, `MOST_SHOWN` of all callbacks.
+        hidden: dict of the values that the progress bar does not show.
     """
     if logs is not None:
         logs.update({**hidden, **shown})
@@ -72,7 +72,7 @@ def log(model, logs, shown, hidden):
 
 @hooks.replaces(keras.callbacks.ProgbarLogger, "on_train_batch_end")
 def on_train_batch_end(original, self, batch, logs=None):
-    """Show at most two values of this package's callbacks, which log a dozen and more."""
+    """Show at most two values of this package's callbacks, which log a dozen values or more."""
     return original(self, batch, _to_show(self.model, logs))
 
 
@@ -89,7 +89,7 @@ def _to_show(model, logs):
 
 
 class _Rank(float):
-    """A whole number, which Keras 3 would show with four decimal places: as 0.0000e+00."""
+    """A whole number, which Keras 3 would otherwise show as 0.0000e+00."""
 
     def __truediv__(self, other):
         return self  # Keras divides by the number of values, which is 1

@@ -1,4 +1,4 @@
-"""Tracebacks of Keras's calls, for both generations."""
+"""Shortens the tracebacks of errors in methods of a model, for Keras 2 and 3."""
 
 from tf_adasum.seams import tracebacks
 from tf_adasum.seams.keras.fit import CALLS
@@ -8,7 +8,7 @@ from tf_adasum.seams.keras.optimizers import is_ours
 
 @hooks.replaces(private_names.Trainer, *CALLS, outermost=True)
 def shorten_traceback(original, self, *args, **kwargs):
-    """Let an error show the user's lines, without lines of the hooks, Keras and TensorFlow."""
+    """Remove the frames of tf_adasum, Keras and TensorFlow from the traceback of an error."""
     if not is_ours(self.distribute_strategy):
         return original(self, *args, **kwargs)
     with tracebacks.shortened():

@@ -1,8 +1,8 @@
-"""The seam to TensorFlow: every private TensorFlow name that the package touches is in this folder.
+"""The seam to TensorFlow: the only package of tf_adasum that uses private names of TensorFlow.
 
-The functions that change TensorFlow explain what they change, and why; `hooks` lists them, and
-docs/hooks.md is made from that list. The rest of the package imports everything that it needs of
-TensorFlow's internals from here.
+The docstring of each hook explains what the hook changes in TensorFlow, and why. `hooks` lists all
+hooks, and docs/hooks.md is generated from this list. The rest of tf_adasum imports from here what
+it needs of TensorFlow's internals.
 """
 
 from tf_adasum.seams.tensorflow.broken_collectives import breakage

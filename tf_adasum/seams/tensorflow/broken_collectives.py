@@ -1,4 +1,4 @@
-"""What TensorFlow's errors report about other workers: texts of versions 2.15 and 2.21."""
+"""Finds failures of other workers in the texts of errors of TensorFlow 2.15 and 2.21."""
 
 import re
 
@@ -14,10 +14,10 @@ _OF_A_CONNECTION = (
     tf.errors.DeadlineExceededError,
 )
 
-# Stands before the reason, once for each process that has passed it on.
+# Text before the reason, once for each process that has passed the error on.
 _ABORTED = "Collective ops is aborted by: "
 
-# Is below the reason if another process, or its machine, has closed a connection.
+# Text below the reason, if another process or its machine has closed a connection.
 _REMOTE = "Additional GRPC error information from remote target"
 
 _DIFFERENT = re.compile(r"Collective instance \S+ expected|mismatch in the collective instance")
@@ -26,7 +26,7 @@ _LONGEST_LINE = 300
 
 
 def breakage(error: BaseException) -> Breakage | None:
-    """Return the `Breakage` in an exception; None if no other worker has caused it."""
+    """Return the `Breakage` in an exception; None if no other worker caused the exception."""
     if not isinstance(error, tf.errors.OpError):
         return None
     text = str(error)
@@ -44,6 +44,6 @@ def breakage(error: BaseException) -> Breakage | None:
 
 
 def _clean(line):
-    """Return a line without what TensorFlow appends to it."""
+    """Return a line without the details that TensorFlow appends."""
     line = re.split(r"\s*\[(?:\[\{\{node|Op:|type\.googleapis)", line)[0].removeprefix(_ABORTED)
     return line[:_LONGEST_LINE].rstrip(" :.")

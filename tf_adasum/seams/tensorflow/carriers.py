@@ -1,45 +1,45 @@
-"""The dtypes in which TensorFlow's collectives move, or add, values of all other dtypes.
+"""Converts values of other dtypes to dtypes that TensorFlow's collectives support, and back.
 
-| | TensorFlow 2.21 takes |
+| collective | dtypes that TensorFlow 2.21 supports |
 | --- | --- |
 | broadcast | bool, float16, float32, float64, int32, int64 |
 | gather | float16, float32, float64, int32, int64 |
 | reduce | bfloat16, float16, float32, float64, int32, int64 |
 
-Moved values keep their bits (float8 keeps its values). Integers are added exactly, modulo their
-range.
+Broadcast and gather keep the bits of a value (for float8, the value). Reduce adds integers exactly,
+modulo the range of their dtype.
 """
 
 import tensorflow as tf
 
-# What every collective moves as it is.
+# The dtypes that every collective supports.
 MOVED = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
-# Int32 is not used to send others: GPUs keep it in the memory of the host.
+# Other dtypes are not sent as int32, because GPUs keep int32 in the memory of the host.
 _OF_SIZE = {2: tf.float16, 4: tf.float32, 8: tf.int64}
 _PARTS = {tf.complex64: tf.float32, tf.complex128: tf.float64}
 _ADDED_AS_INT64 = (tf.int8, tf.uint8, tf.int16, tf.uint16, tf.uint32)
 
 
 def to_move(value: tf.Tensor) -> tf.Tensor:
-    """Return a tensor that broadcast and gather take, for `moved`; it may have one axis more."""
+    """Convert a tensor for broadcast and gather. The result may have one more axis."""
     dtype = value.dtype
     if dtype in MOVED or not _is_number(dtype):
         return value
     if dtype.size > 1:
         return tf.bitcast(value, _PARTS.get(dtype) or _OF_SIZE[dtype.size])
-    # No supported dtype has one byte: such values are exact in float16. (A NaN stays a NaN.)
+    # No supported dtype has one byte. float16 represents such values exactly. (A NaN stays NaN.)
     return tf.cast(value, tf.float16)
 
 
 def moved(carrier: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Return what `to_move` has made of a tensor of `dtype` as it was."""
+    """Convert a result of `to_move` back to a tensor of `dtype`."""
     if dtype in MOVED or not _is_number(dtype):
         return carrier
     return tf.bitcast(carrier, dtype) if dtype.size > 1 else tf.cast(carrier, dtype)
 
 
 def to_add(value: tf.Tensor) -> tf.Tensor:
-    """Return a tensor that a reduction takes, for `added`; it may have one axis more."""
+    """Convert a tensor for a reduction. The result may have one more axis."""
     dtype = value.dtype
     if dtype in _PARTS:
         return tf.bitcast(value, _PARTS[dtype])
@@ -51,7 +51,7 @@ def to_add(value: tf.Tensor) -> tf.Tensor:
 
 
 def added(total: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Return the sum of what `to_add` has made of tensors of `dtype`, in that dtype."""
+    """Convert a sum of results of `to_add` back to `dtype`."""
     if dtype in _PARTS or dtype == tf.uint64:
         return tf.bitcast(total, dtype)
     return tf.cast(total, dtype) if dtype in _ADDED_AS_INT64 or _is_float8(dtype) else total

@@ -1,8 +1,8 @@
-"""Counters of the collectives that this process has entered and left.
+"""Counts the collectives that this process has entered and left.
 
-A worker that is inside a collective and makes no progress waits for others. From outside it looks
-like a worker that computes: Python sees a single call of a function in both cases. So compiled
-functions count how many collectives they enter and leave.
+A worker that stays inside a collective waits for other workers. From outside it looks like a worker
+that computes, because Python sees a single call of a function in both cases. So compiled functions
+count the collectives that they enter and leave.
 """
 
 import threading
@@ -13,7 +13,7 @@ import tensorflow as tf
 
 
 class CollectiveCounters:
-    """How many collectives this process has entered and left; create it outside of a strategy."""
+    """Counts collectives that this process enters and leaves. Create it outside of a strategy."""
 
     def __init__(self) -> None:
         with tf.device("CPU:0"):
@@ -22,9 +22,9 @@ class CollectiveCounters:
         self._lock = threading.Lock()
 
     def around(self, inputs: Any, collectives: Callable[[], Any]) -> Any:
-        """Call a function that makes collectives; count before and after them.
+        """Call a function that runs collectives, and count before and after them.
 
-        Nothing waits for the counting: a collective may begin before all of `inputs` are there.
+        Collectives do not wait for the counting, and may begin before all `inputs` are available.
 
         Args:
             inputs: structure of tensors that this worker contributes.
@@ -43,7 +43,7 @@ class CollectiveCounters:
             self._counts.assign_add(tf.constant(increments, tf.int64), read_value=False)
 
     def during(self, collectives: Callable[[], Any]) -> Any:
-        """Count what Python waits for; called outside of functions that are traced."""
+        """Count a collective that Python waits for. Called outside of traced functions."""
         with self._lock:
             self._eager[0] += 1
         try:
@@ -53,9 +53,9 @@ class CollectiveCounters:
                 self._eager[1] += 1
 
     def read(self) -> tuple[int, int, int]:
-        """Return how many were entered, how many were left, and where Python waits.
+        """Return how many collectives were entered and left, and which one Python waits for.
 
-        The third is the number of a collective that Python waits for, 0 if it waits for none.
+        The third value is the number of this collective, or 0 if Python waits for none.
         """
         entered, left = self._counts.numpy().tolist()
         of_python, left_by_python = self._eager

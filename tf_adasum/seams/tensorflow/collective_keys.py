@@ -1,7 +1,7 @@
-"""Instance keys of collectives: which one a collective takes, and when a key may come again.
+"""Chooses the instance keys of collectives, and reuses keys.
 
-TensorFlow takes a new key for every collective and keeps 1.6 kB of every worker's memory for each,
-forever (observed with TensorFlow 2.21).
+TensorFlow uses a new key for every collective, and never frees the 1.6 kB of memory that each key
+needs on every worker (observed with TensorFlow 2.21).
 """
 
 import collections
@@ -23,35 +23,35 @@ from tf_adasum.seams.tensorflow.private_names import (
 )
 from tf_adasum.seams.tensorflow.registry import hooks
 
-# Reused keys lie far above those that TensorFlow counts up from 100.
+# Reused keys are far above the keys that TensorFlow counts up from 100.
 FIRST_REUSED_KEY, KEYS_OF_A_SIGNATURE = 2**24, 8
 FIRST_COUNTED_KEY, COUNTED_KEYS = 2**30 + 2**25, 2**30 - 2**26
 _COUNTED = ("counted",)
 
-# TensorFlow numbers the groups of every strategy from 1: two strategies in one process would take
-# each other's collectives for their own. Each gets a million numbers; the groups of some of its
-# replicas start at the thousandth.
+# TensorFlow numbers the groups of every strategy from 1, so two strategies in one process would
+# confuse their collectives. Each strategy gets a million numbers. Groups of some of its replicas
+# start at number 1000.
 GROUPS_OF_A_STRATEGY = 10**6
 _bases = itertools.count(GROUPS_OF_A_STRATEGY, GROUPS_OF_A_STRATEGY)
 FIRST_PART = 1000
 
 
 def next_base() -> int:
-    """Return a number for the groups of another strategy to start from."""
+    """Return the first number for the groups of a new strategy."""
     return next(_bases)
 
 
 class KeyReuse:
-    """When collective keys may be reused: only inside calls that every worker makes.
+    """Decides when collective keys may be reused: only inside calls that every worker makes.
 
-    An error can cut a collective off, and TensorFlow does not forget what it had of it: that key
-    must not come again. So the workers agree, when such a call begins, on a new generation of keys
-    if an error has left one before.
+    An error can interrupt a collective, and TensorFlow keeps the data of this collective. So its
+    key must not be used again. If an error has ended a call, the workers agree on a new generation
+    of keys when the next call begins.
 
     Attributes:
         is_on: whether keys are reused now.
-        generation: how many times an error has left such a call.
-        is_broken_off: whether one has, on this worker, since they last agreed.
+        generation: how many times an error has ended such a call.
+        is_broken_off: whether an error has ended a call on this worker since they last agreed.
     """
 
     def __init__(self) -> None:
@@ -59,11 +59,11 @@ class KeyReuse:
 
     @contextlib.contextmanager
     def within(self, agree: Callable[[int, bool], np.ndarray]) -> Iterator[None]:
-        """Reuse keys within a call that every worker makes.
+        """Return a context manager that reuses keys, for a call that every worker makes.
 
         Args:
-            agree: function of this worker's generation and `is_broken_off` that returns the values
-                of all workers, ``[workers, 2]``.
+            agree: function that gets this worker's `generation` and `is_broken_off`, and returns
+                the values of all workers, ``[workers, 2]``.
         """
         if self.is_on:
             yield
@@ -81,18 +81,18 @@ class KeyReuse:
 
 
 class ReusingLauncher(CollectiveReplicaLauncher):
-    """TensorFlow's launcher of a replica's collectives, with keys that are reused.
+    """TensorFlow's launcher of a replica's collectives, which reuses keys.
 
-    A device's collectives run one after the other, and none ends before all members have received
-    the data. So collectives of one kind, dtype and shape use the same few keys in rotation; all
-    workers count them in the same way, however often each of them traces a function. If a shape is
-    not known in advance, as for sparse gradients, keys are counted when the function runs: a key
-    cannot change its shape, so every iteration of a loop needs its own. In eager code, and if
-    `KeyReuse` is off, TensorFlow chooses the keys.
+    The collectives of a device run one after the other, and no collective ends before all members
+    have received the data. So collectives of one kind, dtype and shape use the same few keys in
+    rotation. All workers count these keys in the same way, however often each worker traces a
+    function. If a shape is not known in advance, as for sparse gradients, keys are counted when the
+    function runs. Every iteration of a loop then needs a new key, because the shape of a key cannot
+    change. In eager code, and if `KeyReuse` is off, TensorFlow chooses the keys.
 
     Args:
         reuse: the `KeyReuse`.
-        args: TensorFlow's.
+        args: the arguments of TensorFlow's launcher.
     """
 
     def __init__(self, reuse: KeyReuse, *args):
@@ -105,11 +105,11 @@ class ReusingLauncher(CollectiveReplicaLauncher):
 
     @contextlib.contextmanager
     def of(self, kind: str, value: tf.Tensor) -> Iterator[None]:
-        """Choose the key of the collective that is made within it.
+        """Return a context manager that chooses the key of the collective created inside.
 
         Args:
             kind: name of the operation.
-            value: tensor that it sends.
+            value: tensor that the collective sends.
         """
         if not tf.executing_eagerly():
             is_known = value.shape.is_fully_defined()
@@ -121,7 +121,7 @@ class ReusingLauncher(CollectiveReplicaLauncher):
 
     @hooks.overrides(CollectiveReplicaLauncher)
     def all_reduce(self, input_tensor, *args, **kwargs):
-        """Take a reused key, as TensorFlow never forgets one, and sums of every dtype."""
+        """Reuse keys, because TensorFlow never frees them, and sum values of every dtype."""
         carrier = carriers.to_add(input_tensor)
         with self.of("reduce", carrier):
             total = super().all_reduce(carrier, *args, **kwargs)
@@ -129,7 +129,7 @@ class ReusingLauncher(CollectiveReplicaLauncher):
 
     @hooks.overrides(CollectiveReplicaLauncher)
     def all_gather(self, input_tensor, *args, **kwargs):
-        """Also gather float8: TensorFlow pads shorter values, and cannot with this dtype."""
+        """Also gather float8 values, because TensorFlow cannot pad shorter values of this dtype."""
         dtype = input_tensor.dtype
         if not (dtype.is_floating and dtype.size == 1):
             return super().all_gather(input_tensor, *args, **kwargs)
@@ -138,7 +138,7 @@ class ReusingLauncher(CollectiveReplicaLauncher):
 
     @hooks.overrides(CollectiveReplicaLauncher)
     def _all_gather(self, input_tensor, options):
-        """Take a reused key, as TensorFlow never forgets one, and values of every dtype."""
+        """Reuse keys, because TensorFlow never frees them, and gather values of every dtype."""
         carrier = carriers.to_move(input_tensor)
         with self.of("gather", carrier):
             gathered = super()._all_gather(carrier, options)
@@ -146,7 +146,7 @@ class ReusingLauncher(CollectiveReplicaLauncher):
 
     @hooks.overrides(CollectiveReplicaLauncher)
     def _next_instance_key(self):
-        """Choose the key of a collective, for which there is no argument."""
+        """Choose the key of a collective. (TensorFlow has no argument for the key.)"""
         if self._signature is None:
             return super()._next_instance_key()
         if self._signature is _COUNTED:
@@ -155,7 +155,7 @@ class ReusingLauncher(CollectiveReplicaLauncher):
         return self._key_of(self._signature)
 
     def _key_of(self, signature):
-        if not tf.executing_eagerly():  # asked again when the function is called
+        if not tf.executing_eagerly():  # evaluated in each call of the function
             graph = tf.compat.v1.get_default_graph()
             ask = functools.partial(self._key_of, signature)
             return graph.capture_call_time_value(ask, tf.TensorSpec([], tf.int32))
@@ -170,10 +170,11 @@ class ReusingLauncher(CollectiveReplicaLauncher):
 
 
 class CallKeys:
-    """Keys of one replica's collectives of which nothing is kept: each run of one has its own.
+    """Creates keys of one replica's collectives. Each run has a new key, which needs no memory.
 
-    All workers count alike, however often each of them traces a function: the calls of what holds
-    a collective, and in what TensorFlow may run several times within a call, as a loop, its runs.
+    A key has two numbers: the call of the function that contains the collective, and the run of the
+    collective in this call. (A loop runs a collective several times.) All workers count in the same
+    way, however often each worker traces a function.
     """
 
     def __init__(self) -> None:
@@ -194,13 +195,13 @@ class CallKeys:
             return tf.constant(next(self._calls), tf.int64)
 
     def _runs_before(self):
-        # Not the runs of all calls: an error may have ended one, after different numbers of runs.
+        # Count runs per call: an error may end a call after different numbers of runs on workers.
         with tf.device("CPU:0"):
             return self._runs.read_value()
 
 
 def _at_each_call(ask: Callable[[], tf.Tensor]) -> tf.Tensor:
-    """Return what a function returns each time that the function being traced is called."""
+    """Return the result of a function that is called anew in each call of the traced function."""
     if tf.executing_eagerly():
         return ask()
     graph = tf.compat.v1.get_default_graph()
@@ -212,9 +213,10 @@ def _at_each_call(ask: Callable[[], tf.Tensor]) -> tf.Tensor:
 def capture_call_time_value(original, self, *args, **kwargs):
     """Let functions with collectives be called inside `tf.cond` and `tf.while_loop`.
 
-    Each collective captures an instance key when its function is called. If a function is called
-    inside a branch or a loop body, the capture is created in that graph, which is never called:
-    "You must feed a value for placeholder". It belongs to the outer function.
+    Each collective captures an instance key when its function is called. If the function is called
+    inside a branch or a loop body, TensorFlow would create the capture in the graph of the branch
+    or body. This graph is never called, so the error would be "You must feed a value for
+    placeholder". This hook creates the capture in the outer function.
     """
     graph = self
     while getattr(graph, "is_control_flow_graph", False):

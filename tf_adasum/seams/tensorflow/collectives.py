@@ -1,4 +1,4 @@
-"""The collectives of one replica: all-to-all, all-reduce and all-gather of TensorFlow's runtime."""
+"""Runs all-to-all, all-reduce and all-gather of TensorFlow's runtime for one replica."""
 
 import tensorflow as tf
 
@@ -7,14 +7,14 @@ from tf_adasum.seams.tensorflow.collective_keys import ReusingLauncher
 
 
 class ReplicaCollectives:
-    """The three collectives of one replica, over all replicas of a group.
+    """The three collectives of one replica, with all replicas of a group.
 
-    TensorFlow has no public all-to-all, and its public collectives take no group of some of the
-    replicas.
+    TensorFlow has no public all-to-all, and its public collectives do not accept a group of some of
+    the replicas.
 
     Args:
-        launcher: the replica's launcher: its group, keys and ordering token. Without the token
-            several devices in one graph wait for each other forever.
+        launcher: the replica's launcher, with the group, keys and ordering token. Without the
+            token, several devices in one graph wait for each other forever.
         options: `CommunicationOptions`: timeout in seconds and implementation.
     """
 
@@ -30,11 +30,11 @@ class ReplicaCollectives:
         return self._launcher._device
 
     def all_to_all(self, shards: tf.Tensor) -> tf.Tensor:
-        """Send row i of ``[R, W]`` to rank i; return ``[R, W]``, row i from rank i."""
+        """Send row i of ``[R, W]`` to rank i. Return ``[R, W]`` with row i from rank i."""
         return tf.raw_ops.CollectiveAllToAllV2(input=shards, **self._arguments("to all", shards))
 
     def all_reduce(self, value: tf.Tensor) -> tf.Tensor:
-        """Return the sum of `value` over all replicas, the same bits on each."""
+        """Return the sum of `value` over all replicas, with the same bits on each replica."""
         return tf.raw_ops.CollectiveReduceV2(
             input=value, merge_op="Add", final_op="Id", **self._arguments("reduce", value)
         )
@@ -65,7 +65,7 @@ class ReplicaCollectives:
 def gather_on_each(
     tensors: list[tf.Tensor], collectives: list[ReplicaCollectives]
 ) -> list[tf.Tensor]:
-    """Gather one tensor of each local replica, on its device: for each ``[replicas, …]``."""
+    """Gather a tensor of each replica. Return ``[replicas, …]`` on each local device."""
     gathered = []
     for tensor, own in zip(tensors, collectives, strict=True):
         with tf.device(own.device):

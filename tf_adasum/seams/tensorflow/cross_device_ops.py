@@ -1,4 +1,4 @@
-"""Cross-device operations: reductions of gradients are ours, all others TensorFlow's."""
+"""Cross-device operations: our reductions of gradients, and TensorFlow's for other values."""
 
 import concurrent.futures
 import contextlib
@@ -28,22 +28,22 @@ from tf_adasum.seams.tensorflow.private_names import (
 )
 from tf_adasum.seams.tensorflow.registry import hooks
 
-# How many functions are kept that reduce gradients of one `AggregationState` in eager code: one for
-# each subset of its variables.
+# The maximum number of functions that are cached for one `AggregationState` in eager code. Each
+# function reduces the gradients of one subset of the variables.
 MOST_FUNCTIONS = 32
 
 _COLLECTIVE = "a collective, such as reading a metric,"
 
 
 class GradientReduction(CommunicationOptions):
-    """Communication options that mark a reduction as one of gradients.
+    """Communication options that mark a reduction as a reduction of gradients.
 
-    The marker travels with the call, because merge functions run on other threads: thread-locals
-    and context managers do not reach them.
+    The marker is an argument of the call, because merge functions run in other threads, where
+    thread-local values and context managers have no effect.
 
     Attributes:
         state: the `AggregationState` of the gradients' variables, or None.
-        indices: which of these variables the gradients belong to.
+        indices: the indices of the gradients' variables in this state.
     """
 
     state: Any = None
@@ -63,29 +63,29 @@ class GradientReduction(CommunicationOptions):
 
     @hooks.overrides(CommunicationOptions)
     def merge(self, options):
-        """Merge as `CommunicationOptions` do, but stay a marker: theirs would drop it."""
+        """Merge options as `CommunicationOptions` does, but keep the marker of gradients."""
         return self.with_options(super().merge(options))
 
 
 class GradientSum(GradientReduction):
-    """The marker of gradients that are summed, whatever the strategy's rule.
+    """Marks gradients that are summed, independent of the strategy's rule.
 
-    Used with the rule mean, if gradients travel over another transport than TensorFlow's
-    collectives. Otherwise the sum is not marked, and TensorFlow computes it.
+    Used with the rule mean, if the gradients use another transport than TensorFlow's collectives.
+    Otherwise the sum is not marked, and TensorFlow computes the sum.
     """
 
 
 class GradientCrossDeviceOps(CollectiveAllReduce):
-    """TensorFlow's `CollectiveAllReduce`, with gradients going to `combine_gradients`.
+    """TensorFlow's `CollectiveAllReduce`, but `combine_gradients` reduces gradients.
 
-    Args: as `CollectiveAllReduce`: the local devices, the number of replicas on all workers, the
+    Args: as of `CollectiveAllReduce`: the local devices, the number of replicas on all workers, the
         default options, and the collective keys shared with the strategy.
 
     Attributes:
         key_reuse: the `KeyReuse` of all collectives.
         counters: the `CollectiveCounters`; None if this worker holds all replicas.
-        guard: function that returns a context manager for what Python waits for. Defaults to one
-            that does nothing.
+        guard: function that returns a context manager, which is entered while Python waits for a
+            collective. Defaults to `contextlib.nullcontext`.
         check_same_gradients: function of names and shapes, see
             `GradientAggregatingStrategy.check_same_gradients`; None checks nothing.
     """
@@ -96,7 +96,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         super().__init__(*args, **kwargs)
         self._gathers: dict[tuple, Callable] = {}
         self._parts: dict[tuple[int, int], ReusingLauncher] = {}
-        # The functions of each `AggregationState`: they go with it, so they must not hold it.
+        # The functions of each `AggregationState`. They must not hold it, so that it can be freed.
         self._functions: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         self._functions_without_state: dict[tuple, tuple] = {}
         self.key_reuse = KeyReuse()
@@ -113,13 +113,13 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
 
     @property
     def gradient_sum(self) -> GradientSum | None:
-        """The marker of a sum of gradients; None if TensorFlow's own all-reduce sums them."""
+        """The marker of a sum of gradients; None if TensorFlow's all-reduce computes the sum."""
         return None
 
     def combine_gradients(
         self, gradients: list[list[tf.Tensor]], options: GradientReduction
     ) -> list[list[tf.Tensor]]:
-        """Combine gradients; called in a graph.
+        """Combine gradients. Called in a graph.
 
         Args:
             gradients: for each local replica the list of its gradients.
@@ -131,7 +131,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         raise NotImplementedError
 
     def leaves_one_gradient_alone(self, options: GradientReduction) -> bool:
-        """Whether combining the gradients of a single replica changes nothing."""
+        """Return whether the rule does not change the gradients of a single replica."""
         raise NotImplementedError
 
     @property
@@ -156,15 +156,15 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
     def part(
         self, local: int, key: int, size: int, options: CommunicationOptions
     ) -> ReplicaCollectives:
-        """Return `ReplicaCollectives` of a local replica for a group of fewer replicas.
+        """Return `ReplicaCollectives` of a local replica for a group of some replicas.
 
-        TensorFlow's `CollectiveKeys.get_group_key` counts groups on each worker separately; the
-        keys of these groups are the same on all members.
+        TensorFlow's `CollectiveKeys.get_group_key` counts groups on each worker separately. The
+        keys of the groups here are the same on all members.
 
         Args:
-            local: number of the local replica.
-            key: an int from 0 that names the group, the same for all its members and no others.
-            size: number of its members.
+            local: the index of the local replica.
+            key: int from 0 that identifies the group. All members pass the same key.
+            size: the number of members of the group.
             options: `CommunicationOptions`.
         """
         if FIRST_PART + key >= GROUPS_OF_A_STRATEGY:
@@ -180,13 +180,13 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
             part = ReusingLauncher(
                 self.key_reuse, group_key, size, keys, launcher._device, launcher._options
             )
-            # One order for all collectives of a device, whatever their group.
+            # All collectives of a device have one order, whatever their group.
             part._ordering_token = launcher._ordering_token
             self._parts[local, key] = part
         return ReplicaCollectives(self._parts[local, key], options)
 
     def gather(self, vectors: list[np.ndarray], options: CommunicationOptions) -> np.ndarray:
-        """Bring small vectors of all replicas to all workers; every worker has to call it.
+        """Gather small vectors of all replicas on all workers. Every worker has to call it.
 
         Args:
             vectors: for each local replica an int64 or float64 array ``[k]``.
@@ -198,7 +198,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         if self.all_local:
             return np.stack(vectors)
 
-        # Few lengths, so that there is little to trace.
+        # Pad to few different lengths, so that few functions are traced.
         length = len(vectors[0])
         padding = [0, 2 ** max(2, (length - 1).bit_length()) - length]
         tensors = [tf.constant(np.pad(vector, padding)) for vector in vectors]
@@ -213,7 +213,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
     def gather_in_parts(
         self, numbers: Sequence[int], parts: list[ReplicaCollectives]
     ) -> list[np.ndarray]:
-        """Bring a number of each replica to all in its part; every worker has to call it.
+        """Gather a number of each replica on all replicas of its part. All workers have to call it.
 
         Args:
             numbers: for each local replica an int.
@@ -228,10 +228,10 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
 
     @hooks.overrides(CollectiveAllReduce)
     def batch_reduce(self, reduce_op, value_destination_pairs, options=None):
-        """Reduce a list of values; gradients are sent to every local replica together.
+        """Reduce a list of values. Gradients are reduced together, to every local replica.
 
-        TensorFlow would separate values with different destinations, as sparse gradients can have,
-        and would not change the values of a single replica.
+        TensorFlow would reduce values with different destinations separately, and sparse gradients
+        can have different destinations. TensorFlow would not change the values of a single replica.
         """
         is_gradient = isinstance(options, GradientReduction)
         if not is_gradient or (self.replicas == 1 and self.leaves_one_gradient_alone(options)):
@@ -243,7 +243,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
             )
         by_variable = [_of_local_replicas(value) for value, _ in value_destination_pairs]
         gradients = [list(own) for own in zip(*by_variable, strict=True)]
-        # Optimizers have checked theirs, with names. Shapes that differ may be equal when padded.
+        # Optimizers have already checked their gradients. Padding may hide that shapes differ.
         if options.state is None and self.check_same_gradients is not None:
             shapes = [", ".join(map(_kind, own)) for own in gradients]
             self.check_same_gradients(shapes, shapes)
@@ -282,7 +282,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         made_for, function = functions.pop(key, (None, None))
         if function is None or made_for != version:
             function = self._new_function(options)
-        functions[key] = version, function  # at the end: used last
+        functions[key] = version, function  # moved to the end, because it was used last
         if len(functions) > MOST_FUNCTIONS:
             del functions[next(iter(functions))]
         return function
@@ -302,11 +302,11 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
     def _all_reduce_per_replica_values(self, reduce_op, per_replica_values, options):
         """Reduce values other than gradients, as TensorFlow does.
 
-        Among logical CPUs of one process, reduce on one device, as `MirroredStrategy` does: a
-        collective needs hundreds of threads for 32 devices, without benefit. Reduce in the same way
-        while one worker reads alone, see `reading_alone`, and while a callback on worker 0 reads
-        moving statistics. Among workers, open no files: unauthenticated clients at TensorFlow's
-        port may have used up all file descriptors.
+        Among logical CPUs of one process, reduce on one device, as `MirroredStrategy` does. For 32
+        devices a collective would need hundreds of threads, without benefit. Also reduce on one
+        device within `reading_alone`, and while a callback on worker 0 reads moving statistics.
+        Among workers, open no files, because unauthenticated clients at TensorFlow's port may have
+        used up all file descriptors.
         """
         is_mean = reduce_op == tf.distribute.ReduceOp.MEAN
         reads_alone = _reads_alone or (is_mean and one_worker.is_alone())
@@ -327,8 +327,8 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         def reduce_on(number):
             return self._all_reduce(reduce_op, own[number], number, options)
 
-        # Threads that need no file descriptors, which a pool of `multiprocessing` does; but every
-        # new one opens /dev/urandom for TensorFlow. The calling one has done that at the start.
+        # These threads need no file descriptors, unlike a pool of `multiprocessing`. But TensorFlow
+        # opens /dev/urandom in every new thread. In the calling thread, it is already open.
         with self._lock, concurrent.futures.ThreadPoolExecutor(len(own)) as threads:
             others = threads.map(reduce_on, range(1, len(own)))
             reduced = [reduce_on(0), *others]
@@ -336,7 +336,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
 
     @hooks.overrides(CollectiveAllReduce)
     def _all_reduce(self, reduce_op, value, replica_id, options):
-        """Count the collective, and refuse gradients, which get here only in XLA-compiled code."""
+        """Count the collective. Refuse gradients, which arrive here only in XLA-compiled code."""
         if isinstance(options, GradientReduction):
             raise ValueError(runtime.NO_XLA)
         reduce = super()._all_reduce
@@ -344,7 +344,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
 
     @hooks.overrides(CollectiveAllReduce)
     def _gather_implementation(self, per_replica_value, *arguments):
-        """Count the collective, so that others can see that this worker waits in it."""
+        """Count the collective, so that other workers can detect that this worker waits in it."""
         gather = super()._gather_implementation
         own = list(_of_local_replicas(per_replica_value))
         return self._counted(own, lambda: gather(per_replica_value, *arguments))
@@ -355,7 +355,7 @@ def _of_local_replicas(value):
 
 
 def _signature(gradients):
-    """Return what is known of one replica's gradients when a function for them is traced."""
+    """Return the static dtypes and shapes of one replica's gradients."""
     return tuple(
         (gradient.dtype, gradient.values.shape[1:])
         if isinstance(gradient, tf.IndexedSlices)
@@ -365,7 +365,7 @@ def _signature(gradients):
 
 
 def _kind(gradient):
-    """Return dtype and shape of a gradient as text, of a sparse one without its rows."""
+    """Return dtype and shape of a gradient as text, without the number of rows if it is sparse."""
     if isinstance(gradient, tf.IndexedSlices):
         return f"sparse {gradient.values.dtype.name}{gradient.values.shape[1:]}"
     return f"{gradient.dtype.name}{gradient.shape}"
@@ -376,15 +376,15 @@ def cross_device_ops(extended: tf.distribute.StrategyExtended) -> GradientCrossD
     return extended._cross_device_ops
 
 
-_reads_alone = False  # while a `reading_alone` lasts
+_reads_alone = False  # True within `reading_alone`
 
 
 @contextlib.contextmanager
 def reading_alone() -> Iterator[None]:
-    """Return a context manager in which no other worker is asked for what its replicas have.
+    """Return a context manager in which this worker reads variables without the other workers.
 
-    A variable that each replica moves on its own is read as the mean or sum of all replicas'
-    values; within the context, of this worker's replicas only.
+    If each replica updates its own value of a variable, TensorFlow reads the mean or sum over all
+    replicas. Within the context, it reads the mean or sum over this worker's replicas only.
     """
     global _reads_alone
     had, _reads_alone = _reads_alone, True

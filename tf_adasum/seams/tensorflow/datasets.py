@@ -1,4 +1,4 @@
-"""Datasets: tf.data's autotuning, numbers of batches, and which worker's part ends first."""
+"""Hooks into datasets, for tf.data's autotuning and for workers whose data ends early."""
 
 from typing import Any
 
@@ -16,22 +16,24 @@ from tf_adasum.seams.tensorflow.registry import hooks
 
 @hooks.replaces(multi_device_iterator_ops, "_create_device_dataset", feature=AUTOTUNING)
 def create_device_dataset(original, *args, **kwargs):
-    """Switch tf.data's autotuning off in the datasets that feed one device each.
+    """Switch off tf.data's autotuning in the datasets that feed one device each.
 
-    A strategy passes batches to every local device through a separate dataset, which has nothing to
-    tune and cannot be accessed from outside. The end of an epoch would wait for the tuning.
+    A strategy passes batches to every local device through a separate dataset. This dataset has
+    nothing to tune, and users cannot change its options. The end of an epoch would wait for the
+    autotuning.
     """
     return without_autotuning(original(*args, **kwargs))
 
 
 def without_autotuning(dataset: Any) -> Any:
-    """Return a `tf.data.Dataset` that tf.data does not autotune, unless its options say so.
+    """Return a `tf.data.Dataset` without tf.data's autotuning, unless its options set autotuning.
 
-    Its tuning thread sleeps for a period that doubles up to a minute. The end of an iterator wakes
-    it before it is marked as cancelled, so that the thread may go to sleep again, and the end waits
-    for it (seen with TensorFlow 2.21: of 22 iterators that lasted 1.5 s, 7 took a second to end;
-    under this strategy in one process 2 of 23 epochs). Of N workers all wait for each one. What
-    is left to `tf.data.AUTOTUNE` keeps its initial parallelism, the number of cores.
+    The tuning thread sleeps for a period that doubles up to a minute. The end of an iterator wakes
+    the thread before the cancellation is marked. So the thread may go to sleep again, and the end
+    waits for the thread. We observed this with TensorFlow 2.21: of 22 iterators that lasted 1.5 s,
+    7 took a second to end. Under this strategy in one process, 2 of 23 epochs did. All workers wait
+    for each such worker. Operations with `tf.data.AUTOTUNE` keep their initial parallelism, which
+    is the number of cores.
     """
     if not isinstance(dataset, tf.data.Dataset) or dataset.options().autotune.enabled is not None:
         return dataset
@@ -42,9 +44,10 @@ def without_autotuning(dataset: Any) -> Any:
 
 @hooks.replaces(input_lib, "_calculate_replicas_with_values", feature=UNEVEN)
 def calculate_replicas_with_values(original, strategy, input_workers, optional_list):
-    """Report to the strategy when some replicas have a batch in a step and others have none.
+    """Report to the strategy if some replicas have a batch in a step and other replicas have none.
 
-    TensorFlow adds up, over all workers, how many replicas have one, and continues until none has.
+    TensorFlow counts the replicas of all workers that have a batch, and continues until no replica
+    has a batch.
     """
     number = original(strategy, input_workers, optional_list)
     if not isinstance(strategy, GradientAggregatingStrategy) or strategy.workers.count == 1:
@@ -68,6 +71,6 @@ def cardinality(distributed: tf.distribute.DistributedDataset) -> int:
 def forget_cardinality(distributed: tf.distribute.DistributedDataset) -> None:
     """Let a distributed dataset continue until the data of all workers has ended.
 
-    Keras uses this worker's number of batches as the length of an epoch, which cannot be changed.
+    Otherwise Keras uses this worker's number of batches as the fixed length of an epoch.
     """
     distributed._cardinality = tf.data.UNKNOWN_CARDINALITY

@@ -1,4 +1,4 @@
-"""What a strategy does behind its public face: devices, variables, and the start of the runtime."""
+"""Implements the devices, variables and the start of the runtime of our strategies."""
 
 import contextlib
 import signal
@@ -25,16 +25,16 @@ from tf_adasum.watch import call_log
 
 
 class GradientAggregatingExtended(CollectiveAllReduceExtended):
-    """What `MultiWorkerMirroredStrategy` does behind its public face, with hooks.
+    """The `StrategyExtended` of `MultiWorkerMirroredStrategy`, with hooks.
 
     Args:
-        strategy: the strategy this belongs to.
+        strategy: the strategy that this object belongs to.
         cluster_resolver: a `ClusterResolver`; without a cluster all replicas are local.
         communication_options: `CommunicationOptions` of every reduction.
         local_devices: names of this worker's devices, such as ``("CPU:0", "CPU:1")``.
         cross_device_ops: class or function that makes the `GradientCrossDeviceOps`.
-        register_timeout: seconds to wait for the other workers to register, at the start.
-        heartbeat_timeout: seconds after which TensorFlow takes a silent worker for lost.
+        register_timeout: seconds to wait at the start until the other workers have registered.
+        heartbeat_timeout: seconds after which TensorFlow considers a silent worker lost.
     """
 
     _cross_device_ops: GradientCrossDeviceOps
@@ -60,23 +60,23 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
 
     @hooks.overrides(CollectiveAllReduceExtended)
     def _initialize_local_devices(self, cluster_resolver, worker_device):
-        """Name the devices that were asked for: TensorFlow knows one CPU per worker only."""
+        """Return the requested devices. (TensorFlow supports only one CPU per worker.)"""
         del cluster_resolver
         devices = tuple(f"{worker_device}/device:{name}" for name in self._local_device_names)
         return devices, self._local_device_names[0].split(":")[0]
 
     @hooks.overrides(CollectiveAllReduceExtended)
     def _initialize_local(self, *args, **kwargs):
-        """Install our CrossDeviceOps: there is no argument to replace TensorFlow's."""
+        """Install our CrossDeviceOps. (TensorFlow has no argument for other CrossDeviceOps.)"""
         super()._initialize_local(*args, **kwargs)
         self._install_cross_device_ops()
 
     @hooks.overrides(CollectiveAllReduceExtended)
     def _initialize_multi_worker(self, cluster_resolver):
-        """Install our CrossDeviceOps, bound the wait for registration, start the server only once.
+        """Install our CrossDeviceOps, limit the wait to register, and start the server only once.
 
-        With a second start of the same server, TensorFlow would forget all groups of collectives
-        and their members: the collectives of a worker that is ahead would wait forever.
+        If the same server started again, TensorFlow would lose all groups of collectives and their
+        members. The collectives of a worker that is ahead would wait forever.
         """
         self._bound_registration(cluster_resolver)
         if _server_runs(cluster_resolver):
@@ -95,10 +95,10 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
         )
 
     def _bound_registration(self, cluster_resolver):
-        """Configure the coordination service as `CollectiveAllReduceExtended` would, but bounded.
+        """Configure the coordination service as TensorFlow does, but with a timeout.
 
-        Without a bound, a worker waits forever, without a message, for a worker that dies between
-        the rendezvous and its registration. (The leader, worker 0, still does.)
+        Without a timeout, a worker waits forever and without a message for a worker that dies
+        between the rendezvous and its registration. (Worker 0, the leader, still waits forever.)
         """
         if context.context().coordination_service is not None:
             return
@@ -117,7 +117,7 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
 
     @hooks.overrides(CollectiveAllReduceExtended)
     def _get_variable_creator_initial_value(self, replica_id, device, primary_var, **kwargs):
-        """Send initial values of every dtype: TensorFlow's broadcast takes six of them."""
+        """Send initial values of every dtype. (TensorFlow's broadcast supports six dtypes.)"""
         stock = super()._get_variable_creator_initial_value
         if replica_id > 0 or self._num_workers == 1:
             return stock(replica_id, device, primary_var, **kwargs)
@@ -126,7 +126,7 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
             with tf.device(device):
                 value = kwargs["initial_value"]
                 value = value() if callable(value) else value
-                value = getattr(value, "wrapped_value", value)  # one that is being restored
+                value = getattr(value, "wrapped_value", value)  # a value that is being restored
                 value = tf.convert_to_tensor(value, kwargs.get("dtype"))
                 what = f"{value.dtype.name}{list(value.shape)}"
                 name = kwargs.get("name") or "without a name"
@@ -140,7 +140,7 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
 
     @hooks.overrides(CollectiveAllReduceExtended)
     def _create_variable(self, next_creator, **kwargs):
-        """Remember every variable of the strategy; detect failures while its value is broadcast."""
+        """Remember each new variable, and detect failures while its initial value is broadcast."""
         if _makes_own_variables:
             return next_creator(**kwargs)
         create = super()._create_variable
@@ -150,7 +150,7 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
         else:
             with self._container_strategy().watching():
                 variable = counters.during(lambda: create(next_creator, **kwargs))
-        # All workers make variables in step: on several workers TensorFlow sends the initial value.
+        # All workers create variables in the same order, because TensorFlow sends initial values.
         self._created[self._created_count] = variable
         self._created_count += 1
         return variable
@@ -161,7 +161,7 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
 
     @hooks.overrides(CollectiveAllReduceExtended)
     def _batch_reduce_to(self, reduce_op, value_destination_pairs, options):
-        """Merge options without losing the marker of gradients, as TensorFlow would."""
+        """Merge options and keep the marker of gradients, which TensorFlow would drop."""
         if not isinstance(options, GradientReduction):
             return super()._batch_reduce_to(reduce_op, value_destination_pairs, options)
         marked = options.with_options(self._communication_options.merge(options))
@@ -170,14 +170,14 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
         )
 
 
-_makes_own_variables = False  # while a `making_own_variables` lasts
+_makes_own_variables = False  # True within `making_own_variables`
 
 
 @contextlib.contextmanager
 def making_own_variables() -> Iterator[None]:
-    """Return a context manager in whose variables no other replica or worker has a part.
+    """Return a context manager in which this worker creates variables for itself only.
 
-    Within a strategy's scope every worker has to make the same variables, in step.
+    Otherwise, in a strategy's scope, all workers have to create the same variables in one order.
     """
     global _makes_own_variables
     had, _makes_own_variables = _makes_own_variables, True
@@ -188,7 +188,7 @@ def making_own_variables() -> Iterator[None]:
 
 
 def _server_runs(cluster_resolver) -> bool:
-    """Whether this process's server has been started already, as this task of this cluster."""
+    """Return whether this process's server already runs, for the same task and cluster."""
     running = context.context()._collective_ops_server_def
     cluster = multi_worker_util.normalize_cluster_spec(cluster_resolver.cluster_spec())
     task = cluster_resolver.task_type, cluster_resolver.task_id
@@ -201,10 +201,10 @@ def _server_runs(cluster_resolver) -> bool:
 
 @contextlib.contextmanager
 def _handlers_kept(number: int) -> Iterator[None]:
-    """Give a signal the handler back that it had before.
+    """Return a context manager that restores the handler of a signal at the end.
 
-    TensorFlow's server treats SIGTERM as a notice of preemption, and continues: only SIGKILL would
-    end a worker (observed with TensorFlow 2.21).
+    TensorFlow's server treats SIGTERM as a notice of preemption and continues, so only SIGKILL
+    would end a worker (observed with TensorFlow 2.21).
     """
     handler = signal.getsignal(number)
     yield

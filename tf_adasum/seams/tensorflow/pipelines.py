@@ -1,4 +1,4 @@
-"""What a `tf.data.Dataset` is made of, and the seeds of those that shuffle without one."""
+"""Finds the parts of a `tf.data.Dataset`, and seeds datasets that shuffle without a seed."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -20,25 +20,26 @@ from tf_adasum.seams.tensorflow.private_names import (
 )
 from tf_adasum.seams.tensorflow.registry import hooks
 
-# The operations that read files, and those that call Python.
+# The operations that read files.
 READERS = ("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset")
-# The parts that count rows, or pair them with others: each worker would do so with its own files'.
+# The parts that count rows or pair rows. Each worker would count only the rows of its own files.
 COUNTERS = (TakeDataset, SkipDataset, ShardDataset, ZipDataset, TakeWhileDataset, ScanDataset)
+# The operations that call Python.
 GENERATORS = ("GeneratorDataset", "PyFunc", "EagerPyFunc")
 
-# ---- what a dataset is made of -----------------------------------------------------------------
+# ---- the parts of a dataset --------------------------------------------------------------------
 
 
 class Pipeline(NamedTuple):
     """The parts of a dataset.
 
     Attributes:
-        tensors: those that it begins with: arrays, and the names of files.
-        files: for each source of files how many there are; those that are not known are left out.
-        seeds: for each part that draws random numbers its two seeds.
-        shards: for each `shard` the number of shards and the index of this one.
+        tensors: the tensors that the dataset begins with: arrays, and the names of files.
+        files: the number of files of each source of files whose number is known.
+        seeds: the two seeds of each part that draws random numbers.
+        shards: the number of shards and the index of the shard, for each `shard`.
         counts_rows: whether rows of files are counted or paired, as by `take`, `skip` and `zip`.
-        begins_with_tensors: whether it begins with nothing else, such as a generator.
+        begins_with_tensors: whether the dataset begins only with tensors, not with a generator.
     """
 
     tensors: list[tf.Tensor]
@@ -50,7 +51,7 @@ class Pipeline(NamedTuple):
 
 
 def pipeline_of(dataset: tf.data.Dataset) -> Pipeline:
-    """Return what a dataset is made of, as far as Python knows: not what its functions make."""
+    """Return the parts of a dataset, without the datasets that its functions create."""
     parts = list(_parts(dataset))
     sources = [part for part in parts if not _inputs(part)]
     return Pipeline(
@@ -83,7 +84,7 @@ def _parts(dataset: Any) -> Iterator[Any]:
 
 
 def _inputs(part: Any) -> list[Any]:
-    names = getattr(part, "_filenames", None)  # some readers keep them to themselves
+    names = getattr(part, "_filenames", None)  # some readers do not return them as inputs
     return list(part._inputs()) or [each for each in [names] if isinstance(each, tf.data.Dataset)]
 
 
@@ -99,7 +100,7 @@ def _tensors(part: Any) -> list[tf.Tensor]:
 
 
 def _number_of_files(part: Any) -> int | None:
-    """Return how many files a part reads that TensorFlow can shard by file; None for others."""
+    """Return the number of files if TensorFlow can shard this dataset by file, otherwise None."""
     if hasattr(part, "_filenames"):
         names = part._filenames
     elif _makes(READERS, part):
@@ -113,7 +114,7 @@ def _number_of_files(part: Any) -> int | None:
 
 
 def _makes(operations: tuple[str, ...], part: Any) -> bool:
-    """Whether this is a `flat_map` or `interleave` of a function with some operations."""
+    """Return whether a part is a `flat_map` or `interleave` that uses one of some operations."""
     function = getattr(part, "_map_func", None)
     if function is None or not isinstance(function.output_structure, tf.data.DatasetSpec):
         return False
@@ -126,23 +127,23 @@ def _makes(operations: tuple[str, ...], part: Any) -> bool:
 
 
 class _Seeds:
-    """What draws the seeds of datasets; None leaves them to TensorFlow."""
+    """Holds the function that draws the seeds of datasets. With None, TensorFlow draws them."""
 
     draw: Callable[[], int] | None = None
 
 
 def seed_datasets_by(draw: Callable[[], int] | None) -> None:
-    """Let a function draw the seeds of datasets that shuffle without one, from now on.
+    """Set the function that draws the seeds of datasets that shuffle without a seed.
 
     Args:
-        draw: function that returns another int each time; None leaves it to TensorFlow.
+        draw: function that returns a new int in each call. With None, TensorFlow draws the seeds.
     """
     _Seeds.draw = draw
 
 
 @contextlib.contextmanager
 def unseeded_datasets() -> Iterator[None]:
-    """Leave datasets that are made within without a seed, as TensorFlow does."""
+    """Return a context manager in which TensorFlow draws the seeds of datasets."""
     draw, _Seeds.draw = _Seeds.draw, None
     try:
         yield
@@ -154,9 +155,10 @@ def unseeded_datasets() -> Iterator[None]:
 def get_seed(original, seed):
     """Give datasets that shuffle without a seed the same seed on all workers.
 
-    Each worker creates the whole dataset and takes its part of each batch: if the orders differ,
-    some rows are used twice and some never. The seed is an input of the dataset, and can only be
-    set when the dataset is created. A seed of the user is kept, also from `tf.random.set_seed`.
+    Each worker creates the whole dataset and takes its part of each batch. If the orders differ,
+    some rows are used twice and others never. The seed is an input of the dataset, so it can only
+    be set when the dataset is created. A seed of the user is kept, also the seed of
+    `tf.random.set_seed`.
     """
     seeds = original(seed)
     is_unseeded = seed is None and _int(seeds[0]) == _int(seeds[1]) == 0

@@ -42,15 +42,15 @@ ResourceVariable = name("tensorflow.python.ops.resource_variable_ops", "Resource
 
 CONTROL_FLOW = "collectives inside tf.cond and tf.while_loop (used by steps_per_execution)"
 
-AUTOTUNING = "datasets without tf.data's autotuning: the end of an epoch may wait for it"
+AUTOTUNING = "switching off tf.data's autotuning: the autotuning may delay the end of an epoch"
 multi_device_iterator_ops = name(f"{DATA}.ops", "multi_device_iterator_ops", feature=AUTOTUNING)
 
-UNEVEN = "the check that no worker's part of a dataset ends before the others' parts"
+UNEVEN = "the check that the parts of a dataset end in the same step on all workers"
 input_lib = name(DISTRIBUTE, "input_lib", feature=UNEVEN)
 
 SEEDS = (
-    "one order of datasets that shuffle without a seed: give all workers the same seed, or rows "
-    "are used twice or never"
+    "one order of datasets that shuffle without a seed: give all workers the same seed, or else "
+    "some rows are used twice and others never"
 )
 data_random_seed = name(f"{DATA}.util", "random_seed", feature=SEEDS)
 

@@ -1,4 +1,4 @@
-"""TensorFlow's runtime: XLA, the end of collectives, functions, and the global seed."""
+"""Functions for TensorFlow's runtime: XLA, aborted collectives, tracing, and the global seed."""
 
 import contextlib
 import functools
@@ -18,8 +18,8 @@ from tf_adasum.seams.tensorflow.private_names import (
 )
 
 NO_XLA = (
-    "Gradients cannot be aggregated inside XLA-compiled code: TensorFlow's collectives have no XLA "
-    "kernels on this device. Compile the model with jit_compile=False (or 'auto'). "
+    "Gradients cannot be aggregated inside XLA-compiled code, because TensorFlow's collectives "
+    "have no XLA kernels on this device. Compile the model with jit_compile=False (or 'auto'). "
     + see("TFA-303")
 )
 
@@ -31,51 +31,53 @@ def refuse_xla() -> None:
 
 
 def compiles_with_xla() -> bool:
-    """Whether the function that is being traced will be compiled by XLA."""
+    """Return whether XLA will compile the function that is being traced."""
     return GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
 
 
 def abort_collectives(message: str) -> None:
-    """End all collectives of this process, now and later, with `tf.errors.UnavailableError`."""
+    """Let all current and later collectives of this process raise UnavailableError."""
     context.context().abort_collective_ops(tf.errors.UNAVAILABLE, message)
 
 
 def is_tf_function(function: object) -> bool:
-    """Whether it is what `tf.function` returns."""
+    """Return whether an object is a result of `tf.function`."""
     return isinstance(function, Function)
 
 
 def counted_alone(python_function: Callable, **options: Any) -> Callable:
-    """Return a `tf.function` that TensorFlow does not warn of because of others like it.
+    """Return a `tf.function` whose tracings TensorFlow counts separately.
 
-    It counts how often functions are traced by their code, which closures share: one for each of
-    five models, and each traced once, would be five retracings. A partial has no code.
+    TensorFlow counts the tracings of all functions with the same code together, and warns of
+    retracing. Closures share their code, so five closures that are traced once each would count as
+    five tracings. A `functools.partial` has no code.
     """
     return tf.function(functools.partial(python_function), **options)
 
 
 def of_function(function: Any, python_function: Callable) -> Callable:
-    """Return a `tf.function` of another Python function, with the same arguments of its own."""
+    """Return a `tf.function` of another Python function, with the same options."""
     other = function._clone(python_function=python_function)
-    return autograph_artifact(other)  # or `Strategy.run` would wrap it, and not know it again
+    return autograph_artifact(other)  # so that `Strategy.run` does not wrap it each time
 
 
 def trace(strategy: tf.distribute.Strategy, function: Callable, argument: Any) -> None:
-    """Trace what a strategy runs, for the variables that the function makes; nothing is computed.
+    """Trace a function in a strategy, so that its variables are created. Nothing is computed.
 
-    They are created at once; in a `tf.function` they are created with its first call.
+    The variables are created at once. In a `tf.function`, they are created in the first call.
 
     Args:
         strategy: the strategy.
-        function: what each replica runs.
-        argument: its argument: structure of distributed values, tensors, arrays or type specs.
+        function: the function that each replica runs.
+        argument: the function's argument: structure of distributed values, tensors, arrays or type
+            specs.
     """
     with FuncGraph("trace").as_default():
         strategy.run(function, args=(_placeholders(argument),))
 
 
 def placeholders(specs: Any) -> Any:
-    """Return symbolic values of a graph that nothing runs, for their shapes and dtypes.
+    """Return symbolic values with shapes and dtypes, in a graph that is never run.
 
     Args:
         specs: structure of type specs, such as the element spec of a distributed dataset.
@@ -98,9 +100,9 @@ def _placeholders(structure: Any) -> Any:
 
 @contextlib.contextmanager
 def without_strategy() -> Iterator[tf.distribute.Strategy]:
-    """Return a context manager that leaves the scope of every strategy; it gives TensorFlow's own.
+    """Return a context manager that leaves all strategy scopes and yields the default strategy.
 
-    Scopes cannot be nested.
+    `Strategy.scope` cannot do this, because scopes cannot be nested.
     """
     distribute_lib._push_per_thread_mode(distribute_lib._get_default_replica_mode())
     try:
@@ -115,13 +117,13 @@ def global_seed() -> int | None:
 
 
 def seeding() -> object:
-    """Return an object that is another one after each `tf.random.set_seed`; None before it."""
+    """Return an object that changes with each `tf.random.set_seed`; None before the first."""
     return getattr(context.context(), "_rng", None)
 
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Build random operations as after `tf.random.set_seed(seed)`, and leave no trace of it."""
+    """Return a context manager with the global seed `seed`, which restores the previous seed."""
     state = context.context()
     saved_seed, saved_generator = state._seed, getattr(state, "_rng", None)
     tf.random.set_seed(seed)
@@ -129,5 +131,5 @@ def seeded(seed: int) -> Iterator[None]:
         yield
     finally:
         tf.random.set_seed(saved_seed)
-        if saved_generator:  # makes the seeds of operations; there is none before the first seed
+        if saved_generator:  # creates the seeds of operations; None before `set_seed`
             state._rng = saved_generator

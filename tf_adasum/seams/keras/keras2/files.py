@@ -1,4 +1,4 @@
-"""Files of models with Keras 2, and what reads all variables of one."""
+"""Hooks into saving and loading of models with Keras 2."""
 
 import keras
 import tensorflow as tf
@@ -9,7 +9,7 @@ from tf_adasum.seams.keras.fit import are_calls_under_way
 from tf_adasum.seams.keras.generation import hooks
 from tf_adasum.seams.keras.keras2.private_names import legacy_saving, saving_lib
 
-# It reads what is no zip file, as one that is cut off is none.
+# Keras uses this for files that are no zip files, which includes zip files that were cut off.
 hooks.replaces(legacy_saving, "load_model")(load)
 
 
@@ -18,9 +18,10 @@ hooks.replaces(legacy_saving, "load_model")(load)
 @hooks.replaces(keras.Model, "get_weights", outermost=True)
 @hooks.replaces(tf.train.Checkpoint, "_write", outermost=True)
 def read_alone(original, *args, **kwargs):
-    """Let one worker read all variables alone, for example to save them; in `fit`, all workers do.
+    """Let a single worker read all variables outside of `fit`, for example to save them.
 
-    It reads the statistics that replicas compute from their own rows, which needs all workers.
+    Without this hook, all workers are needed to read statistics that replicas compute from their
+    own rows. In `fit`, all workers read the variables together.
     """
     if are_calls_under_way():
         return original(*args, **kwargs)

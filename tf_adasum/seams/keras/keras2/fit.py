@@ -1,4 +1,4 @@
-"""Training with Keras 2."""
+"""Hooks into training with Keras 2."""
 
 import inspect
 import warnings
@@ -17,19 +17,19 @@ from tf_adasum.seams.keras.keras2.private_names import (
 )
 from tf_adasum.seams.keras.optimizers import is_ours
 
-# Keras 2 writes with all workers, those but the first to a temporary file: reading the statistics
-# of replicas takes all of them.
+# With Keras 2 all other callbacks write on all workers, because reading the statistics of replicas
+# needs all workers. All workers except the first write to a temporary file.
 CALLBACKS_OF_WORKER_0 = (keras.callbacks.CSVLogger, keras.callbacks.TensorBoard)
 
-# Its `BackupAndRestore` backs up what all workers have.
+# Whether Keras's `BackupAndRestore` supports only one worker.
 BACKS_UP_ONE_WORKER = False
 
 
 @hooks.replaces(TensorLikeDataAdapter, "__init__")
 def adapt_arrays(original, self, *args, **kwargs):
-    """Let all workers shuffle arrays with worker 0's seed.
+    """Shuffle arrays on all workers with worker 0's seed.
 
-    With Keras each worker shuffles separately, so that some rows are used twice and some never.
+    In Keras each worker shuffles separately, so some rows are used twice and others never.
     """
     strategy = tf.distribute.get_strategy()
     if kwargs.get("shuffle") and is_ours(strategy):
@@ -44,7 +44,7 @@ def adapt_arrays(original, self, *args, **kwargs):
 def make_train_function(original, self, force=False):
     """Train without XLA, and let `on_nonfinite="raise"` raise a FloatingPointError.
 
-    XLA has no kernels for TensorFlow's collectives; if the user has requested XLA, it warns.
+    TensorFlow's collectives have no XLA kernels. If the user has requested XLA, print a warning.
     """
     strategy = self.distribute_strategy
     if not is_ours(strategy):
@@ -61,8 +61,9 @@ def _leave_xla_out(model):
     """Let a model train without XLA, and warn if the user has requested XLA."""
     if model.jit_compile and not model.run_eagerly:
         warnings.warn(
-            "AdasumMirroredStrategy trains this model without XLA: TensorFlow's collectives have "
-            f"no XLA kernels. Compile it with jit_compile=False. {see('TFA-304')}",
+            "AdasumMirroredStrategy trains this model without XLA, because TensorFlow's "
+            "collectives have no XLA kernels. Compile the model with jit_compile=False to silence "
+            f"this warning. {see('TFA-304')}",
             stacklevel=4,
         )
         model.jit_compile = False
@@ -72,7 +73,7 @@ def _leave_xla_out(model):
 def on_batch(original, self, *args, **kwargs):
     """Return the values of the metrics, which cover all rows.
 
-    On several workers with several devices Keras adds up what each worker returns.
+    If several workers have several devices each, Keras returns the sum of the workers' results.
     """
     if not is_ours(self.distribute_strategy):
         return original(self, *args, **kwargs)
@@ -82,36 +83,36 @@ def on_batch(original, self, *args, **kwargs):
     return logs if wants_dict else flatten_metrics_in_order(logs, self.metrics_names)
 
 
-# The models whose next `enumerate_epochs` is that of `fit`, not of an evaluation.
+# The models for which `fit`, not an evaluation, calls `enumerate_epochs` next.
 _about_to_train = weakref.WeakSet()
 
-# For each model the epoch with which its next `fit` begins.
+# For each model: the first epoch of its next `fit`.
 _initial_epochs = weakref.WeakKeyDictionary()
 
 
 @hooks.replaces(keras.Model, "_maybe_load_initial_counters_from_ckpt")
 def maybe_load_initial_counters_from_ckpt(original, self, steps_per_epoch, initial_epoch):
-    """Let `set_initial_epoch` say which epoch `fit` begins with."""
+    """Let `fit` begin with the epoch of `set_initial_epoch`."""
     _about_to_train.add(self)
     epoch, step = original(self, steps_per_epoch, initial_epoch)
     return _initial_epochs.pop(self, None) or epoch, step
 
 
 def initial_epoch(model):
-    """Return the epoch in which `fit` starts, if that has been set; or else 0."""
+    """Return the epoch in which `fit` starts, or 0 if no epoch was set."""
     return _initial_epochs.get(model, 0)
 
 
 def set_initial_epoch(model, epoch):
-    """Set the epoch in which `fit` starts; 0 leaves it to the argument of `fit`."""
+    """Set the epoch in which `fit` starts. With 0, the argument of `fit` is used."""
     _initial_epochs[model] = epoch
 
 
 @hooks.replaces(DataHandler, "_configure_dataset_and_inferred_steps")
 def configure_dataset(original, self, strategy, x, steps_per_epoch, class_weight, distribute):
-    """Note that there are class weights.
+    """Store whether there are class weights.
 
-    Keras maps them onto the dataset: one that follows would not have them.
+    Keras adds class weights to the first dataset only, so a dataset that replaces it has none.
     """
     self.has_class_weight = bool(class_weight)
     original(self, strategy, x, steps_per_epoch, class_weight, distribute)
@@ -119,10 +120,10 @@ def configure_dataset(original, self, strategy, x, steps_per_epoch, class_weight
 
 @hooks.replaces(DataHandler, "enumerate_epochs")
 def enumerate_epochs(original, self):
-    """Let a dataset that is `exchangeable` be followed: Keras has one for all epochs.
+    """Replace an `exchangeable` dataset when an epoch begins.
 
-    Keras makes the iterator of an epoch before callbacks are called, so the number of the epoch is
-    passed to get the dataset.
+    Keras uses one dataset for all epochs, and creates the iterator of an epoch before it calls
+    callbacks. So the function that returns the new dataset gets the number of the epoch.
     """
     following = getattr(self._adapter.get_dataset(), "following", None)
     if following is None or self.has_class_weight or self._model not in _about_to_train:
@@ -147,7 +148,7 @@ def enumerate_epochs(original, self):
 
 
 def set_data_order(model, order):
-    """Do nothing: backups are of whole epochs."""
+    """Do nothing, because backups are made of whole epochs only."""
 
 
 def position_in_data(model, batch, has_begun=False):
@@ -156,13 +157,13 @@ def position_in_data(model, batch, has_begun=False):
 
 
 def is_model_built(model):
-    """Whether a model has its variables."""
+    """Return whether a model has its variables."""
     return model.built
 
 
 def call_in_order(callback_list):
-    """Do nothing: Keras 2 calls callbacks in order."""
+    """Do nothing, because Keras 2 calls callbacks in order."""
 
 
 def finish_calls(callback_list):
-    """Do nothing: Keras 2 calls callbacks in order."""
+    """Do nothing, because Keras 2 calls callbacks in order."""

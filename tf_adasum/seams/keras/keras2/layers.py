@@ -1,4 +1,4 @@
-"""Layers and random seeds of Keras 2."""
+"""A hook into the random seeds of layers of Keras 2."""
 
 import tensorflow as tf
 
@@ -8,13 +8,13 @@ from tf_adasum.seams.keras.keras2.private_names import RandomGenerator
 from tf_adasum.seams.keras.layers import SEED_STRIDE
 from tf_adasum.seams.keras.optimizers import our_replica_context
 
-# For `add_weight`: the variable keeps its dtype.
+# Argument of `add_weight`, with which the variable keeps its dtype.
 WITHOUT_AUTOCAST = {"experimental_autocast": False}
 
 
 @hooks.replaces(RandomGenerator, "make_legacy_seed")
 def make_legacy_seed(original, self):
-    """Mix in the replica's id: workers with the same seed drop the same units."""
+    """Mix the replica's id into the seed, or else all workers would drop the same units."""
     seed = original(self)
     context = our_replica_context()
     if not context:
@@ -27,5 +27,5 @@ def make_legacy_seed(original, self):
     if seed is None:
         if tensorflow_seam.global_seed() is None:
             return None
-        _, seed = tf.compat.v1.random.get_seed(None)  # what the operation would take
+        _, seed = tf.compat.v1.random.get_seed(None)  # the seed that the operation would use
     return int((seed + replica * SEED_STRIDE) % (2**31 - 1))

@@ -1,7 +1,7 @@
-"""Optimizers of Keras 2: where they are built, begin a step, reduce and update.
+"""Hooks into the steps of Keras 2's optimizers.
 
-There are new-style ones (`Optimizer`) and those of `tf.keras.optimizers.legacy` (`OptimizerV2`),
-whose subclasses TensorFlow Addons' optimizers are.
+There are new-style optimizers (`Optimizer`) and legacy optimizers (`OptimizerV2`). The optimizers
+of `tf.keras.optimizers.legacy` and of TensorFlow Addons are legacy optimizers.
 """
 
 import contextlib
@@ -30,35 +30,35 @@ from tf_adasum.seams.keras.optimizers import (
 OPTIMIZERS = (Optimizer, OptimizerV2)
 LOSS_SCALE_OPTIMIZERS = (BaseLossScaleOptimizer,)
 
-# The types of their variables.
+# The type of the optimizers' variables.
 VARIABLE_TYPES = (tf.Variable,)
 
 
 class OptimizersOfKeras2(Optimizers):
-    """New-style optimizers, built for a list of variables, and legacy ones, which are not."""
+    """Implements `Optimizers` for Keras 2, for new-style and legacy optimizers."""
 
     def variables_of(self, optimizer):
-        """Return the list of variables of an optimizer's first step, usually all of a model.
+        """Return the variables of an optimizer's first step, usually all variables of a model.
 
-        Neither kind of optimizer keeps them.
+        `build` stores these variables, because the optimizers of Keras do not.
         """
         return list(optimizer.first_variables)
 
     def index_of(self, optimizer, variable):
-        """Return the place of a variable in `variables_of`, from 0."""
+        """Return the index of a variable in `variables_of`."""
         key = key_of(variable)
         for index, own in enumerate(optimizer.first_variables):
             if key_of(own) == key:
                 return index
         raise ValueError(
-            f"This {type(optimizer).__name__} was built for other variables. Use another one for "
-            f"these. Received: {variable.name}"
+            f"This {type(optimizer).__name__} was built for other variables. Use another optimizer "
+            f"for this variable. Received: {variable.name}"
         )
 
     def build(self, optimizer, variables):
-        """Make an optimizer's own variables, if it has none yet; keep which they belong to.
+        """Create an optimizer's own variables if they do not exist yet, and store `variables`.
 
-        Once for all replicas, outside of them: each would make its own.
+        This is done once for all replicas, because each replica would create its own variables.
         """
         variables = tuple(map(distributed, variables))
         if is_built(optimizer) and not _met_first(optimizer, variables):
@@ -76,12 +76,12 @@ class OptimizersOfKeras2(Optimizers):
         if had_variables and not is_legacy:
             optimizer.first_variables = met
             return
-        # Outside of the function that is being traced, the scope is not entered.
+        # `init_scope` leaves the traced function, and the strategy's scope is not entered there.
         scope = strategy.scope if strategy else contextlib.nullcontext
         with tf.init_scope(), scope(), tf.name_scope(_name_of(optimizer)):
             state = aggregation_state_of(optimizer)
             if state is not None:
-                state.extend(map(path_of, first))  # first, as it may refuse
+                state.extend(map(path_of, first))  # first, because it may raise an error
             optimizer.first_variables = met
             if is_legacy:
                 optimizer._create_all_weights(first)
@@ -90,7 +90,7 @@ class OptimizersOfKeras2(Optimizers):
                 optimizer.build(optimizer.first_variables)
 
     def set_aggregation_state_of_ours(self, optimizer):
-        """Give an optimizer its `AggregationState` if it is built under one of our strategies."""
+        """Set an optimizer's `AggregationState` if it is built under one of our strategies."""
         strategy = tf.distribute.get_strategy()
         is_outside = tf.distribute.in_cross_replica_context()
         if marker_of(strategy) and is_outside and aggregation_state_of(optimizer) is None:
@@ -98,9 +98,10 @@ class OptimizersOfKeras2(Optimizers):
 
 
 def _met_first(optimizer, variables):
-    """Return the variables that are new to an optimizer; a new-style one has all from the start.
+    """Return the variables that are new to an optimizer.
 
-    Legacy optimizers accept new variables at any time, such as of layers that were unfrozen.
+    A new-style optimizer has all variables from the start. Legacy optimizers accept new variables
+    at any time, such as the variables of layers that were unfrozen.
     """
     known = getattr(optimizer, "first_variables", None)
     if known is None:
@@ -112,7 +113,7 @@ def _met_first(optimizer, variables):
 
 
 def distributed(variable):
-    """Return the variable of all replicas that one of a replica belongs to."""
+    """Return the distributed variable that a replica's variable belongs to."""
     if isinstance(variable, tf.distribute.DistributedValues):
         return variable
     container = getattr(getattr(variable, "handle", None), "_distributed_container", None)
@@ -124,7 +125,7 @@ def _name_of(optimizer):
 
 
 def key_of(variable):
-    """Return what a variable of all replicas, and each replica's own, have in common."""
+    """Return a key that a distributed variable and its replicas' variables have in common."""
     return distributed(variable)._unique_id
 
 
@@ -138,7 +139,7 @@ begin_together, combine, index_of = (
 
 @hooks.replaces(Optimizer, "build")
 def build_with_reductions(original, self, var_list):
-    """Make the variables of the rule, which have to be there when weights are loaded."""
+    """Create the variables of the rule, because they have to exist when weights are loaded."""
     _refuse_nadam(self)
     original(self, var_list)
     if not hasattr(self, "first_variables"):
@@ -152,9 +153,9 @@ def _refuse_nadam(optimizer):
         return
     if len(strategy.extended.worker_devices) > 1:
         raise ValueError(
-            "tf.keras.optimizers.Nadam counts its steps in Python, once for each device: with "
-            "several devices the weights of the replicas would diverge, as under all strategies. "
-            "Use tf.keras.optimizers.legacy.Nadam, or one device per worker. "
+            "tf.keras.optimizers.Nadam counts its steps in Python, once for each device. With "
+            "several devices the weights of the replicas would diverge, under any strategy of "
+            "TensorFlow. Use tf.keras.optimizers.legacy.Nadam, or one device per worker. "
             f"Received: {len(strategy.extended.worker_devices)} devices"
         )
 
@@ -162,7 +163,7 @@ def _refuse_nadam(optimizer):
 @hooks.replaces(Optimizer, "aggregate_gradients")
 @hooks.replaces(OptimizerV2, "_aggregate_gradients")
 def aggregate_gradients(original, self, grads_and_vars):
-    """Mark the reduction as one of gradients, and give each its variable's static shape."""
+    """Mark the reduction as a reduction of gradients, and give each gradient its static shape."""
     context = tf.distribute.get_replica_context()
     is_users_own = getattr(self, "gradient_aggregator", None) not in (
         None,
@@ -184,9 +185,9 @@ def aggregate_gradients(original, self, grads_and_vars):
 @hooks.replaces(Optimizer, "apply_gradients")
 @hooks.replaces(OptimizerV2, "apply_gradients")
 def apply_gradients(original, self, grads_and_vars, name=None, *args, **kwargs):
-    """Take zeros for the gradients of a replica without rows; `on_nonfinite` may leave a step out.
+    """Zero the gradients of a replica without rows, and let `on_nonfinite` skip a step.
 
-    It is where a step begins. A wrapper, as `AdaScale`, does the update here.
+    Every step of an optimizer begins here. A wrapper such as `AdaScale` replaces the update here.
     """
     grads_and_vars = list(grads_and_vars)
     step = step_of_wrapper(self)
@@ -213,11 +214,11 @@ def apply_gradients(original, self, grads_and_vars, name=None, *args, **kwargs):
 
 
 class Resting(typing.NamedTuple):
-    """A gradient, and who takes no step with it.
+    """A gradient, and whether this replica skips the step.
 
     Attributes:
         gradient: the gradient.
-        rests: boolean scalar tensor: whether this replica does not.
+        rests: boolean scalar tensor: whether this replica skips the step.
     """
 
     gradient: object
@@ -226,9 +227,10 @@ class Resting(typing.NamedTuple):
 
 @hooks.replaces(Optimizer, "_update_step")
 def update_step(original, self, gradient, variable):
-    """Let a replica rest that takes no step of its own, weight decay included.
+    """With a `Resting` gradient, update the variable only on replicas that take the step.
 
-    It is where one variable is updated on its device.
+    Keras updates one variable on its device here. A replica that skips the step does not decay the
+    weights.
     """
     if not isinstance(gradient, Resting):
         return original(self, gradient, variable)
@@ -245,9 +247,9 @@ def update_step(original, self, gradient, variable):
 
 @hooks.replaces(Optimizer, "_distributed_apply_gradients_fn")
 def distributed_apply_gradients_fn(original, self, distribution, grads_and_vars, **kwargs):
-    """Leave the moving averages of the weights to `Step.average` of a wrapper.
+    """Let `Step.average` of a wrapper update the moving averages of the weights.
 
-    Keras moves them with each update, and the wrapper combines the weights after it.
+    Keras would update the averages in each update, but the wrapper combines the weights later.
     """
     if step_of_wrapper(self) is None:
         return original(self, distribution, grads_and_vars, **kwargs)
@@ -259,7 +261,7 @@ def distributed_apply_gradients_fn(original, self, distribution, grads_and_vars,
 
 
 def build(optimizer, variables):
-    """Make an optimizer's own variables, if it has none yet."""
+    """Create an optimizer's own variables if they do not exist yet."""
     _optimizers.build(_without_loss_scale(optimizer), variables)
 
 
@@ -274,7 +276,7 @@ def _without_loss_scale(optimizer):
 
 
 def is_built(optimizer):
-    """Whether an optimizer has its variables."""
+    """Return whether an optimizer has its variables."""
     optimizer = _without_loss_scale(optimizer)
     if hasattr(optimizer, "inner_optimizer"):  # a `WrapperBase`
         return optimizer.built

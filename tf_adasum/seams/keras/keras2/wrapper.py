@@ -1,4 +1,4 @@
-"""The methods that Keras 2 calls on a wrapper optimizer, and the calls to the inner optimizer."""
+"""Connects wrapper optimizers to Keras 2 and to their inner optimizers."""
 
 import keras
 import tensorflow as tf
@@ -27,21 +27,21 @@ from tf_adasum.seams.keras.optimizers import (
 # The module with the class `LAMB`.
 LAMB_MODULE = "tf_adasum.optimizers.addons_lamb"
 
-# There is no `SwapEMAWeights`.
+# Keras 2 has no `SwapEMAWeights`.
 OF_SWAP_EMA_WEIGHTS: tuple[str, ...] = ()
 
 
 class Step(BaseStep):
-    """A step as Keras 2 takes it, where a wrapper lets it."""
+    """The step of an optimizer of Keras 2 in a wrapper."""
 
     def update(self, values, variables):
-        """Clip, decay and update."""
+        """Clip gradients, decay weights and update the variables."""
         is_legacy = isinstance(self.optimizer, OptimizerV2)
         update = self._update_legacy if is_legacy else self._update
         update(list(values), list(map(distributed, variables)), self.rests())
 
     def _update(self, gradients, variables, rests):
-        """Do what `Optimizer.apply_gradients` does after the reduction."""
+        """Run the part of `Optimizer.apply_gradients` after the reduction."""
         optimizer = self.optimizer
         with tf.name_scope(optimizer.name):
             optimizer._compute_current_learning_rate()
@@ -60,7 +60,7 @@ class Step(BaseStep):
                     variable.assign(value)
 
     def _update_legacy(self, gradients, variables, rests):
-        """Take a step; a replica that rests takes back what has moved."""
+        """Take a step. A replica that skips the step restores its variables."""
         optimizer, had = self.optimizer, []
         if rests is not None:
             moving = [v for v in optimizer.variables() if v is not optimizer.iterations]
@@ -75,14 +75,14 @@ class Step(BaseStep):
             assign(moved, [tf.where(rests, *pair) for pair in zip(values, moved, strict=True)])
 
     def average(self):
-        """Move the moving averages of the weights, and from time to time take them over."""
+        """Update the moving averages of the weights, and apply `ema_overwrite_frequency`."""
         average_weights(self.optimizer, self.optimizer.iterations - 1)
 
 
 class WrapperBase(Optimizer):
-    """The methods that Keras calls on an optimizer that wraps another one.
+    """The base class of optimizers that wrap another optimizer.
 
-    Subclasses have `inner_optimizer`, `learning_rate`, `build` and
+    Subclasses define `inner_optimizer`, `learning_rate`, `build` and
     ``apply(gradients, variables)``, which takes a step.
 
     Args:
@@ -94,9 +94,10 @@ class WrapperBase(Optimizer):
         self.built = False
 
     def aggregate_gradients(self, grads_and_vars):
-        """Leave gradients to the step; where one replica's are not finite, all get NaN.
+        """Return the gradients, or NaN on all replicas if one replica's gradients are not finite.
 
-        `tf.keras.mixed_precision.LossScaleOptimizer` looks at them after this.
+        The step reduces the gradients later. `tf.keras.mixed_precision.LossScaleOptimizer` checks
+        after this call whether the gradients are finite.
         """
         grads_and_vars = list(grads_and_vars)
         present = [g for g, _ in grads_and_vars if g is not None]
@@ -117,7 +118,7 @@ class WrapperBase(Optimizer):
     def apply_gradients(
         self, grads_and_vars, name=None, skip_gradients_aggregation=False, **kwargs
     ):
-        """Take pairs of gradients and variables; return `iterations`."""
+        """Take a step with pairs of gradients and variables, and return `iterations`."""
         del name, skip_gradients_aggregation, kwargs
         grads_and_vars = list(grads_and_vars)
         if grads_and_vars:
@@ -125,9 +126,9 @@ class WrapperBase(Optimizer):
         return self.iterations
 
     def add_variable(self, shape, initializer="zeros", dtype=None, aggregation=None, name=None):
-        """Make a variable of its own.
+        """Create a variable of this optimizer.
 
-        Args: as of Keras 3; `aggregation` is ``"only_first_replica"`` or None.
+        Args: as in Keras 3. `aggregation` is ``"only_first_replica"`` or None.
         """
         aggregations = {
             None: tf.VariableAggregation.NONE,
@@ -143,12 +144,12 @@ class WrapperBase(Optimizer):
         return variable
 
     def add_optimizer_variables(self, variables, name):
-        """Create a variable of zeros for each of a list of variables."""
+        """Create a variable of zeros for each variable of a list."""
         return [self.add_variable_from_reference(variable, name) for variable in variables]
 
     @property
     def variables(self):
-        """The variables of this optimizer and of the inner one."""
+        """The variables of this optimizer and of the inner optimizer."""
         inner = self.inner_optimizer.variables
         return CallableList(own_variables(self) + list(inner() if callable(inner) else inner))
 
@@ -159,7 +160,7 @@ def _values(gradient):
 
 @hooks.replaces(LossScaleOptimizerV3, "apply_gradients")
 def apply_gradients(original, self, grads_and_vars, *args, **kwargs):
-    """Build the inner optimizer first: Keras would where no replica can wait for another."""
+    """Build the inner optimizer first. (Keras builds it where replicas cannot wait for others.)"""
     grads_and_vars = list(grads_and_vars)
     if isinstance(self.inner_optimizer, WrapperBase) or our_replica_context():
         build(self.inner_optimizer, [variable for _, variable in grads_and_vars])
@@ -167,17 +168,17 @@ def apply_gradients(original, self, grads_and_vars, *args, **kwargs):
 
 
 def own_variables(optimizer):
-    """Return the variables of the optimizer itself, without an inner optimizer."""
+    """Return the optimizer's own variables, without the variables of an inner optimizer."""
     return [variable for variable in optimizer._variables if variable is not optimizer._iterations]
 
 
 def add_accumulator(optimizer):
-    """Do nothing: Keras 2 has no `gradient_accumulation_steps`."""
-    del optimizer  # a body is what AutoGraph needs
+    """Do nothing, because Keras 2 has no `gradient_accumulation_steps`."""
+    del optimizer  # AutoGraph needs a body
 
 
 def exchange_learning_rate(optimizer, learning_rate):
-    """Give an optimizer another learning rate; return what it had.
+    """Replace the learning rate of an optimizer, and return the previous learning rate.
 
     Args:
         optimizer: the optimizer.
@@ -186,14 +187,14 @@ def exchange_learning_rate(optimizer, learning_rate):
     if isinstance(optimizer, OptimizerV2):
         if optimizer._initial_decay:
             raise ValueError(
-                "The argument `decay` counts iterations, not steps of the small batch. Pass a "
-                "schedule, such as tf.keras.optimizers.schedules.InverseTimeDecay. "
+                "The argument `decay` counts iterations, and not steps of the small batch. Pass a "
+                "schedule instead, such as tf.keras.optimizers.schedules.InverseTimeDecay. "
                 f"Received: decay={optimizer._initial_decay}"
             )
         optimizer._create_hypers()  # a number becomes a variable
         if "learning_rate" not in optimizer._hyper:
             raise ValueError(
-                "The learning rate of this optimizer cannot be scaled: it has none. "
+                "This optimizer has no learning rate that can be scaled. "
                 f"Received: optimizer={type(optimizer).__name__}(…)"
             )
         had = optimizer._hyper["learning_rate"]
@@ -214,7 +215,7 @@ def exchange_learning_rate(optimizer, learning_rate):
 
 
 def floating(learning_rate):
-    """Return a learning rate as a tensor that has fractions: a schedule may return an int."""
+    """Return a learning rate as a floating-point tensor. (A schedule may return an int.)"""
     learning_rate = tf.convert_to_tensor(learning_rate)
     if learning_rate.dtype.is_floating:
         return learning_rate
@@ -224,7 +225,7 @@ def floating(learning_rate):
 def variables_to_save(optimizer):
     """Return the variables of a wrapper that Keras does not save.
 
-    These are its own variables, and the variables of a legacy optimizer in it.
+    These are the wrapper's own variables, and the variables of a legacy inner optimizer.
     """
     inner = optimizer.inner_optimizer
     of_inner = list(inner.variables()) if isinstance(inner, OptimizerV2) else []
@@ -232,13 +233,13 @@ def variables_to_save(optimizer):
 
 
 def average_weights(optimizer, count):
-    """Move the moving averages of the weights as Keras does, for the `count`-th time from 0.
+    """Update the moving averages of the weights, as Keras does. Called in each replica.
 
-    They start with the weights before the first step.
+    The averages start with the weights before the first step.
 
     Args:
-        optimizer: a built optimizer; called in each replica.
-        count: int64 scalar.
+        optimizer: a built optimizer.
+        count: the number of earlier updates, an int64 scalar.
     """
     if not getattr(optimizer, "use_ema", False):
         return

@@ -1,4 +1,4 @@
-"""Refuses models whose batch axis is not dimension 0: replicas get parts along dimension 0."""
+"""Refuses models whose batch axis is not dimension 0, because data is divided along this axis."""
 
 import tensorflow as tf
 
@@ -12,7 +12,7 @@ from tf_adasum.seams.keras.optimizers import is_ours
 def check_batch_axis(original, self, x=None, *args, **kwargs):
     """Refuse a model with inputs or outputs in which dimension 0 is not the batch axis.
 
-    Each replica would get a part of another axis, such as time, and train on that.
+    Each replica would get a part of another axis, such as time, instead of a part of the rows.
     """
     strategy = self.distribute_strategy
     if is_ours(strategy) and strategy.num_replicas_in_sync > 1:
@@ -28,10 +28,10 @@ def check_batch_axis(original, self, x=None, *args, **kwargs):
 
 
 def _other_input(model, data, replicas):
-    """Return an input, as text, whose dimension 0 has a length that no replica's part can have.
+    """Return the description of an input whose batch axis is not dimension 0, or "".
 
-    Only if another axis has an unknown length, as the batch axis has. A model that generates text
-    has batches of one row. "" if there is none.
+    Dimension 0 of such an input has a fixed length that no replica's part can have, and another
+    axis has an unknown length. A length of 1 is allowed, for models that generate text.
     """
     shapes = [each.shape for each in tensors_of(model, "inputs")]
     fixed = [shape for shape in shapes if shape and (shape[0] or 0) > 1 and None in shape[1:]]
@@ -42,9 +42,9 @@ def _other_input(model, data, replicas):
 
 
 def _other_output(model):
-    """Return an output, as text, in which an axis behind dimension 0 has the length of the batch.
+    """Return the description of an output whose batch axis is not dimension 0, or "".
 
-    "" if there is none, or the unknown length may belong to another axis.
+    Return "" also if an axis of unknown length may be another axis than the batch axis.
     """
     shapes = [each.shape for each in tensors_of(model, "inputs")]
     if any(shape[:1] != (None,) or None in shape[1:] for shape in shapes):
@@ -56,7 +56,7 @@ def _other_output(model):
 
 
 def tensors_of(model, name):
-    """Return the symbolic inputs or outputs of a functional model; none of others."""
+    """Return the symbolic inputs or outputs of a functional model, or [] for other models."""
     try:
         return tf.nest.flatten(getattr(model, name, None) or [])
     except (AttributeError, ValueError):  # of a Sequential that is not built

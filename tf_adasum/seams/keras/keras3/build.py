@@ -1,4 +1,4 @@
-"""Building of Keras 3 models that have no input shape, before their first step."""
+"""Builds Keras 3 models that have no input shape, before their first step."""
 
 import weakref
 
@@ -12,20 +12,20 @@ from tf_adasum.seams.keras.keras3.epochs import dataset_of, note_iterator
 from tf_adasum.seams.keras.keras3.private_names import Trainer
 from tf_adasum.seams.keras.optimizers import is_ours
 
-# The models that tracing a step has built; their attribute `built` may be False.
+# Models that were built by tracing a step. Their attribute `built` may be False.
 _built_by_step = weakref.WeakSet()
 
 
 @hooks.replaces(Trainer, "_maybe_symbolic_build")
 def maybe_symbolic_build(original, self, iterator=None, data_batch=None):
-    """Build a model from the element spec of its data; trace a step of the user's own.
+    """Build a model from the element spec of its data, or by tracing a step of the user.
 
-    Keras reads a first batch, averages it over the workers with a collective that fails under
-    multi-worker strategies, and discards its iterator. That iterator has read ahead, and a
-    generator does not yield these batches again. A model with its own `train_step` may have no
-    `call`, such as most GANs, or a `call` with other arguments than the data. `fit` passes the
-    iterator of its epochs, which is noted. `test_unbuilt_model_trains` and `TestRowsOfSteps` fail
-    without this hook.
+    Keras would read a first batch, average it over the workers with a collective that fails under
+    multi-worker strategies, and discard the iterator. This iterator has read ahead, and a generator
+    does not yield these batches again. If a model has its own `train_step`, the step is traced,
+    because the model may have no `call`, as most GANs, or a `call` with other arguments than the
+    data. If `fit` passes the iterator of its epochs, this iterator is stored.
+    `test_unbuilt_model_trains` and `TestRowsOfSteps` fail without this hook.
     """
     if iterator is not None:
         note_iterator(self, iterator)
@@ -40,7 +40,7 @@ def maybe_symbolic_build(original, self, iterator=None, data_batch=None):
     is_training = call_under_way() in ("fit", "train_on_batch")
     step = self.train_step if is_training else self.test_step
     if _is_users_own(step) or _are_shapes_open(data, self.run_eagerly):
-        # Without a graph the first step builds: it may ask for values.
+        # Without a graph, the first step builds the model, because it may need values.
         if not (self.run_eagerly or (self.train_function if is_training else self.test_function)):
             as_fit = getattr(self, "_autoconvert_optionals", lambda step: step)  # since Keras 3.12
             tensorflow_seam.trace(strategy, as_fit(step), data)
@@ -60,9 +60,10 @@ def _of_first_replica(strategy):
 
 
 def _are_shapes_open(data, run_eagerly):
-    """Whether only a step can build: a KerasTensor needs a rank, and layers need sizes in advance.
+    """Return whether only a step can build the model, because shapes of the data are unknown.
 
-    Eager steps have the sizes that a spec leaves open. In a graph Keras raises for an open size.
+    A KerasTensor needs a rank, and layers need sizes in advance. Eager steps have the sizes that
+    are unknown in the spec. In a graph, Keras raises an error for an unknown size.
     """
     specs = tf.nest.flatten(data, expand_composites=True)
     shapes = [tf.TensorShape(spec.shape) for spec in specs if hasattr(spec, "shape")]
@@ -72,17 +73,17 @@ def _are_shapes_open(data, run_eagerly):
 
 
 def is_model_built(model):
-    """Whether a model has its variables; one without `call`, as most GANs, is never `built`."""
+    """Return whether a model has its variables. Without `call`, `built` is always False."""
     return model.built or model in _built_by_step
 
 
 def _is_all_built(model):
-    """Whether there is nothing that Keras builds from the first batch."""
+    """Return whether the layers, metrics, loss and optimizer of a model are all built."""
     compiled = [model._compile_metrics, model._compile_loss, model.optimizer]
     return all(part is None or part.built for part in [*model._flatten_layers(), *compiled])
 
 
 def _is_users_own(step):
-    """Whether a model's `train_step` or `test_step` is another one than Keras's."""
+    """Return whether a `train_step` or `test_step` is defined by the user."""
     function = getattr(step, "__func__", None)
     return function not in (Trainer.train_step, Trainer.test_step)

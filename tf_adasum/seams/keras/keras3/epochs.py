@@ -1,4 +1,4 @@
-"""Epochs of Keras 3: the order of rows, datasets that follow each other, how an epoch begins."""
+"""Hooks into the epochs of Keras 3: the order of rows, new datasets, and the start of an epoch."""
 
 import weakref
 
@@ -17,8 +17,8 @@ from tf_adasum.seams.keras.keras3.private_names import (
 from tf_adasum.seams.keras.optimizers import is_ours
 
 NO_BATCH = (
-    "The dataset has no batch. Check whether it has fewer rows than the batch size, with "
-    f"drop_remainder=True. {see('TFA-406')}"
+    "The dataset has no batch. With drop_remainder=True, check whether the dataset has fewer rows "
+    f"than the batch size. {see('TFA-406')}"
 )
 # Keras's messages for an empty generator and an empty PyDataset.
 EMPTY = ("an empty generator", "has length 0")
@@ -27,11 +27,12 @@ AFTER_LAST_BATCH = "resuming from a backup that was made after the last batch of
 
 @hooks.replaces(TFEpochIterator, "_get_iterator")
 def get_iterator(original, self):
-    """Let all workers shuffle arrays with worker 0's seed, or the seed of a `DataOrder`.
+    """Shuffle arrays on all workers with worker 0's seed, or with the seed of a `DataOrder`.
 
-    With Keras each worker shuffles separately, so that some rows are used twice and some never. The
-    seed changes in each epoch. At the end of an epoch Keras makes an iterator for the next epoch,
-    and then a second one: the first would take batches away from the threads of a PyDataset.
+    In Keras each worker shuffles separately, so some rows are used twice and others never. The seed
+    changes in each epoch. At the end of an epoch, Keras creates an iterator for the next epoch, and
+    later a second iterator. If threads read a PyDataset, the first iterator is not created, because
+    it would take batches from the threads.
     """
     strategy = self._distribute_strategy
     is_at_end = self._current_iterator is not None and self._steps_seen >= (self._num_batches or 1)
@@ -50,9 +51,9 @@ def get_iterator(original, self):
 
 @hooks.replaces(TFEpochIterator, "__init__")
 def make_epoch_iterator(original, self, *args, **kwargs):
-    """Let all workers raise if a generator or a `PyDataset` is empty on some of them.
+    """Raise an error on all workers if a generator or a `PyDataset` is empty on some workers.
 
-    Keras raises on these workers alone, before the workers compare their numbers of batches.
+    Keras raises only on the workers without data, before the workers compare the data's lengths.
     """
     try:
         original(self, *args, **kwargs)
@@ -65,9 +66,9 @@ def make_epoch_iterator(original, self, *args, **kwargs):
 
 @hooks.replaces(TFEpochIterator, "__next__")
 def next_step(original, self):
-    """Raise on all workers if the rows of some workers ended in the step that has just been made.
+    """Raise an error on all workers if the rows of some workers ended in the previous step.
 
-    The other workers would take their parts of batches alone: the other parts are lost.
+    The other workers would continue with only their own parts of the batches.
     """
     strategy = self._distribute_strategy
     if is_ours(strategy):
@@ -82,10 +83,11 @@ def next_step(original, self):
 def begin_epoch(original, self):
     """Replace an `exchangeable` dataset, and skip the batches that a `DataOrder` has done.
 
-    Keras uses one dataset for all epochs, and begins every epoch with its first batch. Workers that
-    take batches from Python agree on their order. If the workers' datasets end at different times,
-    an epoch continues until all have ended; Keras uses the number of batches before sharding. An
-    epoch that was interrupted in its validation has no steps left.
+    Keras uses one dataset for all epochs, and begins every epoch with the first batch. Workers
+    whose batches come from Python agree on the order of the batches. If the workers' datasets end
+    at different times, an epoch continues until all datasets have ended. (Keras would use the
+    number of batches before sharding.) An epoch that was interrupted during validation has no steps
+    left.
     """
     order = getattr(self, "data_order", None)
     if order and order.take_validation():
@@ -119,7 +121,7 @@ def begin_epoch(original, self):
 
 
 def _leave_out_steps(epoch_iterator, batches):
-    """Skip the first batches of an epoch that has begun, and their steps."""
+    """Skip the first batches of an epoch that has begun, and the steps of these batches."""
     together, done = epoch_iterator.steps_per_execution, 0
     while done < batches:
         *_, iterator = next(epoch_iterator._epoch_iterator)
@@ -137,21 +139,21 @@ def dataset_of(iterator):
     return iterator._distributed_dataset
 
 
-# For each model the `TFEpochIterator` that it was given last, and the one of the training with
-# backups; an iterator does not know its model.
+# For each model: its last `TFEpochIterator`, and the iterator of its training with backups. (An
+# iterator has no reference to the model.)
 _last_iterator, _iterator_of_training = weakref.WeakKeyDictionary(), weakref.WeakKeyDictionary()
 
 
 def note_iterator(model, iterator):
-    """Keep in mind the `TFEpochIterator` that a model's `fit`, or an evaluation, begins with."""
+    """Store the `TFEpochIterator` with which `fit` or an evaluation of a model begins."""
     _last_iterator[model] = weakref.ref(iterator)
 
 
 def set_data_order(model, order):
-    """Let the `fit` that is about to begin take its data in an order.
+    """Set the order of the data for the `fit` that is about to begin.
 
     Args:
-        model: the model; in a custom loop nothing happens.
+        model: the model. In a custom loop, nothing is done.
         order: a `DataOrder`; None when the training has ended.
     """
     if order is not None and model in _last_iterator:
@@ -165,10 +167,10 @@ def set_data_order(model, order):
 
 @hooks.replaces(BaseTrainer, "_get_metrics_result_or_logs", feature=AFTER_LAST_BATCH)
 def get_metrics_result_or_logs(original, self, logs):
-    """Return the metrics of an epoch that resumes after its last batch: no step gives logs.
+    """Return the metrics of an epoch that resumes after its last batch.
 
-    If the first step creates the metrics, there are none yet, and Keras raises an error. In other
-    epochs, a `fit` without logs has made no step.
+    Such an epoch has no step that returns logs. If the metrics do not exist yet, return {}, because
+    Keras would raise an error. In other epochs, `fit` without logs means that no step was made.
 
     Raises:
         ValueError: if `fit` got data without a batch.
@@ -186,9 +188,10 @@ def position_in_data(model, batch, has_begun=False):
 
     Args:
         model: the model.
-        batch: how many batches of the epoch are done. It is also returned for data without a known
-            end, where `steps_per_epoch` makes the epochs, and in a custom loop.
-        has_begun: whether the next step has begun, which Keras counts then. Defaults to `False`.
+        batch: how many batches of the epoch are done. `batch` is returned unchanged in a custom
+            loop, without `steps_per_epoch`, and for data of unknown length.
+        has_begun: whether the next step has begun, so that Keras has already counted this step.
+            Defaults to `False`.
     """
     iterator = _iterator_of_training.get(model, lambda: None)()
     if iterator is None or not iterator.steps_per_epoch or not iterator._num_batches:

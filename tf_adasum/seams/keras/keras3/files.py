@@ -1,4 +1,4 @@
-"""Files of models with Keras 3."""
+"""Hooks into saving of models with Keras 3."""
 
 import os
 
@@ -8,15 +8,16 @@ from tf_adasum.seams.keras.generation import hooks
 from tf_adasum.seams.keras.keras3.private_names import HDF5, legacy_h5_format, saving_lib
 from tf_adasum.seams.keras.optimizers import is_ours
 
-SAVING_IN_SCOPE = "saving on one worker within strategy.scope(): save outside of it"
+SAVING_IN_SCOPE = "saving on one worker within strategy.scope(): save outside of the scope"
 
 
 @hooks.replaces(saving_lib, "get_attr_skipset", feature=SAVING_IN_SCOPE)
 def get_attr_skipset(original, obj_type):
-    """Let one worker save in the strategy's scope.
+    """Let a single worker save a model in the strategy's scope.
 
-    When Keras saves or loads an optimizer for the first time in a process, it creates a temporary
-    optimizer, whose variables all workers would have to create.
+    When Keras saves or loads an optimizer for the first time in a process, Keras creates a
+    temporary optimizer. In the scope, all workers would have to create the variables of this
+    optimizer together.
     """
     with tensorflow_seam.making_own_variables():
         return original(obj_type)
@@ -24,7 +25,7 @@ def get_attr_skipset(original, obj_type):
 
 @hooks.replaces(legacy_h5_format, "save_model_to_hdf5", feature=HDF5)
 def save_hdf5(original, model, filepath, overwrite=True, include_optimizer=True):
-    """Write `model.h5` to another name and rename: HDF5 lets one worker at a time open a file."""
+    """Write to a temporary file and rename it, because only one worker can open an HDF5 file."""
     is_path = isinstance(filepath, str | os.PathLike) and atomic_files.is_local(filepath)
     if not is_ours(getattr(model, "distribute_strategy", None)) or not (overwrite and is_path):
         return original(model, filepath, overwrite, include_optimizer)

@@ -1,4 +1,4 @@
-"""Training with Keras 3."""
+"""Hooks into training with Keras 3."""
 
 import keras
 import numpy as np
@@ -17,7 +17,7 @@ from tf_adasum.seams.keras.keras3.private_names import (
 )
 from tf_adasum.seams.keras.optimizers import is_ours
 
-# What writes to a path: one worker is enough.
+# Callbacks that write to a path. One worker is enough to write.
 CALLBACKS_OF_WORKER_0 = (
     keras.callbacks.ModelCheckpoint,
     keras.callbacks.CSVLogger,
@@ -25,16 +25,18 @@ CALLBACKS_OF_WORKER_0 = (
     keras.callbacks.BackupAndRestore,
 )
 
-# Whether Keras's `BackupAndRestore` knows one worker only.
+# Whether Keras's `BackupAndRestore` supports only one worker.
 BACKS_UP_ONE_WORKER = True
 
 
 @hooks.replaces(Trainer, "_make_function")
 def make_function(original, self, step_function):
-    """Let XLA compile only the passes, and let `on_nonfinite="raise"` raise a FloatingPointError.
+    """Let XLA compile only the forward and backward passes.
 
-    Keras would let XLA compile the whole step, but TensorFlow's collectives have no XLA kernels. A
-    step may return variables, such as the result of a metric: they are read on each replica.
+    Keras would compile the whole step, but TensorFlow's collectives have no XLA kernels. A step may
+    return variables, such as the result of a metric. Each replica reads its own values of these
+    variables. If a gradient is not finite, `on_nonfinite="raise"` lets the step raise a
+    FloatingPointError.
     """
     strategy = self._distribute_strategy
     if not is_ours(strategy):
@@ -51,7 +53,7 @@ def make_function(original, self, step_function):
 
 @hooks.replaces(BaseTrainer, "_symbolic_build")
 def symbolic_build(original, self, iterator=None, data_batch=None):
-    """Build with one row if this worker has none: tracing recurrent layers needs rows."""
+    """Build with one row if this worker has no rows. (Tracing recurrent layers needs rows.)"""
     if data_batch is not None and is_ours(self._distribute_strategy):
         data_batch = tf.nest.map_structure(_with_a_row, data_batch)
     return original(self, iterator=iterator, data_batch=data_batch)
@@ -65,7 +67,7 @@ def _with_a_row(value):
 
 @hooks.replaces(Trainer, "train_on_batch", "test_on_batch", "predict_on_batch")
 def on_batch(original, self, x, y=None, sample_weight=None, class_weight=None, **kwargs):
-    """Split the batch: Keras passes the whole batch to every replica."""
+    """Divide the batch among replicas. (Keras passes the whole batch to every replica.)"""
     strategy = self._distribute_strategy
     given = {"y": y, "sample_weight": sample_weight, "class_weight": class_weight}
     kwargs |= {name: value for name, value in given.items() if value is not None}
@@ -88,7 +90,7 @@ def on_batch(original, self, x, y=None, sample_weight=None, class_weight=None, *
     kwargs |= dict(zip(names, others, strict=True))
     if original.__name__ == "predict_on_batch":
         return original(self, x, **kwargs)
-    # What the step returns is the mean of the replicas' own metrics; this covers all rows.
+    # The step returns the mean of the replicas' own metrics. The logs below cover all rows.
     wants_dict = kwargs.pop("return_dict", False)
     logs = original(self, x, **kwargs, return_dict=True)
     logs = pythonify_logs(self._get_metrics_result_or_logs(logs))
@@ -105,16 +107,16 @@ def _check_arrays(name, given):
 
 
 def call_in_order(callback_list):
-    """Let a `CallbackList` call its callbacks after each batch before the next one begins.
+    """Let a `CallbackList` finish the calls after each batch before the next batch begins.
 
-    Unless a callback of the user has a method for the end of batches, Keras makes these calls from
-    another thread while the training continues, where collectives are not possible.
+    If no callback of the user has a method for the end of batches, Keras makes these calls in
+    another thread while training continues. Collectives are not possible in that thread.
     """
     callback_list._async_train = False
 
 
 def finish_calls(callback_list):
-    """Let a `CallbackList` end the calls that it makes from another thread."""
+    """Wait until a `CallbackList` has finished its calls in other threads."""
     end = next(name for name in ENDING_CALLS if hasattr(callback_list, name))
     getattr(callback_list, end)()
 
@@ -125,5 +127,5 @@ def initial_epoch(model):
 
 
 def set_initial_epoch(model, epoch):
-    """Set the epoch in which `fit` starts; 0 leaves it to the argument of `fit`."""
+    """Set the epoch in which `fit` starts. With 0, the argument of `fit` is used."""
     model._initial_epoch = epoch

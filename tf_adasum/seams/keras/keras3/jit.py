@@ -1,10 +1,10 @@
-"""XLA for the passes of each replica: `compile(jit_compile=True)`.
+"""Compiles the passes of each replica with XLA, for `compile(jit_compile=True)`.
 
     rows ─▶ [ forward pass ─▶ loss ─▶ backward pass ] ─▶ aggregation ─▶ update ─▶ metrics
               compiled, for each local replica              as without XLA
 
-Keras lets XLA compile a whole step. TensorFlow's collectives have no XLA kernels, so the step ends
-outside. `predict` has no collectives: Keras compiles it.
+Keras lets XLA compile a whole step. TensorFlow's collectives have no XLA kernels, so the rest of
+the step runs without XLA. `predict` has no collectives, so Keras compiles its whole step.
 """
 
 import warnings
@@ -24,11 +24,11 @@ from tf_adasum.seams.keras.keras3.private_names import (
 
 
 def compiled_where_possible(model, step):
-    """Return a step of which XLA compiles the passes; the same step, with a warning, if it cannot.
+    """Return a step whose passes XLA compiles. If this is impossible, warn and return `step`.
 
     Args:
         model: the model.
-        step: its `train_step` or `test_step`, a function of a replica's part of a batch.
+        step: its `train_step` or `test_step`, which gets a replica's part of a batch.
     """
     if XLA in library.off:
         _warn(model, step, f"this {library.title} has no {', '.join(library.off[XLA])}")
@@ -36,13 +36,13 @@ def compiled_where_possible(model, step):
     make = {Trainer.train_step: _train_step, Trainer.test_step: _test_step}
     function = getattr(step, "__func__", None)
     if function not in make:
-        _warn(model, step, "it is the model's own step, and its passes cannot be separated")
+        _warn(model, step, "it is the model's own step, whose passes cannot be compiled alone")
         return step
     return make[function](model, _Compiler(model, step))
 
 
 def _train_step(model, compiled):
-    """Return Keras's `train_step` in two parts: the passes, and what follows them."""
+    """Return Keras's `train_step` in two parts: the compiled passes, and the rest."""
 
     def train_step(data):
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
@@ -78,9 +78,9 @@ def _test_step(model, compiled):
 
 
 def _forward(model, x, y, sample_weight, training):
-    """Return the outputs and their masks, and the loss.
+    """Return the outputs with their masks, and the loss.
 
-    Metrics use masks, which are attributes of tensors: functions do not return attributes.
+    Metrics need the masks. Functions do not return masks, because masks are attributes of tensors.
     """
     y_pred = model(x, training=training) if model._call_has_training_arg else model(x)
     loss = model._compute_loss(
@@ -103,11 +103,11 @@ def _track(model, loss, x):
 
 
 class _Compiler:
-    """Calls functions as ones that XLA compiles; without XLA once one has reduced over replicas.
+    """Compiles functions with XLA and calls them, until a function reduces over the replicas.
 
     Args:
         model: the model.
-        step: whose passes the functions are.
+        step: the step that contains these functions as passes.
     """
 
     def __init__(self, model, step):
@@ -115,20 +115,20 @@ class _Compiler:
         self._is_possible = True
 
     def __call__(self, function):
-        """Return what a function without arguments returns; called in a replica.
+        """Call a function without arguments in a replica, and return its result.
 
-        It is compiled for this replica, whose variables it holds, and for the graph that is just
-        traced, whose tensors it holds: the next trace compiles another one.
+        The compiled function belongs to one replica and one trace, because it uses variables of the
+        replica and tensors of the traced graph. The next trace compiles the function again.
         """
         if self._is_possible:
             try:
                 return tf.function(function, jit_compile=True, autograph=False)()
             except RuntimeError as error:
-                if "merge_call" not in str(error):  # with which replicas begin a collective
+                if "merge_call" not in str(error):  # the call that begins a collective
                     raise
             self._is_possible = False
             reason = (
-                "its passes reduce over the replicas, as a synchronized BatchNormalization does"
+                "the passes reduce over the replicas, as a synchronized BatchNormalization does"
             )
             _warn(self._model, self._step, reason)
         return function()
@@ -136,8 +136,8 @@ class _Compiler:
 
 def _warn(model, step, reason):
     warnings.warn(
-        f"AdasumMirroredStrategy runs the {step.__name__} of {model.name!r} without XLA: {reason}, "
-        "and TensorFlow's collectives have no XLA kernels. Compile the model with "
-        f"jit_compile=False. {see('TFA-304')}",
+        f"AdasumMirroredStrategy runs the {step.__name__} of {model.name!r} without XLA, because "
+        f"{reason}. TensorFlow's collectives have no XLA kernels. Compile the model with "
+        f"jit_compile=False to silence this warning. {see('TFA-304')}",
         stacklevel=3,
     )

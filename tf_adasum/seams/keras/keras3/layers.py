@@ -1,4 +1,4 @@
-"""Losses, layers and random seeds of Keras 3."""
+"""Hooks into losses, layers and random seeds of Keras 3."""
 
 import weakref
 
@@ -16,15 +16,15 @@ from tf_adasum.seams.keras.keras3.private_names import (
 from tf_adasum.seams.keras.layers import SEED_STRIDE
 from tf_adasum.seams.keras.optimizers import our_replica_context
 
-# For `add_weight`: the variable keeps its dtype.
+# Argument of `add_weight`, with which the variable keeps its dtype.
 WITHOUT_AUTOCAST = {"autocast": False}
 
 
 @hooks.replaces(losses, "reduce_values")
 def reduce_values(original, values, sample_weight=None, reduction="sum_over_batch_size"):
-    """Reduce the losses to 0 if it is known that there are no rows, as in other cases.
+    """Reduce the losses to 0 if their static shape shows that there are no rows.
 
-    Keras would return a vector.
+    In this case Keras would return a vector. In other cases without rows, Keras returns 0.
     """
     if tuple(values.shape) == (0,) and our_replica_context():
         if sample_weight is not None:
@@ -36,11 +36,11 @@ def reduce_values(original, values, sample_weight=None, reduction="sum_over_batc
 
 @hooks.replaces(keras.layers.BatchNormalization, "_moments")
 def moments(original, self, inputs, mask):
-    """Use the moving moments if there are no rows: moments of no rows are NaN and would spread."""
+    """Use the moving moments if there are no rows, because moments of no rows are NaN."""
     own = original(self, inputs, mask)
     context = our_replica_context()
     is_empty = context.strategy.empty_replicas.is_empty if context else None
-    if is_empty is None or self.synchronized:  # then they cover the rows of all replicas
+    if is_empty is None or self.synchronized:  # `own` covers the rows of all replicas
         return own
     moving = (self.moving_mean, self.moving_variance)
     return tuple(
@@ -53,9 +53,9 @@ def moments(original, self, inputs, mask):
     nn, "conv", "depthwise_conv", "separable_conv", "conv_transpose", "max_pool", "average_pool"
 )
 def convolve_or_pool(original, inputs, *args, **kwargs):
-    """Give a replica without rows a row of zeros, on CPUs without XLA.
+    """On CPUs without XLA, give a replica without rows a row of zeros.
 
-    TensorFlow's CPU kernels of the gradients raise an error without rows, or crash the process.
+    Without rows, TensorFlow's CPU kernels of the gradients raise an error or crash the process.
     """
     context = our_replica_context()
     is_empty = context.strategy.empty_replicas.is_empty if context else None
@@ -79,18 +79,18 @@ def convolve_or_pool(original, inputs, *args, **kwargs):
 
 @hooks.replaces(keras.random.SeedGenerator, "next")
 def next_seed(original, self, ordered=True):
-    """Mix in the replica's id: with the same seed all replicas would drop the same units."""
+    """Mix the replica's id into the seed, or else all replicas would drop the same units."""
     seed = original(self, ordered)
     context = our_replica_context()
     if not context or context.num_replicas_in_sync == 1:
         return seed
-    # A seed is a key and a counter: other keys, other numbers. Replica 0 keeps its own.
+    # A seed is a key and a counter. Another key gives other numbers. Replica 0 keeps its key.
     key_of_replica = tf.cast(context.replica_id_in_sync_group, tf.int64) * SEED_STRIDE
     offset = tf.stack([tf.cast(key_of_replica % 2**31, seed.dtype), tf.zeros([], seed.dtype)])
     return tf.bitwise.bitwise_xor(seed, offset)
 
 
-# For each strategy the generator of random numbers without a seed, and of which seeding it is.
+# For each strategy: the last seeding, and the generator for random numbers without a seed.
 _global_seeds = weakref.WeakKeyDictionary()
 
 
@@ -98,8 +98,8 @@ _global_seeds = weakref.WeakKeyDictionary()
 def global_seed_generator(original):
     """Create one generator for all replicas of a strategy, for `keras.random` without a seed.
 
-    Keras creates one for each thread, and each trace runs the replicas in new threads: the second
-    trace of a step would create variables, which `tf.function` refuses.
+    Keras creates one generator for each thread, and each trace runs the replicas in new threads. So
+    the second trace of a step would create variables, which `tf.function` refuses.
     """
     context = our_replica_context()
     if not context:

@@ -1,4 +1,4 @@
-"""`predict` that need not be divided: it runs on this worker only, without collectives."""
+"""Runs `predict` on this worker only, without collectives, if it need not be divided."""
 
 import weakref
 
@@ -9,18 +9,19 @@ from tf_adasum.seams.keras.keras3.batch_axis import rows_of, tensors_of
 from tf_adasum.seams.keras.keras3.private_names import Trainer
 from tf_adasum.seams.keras.optimizers import is_ours
 
-# For each model the function that predicts without a strategy, and for which settings it was made.
+# For each model: the settings, and the `predict_function` without a strategy for these settings.
 _functions = weakref.WeakKeyDictionary()
 
 
 @hooks.replaces(Trainer, "predict", outermost=True)
 def predict(original, self, x, *args, **kwargs):
-    """Predict on this worker only if the other workers do not call `predict`, or need not.
+    """Predict on this worker only, if the other workers do not call `predict` or need not help.
 
-    Callbacks that run on worker 0 only and experiment trackers do this: `mlflow.autolog()` calls
-    `predict` on the worker that logs, to record the model's signature. All workers have the same
-    weights, so the predictions are the same. If a model has a fixed batch size, such as one that
-    generates text, a single batch cannot be divided: each worker predicts all of it.
+    Callbacks that run on worker 0 only and experiment trackers call `predict` on one worker. For
+    example, `mlflow.autolog()` calls `predict` on the worker that logs, to record the model's
+    signature. All workers have the same weights, so the predictions are the same. If a model has a
+    fixed batch size, such as a model that generates text, a single batch cannot be divided. So each
+    worker predicts the whole batch.
     """
     strategy = self._distribute_strategy
     if not is_ours(strategy) or not (
@@ -45,9 +46,10 @@ def _is_for_this_worker():
 
 
 def _is_one_fixed_batch(model, x):
-    """Whether `x` is an array of as many rows as the model's inputs have in their shapes.
+    """Return whether `x` has as many rows as the fixed batch size of the model's inputs.
 
-    An input of the shape (5, None) may have its batch axis elsewhere, unlike one of (1, None).
+    An input of shape (1, None) has the fixed batch size 1. For an input of shape (5, None), the
+    batch axis may be the second axis.
     """
     shapes = [tuple(each.shape) for each in tensors_of(model, "inputs") if each.shape]
     sizes = {shape[0] for shape in shapes if shape[0] == 1 or None not in shape[1:]}

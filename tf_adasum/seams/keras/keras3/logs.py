@@ -1,4 +1,4 @@
-"""What a step of Keras 3 returns, its logs: the mean of what the replicas' steps return."""
+"""Averages the results of the replicas' steps, which are the logs of Keras 3."""
 
 import math
 import typing
@@ -14,9 +14,9 @@ class _Logs(typing.NamedTuple):
     """The result of a step on one replica.
 
     Attributes:
-        values: structure of tensors; None stays.
-        numbers: float64 vector of the elements of all values that have a mean, and 1 behind them;
-            all of them 0 if the replica has no rows.
+        values: structure of tensors; None stays None.
+        numbers: float64 vector of the elements of all values that have a mean, followed by 1. If
+            the replica has no rows, all elements are 0.
     """
 
     values: typing.Any
@@ -24,10 +24,11 @@ class _Logs(typing.NamedTuple):
 
 
 def returning_logs(step):
-    """Return a step from whose results `reduce_per_replica` makes means.
+    """Return a step whose results `reduce_per_replica` can average.
 
-    Variables, as a metric's result may be one, are read on each replica: between the replicas Keras
-    cannot average them, and read there one of a metric is the sum over all of them already.
+    A result may be a variable, such as the result of a metric. Each replica reads the variable,
+    because Keras cannot average variables outside of the replicas. Outside, reading the variable of
+    a metric already returns the sum over all replicas.
 
     Args:
         step: function of a replica's part of a batch.
@@ -51,7 +52,7 @@ def _has_mean(value):
 
 
 def _numbers(values):
-    """Return the numbers of `_Logs`; float64 holds whole numbers up to 2^53."""
+    """Return `_Logs.numbers`. (float64 represents whole numbers exactly up to 2^53.)"""
     vectors = [tf.reshape(tf.cast(each, tf.float64), [-1]) for each in values if _has_mean(each)]
     numbers = tf.concat([*vectors, tf.ones([1], tf.float64)], axis=0)
     context = our_replica_context()
@@ -61,11 +62,11 @@ def _numbers(values):
 
 @hooks.replaces(trainer, "reduce_per_replica")
 def reduce_per_replica(original, values, strategy, reduction):
-    """Average what a step returns over the replicas that have rows, in one collective.
+    """Average the results of a step over the replicas that have rows, in one collective.
 
-    With several workers Keras averages a vector, such as a score of each class, along its own axis
-    too, and has a collective for every value. A value without a mean, such as a string or an array
-    of unknown length, comes from this worker's first replica.
+    With several workers, Keras would also average a vector, such as the scores of the classes,
+    along the vector's own axis. Keras would run a collective for every value. A value without a
+    mean, such as a string or an array of unknown length, comes from this worker's first replica.
     """
     if not isinstance(values, _Logs):
         return original(values, strategy, reduction)
@@ -78,7 +79,7 @@ def reduce_per_replica(original, values, strategy, reduction):
 
 
 def _means(total, like):
-    """Return means in the shapes and dtypes of some values; means of bools are fractions."""
+    """Return the means, in the shapes and dtypes of `like`. The mean of bools is a fraction."""
     *parts, replicas = tf.split(total, [*(math.prod(each.shape) for each in like), 1])
     return [
         tf.cast(

@@ -1,7 +1,7 @@
-"""Losses that layers add, under the mean: each is divided by the number of replicas once.
+"""Divides the losses of `add_loss` by the number of replicas only once, under the rule mean.
 
-Keras divides the value of a `keras.losses.Loss` where it is computed, and what `add_loss` was given
-once more. The loss and its part of the step would be too small by the number of replicas.
+Keras divides the value of a `keras.losses.Loss` when the value is computed, and again when it is
+passed to `add_loss`. With N replicas, the loss and its part of the step would be N times too small.
 """
 
 import weakref
@@ -16,16 +16,16 @@ from tf_adasum.seams.keras.keras3.private_names import (
 )
 from tf_adasum.seams.keras.optimizers import marker_of, our_replica_context
 
-# The attribute of a tensor that Keras has divided.
+# Attribute of the tensors that Keras has divided.
 _IS_DIVIDED = "is_divided_by_the_number_of_replicas"
 
-# For each graph the names of the operations that have divided, and of those that do not use them.
+# For each graph: names of operations that divide, and of operations without divided inputs.
 _divided, _others = weakref.WeakKeyDictionary(), weakref.WeakKeyDictionary()
 
 
 @hooks.replaces(losses, "scale_loss_for_distribution")
 def note_division(original, value, /):
-    """Remember which values Keras has divided by the number of replicas."""
+    """Mark the values that Keras has divided by the number of replicas."""
     divided = original(value)
     if divided is not value and _divides():
         setattr(divided, _IS_DIVIDED, True)
@@ -36,7 +36,7 @@ def note_division(original, value, /):
 
 @hooks.replaces(Trainer, "_aggregate_additional_loss", feature=ADDED_LOSSES)
 def aggregate_additional_loss(original, self, loss):
-    """Do not divide a value that is already divided; refuse a value computed from such values."""
+    """Do not divide a loss twice. Raise an error if a loss is computed from divided losses."""
     if not _divides():
         return original(self, loss)
     if getattr(loss, _IS_DIVIDED, False):
@@ -58,12 +58,12 @@ def _divides():
 
 
 def _graph_of(tensor):
-    """Return the graph of a tensor; None for one of eager code."""
+    """Return the graph of a tensor; None for an eager tensor."""
     return getattr(tensor, "graph", None) if hasattr(tensor, "op") else None
 
 
 def _uses_divided(loss):
-    """Whether operations between the inputs of a graph and a loss have divided by replicas."""
+    """Return whether a loss uses a value that was divided by the number of replicas."""
     graph = _graph_of(loss)
     divided = _divided.get(graph) if graph else None
     if not divided:

@@ -1,4 +1,4 @@
-"""Optimizers of Keras 3: where they begin a step, reduce, accumulate and update."""
+"""Hooks into the steps of Keras 3's optimizers."""
 
 import math
 import typing
@@ -32,23 +32,23 @@ from tf_adasum.seams.keras.optimizers import (
 OPTIMIZERS = (keras.optimizers.Optimizer,)
 LOSS_SCALE_OPTIMIZERS = (keras.optimizers.LossScaleOptimizer,)
 
-# The types of their variables.
+# The types of the optimizers' variables.
 VARIABLE_TYPES = (keras.Variable, tf.Variable)
 
 
 class OptimizersOfKeras3(Optimizers):
-    """The optimizers of Keras 3, which are built for a list of variables."""
+    """Implements `Optimizers` for Keras 3, whose optimizers are built for a list of variables."""
 
     def variables_of(self, optimizer):
         """Return the list of variables that a built optimizer was built for."""
         return list(optimizer._trainable_variables)
 
     def index_of(self, optimizer, variable):
-        """Return the place of a variable, Keras's or TensorFlow's, in `variables_of`, from 0."""
+        """Return the index of a Keras or TensorFlow variable in `variables_of`."""
         return optimizer._get_variable_index(variable)
 
     def build(self, optimizer, variables):
-        """Make an optimizer's own variables, if it has none yet."""
+        """Create an optimizer's own variables if they do not exist yet."""
         if not optimizer.built:
             with keras.name_scope(optimizer.name):
                 optimizer.build(list(variables))
@@ -57,9 +57,10 @@ class OptimizersOfKeras3(Optimizers):
 
 @hooks.replaces(BaseOptimizer, "__init__")
 def init(original, self, learning_rate, *args, **kwargs):
-    """Remember the learning rate, so that workers can compare the values that they were given.
+    """Store the argument `learning_rate`, so that the workers can compare their arguments.
 
-    In the scope of a strategy it becomes a variable, which has worker 0's value on all workers.
+    In the scope of a strategy the learning rate becomes a variable. This variable has worker 0's
+    value on all workers.
     """
     original(self, learning_rate, *args, **kwargs)
     note_learning_rate(self, learning_rate)
@@ -76,10 +77,10 @@ begin_together, build, combine, index_of = (
 
 @hooks.replaces(BaseOptimizer, "build")
 def build_with_reductions(original, self, variables):
-    """Create the variables of the rule, which have to exist when weights are loaded."""
+    """Create the variables of the rule, because they have to exist when weights are loaded."""
     original(self, variables)
     strategy = self._distribution_strategy
-    if hasattr(self, "inner_optimizer"):  # a wrapper: the inner one reduces
+    if hasattr(self, "inner_optimizer"):  # a wrapper, whose inner optimizer reduces
         return
     if marker_of(strategy) and not our_replica_context():
         _optimizers.set_aggregation_state(self, strategy)
@@ -88,9 +89,9 @@ def build_with_reductions(original, self, variables):
 @hooks.replaces(BaseOptimizer, "apply")
 @hooks.replaces(MultiOptimizer, "apply", feature=MULTI_OPTIMIZER)
 def apply_together(original, self, grads, trainable_variables=None):
-    """Use zeros as gradients of a replica without rows; `on_nonfinite` may skip a step.
+    """Zero the gradients of a replica without rows, and let `on_nonfinite` skip a step.
 
-    Every step begins here.
+    Every step of an optimizer begins here.
     """
     refuse_update_outside(trainable_variables or getattr(self, "_trainable_variables", []))
 
@@ -102,9 +103,10 @@ def apply_together(original, self, grads, trainable_variables=None):
 
 @hooks.replaces(keras.optimizers.LossScaleOptimizer, "check_finite")
 def check_finite(original, self, grads):
-    """Check all replicas: if only one overflows, they would diverge and wait forever.
+    """Check that the gradients of all replicas are finite.
 
-    Keras checks the gradients of one replica, before any reduction.
+    Keras checks only the gradients of one replica, before any reduction. If only one replica
+    overflowed, the replicas would diverge and wait for each other forever.
     """
     context = our_replica_context()
     if not context:
@@ -118,11 +120,11 @@ def all_reduce_sum_gradients(original, self, grads_and_vars):
     """Mark the reduction as a reduction of gradients, and give each gradient its static shape.
 
     Every optimizer, `train_step`, custom loop and gradient accumulation reduces gradients here;
-    `test_every_optimizer_reduction_is_marked` fails without it.
+    `test_every_optimizer_reduction_is_marked` fails without this hook.
     """
     grads_and_vars = list(grads_and_vars)
     refuse_update_outside([variable for _, variable in grads_and_vars])
-    if step_of_wrapper(self):  # which has reduced them already
+    if step_of_wrapper(self):  # the wrapper has reduced them already
         return grads_and_vars
     context = tf.distribute.get_replica_context()
     if not context or goes_own_way(context.strategy):
@@ -133,10 +135,10 @@ def all_reduce_sum_gradients(original, self, grads_and_vars):
 
 @hooks.replaces(BaseOptimizer, "_overwrite_variables_directly_with_gradients", feature=FLOAT8)
 def overwrite_with_gradients(original, self, grads, vars):
-    """Give all replicas the same float8 scales: the largest, as for the whole batch.
+    """Give all replicas the same float8 scales: the largest scales, as for the whole batch.
 
-    A layer that is quantized to float8 passes its new scales and largest values as gradients, which
-    Keras assigns on each replica before it reduces the other gradients.
+    A layer that is quantized to float8 passes its new scales and largest values as gradients. Keras
+    assigns them on each replica, before Keras reduces the other gradients.
     """
     context = our_replica_context()
     overwrites = [getattr(variable, "overwrite_with_gradient", False) for variable in vars]
@@ -164,11 +166,11 @@ def _largest(context, values):
 
 
 class RestingRate(typing.NamedTuple):
-    """A learning rate, and whether this replica rests instead of taking a step with it.
+    """A learning rate, and whether this replica skips the step.
 
     Attributes:
         rate: the learning rate.
-        rests: boolean scalar tensor.
+        rests: boolean scalar tensor: whether this replica skips the step.
     """
 
     rate: object
@@ -177,9 +179,9 @@ class RestingRate(typing.NamedTuple):
 
 @hooks.replaces(TFOptimizer, "_distributed_tf_update_step")
 def distributed_tf_update_step(original, self, distribution, grads_and_vars, learning_rate):
-    """With a `RestingRate`, skip the update on replicas that take no step.
+    """With a `RestingRate`, update the variables only on replicas that take the step.
 
-    Keras updates the variables on all local devices.
+    Keras would update the variables on all local devices.
     """
     if not isinstance(learning_rate, RestingRate):
         return original(self, distribution, grads_and_vars, learning_rate)
@@ -200,10 +202,11 @@ def distributed_tf_update_step(original, self, distribution, grads_and_vars, lea
 
 @hooks.replaces(TFOptimizer, "_backend_apply_gradients")
 def backend_apply_gradients(original, self, grads, trainable_variables):
-    """Decide once for all replicas about accumulation and `ema_overwrite_frequency`.
+    """Decide once for all replicas whether to accumulate, and whether to overwrite the weights.
 
-    Keras decides with a `cond` in each replica, and no reduction is possible inside of it. A
-    wrapper such as `AdaScale` replaces the update here.
+    Keras decides with a `cond` in each replica, and no reduction is possible inside a `cond`. The
+    hook is used with `gradient_accumulation_steps` or `ema_overwrite_frequency`. A wrapper such as
+    `AdaScale` replaces the update here.
     """
     steps = self.gradient_accumulation_steps
     overwrites = self.use_ema and self.ema_overwrite_frequency
@@ -224,11 +227,11 @@ def backend_apply_gradients(original, self, grads, trainable_variables):
 
 
 def _accumulate(optimizer, values, variables, step):
-    """Update with the mean of the values of every so many calls."""
+    """Update with the mean of the values, in every `gradient_accumulation_steps`-th call."""
     steps = optimizer.gradient_accumulation_steps
     accumulated = optimizer._accumulated_gradients
     accumulators = [accumulated[index_of(optimizer, variable)] for variable in variables]
-    accumulators += accumulated[len(optimizer._trainable_variables) :]  # of what is measured
+    accumulators += accumulated[len(optimizer._trainable_variables) :]  # of the measured scalars
 
     def update(*values):
         pairs = zip(values, accumulators, strict=True)
@@ -244,10 +247,10 @@ def _accumulate(optimizer, values, variables, step):
 
 
 class Step(BaseStep):
-    """A step as Keras 3 takes it."""
+    """The step of an optimizer of Keras 3."""
 
     def update(self, values, variables):
-        """Clip, decay, reduce and update."""
+        """Clip gradients, decay weights, reduce the gradients and update the variables."""
         values, rate = self.optimizer._clip_gradients(values), self.optimizer.learning_rate
         rests = self.rests()
         if rests is None:
@@ -257,18 +260,20 @@ class Step(BaseStep):
         self.optimizer._backend_update_step(values, variables, rate)
 
     def average(self):
-        """Move the moving averages of the weights, and from time to time take them over."""
+        """Update the moving averages of the weights, and apply `ema_overwrite_frequency`."""
         optimizer = self.optimizer
         optimizer._update_model_variables_moving_average(optimizer._trainable_variables)
         overwrite_weights(optimizer, optimizer.iterations)
 
 
 def overwrite_weights(optimizer, count):
-    """Replace the weights by the moving averages, every `ema_overwrite_frequency` times.
+    """Replace the weights by their moving averages, in every `ema_overwrite_frequency`-th call.
+
+    Called in each replica.
 
     Args:
-        optimizer: a built optimizer with `use_ema`; called in each replica.
-        count: how many times the averages have moved before: int64 scalar.
+        optimizer: a built optimizer with `use_ema`.
+        count: the number of earlier updates of the averages, an int64 scalar.
     """
 
     def overwrite():
@@ -289,7 +294,7 @@ def apply(optimizer, gradients, variables):
 
 
 def is_built(optimizer):
-    """Whether an optimizer has its variables."""
+    """Return whether an optimizer has its variables."""
     return optimizer.built
 
 

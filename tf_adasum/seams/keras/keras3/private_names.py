@@ -41,14 +41,14 @@ MASKS = "keras.src.backend.common.masking"
 get_keras_mask = name(MASKS, "get_keras_mask", feature=XLA)
 set_keras_mask = name(MASKS, "set_keras_mask", feature=XLA)
 
-CLASS_WEIGHTS = "class_weight= of train_on_batch, which raises"
+CLASS_WEIGHTS = "the argument class_weight of train_on_batch, which raises an error"
 class_weight_to_sample_weights = name(
     f"{OF_ADAPTERS}.data_adapter_utils", "class_weight_to_sample_weights", feature=CLASS_WEIGHTS
 )
 
 PY_DATASETS = (
-    "one order of a shuffling keras.utils.PyDataset on all workers: pass shuffle=False, or rows "
-    "are used twice or never"
+    "one order of a shuffling keras.utils.PyDataset on all workers: pass shuffle=False, or else "
+    "some rows are used twice and others never"
 )
 OF_PY_DATASETS = f"{OF_ADAPTERS}.py_dataset_adapter"
 OrderedEnqueuer = name(OF_PY_DATASETS, "OrderedEnqueuer", feature=PY_DATASETS)
@@ -62,7 +62,7 @@ GeneratorDataAdapter = name(
     f"{OF_ADAPTERS}.generator_data_adapter", "GeneratorDataAdapter", feature=GENERATORS
 )
 
-ADDED_LOSSES = 'losses of keras.losses objects in `add_loss` under aggregation="mean"'
+ADDED_LOSSES = 'passing losses of keras.losses objects to `add_loss` with aggregation="mean"'
 FLOAT8 = "the same float8 scales on all replicas"
 
 GLOBAL_SEEDS = "keras.random without a seed in the steps of replicas"
@@ -75,13 +75,13 @@ library.check()
 # The class with `fit`.
 Trainer = TensorFlowTrainer
 
-# What scales losses by the number of replicas, and what takes that back.
+# The functions that scale losses by the number of replicas, and that undo the scaling.
 SCALING_OF_LOSSES = ("scale_loss_for_distribution", "unscale_loss_for_distribution")
 
 # The attribute with the moving averages of the weights, if an optimizer has `use_ema`.
 MOVING_AVERAGES = "_model_variables_moving_average"
 
-# What waits for the calls of a CallbackList from other threads: since Keras 3.12, and before.
+# Methods that wait for a CallbackList's calls in other threads, since and before Keras 3.12.
 ENDING_CALLS = ("_flush_futures", "_clear_futures")
 
 __all__ = [

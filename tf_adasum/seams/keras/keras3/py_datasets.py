@@ -1,4 +1,4 @@
-"""`keras.utils.PyDataset` and generators of Keras 3: one order of batches on all workers."""
+"""Gives the batches of a `PyDataset` one order on all workers, and checks generators (Keras 3)."""
 
 import contextlib
 import random
@@ -15,36 +15,37 @@ from tf_adasum.seams.keras.keras3.private_names import (
     PyDatasetAdapter,
 )
 
-# In so many first passes workers compare their batches: one order may be made before `fit`, and
-# another one at the end of each epoch.
+# The number of first passes in which workers compare their first batch. One order may be made
+# before `fit`, and another order at the end of each epoch.
 PASSES_COMPARED = 2
 
 
 def share_seed(strategy, adapter):
-    """Agree with the other workers on another seed of what a PyDataset shuffles.
+    """Agree with the other workers on a new seed with which a PyDataset shuffles.
 
-    Before each pass; and before Keras ends an epoch that has not been, when `fit` begins.
+    Called before each pass. Also called when `fit` begins, before Keras calls `on_epoch_end`
+    although no epoch has run.
 
     Args:
         strategy: the strategy of this package.
-        adapter: Keras's, of the data; nothing is done for other data.
+        adapter: Keras's adapter of the data. For other data than a PyDataset, nothing is done.
     """
     if strategy.workers.count == 1 or not isinstance(adapter, PyDatasetAdapter):
         return
     adapter.common_seed = strategy.seeds.shared()
     if adapter.enqueuer is not None:
         adapter.enqueuer.common_seed = adapter.common_seed if adapter.shuffle else None
-        adapter.enqueuer.shuffle = False  # it would draw from Python's generator meanwhile
+        adapter.enqueuer.shuffle = False  # Keras would use Python's random generator
 
 
 def keep_reading(adapter):
-    """Let the threads of a PyDataset read on between the epochs of a `fit` with `steps_per_epoch`.
+    """Keep the threads of a PyDataset running between epochs if `fit` has `steps_per_epoch`.
 
-    A distributed iterator continues in the next epoch, and reads ahead; Keras stops the threads at
-    the end of each epoch, so that the iterator would raise.
+    A distributed iterator reads ahead, and continues in the next epoch. Keras would stop the
+    threads at the end of each epoch, and the iterator would raise an error.
 
     Args:
-        adapter: Keras's, of the data; nothing is done for other data, or without threads.
+        adapter: Keras's adapter of the data. For other data or without threads, nothing is done.
     """
     if reads_in_threads(adapter) and not getattr(adapter, "keeps_reading", False):
         adapter.keeps_reading = True
@@ -52,17 +53,17 @@ def keep_reading(adapter):
 
 
 def reads_in_threads(adapter):
-    """Whether an adapter is one of a PyDataset with `workers=` or `use_multiprocessing=`."""
+    """Return whether the data is a PyDataset with `workers=` or `use_multiprocessing=`."""
     return isinstance(adapter, PyDatasetAdapter) and adapter.enqueuer is not None
 
 
 def begin_pass(strategy, adapter, has_steps):
-    """Agree with the other workers on the order of batches; compare the first batch, or the rows.
+    """Agree with the other workers on the order of batches, and check that the data is the same.
 
     Args:
         strategy: the strategy of this package.
-        adapter: Keras's, of the data; nothing is done for a `tf.data.Dataset`.
-        has_steps: whether `fit` got the number of steps in an epoch.
+        adapter: Keras's adapter of the data. For a `tf.data.Dataset`, nothing is done.
+        has_steps: whether `fit` got `steps_per_epoch`.
     """
     if strategy.workers.count == 1:
         return
@@ -92,9 +93,10 @@ def _order(count, seed):
 
 @hooks.replaces(PyDatasetAdapter, "_finite_generator", feature=PY_DATASETS)
 def finite_generator(original, self):
-    """Let all workers take the batches in the order of their common seed.
+    """Shuffle the batches with a seed that all workers share.
 
-    With Keras each worker shuffles with Python's generator: some rows are used twice, some never.
+    In Keras each worker shuffles with Python's random generator, so some rows are used twice and
+    others never.
     """
     seed = getattr(self, "common_seed", None)
     if seed is None or not self.shuffle:
@@ -106,9 +108,9 @@ def finite_generator(original, self):
 
 @hooks.replaces(OrderedEnqueuer, "_send_py_dataset", feature=PY_DATASETS)
 def send_py_dataset(original, self):
-    """Let all workers take the batches in the order of their common seed, also with `workers=`.
+    """Shuffle the batches with a seed that all workers share, also with `workers=`.
 
-    An enqueuer calls it after it has made the order, before it gets the first batch.
+    Keras's enqueuer calls this method after it chooses an order and before it reads a batch.
     """
     seed = getattr(self, "common_seed", None)
     if seed is not None and self.py_dataset.num_batches is not None:
@@ -118,15 +120,16 @@ def send_py_dataset(original, self):
 
 @hooks.replaces(PyDatasetAdapter, "on_epoch_begin", "on_epoch_end", feature=PY_DATASETS)
 def on_epoch_begin_or_end(original, self):
-    """Let the user's code shuffle in the same way on all workers.
+    """Let `on_epoch_begin` and `on_epoch_end` of a PyDataset shuffle in one way on all workers.
 
-    Meanwhile Python's and NumPy's generators have the common seed; then their state is restored.
+    During the call, the random generators of Python and NumPy have the workers' common seed. After
+    the call, their previous state is restored.
     """
     is_end = original.__name__ == "on_epoch_end"
     seed, enqueuer = getattr(self, "common_seed", None), self.enqueuer
     with contextlib.nullcontext() if seed is None else _seeded(seed ^ is_end):
         if is_end and getattr(self, "keeps_reading", False):
-            self.enqueuer = None  # it is not stopped
+            self.enqueuer = None  # so that Keras does not stop it
         try:
             return original(self)
         finally:

@@ -1,7 +1,8 @@
-"""The scope of a strategy: refuses models, optimizers and metrics created outside, with Keras 3.
+"""Refuses models, optimizers and metrics that were created outside of the strategy's scope.
 
 Keras 3 does not check this. Weights and optimizers created outside have one copy for all local
-replicas, which diverge or write it at the same time; metrics are local to each worker.
+replicas. The replicas diverge, or write to this copy at the same time. Metrics created outside are
+local to each worker.
 """
 
 import inspect
@@ -24,7 +25,7 @@ from tf_adasum.seams.keras.optimizers import (
 )
 from tf_adasum.seams.tracebacks import line_of_caller
 
-# What a step is traced as, once: nothing is checked before later ones.
+# For each method: the attribute with the traced step. After tracing, nothing is checked.
 FUNCTIONS_OF_STEPS = {
     "train_on_batch": "train_function",
     "test_on_batch": "test_function",
@@ -39,13 +40,13 @@ MODEL_OUTSIDE = (
 )
 
 
-# For each metric that was made outside of the scope of a strategy the line that has made it.
+# For each metric that was created outside of the scope: the line that created the metric.
 _lines_of_metrics = weakref.WeakKeyDictionary()
 
 
 @hooks.replaces(keras.metrics.Metric, "__init__")
 def make_metric(original, self, *args, **kwargs):
-    """Remember the line that creates a metric outside of the scope, for the error message."""
+    """Store the line that creates a metric outside of the scope, for the error message."""
     if not is_ours(tf.distribute.get_strategy()):
         _lines_of_metrics[self] = line_of_caller(self)
     return original(self, *args, **kwargs)
@@ -53,10 +54,10 @@ def make_metric(original, self, *args, **kwargs):
 
 @hooks.replaces(BaseTrainer, "compile")
 def compile_in_scope(original, self, *args, **kwargs):
-    """Compile in the scope of the model's strategy, because optimizers and metrics may be names.
+    """Compile the model in the scope of its strategy, and refuse objects created outside.
 
-    A model or a metric that was created outside is refused in `compile`. (Until the first step
-    Keras shows no variables of metrics.)
+    If optimizers or metrics are passed as names, `compile` creates them. Metrics are checked here,
+    because Keras does not list their variables before the first step.
     """
     strategy = self.distribute_strategy
     if not is_ours(strategy):
@@ -72,9 +73,9 @@ def compile_in_scope(original, self, *args, **kwargs):
 
 @hooks.replaces(Trainer, *CALLS)
 def check_scope(original, self, *args, **kwargs):
-    """Refuse, before the first step, objects that were created outside of the strategy's scope.
+    """Before the first step, refuse objects that were created outside of the strategy's scope.
 
-    An optimizer without steps and slots is moved inside instead.
+    An optimizer that is not built yet is moved into the scope instead.
     """
     strategy = self.distribute_strategy
     name = original.__name__
@@ -109,7 +110,7 @@ def _check(model, strategy, predicts):
 
 
 def _bring_inside(strategy, optimizer):
-    """Create the variables of an optimizer with only a learning rate and a count in the scope."""
+    """Create the variables of an optimizer again in the scope, unless the optimizer is built."""
     parts = optimizers_within(optimizer)
     if any(each.built for each in parts):
         return
@@ -123,18 +124,18 @@ def _bring_inside(strategy, optimizer):
 def _check_metrics(strategy, metrics):
     for metric in metrics:
         for _ in _outside(strategy, metric.variables):
-            line = _lines_of_metrics.get(metric)  # none if it is older than the strategy
+            line = _lines_of_metrics.get(metric)  # None if the metric is older than the strategy
             raise ValueError(
                 f"The metric {metric.name!r} was created outside of the scope of the strategy"
-                f"{f', at {line}' if line else ''}: each worker would measure its own rows. Create "
-                "it inside:\n\n"
+                f"{f', at {line}' if line else ''}, so each worker would measure only its own "
+                "rows. Create the metric inside:\n\n"
                 "    with strategy.scope():\n        metric = ...\n        model.compile(...)\n\n"
                 f"{see('TFA-301')}"
             )
 
 
 def _outside(strategy, variables):
-    """Yield the Keras variables in a list that were not created under a strategy."""
+    """Yield those Keras variables of a list that were not created in the scope of a strategy."""
     for variable in variables:
         own = tensorflow_variable(variable)
         if isinstance(own, tf.Variable) and not strategy.extended.variable_created_in_scope(own):

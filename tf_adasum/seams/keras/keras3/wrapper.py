@@ -1,4 +1,4 @@
-"""The methods that Keras 3 calls on a wrapper optimizer, and the calls to the inner optimizer."""
+"""Connects wrapper optimizers to Keras 3 and to their inner optimizers."""
 
 import keras
 import tensorflow as tf
@@ -10,14 +10,14 @@ from tf_adasum.seams.keras.keras3.private_names import MOVING_AVERAGES, BaseOpti
 # The module with the class `LAMB`.
 LAMB_MODULE = "tf_adasum.optimizers.lamb"
 
-# What `keras.callbacks.SwapEMAWeights` looks for in an optimizer.
+# The attributes of an optimizer that `keras.callbacks.SwapEMAWeights` uses.
 OF_SWAP_EMA_WEIGHTS: tuple[str, ...] = (MOVING_AVERAGES, "_trainable_variables")
 
 
 class WrapperBase(keras.optimizers.Optimizer):
-    """The methods that Keras calls on an optimizer that wraps another one.
+    """The base class of optimizers that wrap another optimizer.
 
-    Subclasses have `inner_optimizer`, `learning_rate`, `build` and
+    Subclasses define `inner_optimizer`, `learning_rate`, `build` and
     ``apply(gradients, variables)``, which takes a step.
 
     Args:
@@ -28,30 +28,30 @@ class WrapperBase(keras.optimizers.Optimizer):
         super().__init__(learning_rate=lambda: self.learning_rate, name=name)
 
     def apply_gradients(self, grads_and_vars):
-        """Take pairs of gradients and variables; return `iterations`."""
+        """Take a step with pairs of gradients and variables, and return `iterations`."""
         super().apply_gradients(grads_and_vars)
         return self.iterations
 
     @property
     def variables(self):
-        """The variables of this optimizer and of the inner one."""
+        """The variables of this optimizer and of the inner optimizer."""
         return own_variables(self) + self.inner_optimizer.variables
 
 
 class SelfDecayingOptimizer(keras.optimizers.Optimizer):
-    """An optimizer that decays weights in its own `update_step`, and not before it, as Keras does.
+    """An optimizer that decays weights in its own `update_step`.
 
-    `weight_decay` is there to be read.
+    Keras would decay the weights before `update_step`. Other code can read `weight_decay`.
     """
 
     @hooks.overrides(BaseOptimizer)
     def _use_weight_decay(self, variable):
-        """Keep Keras from decaying weights before the step."""
+        """Return False, so that Keras does not decay weights before the step."""
         return False
 
 
 def own_variables(optimizer):
-    """Return the variables of the optimizer itself, without an inner optimizer."""
+    """Return the optimizer's own variables, without the variables of an inner optimizer."""
     return optimizer._variables[:]
 
 
@@ -61,13 +61,13 @@ def variables_to_save(optimizer):
 
 
 def average_weights(optimizer, count):
-    """Move the moving averages of the weights as Keras does, for the `count`-th time from 0.
+    """Update the moving averages of the weights, as Keras does. Called in each replica.
 
-    Keras counts iterations, and starts the averages in the first.
+    `count` replaces Keras's count of iterations. The first update sets the averages to the weights.
 
     Args:
-        optimizer: a built optimizer with `use_ema`; called in each replica.
-        count: int64 scalar variable.
+        optimizer: a built optimizer with `use_ema`.
+        count: the number of earlier updates, an int64 scalar variable.
     """
     variables, averages = optimizer._trainable_variables, getattr(optimizer, MOVING_AVERAGES)
     for variable, average in zip(variables, averages, strict=True):
@@ -77,10 +77,10 @@ def average_weights(optimizer, count):
 
 
 def add_accumulator(optimizer):
-    """Add an accumulator for one of the scalars of `Step.measure`, if there is accumulation.
+    """Add an accumulator for a scalar of `Step.measure`, if the optimizer accumulates gradients.
 
     Args:
-        optimizer: the built optimizer that accumulates.
+        optimizer: the built optimizer.
     """
     if optimizer.gradient_accumulation_steps:
         accumulator = optimizer.add_variable((), name="accumulator", dtype="float32")
@@ -88,10 +88,10 @@ def add_accumulator(optimizer):
 
 
 def exchange_learning_rate(optimizer, learning_rate):
-    """Give an optimizer another learning rate; return what it had.
+    """Replace the learning rate of an optimizer, and return the previous learning rate.
 
-    The property `learning_rate` takes a variable that it replaces out of a list that
-    tf.train.Checkpoint tracks, which then refuses to save.
+    The property `learning_rate` is not used, because it removes the previous variable from a list
+    that tf.train.Checkpoint tracks. After such a removal, tf.train.Checkpoint refuses to save.
 
     Args:
         optimizer: the optimizer.
@@ -102,7 +102,7 @@ def exchange_learning_rate(optimizer, learning_rate):
 
 
 def floating(learning_rate):
-    """Return a learning rate as a tensor that has fractions: a schedule may return an int."""
+    """Return a learning rate as a floating-point tensor. (A schedule may return an int.)"""
     learning_rate = tf.convert_to_tensor(keras.ops.convert_to_tensor(learning_rate))
     if learning_rate.dtype.is_floating:
         return learning_rate
