@@ -1,4 +1,4 @@
-"""Write the generated parts of three pages of docs/: `benchmarks/exchange.py --extend`.
+"""Write the generated parts of README and of three pages: `benchmarks/exchange.py --extend`.
 
 Nothing is measured here. The tables hold the predictions of the cost model with its default
 constants and for an assumed cluster, and the results of the newest reports.
@@ -12,6 +12,7 @@ import report
 from exchange_transport import ALONE, HOROVOD, UCX, WAYS
 
 DOCUMENTS = report.ROOT / "docs"
+FRAMEWORKS = ("stock strategy (1)", "Horovod 0.28 (2)", "Keras on JAX (2)", "tf_adasum")
 ROUNDING = "## Rounding on the wire"  # in the report of benchmarks/exchange.py
 REPLICAS = [2**k for k in range(1, 11)]
 
@@ -32,6 +33,7 @@ def parts(resnet50_shapes):
         "scaling.md": {"rounding on the wire": rounding_part()},
         "cost_model.md": cost_model_parts(resnet50_shapes),
         "transport.md": {"exchange": exchange_part(), "steps of fit": steps_part()},
+        "../README.md": {"frameworks": frameworks_part()},
     }
 
 
@@ -154,6 +156,33 @@ def steps_part():
     ]
     header = ["step of `fit`", "milliseconds", "/ stock"]
     return from_report(report.table(header, rows), path)
+
+
+def frameworks_part():
+    """Return README's table: a column for each framework."""
+    steps, kills = newest("frameworks"), newest("frameworks_kill")
+    measured = report.tables(steps.read_text())
+    killed = report.tables(kills.read_text())
+
+    def median(name, unit):
+        return [f"{float(row[name].partition(' ')[0]):.3g} {unit}" for row in measured]
+
+    def linked(text, path):
+        return f"[{text}](benchmarks/results/{path.name})"
+
+    names = [
+        "yes" if re.search(r"worker 1|task:1|rank 1", row["error"]) else "no" for row in killed
+    ]
+    rows = [
+        ["`fit` with Keras 3", "fails (1)", "Keras 2 only", "works", "works"],
+        [linked("step, 25 million parameters", steps), *median("large, ms", "ms")],
+        [linked("step, small CNN", steps), *median("small, ms", "ms")],
+        [linked("peak memory of a worker, 25 million", steps), *median("large, MiB", "MiB")],
+        [linked("peak memory of a worker, small CNN", steps), *median("small, MiB", "MiB")],
+        [linked("end after a worker is killed", kills), *(row["seconds"] + " s" for row in killed)],
+        [linked("the error names that worker", kills), *names],
+    ]
+    return report.table(["", *FRAMEWORKS], rows)
 
 
 def rewritten(document, generated):

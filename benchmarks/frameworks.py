@@ -1,0 +1,349 @@
+"""Compare `fit` on two workers: the stock strategy, Horovod, Keras on JAX, and tf_adasum.
+
+    python benchmarks/frameworks.py
+    python benchmarks/frameworks.py --kill
+
+Times the steps of a CNN with 13,706 parameters and of a model with 25 million, reads the peak
+memory of each. With `--kill`, kills worker 1 during training. Each framework has its own processes,
+which take turns. HOROVOD_PYTHON names the Python of an environment with Horovod
+(horovod_beside.py), and JAX_PYTHON one with `pip install "jax[cpu]" keras`. Writes
+benchmarks/results/DATE-frameworks.md or DATE-frameworks_kill.md, from which
+`benchmarks/exchange.py --extend` writes README's table.
+"""
+
+import argparse
+import collections
+import contextlib
+import json
+import os
+import pathlib
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy as np
+import report
+
+WORKERS = 2
+TURNS = 3
+EPOCHS = 6  # the first one traces
+WARM_UP = 3  # steps of each epoch that are not timed
+KILL_SECONDS = 150  # to wait for the error after worker 1 is killed
+STEPS = {"small": 60, "large": 6}
+ROWS = {"small": 8, "large": 32}  # of each worker
+SHAPES = {"small": (8, 8, 1), "large": (1024,)}
+# In lines of worker 0's output that may explain why it ends.
+ERROR = ("Error: ", "UNAVAILABLE", "ABORTED", "DEADLINE", "unhealthy", "exited on signal")
+FRAMEWORKS = {
+    "stock": "stock strategy, with a fix",
+    "horovod": "Horovod, mean",
+    "jax": "Keras on JAX, mean",
+    "tf_adasum": "tf_adasum, Adasum",
+}
+PYTHONS = {"horovod": "HOROVOD_PYTHON", "jax": "JAX_PYTHON"}
+
+
+def model_of(size):
+    """Return the layers of a model that is not compiled."""
+    import keras
+    from keras.layers import Conv2D, Dense, Flatten, Input, MaxPooling2D
+
+    keras.utils.set_random_seed(0)
+    if size == "large":
+        dense = [Dense(4096, "relu"), Dense(4096, "relu"), Dense(1000)]
+        return keras.Sequential([Input(SHAPES[size]), *dense])
+    two = {"padding": "same", "activation": "relu"}
+    layers = [Input(SHAPES[size]), Conv2D(16, 3, **two), MaxPooling2D(2), Conv2D(32, 3, **two)]
+    layers += [MaxPooling2D(2), Flatten(), Dense(64, activation="relu"), Dense(10)]
+    return keras.Sequential(layers)
+
+
+def start(framework):
+    """Connect the workers; return rank, scope, the optimizer's wrapper, and the rows' factor.
+
+    A strategy gets the rows of all workers and divides them. The others get their own.
+    """
+    rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("RANK", "0")))
+    if framework == "horovod":
+        import horovod.tensorflow.keras as hvd
+
+        hvd.init()
+        return rank, contextlib.nullcontext, hvd.DistributedOptimizer, 1
+    if framework == "jax":
+        import keras
+
+        keras.distribution.initialize(os.environ["ADDRESS"], WORKERS, rank)
+        parallel = keras.distribution.DataParallel(auto_shard_dataset=False)
+        keras.distribution.set_distribution(parallel)
+        return rank, contextlib.nullcontext, lambda optimizer: optimizer, 1
+    if framework == "unmodified":
+        import tensorflow as tf
+
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    elif framework == "stock":
+        from step_time import stock_strategy
+
+        strategy = stock_strategy()
+    else:
+        import tf_adasum
+
+        strategy = tf_adasum.AdasumMirroredStrategy()
+    return rank, strategy.scope, lambda optimizer: optimizer, WORKERS
+
+
+def compiled(size, scope, wrapper):
+    """Return the compiled model."""
+    import keras
+
+    with scope():
+        model = model_of(size)
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(optimizer=wrapper(keras.optimizers.SGD(0.001)), loss=loss)
+    return model
+
+
+def rows_of(size, count):
+    """Return random inputs and classes."""
+    random = np.random.default_rng(0)
+    x = random.standard_normal([count, *SHAPES[size]], dtype=np.float32)
+    return x, random.integers(0, 10, count)
+
+
+def timed(size, scope, wrapper, factor):
+    """Return the seconds of a step in each epoch but the first, and the peak memory in MiB."""
+    import keras
+
+    seconds = []
+
+    class Stopwatch(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            if batch == WARM_UP:
+                self.start = time.perf_counter()
+
+        def on_epoch_end(self, epoch, logs=None):
+            if epoch:
+                seconds.append((time.perf_counter() - self.start) / STEPS[size])
+
+    model = compiled(size, scope, wrapper)
+    x, y = rows_of(size, ROWS[size] * factor * (WARM_UP + STEPS[size]))
+    batch = {"batch_size": ROWS[size] * factor, "shuffle": False, "verbose": 0}
+    model.fit(x, y, **batch, epochs=EPOCHS, callbacks=[Stopwatch()])
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"seconds": seconds, "peak": peak}
+
+
+def train_until_killed(folder, rank, scope, wrapper, factor):
+    """Train for minutes; write this process's id once training runs."""
+    import keras
+
+    def ready(batch, logs=None):
+        if batch == 20:
+            pathlib.Path(folder, str(rank)).write_text(str(os.getpid()))
+
+    model = compiled("small", scope, wrapper)
+    x, y = rows_of("small", ROWS["small"] * factor * 20000)
+    told = keras.callbacks.LambdaCallback(on_train_batch_end=ready)
+    model.fit(x, y, batch_size=ROWS["small"] * factor, verbose=0, epochs=100, callbacks=[told])
+
+
+def worker(arguments):
+    """Be a worker of a framework."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    rank, *own = start(arguments.framework)
+    if arguments.task == "kill":
+        train_until_killed(arguments.folder, rank, *own)
+    else:
+        measured = {size: timed(size, *own) for size in STEPS}
+        if rank == 0:
+            pathlib.Path(arguments.folder, "out.json").write_text(json.dumps(measured))
+
+
+def free_port():
+    """Return a port of the loopback interface that is free now."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+@contextlib.contextmanager
+def workers(framework, task, folder):
+    """Start the workers; yield their processes, or that of `mpirun`; end them."""
+    python = os.environ[PYTHONS[framework]] if framework in PYTHONS else sys.executable
+    command = [python, "-u", str(pathlib.Path(__file__)), "--framework", framework]
+    command += ["--task", task, "--folder", folder]
+    environments = [dict(os.environ) for _ in range(WORKERS)]
+    if framework == "horovod":
+        mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", str(WORKERS)]
+        command = [*mpirun, "--mca", "pml", "ob1", "--mca", "btl", "vader,self", *command]
+        environments = environments[:1]
+    elif framework == "jax":
+        address = {"ADDRESS": f"127.0.0.1:{free_port()}", "KERAS_BACKEND": "jax"}
+        environments = [each | address | {"RANK": str(i)} for i, each in enumerate(environments)]
+    else:
+        cluster = {"worker": [f"127.0.0.1:{free_port()}" for _ in range(WORKERS)]}
+        for index, each in enumerate(environments):
+            own = {"cluster": cluster, "task": {"type": "worker", "index": index}}
+            each |= {"TF_CONFIG": json.dumps(own), "RANK": str(index)}
+    with contextlib.ExitStack() as stack:
+        processes = []
+        for index, each in enumerate(environments):
+            log = stack.enter_context(open(pathlib.Path(folder, f"{index}.log"), "wb"))
+            # Its own process group, so that all that it starts can be ended.
+            options = {"stdout": log, "stderr": subprocess.STDOUT, "start_new_session": True}
+            processes.append(subprocess.Popen(command, env=each, **options))
+        try:
+            yield processes
+        finally:
+            for process in processes:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def last_error(folder):
+    """Return the last line of worker 0's output that names an error, else the last line."""
+    lines = pathlib.Path(folder, "0.log").read_text(errors="replace").splitlines()
+    lines = [line.strip() for line in lines if line.strip()]
+    return next((line for line in reversed(lines) if any(e in line for e in ERROR)), lines[-1])
+
+
+def times(framework):
+    """Return what worker 0 measured."""
+    with tempfile.TemporaryDirectory() as folder:
+        with workers(framework, "times", folder) as processes:
+            for process in processes:
+                process.wait(report.SECONDS)
+        out = pathlib.Path(folder, "out.json")
+        if not out.exists():
+            raise RuntimeError(f"{framework}: {last_error(folder)}")
+        return json.loads(out.read_text())
+
+
+def kill(framework):
+    """Kill worker 1 in training; return the seconds until worker 0 ends, and its error."""
+    with tempfile.TemporaryDirectory() as folder, workers(framework, "kill", folder):
+        files = [pathlib.Path(folder, str(rank)) for rank in range(WORKERS)]
+        deadline = time.monotonic() + report.SECONDS
+        while not all(file.exists() and file.read_text() for file in files):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{framework} does not train: {last_error(folder)}")
+            time.sleep(0.1)
+        survivor, victim = (int(file.read_text()) for file in files)
+        time.sleep(1)
+        os.kill(victim, signal.SIGKILL)
+        begin = time.monotonic()
+        while is_running(survivor) and time.monotonic() < begin + KILL_SECONDS:
+            time.sleep(0.02)
+        seconds = time.monotonic() - begin
+        return (None if is_running(survivor) else seconds), last_error(folder)
+
+
+def is_running(pid):
+    """Whether a process is there and has not ended."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def error_of_unmodified():
+    """Return the error of `fit` under the unmodified stock strategy."""
+    try:
+        times("unmodified")
+    except RuntimeError as error:
+        return str(error).partition(": ")[2]
+    return "none"
+
+
+def version_of(framework):
+    """Return the versions that a framework runs with."""
+    packages = {"horovod": ["horovod", "tensorflow-cpu", "keras"], "jax": ["jax", "keras"]}
+    code = "import importlib.metadata as m, sys; print(*map(m.version, sys.argv[1:]))"
+    command = [os.environ[PYTHONS[framework]], "-c", code, *packages[framework]]
+    numbers = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    return ", ".join(map(" ".join, zip(packages[framework], numbers, strict=True)))
+
+
+def present():
+    """Return the frameworks that are installed."""
+    return [each for each in FRAMEWORKS if os.environ.get(PYTHONS.get(each, "PATH"))]
+
+
+def conditions():
+    """Return the sentence about workers and versions that both reports share."""
+    versions = "; ".join(version_of(each) for each in present() if each in PYTHONS)
+    return f"{WORKERS} workers of one device on one machine. Others: {versions}."
+
+
+def compare():
+    """Write the report of steps and memory."""
+    measured = collections.defaultdict(list)
+    for turn in range(TURNS):
+        for framework in present() if turn % 2 == 0 else reversed(present()):
+            measured[framework].append(times(framework))
+            print(framework, measured[framework][-1], flush=True)
+    rows = []
+    for framework in present():
+        row = [FRAMEWORKS[framework]]
+        for size in STEPS:
+            own = [seconds for turn in measured[framework] for seconds in turn[size]["seconds"]]
+            row.append(report.quartiles(own, 1000, 1))
+        for size in STEPS:
+            row.append(f"{np.median([turn[size]['peak'] for turn in measured[framework]]):.0f}")
+        rows.append(row)
+    header = ["framework", "small, ms", "large, ms", "small, MiB", "large, MiB"]
+    report.write(
+        "frameworks",
+        "`fit` on two workers: stock strategy, Horovod, Keras on JAX, tf_adasum",
+        f"{conditions()} *Small*: a CNN of 13,706 parameters, {ROWS['small']} rows of each worker. "
+        f"*Large*: 25.1 million parameters, {ROWS['large']} rows of each worker. SGD. Milliseconds "
+        f"of a step of `fit` on worker 0: means of {STEPS['small']} and {STEPS['large']} steps in "
+        f"{EPOCHS - 1} epochs of each of {TURNS} runs in which the frameworks take turns, here "
+        "their median (quartiles). Peak resident memory of worker 0 after the small model, and "
+        "after both: medians. The stock strategy has a fix of `reduce`; without it `fit` ends in "
+        f"`{error_of_unmodified()[:200]}`.\n\n" + report.table(header, rows),
+    )
+
+
+def compare_kills():
+    """Write the report of killed workers."""
+    rows = []
+    for framework in present():
+        ends = [kill(framework) for _ in range(TURNS)]
+        known = sorted(seconds for seconds, _ in ends if seconds is not None)
+        found = [f"{known[0]:.1f} to {known[-1]:.1f}"] if known else []
+        if len(known) < TURNS:
+            found.append(f"{TURNS - len(known)} of {TURNS} did not end in {KILL_SECONDS} s")
+        error = ends[-1][1][:300].replace("|", "/")
+        rows.append([FRAMEWORKS[framework], ", ".join(found), f"`{error}`"])
+    report.write(
+        "frameworks_kill",
+        "A worker is killed: stock strategy, Horovod, Keras on JAX, tf_adasum",
+        f"{conditions()} Seconds from SIGKILL of worker 1 during `fit` until worker 0 ends, "
+        f"{TURNS} runs each, without a launcher that restarts; Horovod under `mpirun`. "
+        "*Error*: the last line of worker 0's output that names an error.\n\n"
+        + report.table(["framework", "seconds", "error"], rows),
+    )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kill", action="store_true", help="kill worker 1 instead")
+    parser.add_argument("--framework")
+    parser.add_argument("--task")
+    parser.add_argument("--folder")
+    arguments = parser.parse_args()
+    if arguments.framework:
+        worker(arguments)
+    elif arguments.kill:
+        compare_kills()
+    else:
+        compare()
+
+
+if __name__ == "__main__":
+    main()
