@@ -125,7 +125,7 @@ def test_the_install_page_has_the_install_block_of_the_readme():
 NOT_RUN = {
     "docs/how_to/trackers.md: tuner = keras_tuner.RandomSearch(": "it needs KerasTuner",
     "README.md: import keras": "it is run on two workers, as a program",
-    "docs/launcher.md: def train(epochs):": "it leaves the model out",
+    "docs/how_to/notebooks.md: def train(epochs):": "it leaves the model out",
     'docs/optimizers.md: strategy = tf_adasum.AdasumMirroredStrategy(aggregation="mean")': (
         "AdaScale needs several replicas: the tutorial runs the same"
     ),

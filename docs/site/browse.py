@@ -42,7 +42,7 @@ SEARCHED = {
     "TFA-103": "troubleshooting.html#tfa-103",
     "two GPUs one machine": "launcher.html",
     "GPU status": "install.html",
-    "colab": "launcher.html#notebooks",
+    "colab": "how_to/notebooks.html",
     "Kubernetes": "clusters.html#kubernetes",
     "checkpoints": "how_to/checkpoints.html",
     "mixed precision": "how_to/mixed_precision.html",
