@@ -165,7 +165,8 @@ def frameworks_part():
     killed = report.tables(kills.read_text())
 
     def median(name, unit):
-        return [f"{float(row[name].partition(' ')[0]):.3g} {unit}" for row in measured]
+        values = [float(row[name].partition(" ")[0]) for row in measured]
+        return [f"{value:,.{int(value < 100)}f} {unit}" for value in values]
 
     def linked(text, path):
         return f"[{text}](benchmarks/results/{path.name})"
@@ -175,7 +176,6 @@ def frameworks_part():
         [linked("step, 25 million parameters", steps), *median("large, ms", "ms")],
         [linked("step, small CNN", steps), *median("small, ms", "ms")],
         [linked("peak memory of a worker, 25 million", steps), *median("large, MiB", "MiB")],
-        [linked("peak memory of a worker, small CNN", steps), *median("small, MiB", "MiB")],
         [linked("end after a worker is killed", kills), *(row["seconds"] + " s" for row in killed)],
         [linked("errors that name that worker", kills), *(row["named"] for row in killed)],
     ]
