@@ -58,20 +58,17 @@ class AdasumMirroredStrategy(
             cluster in ``TF_CONFIG``, or the cluster of the launcher that started this process.
         communication_options: `tf.distribute.experimental.CommunicationOptions`.
             ``timeout_seconds`` is how long this worker waits for workers that do not start (default
-            60 s), and for workers that run but do not join a collective (default 600 s, because a
-            worker may be saving a model). If a worker sends nothing, this worker waits half as long
-            (default 30 s). ``bytes_per_pack`` is the size of a bucket (default 16 MiB).
-            ``implementation`` chooses TensorFlow's collectives. Defaults to `None`, TensorFlow's
-            options.
+            60 s), and for workers that run but do not join a collective (default 600 s). It waits
+            half as long for workers that send nothing (default 30 s). ``bytes_per_pack`` is the
+            size of a bucket (default 16 MiB). Defaults to `None`, TensorFlow's options.
         aggregation: str, the name of a rule (``"adasum"``, ``"adacons"``, ``"mean"``, ``"sum"``),
             or a `tf_adasum.rules.AggregationRule`. Defaults to `"adasum"`.
         radix_plan: list of int, factors of N: the sizes of the groups in which the N gradients are
             combined, level by level. ``[N]`` combines all replicas on one level. ``[2, 2, …]``
             combines pairs, then pairs of pairs, and is the paper's recursive vector halving. With
             `local_reduction`, N is the number of hosts. Defaults to ``[N]`` up to 16 replicas, and
-            above 16 to the fastest plan of `aggregation.cost_model`. If you set
-            ``TF_ADASUM_COST_MODEL`` to constants measured on your cluster, the cost model chooses
-            for any N.
+            above 16 to the fastest plan of `aggregation.cost_model`. With constants of your cluster
+            in ``TF_ADASUM_COST_MODEL``, the cost model chooses for any N.
         local_reduction: ``"mean"`` averages over the replicas of each host and applies the rule to
             these means, like the hierarchical mode of the published implementation. Workers with
             the same address share a host. Defaults to `None`.
@@ -295,9 +292,8 @@ class AdasumMirroredStrategy(
         """Return a context manager for code that all workers run together, such as a custom loop.
 
         `fit`, `evaluate` and `predict` already use it. If an exception leaves the block on one
-        worker, the other workers raise an error that names this worker. The block reuses keys of
-        collectives, because TensorFlow keeps 1.6 kB for each key. So do not catch errors of
-        collectives inside the block.
+        worker, the other workers raise an error that names this worker. The block reuses the keys
+        of collectives, so do not catch errors of collectives inside the block.
 
         Raises:
             tf_adasum.WorkerLostError: if TensorFlow raised an error because of another worker.

@@ -1,14 +1,12 @@
 """The failure detector, which prevents that workers wait forever for each other.
 
-A worker would wait forever for another worker that has ended, stopped or failed, or that runs
-another program. So each worker has a thread that sends the worker's status (`Status`) every second,
-receives the statuses of the other workers (`tf_adasum.watch.connections`), and decides whether this
-worker can continue (`tf_adasum.watch.diagnosis`). If not, the thread reports why and aborts
-TensorFlow's collectives, which then raise an error.
+Every second, a thread of each worker sends its status (`Status`), receives the statuses of the
+others (`tf_adasum.watch.connections`), and decides whether this worker can continue
+(`tf_adasum.watch.diagnosis`). If not, the thread reports why and aborts TensorFlow's collectives,
+which then raise an error.
 
-TensorFlow's heartbeats do not detect a worker that is alive but never joins a collective.
-TensorFlow's collectives have a timeout, but with a timeout each collective needs a thread
-(TensorFlow 2.21: 400 more threads for 100 steps).
+TensorFlow's heartbeats do not detect a worker that is alive but never joins a collective. With a
+timeout, each of its collectives needs a thread (TensorFlow 2.21: 400 more for 100 steps).
 """
 
 from __future__ import annotations
@@ -40,8 +38,7 @@ SECONDS_BETWEEN_MESSAGES = 1.0
 # PATIENCE: seconds to wait for a worker that is alive, because it may write a large checkpoint.
 SILENCE, PATIENCE = 30.0, 600.0
 
-# Messages that arrive within this many seconds are handled together, because training needs
-# Python's global lock.
+# Seconds whose messages are handled together, because training needs Python's global lock.
 _PAUSE = 0.02
 
 # A process may hold Python's global lock for some seconds.
@@ -134,9 +131,8 @@ class Watch:
         """Report that TensorFlow and a strategy have started.
 
         Args:
-            counters: function that returns three numbers: how many of the strategy's collectives
-                this worker has entered, how many it has left, and the number of the collective that
-                Python waits for.
+            counters: function that returns how many of the strategy's collectives this worker has
+                entered and left, and the number of the collective that Python waits for.
             abort: function that ends all collectives with an error, whose message is its argument.
 
         Raises:
@@ -161,9 +157,7 @@ class Watch:
 
     @contextlib.contextmanager
     def call(self, breakage_of: Callable[[BaseException], Breakage | None]) -> Iterator[None]:
-        """Return a context manager for a call that all workers make, such as `fit`.
-
-        It reports an exception in the call to the other workers.
+        """Return a context manager that reports exceptions in a call of all workers, such as `fit`.
 
         Args:
             breakage_of: function that returns the `Breakage` in an exception, or None if no other
@@ -311,10 +305,7 @@ class Watch:
             return
         silent = time.monotonic() - connection.heard
         if not connection.is_open and rank not in self._silence.unheard:
-            why = (
-                "its process ended without reporting an error (it was killed, crashed or ran out "
-                "of memory)"
-            )
+            why = "its process ended without reporting an error (killed, crashed or out of memory)"
             if status.state == "failed":
                 why += f". It had failed before: {status.why}"
             self._statuses[rank] = Status("lost", why)
@@ -434,10 +425,8 @@ def begin(cluster: Cluster, terms: dict[str, Any], timeout: float | None) -> Wat
         timeout: `communication_options.timeout_seconds`, or None.
 
     Returns:
-        The `Watch`; all strategies with the same cluster share it after the first one has started.
-
-    Raises:
-        The errors of `cluster.rendezvous.meet`.
+        The `Watch`, which all strategies with the same cluster share. The rendezvous may raise
+        errors, see `cluster.rendezvous`.
     """
     if cluster in _watches:
         return _watches[cluster]

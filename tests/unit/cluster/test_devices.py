@@ -149,4 +149,4 @@ def test_after_an_operation_no_more_can_be_made(outcomes):
     assert outcome["per_worker('1')"] == ["CPU:0"]
     assert outcome["per_worker('2')"].startswith("ValueError: TF_ADASUM_DEVICES_PER_WORKER=2 needs")
     assert "Create the strategy first" in outcome["per_worker('2')"]
-    assert "do not exist: CPU:1. This worker has CPU:0;" in outcome["local_devices(['CPU:1'])"]
+    assert "do not exist: CPU:1. This worker has CPU:0." in outcome["local_devices(['CPU:1'])"]

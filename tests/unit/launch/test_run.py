@@ -119,7 +119,7 @@ def returns_what_cannot_be_read():
 
 
 def test_a_result_that_cannot_be_read_back_is_named():
-    with pytest.raises(RuntimeError, match="cannot be read here: ValueError: invalid literal"):
+    with pytest.raises(RuntimeError, match="cannot be read in this process: ValueError: inv"):
         run(returns_what_cannot_be_read, workers=1)
 
 

@@ -135,7 +135,7 @@ def test_the_first_variable_that_differs_is_named(value, other):
     assert kind is tf_adasum.ReplicasDiffer
     assert "'kernel' (the first of 2 variables)" in message
     assert message.endswith(
-        f"than on replica 0 on replica 1, replica 4 (worker 2) {see('TFA-508')}"
+        f"that differ from replica 0 on replica 1, replica 4 (worker 2) {see('TFA-508')}"
     )
 
 
