@@ -32,12 +32,12 @@ SPAN = re.compile(
     r"<(a|h\d|pre)\b.*?</\1>|<code>(?:tf_adasum\.)?([\w.]+)(?:\(\))?</code>", re.DOTALL
 )
 PICTURE = re.compile(r'(<img [^>]*src="([^"]+\.(?:svg|png))"[^>]*/?>)')
-ANSWER = re.compile(r'^(### .+)\n\n<a id="(tfa-\d+)"></a>', re.MULTILINE)
+ANSWER = re.compile(r'^(### .+)\n\n<a id="(tfa-\d+)"></a>TFA-\d+: ', re.MULTILINE)
 ALL_MESSAGES = "There are more: [all messages](reference/messages.md)."
-MOST_LINES, MOST_CHARACTERS = 500, 100_000  # of a file that is shown, such as a report of runs
+MOST_LINES, MOST_CHARACTERS = 500, 80_000  # of a file that is shown, such as a report of runs
 # How much more, or less, a page counts in the search: who searches has a task or a message.
 TASKS = ("how_to/", "tutorials/", "migration/", "troubleshooting", "training", "clusters")
-TASKS += ("install", "optimizers", "rules", "reliability/")
+TASKS += ("choosing", "install", "optimizers", "rules", "reliability/")
 BOOSTS = {
     **dict.fromkeys(("reliability/networks", "reliability/disks", "reliability/index"), 1),
     **dict.fromkeys(TASKS, 2),
@@ -183,7 +183,7 @@ def targets(text, uri):
 def on_page_markdown(markdown, page, **_):
     """Let links to files of the repository lead to their pages."""
     uri = page.file.src_uri
-    if uri.startswith("repository/"):
+    if uri.startswith("repository/") or uri == "hooks.md":
         page.meta["search"] = {"exclude": True}
     else:
         boost = next((boost for start, boost in BOOSTS.items() if uri.startswith(start)), 1)
@@ -208,9 +208,15 @@ def on_page_markdown(markdown, page, **_):
         notebook = posixpath.basename(uri).replace(".md", ".ipynb")
         markdown = markdown.replace("\n", f"\n\n[Download it as a notebook]({notebook})\n", 1)
     markdown = markdown.replace("<!-- all messages -->", ALL_MESSAGES)
-    markdown = ANSWER.sub(r"\1 {#\2}\n\n", markdown)  # so that the search leads to the code
+    markdown = ANSWER.sub(heading_of_answer, markdown)
     parts = CODE.split(markdown)
     return "".join(part if index % 2 else LINK.sub(link, part) for index, part in enumerate(parts))
+
+
+def heading_of_answer(match):
+    """Return the heading of an answer with its code, by which the search finds the answer."""
+    title, anchor = match.groups()
+    return f"{title} ({anchor.upper()}) {{#{anchor}}}\n\nThe message contains "
 
 
 def on_page_content(content, page, **_):
