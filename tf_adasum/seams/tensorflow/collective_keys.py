@@ -146,7 +146,7 @@ class ReusingLauncher(CollectiveReplicaLauncher):
 
     @hooks.overrides(CollectiveReplicaLauncher)
     def _next_instance_key(self):
-        """Choose the key of a collective. (TensorFlow has no argument for the key.)"""
+        """Choose the key of a collective, because TensorFlow has no argument for the key."""
         if self._signature is None:
             return super()._next_instance_key()
         if self._signature is _COUNTED:

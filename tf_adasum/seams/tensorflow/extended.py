@@ -60,14 +60,17 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
 
     @hooks.overrides(CollectiveAllReduceExtended)
     def _initialize_local_devices(self, cluster_resolver, worker_device):
-        """Return the requested devices. (TensorFlow supports only one CPU per worker.)"""
+        """Return the requested devices, because TensorFlow supports only one CPU per worker."""
         del cluster_resolver
         devices = tuple(f"{worker_device}/device:{name}" for name in self._local_device_names)
         return devices, self._local_device_names[0].split(":")[0]
 
     @hooks.overrides(CollectiveAllReduceExtended)
     def _initialize_local(self, *args, **kwargs):
-        """Install our CrossDeviceOps. (TensorFlow has no argument for other CrossDeviceOps.)"""
+        """Install our CrossDeviceOps.
+
+        TensorFlow has no argument for other CrossDeviceOps.
+        """
         super()._initialize_local(*args, **kwargs)
         self._install_cross_device_ops()
 
@@ -117,7 +120,10 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
 
     @hooks.overrides(CollectiveAllReduceExtended)
     def _get_variable_creator_initial_value(self, replica_id, device, primary_var, **kwargs):
-        """Send initial values of every dtype. (TensorFlow's broadcast supports six dtypes.)"""
+        """Send initial values of every dtype.
+
+        TensorFlow's broadcast supports six dtypes.
+        """
         stock = super()._get_variable_creator_initial_value
         if replica_id > 0 or self._num_workers == 1:
             return stock(replica_id, device, primary_var, **kwargs)

@@ -160,7 +160,10 @@ def _values(gradient):
 
 @hooks.replaces(LossScaleOptimizerV3, "apply_gradients")
 def apply_gradients(original, self, grads_and_vars, *args, **kwargs):
-    """Build the inner optimizer first. (Keras builds it where replicas cannot wait for others.)"""
+    """Build the inner optimizer first.
+
+    Keras builds it where replicas cannot wait for others.
+    """
     grads_and_vars = list(grads_and_vars)
     if isinstance(self.inner_optimizer, WrapperBase) or our_replica_context():
         build(self.inner_optimizer, [variable for _, variable in grads_and_vars])
@@ -215,7 +218,7 @@ def exchange_learning_rate(optimizer, learning_rate):
 
 
 def floating(learning_rate):
-    """Return a learning rate as a floating-point tensor. (A schedule may return an int.)"""
+    """Return a learning rate as a floating-point tensor, because a schedule may return an int."""
     learning_rate = tf.convert_to_tensor(learning_rate)
     if learning_rate.dtype.is_floating:
         return learning_rate

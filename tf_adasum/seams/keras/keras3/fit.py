@@ -53,7 +53,10 @@ def make_function(original, self, step_function):
 
 @hooks.replaces(BaseTrainer, "_symbolic_build")
 def symbolic_build(original, self, iterator=None, data_batch=None):
-    """Build with one row if this worker has no rows. (Tracing recurrent layers needs rows.)"""
+    """Build with one row if this worker has no rows.
+
+    Tracing recurrent layers needs rows.
+    """
     if data_batch is not None and is_ours(self._distribute_strategy):
         data_batch = tf.nest.map_structure(_with_a_row, data_batch)
     return original(self, iterator=iterator, data_batch=data_batch)
@@ -67,7 +70,7 @@ def _with_a_row(value):
 
 @hooks.replaces(Trainer, "train_on_batch", "test_on_batch", "predict_on_batch")
 def on_batch(original, self, x, y=None, sample_weight=None, class_weight=None, **kwargs):
-    """Divide the batch among replicas. (Keras passes the whole batch to every replica.)"""
+    """Divide the batch among replicas, because Keras passes the whole batch to every replica."""
     strategy = self._distribute_strategy
     given = {"y": y, "sample_weight": sample_weight, "class_weight": class_weight}
     kwargs |= {name: value for name, value in given.items() if value is not None}

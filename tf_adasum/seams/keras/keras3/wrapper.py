@@ -102,7 +102,7 @@ def exchange_learning_rate(optimizer, learning_rate):
 
 
 def floating(learning_rate):
-    """Return a learning rate as a floating-point tensor. (A schedule may return an int.)"""
+    """Return a learning rate as a floating-point tensor, because a schedule may return an int."""
     learning_rate = tf.convert_to_tensor(keras.ops.convert_to_tensor(learning_rate))
     if learning_rate.dtype.is_floating:
         return learning_rate
