@@ -112,10 +112,11 @@ class TestOnFourReplicas:
 
     @pytest.mark.feature("a rule with non-finite coefficients is named, on all workers")
     def test_non_finite_coefficients_end_training_everywhere(self, group):
-        for result in group.run(scenarios.message_of_a_bad_rule):
-            assert "NotFiniteForZero() returned coefficients that are not finite" in str(
-                result["message"]
-            )
+        messages = [str(each["message"]) for each in group.run(scenarios.message_of_a_bad_rule)]
+        if any("TFA-501" in message for message in messages):
+            group.close()  # no collective works any more
+        for message in messages:
+            assert "NotFiniteForZero() returned coefficients that are not finite" in message
 
 
 @on(["1x2", "2x2"])

@@ -20,7 +20,6 @@ def kernel(tmp_path):
     manager = pytest.importorskip("jupyter_client").KernelManager()
     environment = worker_environment([], 0, devices=1) | {"HOME": str(tmp_path)}
     del environment["TF_ADASUM_DEVICES_PER_WORKER"]
-    environment.pop("IPYKERNEL_CELL_NAME", None)  # it gives all cells one name, and one text
     manager.start_kernel(env=environment, cwd=str(tmp_path))
     client = manager.blocking_client()
     client.start_channels()

@@ -8,12 +8,14 @@ installed.
 from __future__ import annotations
 
 import copy
+import io
 import json
 import linecache
 import os
 import pickle
 import sys
 import traceback
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -106,8 +108,25 @@ def _dumps(value: Any) -> bytes:
     if _has_cloudpickle():
         import cloudpickle
 
-        return cloudpickle.dumps(value)
+        reducers = cloudpickle.Pickler.dispatch_table
+
+        def code(value: types.CodeType) -> tuple:
+            constructor, args = reducers[types.CodeType](value)[:2]
+            return _code, (constructor, args, value.co_filename)
+
+        class Pickler(cloudpickle.Pickler):
+            """Keeps the names of files, which cloudpickle 3.1.3 leaves out of code objects."""
+
+            dispatch_table = reducers.new_child({types.CodeType: code})
+
+        with io.BytesIO() as file:
+            Pickler(file).dump(value)
+            return file.getvalue()
     return pickle.dumps(value)
+
+
+def _code(constructor: Callable, args: tuple, file_name: str) -> types.CodeType:
+    return constructor(*args).replace(co_filename=file_name)
 
 
 def _has_cloudpickle() -> bool:

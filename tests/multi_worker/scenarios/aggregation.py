@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 from support import oracle
 
+import tf_adasum
 from scenarios.basics import known_gradients, over, random_data, scope, use_rule, weights_of
 from tf_adasum import callbacks, cross_device_ops, rules
 from tf_adasum.seams import keras as keras_seam
@@ -351,7 +352,10 @@ class NotFiniteForZero(rules.AggregationRule):
 
 
 def message_of_a_bad_rule(strategy):
-    """The error that a rule raises in `fit`, on this worker, when its coefficients overflow."""
+    """The error that a rule raises in `fit`, on this worker, when its coefficients overflow.
+
+    A slower worker may lose its collective to the error of the other worker, and name that error.
+    """
     use_rule(strategy, NotFiniteForZero())
     with scope(strategy):
         model = keras.Sequential([keras.Input([6]), keras.layers.Dense(1)])
@@ -360,8 +364,8 @@ def message_of_a_bad_rule(strategy):
     message = ""
     try:
         model.fit(0 * x, y, batch_size=24, verbose=0)  # the kernel's gradient is zero
-    except tf.errors.InvalidArgumentError as error:
-        message = error.message
+    except (tf.errors.InvalidArgumentError, tf_adasum.WorkerLostError) as error:
+        message = str(error)
     return {"message": message}
 
 
