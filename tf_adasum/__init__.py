@@ -6,9 +6,9 @@
         model.compile(...)
     model.fit(dataset)
 
-The names below are imported when they are first used, so that the launcher and the doctor start
-without TensorFlow. If Keras is already imported, they are imported at once, so that Keras can load
-saved models.
+The public names are imported when they are first used, so that the launcher and the doctor start
+without TensorFlow. If Keras is already imported, the modules with Keras classes (callbacks,
+optimizers, schedules) are imported at once, so that Keras can load saved models.
 """
 
 import importlib
@@ -75,7 +75,7 @@ def __getattr__(name: str) -> typing.Any:
 
 
 def _register() -> None:
-    """Let Keras find the classes of saved models, if Keras is already imported."""
+    """If Keras is already imported, register the classes that it needs to load saved models."""
     keras: typing.Any = sys.modules.get("keras")
     if getattr(keras, "backend", None) and keras.backend.backend() == "tensorflow":
         for name in ("callbacks", "optimizers", "schedules"):

@@ -21,7 +21,7 @@ STACKS = (
 
 
 def series(version: str) -> str:
-    """Return the series that a version belongs to.
+    """Return the series of a version, which is its first two numbers.
 
     Example:
         >>> series("2.15.1")
@@ -31,7 +31,7 @@ def series(version: str) -> str:
 
 
 def place(version: str) -> tuple[int, int]:
-    """Return the series of a version as numbers, which can be compared.
+    """Return the series of a version as a tuple of two ints, for comparisons.
 
     Example:
         >>> place("2.9.1") < place("2.21.0")
@@ -42,7 +42,7 @@ def place(version: str) -> tuple[int, int]:
 
 
 def requirement(known: tuple[str, ...]) -> str:
-    """Return pip's version specifier of consecutive series.
+    """Return pip's version specifier for a range of consecutive series.
 
     Example:
         >>> requirement(("2.16", "2.17"))
@@ -63,7 +63,7 @@ INSTALL_BOTH = (
 
 
 def why_not(tensorflow: str, keras: str) -> str:
-    """Return why tf_adasum cannot work with two versions, and what to install; "" if it can.
+    """Return which of two versions is too old, and what to install; "" if none is too old.
 
     Args:
         tensorflow: the version of TensorFlow, such as "2.21.0".

@@ -23,10 +23,10 @@ def is_number(
 
     Args:
         value: Anything.
-        at_least: The lower bound, which is allowed. Defaults to no bound.
-        above: The lower bound, which is not allowed. Defaults to no bound.
-        at_most: The upper bound, which is allowed. Defaults to no bound.
-        below: The upper bound, which is not allowed. Defaults to no bound.
+        at_least: The smallest allowed value. Defaults to no bound.
+        above: A number that the value must exceed. Defaults to no bound.
+        at_most: The largest allowed value. Defaults to no bound.
+        below: A number that the value must stay below. Defaults to no bound.
 
     Example:
         >>> is_number(0.5, above=0, below=1), is_number(True), is_number(float("nan"))

@@ -1,7 +1,7 @@
 """Write files that are complete or do not exist, even if the process is killed while writing.
 
-A file is written under another name in the same directory, flushed to the disk, and renamed, which
-POSIX does in one step. Uses only the standard library.
+A file is written under a temporary name in the same directory, flushed to the disk, and then
+renamed. On POSIX systems, the renaming is one atomic step. Uses only the standard library.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import re
 import uuid
 from collections.abc import Iterator
 
-# The prefix of unfinished files. The suffix stays, because Keras chooses the file format by it.
+# The prefix of the names of unfinished files. Each name keeps its suffix, because Keras chooses the
+# file format by it.
 UNFINISHED = ".unfinished-"
 
 
@@ -28,10 +29,10 @@ def is_local(path: str | os.PathLike) -> bool:
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike) -> Iterator[str]:
-    """Yield the path to write to, and move the file to `path` at the end of the block.
+    """Yield a temporary path to write to, and rename its file to `path` at the end of the block.
 
     If writing fails, the unfinished file is removed, and `path` does not change. If the process is
-    killed, a file whose name begins with `UNFINISHED` may be left in the same directory.
+    killed, a file whose name begins with ".unfinished-" may be left in the same directory.
 
     Args:
         path: a local path. If the file exists, it is replaced, and gets the permissions of a new
@@ -48,7 +49,7 @@ def replacing(path: str | os.PathLike) -> Iterator[str]:
         with contextlib.suppress(FileNotFoundError):
             os.remove(unfinished)
         raise
-    _flush(folder)  # the new name
+    _flush(folder)  # so that the new name is on the disk
 
 
 def remove_unfinished(folder: str | os.PathLike) -> None:

@@ -29,7 +29,7 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
 
 
 def examples(commands: Iterable[tuple[str, str]]) -> str:
-    """Return the end of a ``--help`` text, for `argparse.RawDescriptionHelpFormatter`.
+    """Return the examples of a ``--help`` text, for `argparse.RawDescriptionHelpFormatter`.
 
     Args:
         commands: pairs of a command and its description.

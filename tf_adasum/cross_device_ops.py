@@ -25,19 +25,19 @@ from tf_adasum.errors import see
 from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.transport.collectives import UcxTransport
 
-# A bucket of up to this many bytes, summed over all replicas, is gathered and combined on each
-# replica, in one round instead of three. The additional bytes take less time than the additional
-# rounds (benchmarks/exchange.py).
+# If a bucket has at most this many bytes on all replicas together, it is gathered and combined on
+# each replica, in one round instead of three. The additional bytes take less time than the
+# additional rounds (benchmarks/exchange.py).
 GATHERED_BYTES = 4 * 2**20
 
 
 class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
     """The `tf.distribute.CrossDeviceOps` that `AdasumMirroredStrategy` installs.
 
-    A reduction that is marked as a reduction of gradients returns ``Σ_i c_i g_i``, with the
-    coefficients of the rule. Any other reduction (metrics, moments of a synchronized
-    BatchNormalization, your own `all_reduce`) works as in
-    `tf.distribute.MultiWorkerMirroredStrategy`.
+    A reduction that is marked as a reduction of gradients returns ``Σ_i c_i g_i``, where ``g_i`` is
+    the gradient of replica i, and ``c_i`` is the coefficient that the rule gives it. Any other
+    reduction (metrics, moments of a synchronized BatchNormalization, your own `all_reduce`) works
+    as in `tf.distribute.MultiWorkerMirroredStrategy`.
 
     If all replicas are in this process, gradients are combined in the graph, on the first device
     and without collectives. Otherwise the replicas exchange them over TensorFlow's collectives, or
@@ -47,13 +47,14 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
         scheme: a `tf_adasum.rules.AggregationRule`, or the strategy's `aggregation.Scheme`.
         devices: list of str, this worker's devices.
         group_size: int, the number of replicas on all workers.
-        options: the default `tf.distribute.experimental.CommunicationOptions` of reductions;
+        options: the default `tf.distribute.experimental.CommunicationOptions` of reductions.
             `bytes_per_pack` is the size of a bucket.
         collective_keys: the collective keys of the strategy. Defaults to new keys.
 
     Attributes:
-        transport: the `UcxTransport` of the gradients; None for TensorFlow's collectives.
-        carrier: the text about the transport that worker 0 logs at the start; "" without a trial.
+        transport: the `UcxTransport` that sends gradients; None if TensorFlow's collectives do.
+        carrier: the text that worker 0 logs at the start about the choice of the transport; "" if
+            no choice was made.
 
     Example:
         >>> strategy = tf.distribute.MirroredStrategy(
@@ -88,7 +89,9 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
     def meet(
         self, first_replica: int, options: tf.distribute.experimental.CommunicationOptions
     ) -> None:
-        """Find out the rank of each replica; every worker has to call this method.
+        """Find out which replica has which rank in the collectives.
+
+        Every worker has to call this method.
 
         Args:
             first_replica: id of this worker's first replica.
@@ -102,7 +105,9 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
     def gather_from_workers(
         self, vector: np.ndarray, options: tf.distribute.experimental.CommunicationOptions
     ) -> np.ndarray:
-        """Gather a small vector of each worker on all workers, which all have to call this method.
+        """Gather a small vector from each worker.
+
+        All workers have to call this method, and each worker gets all vectors.
 
         Args:
             vector: int64 or float64 array ``[k]``.
@@ -117,7 +122,7 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
 
     @property
     def gradient_sum(self) -> tensorflow_seam.GradientSum | None:
-        """The marker of a sum of gradients; None if TensorFlow's own all-reduce sums them."""
+        """Options that mark a sum of gradients; None if TensorFlow's own all-reduce sums them."""
         return None if self.transport is None else tensorflow_seam.GradientSum()
 
     def combine_gradients(
@@ -125,17 +130,17 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
         gradients: list[list[tf.Tensor | tf.IndexedSlices]],
         options: tensorflow_seam.GradientReduction,
     ) -> list[list[tf.Tensor | tf.IndexedSlices]]:
-        """Combine the gradients of the local replicas with the gradients of all others.
+        """Combine the gradients of the local replicas with the gradients of all other replicas.
 
         Args:
             gradients: one list of gradients for each local replica.
-            options: the merged options.
+            options: the merged `GradientReduction`.
 
         Returns:
             One list of combined gradients for each local replica, on its device.
 
         Raises:
-            ValueError: for integer or complex gradients, before any collective.
+            ValueError: if gradients are integers or complex numbers; raised before any collective.
         """
         if self.all_local:
             return self._combine_locally(gradients, options)
@@ -190,7 +195,7 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
         return None
 
     def _group(self, local, options, stride, radix):
-        """Return a local replica's `CollectiveGroup`: `radix` replicas, `stride` apart."""
+        """Return the `CollectiveGroup` of a replica: `radix` replicas with ids `stride` apart."""
         if self.transport is not None:
             return self.transport.group(local, stride, radix)
         replica = self._first_replica + local
@@ -211,18 +216,19 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
         return self.part(local, kind * self.replicas + first, radix, options)
 
     def _first_and_kind(self, local, stride, radix):
-        """Return the first replica of a local replica's group, and a number for the kind of group.
+        """Return the first replica of a local replica's group, and a number for stride and radix.
 
-        All groups of the same stride and radix are of one kind.
+        All groups with the same stride and the same radix get the same number.
         """
         replica = self._first_replica + local
-        # Fewer than N groups have this stride and radix, and both are factors of N.
+        # Stride and radix are factors of the number of replicas N, and fewer than N groups have
+        # this stride and this radix.
         factors = [factor for factor in range(1, self.replicas + 1) if self.replicas % factor == 0]
         kind = factors.index(stride) * len(factors) + factors.index(radix)
         return replica - replica // stride % radix * stride, kind
 
     def _pairs_of_classes(self, options, stride, radix):
-        """Return the `pairs` of each local replica's `DividedGroup`; empty if it is undivided."""
+        """Return `pairs` for each local replica's `DividedGroup`; empty for an undivided group."""
         if (stride, radix) in self._pairs:
             return self._pairs[stride, radix]
         devices = len(self.local_devices)
@@ -248,13 +254,13 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
         return pairs
 
     def _key_of_pair(self, kind, first, number):
-        """Return a unique key for a pair of classes, above the keys of whole groups."""
+        """Return a unique key for a pair of classes, larger than the keys of all whole groups."""
         factors = sum(self.replicas % factor == 0 for factor in range(1, self.replicas + 1))
         whole_groups = factors**2 * self.replicas
         return whole_groups * (1 + number) + kind * self.replicas + first
 
     def _members_of_ranks(self, options, stride, radix):
-        """Return, for each local replica, the member of its group at each rank.
+        """Return, for each local replica, an array with the member of its group at each rank.
 
         All workers exchange ranks at the same time, when they trace the first exchange that needs
         the ranks.

@@ -7,13 +7,13 @@ import importlib.metadata
 
 
 def see(code: str) -> str:
-    """Return the end of a message: the command that prints the answer for the message.
+    """Return the text that ends a message: the command that prints what to do about the message.
 
-    If `[project.urls]` of pyproject.toml has the address of the site as `Documentation`, the end
-    also has the address of the answer.
+    If `[project.urls]` of pyproject.toml has the site's address (under `Documentation`), the text
+    also has the address of the site's section about the message.
 
     Args:
-        code: the code of the answer, such as "TFA-501".
+        code: the code of the message, such as "TFA-501".
 
     Example:
         >>> see("TFA-501")
@@ -52,7 +52,7 @@ class WorkerLostError(RuntimeError):
 class ReplicasDiffer(RuntimeError):
     """Replicas hold different values of a variable that should be equal; raised on all workers.
 
-    The message names the first such variable and the replicas.
+    The message names the first variable that differs and the replicas that differ.
 
     Example:
         >>> try:

@@ -1,4 +1,4 @@
-"""Learning rate schedules for a batch that is S times as large: the baselines of AdaScale."""
+"""Learning rate schedules for larger batches: the baselines that AdaScale is compared with."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class LinearScalingWarmup(keras.optimizers.schedules.LearningRateSchedule):
     """Linear scaling with gradual warm-up: S times the learning rate, in 1/S of the iterations.
 
     Let ``lr`` be the schedule of a run with one batch per step, and T the number of its iterations.
-    Let S be the number of batches per step of this run, n the number of its iterations, and w the
-    fraction of its iterations in which the learning rate warms up:
+    In the run that uses the new schedule, let S be the number of batches per step, n the number of
+    iterations, and w the fraction of the iterations in which the learning rate warms up:
 
         η_t = lr(⌊t T / n⌋) · (1 + (S - 1) · min(t / (w n), 1))          t = 0, 1, …, n - 1
 
@@ -49,8 +49,8 @@ class LinearScalingWarmup(keras.optimizers.schedules.LearningRateSchedule):
 
     Reference:
         Goyal et al., "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour",
-        arXiv 1706.02677, section 2.2: 5 of 90 epochs. LSW and LSW+ are compared with AdaScale by
-        Johnson et al., ICML 2020 (arXiv 2007.05105), table 2.
+        arXiv 1706.02677, section 2.2 (warm-up in 5 of 90 epochs). LSW and LSW+ are compared with
+        AdaScale by Johnson et al., ICML 2020 (arXiv 2007.05105), table 2.
     """
 
     def __init__(

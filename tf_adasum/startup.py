@@ -42,7 +42,9 @@ from tf_adasum.workers.workers import Workers
 def checked_options(
     options: tensorflow_seam.CommunicationOptions | None,
 ) -> tensorflow_seam.CommunicationOptions:
-    """Return the argument `communication_options` of a strategy.
+    """Check the argument `communication_options` of a strategy, and return it.
+
+    For None, new default options are returned.
 
     Raises:
         ValueError: for an object of another class.
@@ -60,16 +62,18 @@ def checked_options(
 def options_of_collectives(
     options: tensorflow_seam.CommunicationOptions,
 ) -> tensorflow_seam.CommunicationOptions:
-    """Return the options without the timeout, for which TensorFlow keeps a thread per collective.
+    """Return the options without the timeout.
 
-    `Watch` limits the wait with one thread for all collectives.
+    For a timeout, TensorFlow would keep one thread for each collective. `Watch` limits the wait
+    with one thread for all collectives.
     """
     return tensorflow_seam.CommunicationOptions(
         bytes_per_pack=options.bytes_per_pack, implementation=options.implementation
     )
 
 
-# Seconds for which a worker with refused arguments waits for the others, to send them the error.
+# Seconds for which a worker whose arguments are refused waits for the other workers, to send them
+# the error.
 SECONDS_TO_REFUSE = 10.0
 
 
@@ -92,7 +96,9 @@ def refusing_together(tasks: Cluster | None) -> Iterator[None]:
 
 
 def averaged(local_reduction: str | None, tasks: Cluster | None, devices: int) -> int:
-    """Return the number of replicas of a host, which are averaged before the rule; 1 for None.
+    """Return the number of replicas that are averaged before the rule combines the averages.
+
+    If `local_reduction` is "mean", it is the number of replicas of a host. If None, it is 1.
 
     Args:
         local_reduction: the strategy's argument, "mean" or None.
@@ -113,7 +119,8 @@ def averaged(local_reduction: str | None, tasks: Cluster | None, devices: int) -
     return devices * (tasks.workers_per_host() if tasks else 1)
 
 
-# The most characters of the line at the start, including the launcher's prefix "[worker 0] ".
+# The most characters of the line that `report` prints, including the prefix "[worker 0] " of the
+# launcher.
 LONGEST_LINE = 100
 
 _PREFIX = "[worker 0] tf_adasum: "
@@ -128,12 +135,12 @@ def say(line: str) -> None:
 
 @functools.cache
 def log_details(line: str) -> None:
-    """Log the details of the line at the start, at level INFO of the logger "tf_adasum"."""
+    """Log the text of `details` at level INFO of the logger "tf_adasum"."""
     _log.info(line)
 
 
 def summary(workers: int, devices: int, rule: AggregationRule, transport: str) -> str:
-    """Return the line at the start: the number of workers and replicas, the transport, the rule.
+    """Return the line that worker 0 prints at the start: workers, replicas, transport and rule.
 
     Args:
         workers: the number of workers.
@@ -160,7 +167,7 @@ def details(source: str, workers: int, devices: int, scheme: Scheme, transport: 
         workers: the number of workers.
         devices: the number of devices of each worker.
         scheme: the rule and the plan.
-        transport: the transport, and the trial that chose it. Defaults to "", without a trial.
+        transport: the transport, and the trial that chose it. Defaults to "": no trial was made.
 
     Example:
         >>> details("TF_CONFIG", 4, 1, Scheme(tf_adasum.rules.Sum(), 4))
@@ -183,7 +190,7 @@ def report(
     extended: tensorflow_seam.GradientAggregatingExtended,
     watching: watch.Watch | NoWatch,
 ) -> None:
-    """Print the line at the start on worker 0, log the details, and begin to write the status.
+    """Begin to write the status; on worker 0, also print the `summary` and log the `details`.
 
     Args:
         tasks: the cluster; None without a cluster.
@@ -287,7 +294,7 @@ def start(
 
 
 def _connect(extended, tasks, transport, options, watching):
-    """Use UCX for the gradients, if it is chosen and works; one process alone sends nothing."""
+    """If UCX is chosen and works, let it send the gradients; a single process sends nothing."""
     collectives = tensorflow_seam.cross_device_ops(extended)
     if transport == choice.TENSORFLOW or collectives.all_local:
         return
@@ -314,7 +321,7 @@ def guard(
 
     Args:
         extended: the strategy's `extended`.
-        watching: the strategy's method of this name.
+        watching: the strategy's method `watching`.
         check_same_gradients: function that compares the gradients of all workers.
     """
     collectives = tensorflow_seam.cross_device_ops(extended)
@@ -358,8 +365,8 @@ def _bounded(tasks, seconds, watching) -> Iterator[None]:
 def _held_port(tasks) -> contextlib.AbstractContextManager:
     """Hold this worker's port between the rendezvous and the start of TensorFlow's server."""
     if tasks and ports.can_be_held():
-        # If the port is in use, the rendezvous reports which process uses it. Or TensorFlow uses it
-        # for another strategy of this process.
+        # Holding fails if the port is in use. If another process uses it, the rendezvous reports
+        # which one. TensorFlow may also use the port, for another strategy of this process.
         with contextlib.suppress(OSError):
             return ports.hold(tasks.host_and_port(tasks.rank)[1], shared=True)
     return contextlib.nullcontext()
@@ -367,7 +374,7 @@ def _held_port(tasks) -> contextlib.AbstractContextManager:
 
 @contextlib.contextmanager
 def _forgotten_if_it_fails(tasks) -> Iterator[None]:
-    """If the start fails, forget the cluster, so that workers can try again and join again."""
+    """If the start fails, forget the cluster, so that the workers can try to join again."""
     try:
         yield
     except BaseException:

@@ -44,9 +44,9 @@ class AdasumMirroredStrategy(
     TensorFlow runs its first operation. Worker 0 prints one line with the number of workers and
     replicas, the transport and the rule; the logger ``tf_adasum`` has the details at level INFO.
 
-    The *batch size* that you pass to Keras is the global batch size, of which each of the N
-    replicas gets 1/N. If each replica gets the batch size of one device, keep the learning rate of
-    one device.
+    The *batch size* that you pass to Keras is the global batch size. Each of the N replicas gets
+    1/N of it. If this is as large as your batch on one device, keep the learning rate that you use
+    on one device.
 
     In a custom training loop, the loss of a replica is the mean over its rows. Do not divide it by
     N. The rule ``"mean"`` is an exception: Keras divides the loss by N, and gradients are summed.
@@ -59,21 +59,21 @@ class AdasumMirroredStrategy(
         communication_options: `tf.distribute.experimental.CommunicationOptions`.
             ``timeout_seconds`` is how long this worker waits for workers that do not start (default
             60 s), and for workers that run but do not join a collective (default 600 s). It waits
-            half as long for workers that send nothing (default 30 s). ``bytes_per_pack`` is the
+            half that time for workers that send nothing (default 30 s). ``bytes_per_pack`` is the
             size of a bucket (default 16 MiB). Defaults to `None`, TensorFlow's options.
         aggregation: str, the name of a rule (``"adasum"``, ``"adacons"``, ``"mean"``, ``"sum"``),
             or a `tf_adasum.rules.AggregationRule`. Defaults to `"adasum"`.
-        radix_plan: list of int, factors of N: the sizes of the groups in which the N gradients are
-            combined, level by level. ``[N]`` combines all replicas on one level. ``[2, 2, …]``
+        radix_plan: list of int with the product N: the sizes of the groups in which gradients are
+            combined, one for each level. ``[N]`` combines all replicas on one level. ``[2, 2, …]``
             combines pairs, then pairs of pairs, and is the paper's recursive vector halving. With
             `local_reduction`, N is the number of hosts. Defaults to ``[N]`` up to 16 replicas, and
             above 16 to the fastest plan of `aggregation.cost_model`. With constants of your cluster
-            in ``TF_ADASUM_COST_MODEL``, the cost model chooses for any N.
+            in ``TF_ADASUM_COST_MODEL``, the cost model chooses the plan for any N.
         local_reduction: ``"mean"`` averages over the replicas of each host and applies the rule to
             these means, like the hierarchical mode of the published implementation. Workers with
             the same address share a host. Defaults to `None`.
-        wire_dtype: ``"bfloat16"`` or ``"float16"``: gradients are rounded and sent in half the
-            bytes. Inner products and sums stay in full precision. Numbers beyond the range of
+        wire_dtype: ``"bfloat16"`` or ``"float16"``: gradients are rounded to it and sent in half
+            the bytes. Inner products and sums stay in full precision. Numbers beyond the range of
             float16 (65504) become infinite. Defaults to `None`, the dtype of the gradients.
         on_nonfinite: str, what a Keras optimizer does with a step in which the gradient of any
             replica has a NaN or Inf. ``"propagate"``: the NaN or Inf reaches the weights.
@@ -197,7 +197,7 @@ class AdasumMirroredStrategy(
         """Return `gradient_reduction` for the gradients of some variables; None for rule `Mean`.
 
         Use it if the rule has a state, or a granularity that needs variable paths. Call it once,
-        before the training loop, and reduce the gradients of all these variables in this order.
+        before the training loop. Then reduce the gradients of all `variables`, in the same order.
 
         Args:
             variables: list of Keras variables.
@@ -235,12 +235,12 @@ class AdasumMirroredStrategy(
 
     @property
     def empty_replicas(self) -> EmptyReplicas:
-        """The `EmptyReplicas`, which finds the replicas without rows within `run`."""
+        """The `EmptyReplicas` object, which detects replicas without rows during `run`."""
         return self._empty_replicas
 
     @property
     def nonfinite(self) -> nonfinite_gradients.NonFinite:
-        """The `NonFinite`, which handles gradients that are not finite."""
+        """The `NonFinite` object, which handles gradients that are not finite."""
         return self._nonfinite
 
     @property
@@ -258,9 +258,9 @@ class AdasumMirroredStrategy(
         """Call a function in each replica, as `tf.distribute.Strategy.run` does.
 
         If the last batch is too small, some replicas have no rows. They contribute zeros instead of
-        gradients. Rows are counted in the first argument with a batch axis of unknown length; in
-        eager code, in the first argument with a batch axis. In `fit` of a model of the package
-        tf_keras, this method raises NotImplementedError.
+        gradients. Rows are counted in the first argument with a batch axis of unknown length. In
+        eager code, they are counted in the first argument with a batch axis. In `fit` of a model of
+        the package tf_keras, this method raises NotImplementedError.
         """
         keras_seam.refuse_tf_keras(fn)
         watching = self.watching if tf.executing_eagerly() else contextlib.nullcontext
@@ -274,17 +274,17 @@ class AdasumMirroredStrategy(
 
     @property
     def workers(self) -> Workers:
-        """The `Workers`, with the rank of this worker, which exchanges values between steps."""
+        """The `Workers` object, which has this worker's rank and exchanges values between steps."""
         return self._workers
 
     @property
     def seeds(self) -> Seeds:
-        """The `Seeds`, with the seed that all workers share."""
+        """The `Seeds` object, which has the seed that all workers share."""
         return self._seeds
 
     @property
     def sharding(self) -> Sharding:
-        """The `Sharding`, which decides which rows each worker gets."""
+        """The `Sharding` object, which decides which rows each worker gets."""
         return self._sharding
 
     @contextlib.contextmanager
@@ -292,7 +292,7 @@ class AdasumMirroredStrategy(
         """Return a context manager for code that all workers run together, such as a custom loop.
 
         `fit`, `evaluate` and `predict` already use it. If an exception leaves the block on one
-        worker, the other workers raise an error that names this worker. The block reuses the keys
+        worker, the other workers raise an error that names that worker. The block reuses the keys
         of collectives, so do not catch errors of collectives inside the block.
 
         Raises:
@@ -369,10 +369,10 @@ class AdasumMirroredStrategy(
         """Split one global batch over all replicas, in the order in which `predict` returns rows.
 
         Args:
-            batch: structure of arrays ``[B, ...]``, the same on every worker; None stays None.
+            batch: structure of arrays with B rows each, the same on every worker; None stays None.
 
         Returns:
-            The structure with each replica's own rows: ceil(B / N) or floor(B / N) rows.
+            The same structure, with ceil(B / N) or floor(B / N) rows for each of the N replicas.
 
         Raises:
             ValueError: if there are no rows, or if the arrays have different lengths.

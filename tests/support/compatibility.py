@@ -23,12 +23,13 @@ COLUMNS = ["1×1", "1×K", "N×1", "N×K"]
 
 TEXT = """# What works where
 
-Workers × devices of each: one process and device (1×1), several local devices (1×K), several
-workers (N×1), several workers with several devices each (N×K). ✓ means that every test of
-that row passed on the topologies in parentheses; – means that none was run.
+The columns are numbers of workers and of devices of each worker: one process and one device (1×1),
+several local devices (1×K), several workers (N×1), several workers with several devices each (N×K).
+✓ means that all tests of the feature passed on the topologies in parentheses. – means that no test
+was run.
 
-Generated from the tests by `make test-all`, or from some of them: a row shows the last run of its
-tests. On CPUs, with Python {python}, TensorFlow {tensorflow} and Keras {keras}.
+`make test-all` writes this table. A shorter run of the tests replaces only the rows that it has
+tested. On CPUs, with Python {python}, TensorFlow {tensorflow} and Keras {keras}.
 
 | feature | {columns} | tested by |
 | --- | {rules} | --- |

@@ -1,10 +1,13 @@
 """Aggregation combines the gradients of all replicas into one gradient per variable.
 
-In reading order: `rules` (Gram matrix to coefficients), `buckets` and `sparse` (variables to
-vectors), `groups` and `levels` (which replica owns what), `scheme` (the user's settings),
-`exchange` and `cost_model` (how a bucket is exchanged), `rule_application` (groups of variables and
-the rule's state), `fused` (buckets that are not packed), and `tf_adasum.ops` for the two passes
-over the vectors.
+Read the modules in this order: `rules` (Gram matrix to coefficients), `buckets` and `sparse`
+(variables to vectors), `groups` and `levels` (which replica combines which elements), `scheme` (the
+user's settings), `exchange` and `cost_model` (how a bucket is exchanged), `rule_application`
+(groups of variables and the rule's state), `fused` (buckets that are not packed), and
+`tf_adasum.ops` (inner products and weighted sums of vectors).
+
+A *plan* describes how one bucket, or one sparse gradient, is combined. A large bucket is cut into
+*pieces*, which are exchanged separately, but get the same coefficients.
 
 Shape legend: S segments (variables), R replicas, n elements of a bucket, W elements of a shard.
 """
@@ -47,10 +50,11 @@ def aggregate(
         gradients: one list for each replica of this process (all replicas for `LocalExchange`, one
             for `CollectiveExchange`). A list holds dense tensors of known shape or
             `tf.IndexedSlices`, in the same order on every replica.
-        exchange: the exchange between replicas; its scheme has the rule.
+        exchange: the exchange between replicas; its scheme contains the rule.
         bucket_bytes: size of a bucket. Defaults to the size in `buckets.plan`.
-        application: the `RuleApplication` with the rule's state. Defaults to the application of the
-            first step, for a rule of granularity ``"variable"`` or ``"model"``.
+        application: the `RuleApplication` with the rule's state. Defaults to a `RuleApplication`
+            with the state before the first step, which needs a rule of granularity ``"variable"``
+            or ``"model"``.
 
     Returns:
         The list of combined gradients, in the shapes and dtypes of the replicas' gradients. A
@@ -91,9 +95,9 @@ def combine(
     """Combine the gradients of plans that have the same number of levels and the same rules.
 
     Returns:
-        list of ``(index, gradient)``.
+        A list of ``(index, gradient)``, for all gradients of these plans.
     """
-    pieces = [plan.split(gradients) for plan in plans]  # of each plan: vectors and their segments
+    pieces = [plan.split(gradients) for plan in plans]  # per plan: (vectors, segments)
     depth = len(plans[0].levels)
     for below in range(depth):
         levels = [plan.levels[below] for plan in plans]
@@ -107,7 +111,7 @@ def combine(
             for level, own in zip(levels, rows, strict=True)
         ]
         gram_SRR = tf.concat(grams, axis=0)
-        if below < depth - 1:  # only the last level uses the groups and the rule's state
+        if below < depth - 1:  # only the last level uses groups of variables and a state
             own_SR = rule.coefficients(gram_SRR)
             coefficients_SR = checked_coefficients(rule, own_SR, gram_SRR)
         else:
@@ -128,7 +132,15 @@ def combine(
 
 
 def _gram(level: Level, rows: Sequence[tuple[tf.Tensor, Any]], is_needed: bool) -> tf.Tensor:
-    """Return the Gram matrices of one plan's pieces, or zeros if they are not needed."""
+    """Return a plan's Gram matrices ``[S, R, R]``, or zeros if they are not needed.
+
+    Each Gram matrix is summed over the pieces, and completed by `level.complete`.
+
+    Args:
+        level: the level of the plan.
+        rows: for each piece, the rows that this member combines, and their segments.
+        is_needed: whether the Gram matrices are needed.
+    """
     if is_needed:
         return level.complete(tf.add_n([level.gram(*piece) for piece in rows]))
     rows_RW, segments = rows[0]
@@ -143,7 +155,7 @@ def _gathered(plan: AnyPlan, vector: tf.Tensor) -> tf.Tensor:
 
 
 def _dense_or_sparse_everywhere(gradients: Sequence[Sequence[Any]]) -> list[list[Gradient]]:
-    """Return the gradients; a gradient that is dense on one local replica becomes dense on all."""
+    """Return the gradients. One that is dense on a local replica becomes dense on all of them."""
     are_sparse = [
         all(isinstance(gradient, tf.IndexedSlices) for gradient in of_replicas)
         for of_replicas in zip(*gradients, strict=True)
@@ -169,8 +181,8 @@ def _slices_of_tensors(slices: tf.IndexedSlices) -> tf.IndexedSlices:
 def adasum(values: Iterable[Any]) -> Any:
     """Combine tensors, or equal structures of tensors, with Adasum, without communication.
 
-    For two tensors it computes ``(1 - a·b / (2‖a‖²)) a + (1 - a·b / (2‖b‖²)) b``; for more it
-    combines neighbours in a tree, see `rules.Adasum`. Use it in custom loops, or to study saved
+    For two tensors it computes ``(1 - a·b / (2‖a‖²)) a + (1 - a·b / (2‖b‖²)) b``. More tensors are
+    combined in a tree of neighbours, see `rules.Adasum`. Use it in custom loops, or to study saved
     gradients. It works eagerly, in a `tf.function`, and in code compiled by XLA.
 
     Args:
@@ -178,7 +190,8 @@ def adasum(values: Iterable[Any]) -> Any:
             may also be structures (dicts, lists, tuples) of such tensors, or `tf.IndexedSlices`.
 
     Returns:
-        One tensor or structure like the elements of `values`. It is sparse if all elements are.
+        One tensor or structure like the elements of `values`. A tensor is sparse in the result if
+        it is sparse in all elements.
 
     Raises:
         ValueError: if `values` is not a list or is empty, or if structures, shapes or dtypes

@@ -26,7 +26,7 @@ from tf_adasum import ops
 DEFAULT_BUCKET_BYTES = 16 * 2**20
 
 # A large bucket is sent in pieces of about this size, because memory blocks of this size are reused
-# from step to step. The kernel has to clear larger blocks every time.
+# from step to step. The operating system has to clear larger blocks in every step.
 PIECE_BYTES = 16 * 2**20
 
 # TensorFlow's own alignment of tensors: a slice with this alignment shares the buffer's memory.
@@ -42,14 +42,14 @@ def elements_aligned(dtype: tf.DType) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Bucket:
-    """Some of the gradients, in their order in one flat buffer.
+    """The table of the gradients that are packed into one flat buffer.
 
     Attributes:
         indices: the positions of these gradients in the list of all gradients.
-        shapes: their shapes.
+        shapes: the shapes of these gradients.
         dtype: the dtype of all these gradients.
-        segments: int64 ``[S+1]``: gradient s starts at ``segments[s]``, and zeros fill the rest up
-            to ``segments[s+1]``.
+        segments: int64 ``[S+1]``: gradient s starts at ``segments[s]``, and zeros follow it up to
+            ``segments[s+1]``.
     """
 
     indices: tuple[int, ...]
@@ -69,7 +69,7 @@ class Bucket:
 
     @property
     def size(self) -> int:
-        """n, the number of elements."""
+        """n, the number of elements of the bucket, including the zeros."""
         return int(self.segments[-1])
 
     def pack(self, gradients: Sequence[Gradient], size: int | None = None) -> tf.Tensor:
@@ -126,7 +126,13 @@ def plan(gradients: Sequence[Gradient], bucket_bytes: int | None = None) -> list
 
 
 def piece_width(bucket: Bucket, pieces: int, multiple: int) -> int:
-    """Return the number of elements of a piece, a multiple of `multiple`."""
+    """Return the number of elements of a piece.
+
+    Args:
+        bucket: the bucket.
+        pieces: the number of pieces into which the bucket is cut.
+        multiple: the number of elements is rounded up to a multiple of this number.
+    """
     return -(-bucket.size // (pieces * multiple)) * multiple
 
 

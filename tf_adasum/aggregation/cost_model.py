@@ -13,10 +13,10 @@ replicas:
 The inner products have ``g_l = 8 S R_l (R_l + 1) / 2`` bytes. A large bucket is sent in p pieces. A
 collective costs one α more than its messages, because its members first wait for each other.
 
-The sum of ``n_l (R_l - 1) / R_l`` over the levels is the same for every plan. Plans differ in the
-number of messages, the Gram matrices and the arithmetic. ``[N]`` has the fewest collectives; for
-large N its ``n N / 2`` products and ``S N² / 2`` numbers outweigh this advantage. The resulting
-plans for N up to 1024 are in docs/cost_model.md.
+The sum of ``n_l (R_l - 1) / R_l`` over the levels is the same for every plan. So plans differ only
+in the number of messages, the Gram matrices and the arithmetic. ``[N]`` has the fewest collectives.
+For large N, its ``n N / 2`` products and ``S N² / 2`` numbers outweigh this advantage. The
+resulting plans for N up to 1024 are in docs/cost_model.md.
 
 ``python benchmarks/exchange.py --fit`` (``--fit ucx`` over UCX) fits α, β and γ, and prints the
 variable to set in the environment of every worker.
@@ -33,8 +33,8 @@ VARIABLE = "TF_ADASUM_COST_MODEL"
 
 # The shipped constants choose only above this many replicas, because they underestimate the time of
 # plans with several levels. On 4 processes we measured that [2, 2] takes 1.08 to 1.28 times as long
-# as [4]; the constants predict 1.02 to 1.15. For 8 replicas, the constants predict a gain that is
-# smaller than this error.
+# as [4]; the constants predict 1.02 to 1.15. For 8 replicas, the constants predict that several
+# levels take less time, but by less than this error.
 MOST_ON_ONE_LEVEL = 16
 
 
@@ -56,9 +56,9 @@ class CostModel:
         """Return the seconds that a bucket takes.
 
         Args:
-            plan: the radices.
-            size: n in bytes.
-            segments: S.
+            plan: the radices of the levels, in order.
+            size: n, the size of the bucket in bytes.
+            segments: S, the number of segments of the bucket.
         """
         return sum(
             coefficient * amount
@@ -74,13 +74,18 @@ class CostModel:
 
 
 def amounts(plan: Sequence[int], size: float, segments: int) -> tuple[float, float, float]:
-    """Return the number of messages, of bytes sent, and of bytes times inner products."""
+    """Return the amounts that α, β and γ are multiplied by.
+
+    Returns:
+        The number of messages, the number of bytes sent, and the number of bytes that are
+        multiplied and added, where a byte counts once for each multiplication.
+    """
     pieces = max(1, round(size / buckets.PIECE_BYTES))
     messages, sent, products = 0.0, 0.0, 0.0
     members, own = 1, float(size)
     for radix in plan:
         members *= radix
-        messages += 2 * pieces * radix  # two collectives of radix - 1 messages, and their starts
+        messages += 2 * pieces * radix  # two collectives: radix - 1 messages and 1 start each
         sent += 2 * (radix - 1) * own / radix
         gram = 8 * segments * radix * (radix + 1) // 2
         if members * gram <= groups.GATHERED_SUM_BYTES:
@@ -94,8 +99,8 @@ def amounts(plan: Sequence[int], size: float, segments: int) -> tuple[float, flo
     return messages, sent, products
 
 
-# From the newest benchmarks/results/*-exchange_fit.md, over TensorFlow's collectives, and
-# *-exchange_fit_ucx.md: 2 and 4 processes on one machine.
+# DEFAULT is for TensorFlow's collectives, from the newest benchmarks/results/*-exchange_fit.md. UCX
+# is for UCX, from *-exchange_fit_ucx.md. Both were measured on 2 and 4 processes of one machine.
 DEFAULT = CostModel(alpha=9.5e-4, beta=3.3e-9, gamma=1.0e-10)
 UCX = CostModel(alpha=2.4e-4, beta=3.2e-10, gamma=6.3e-11)
 
@@ -110,9 +115,9 @@ def default_plan(
     """Return the plan of a bucket if the user has not chosen a plan.
 
     Args:
-        replicas: N.
-        size: n in bytes.
-        segments: S.
+        replicas: N, the number of replicas.
+        size: n, the size of the bucket in bytes.
+        segments: S, the number of segments of the bucket.
         costs: a cost model measured on the user's cluster, which chooses for every N. Defaults to
             `None`: the plan is ``[N]`` up to 16 replicas, and above 16 the shipped constants
             choose.
@@ -132,10 +137,13 @@ def default_plan(
 
 
 def measured() -> CostModel | None:
-    """Return the cost model of the environment variable ``TF_ADASUM_COST_MODEL``; None without it.
+    """Return the cost model in the environment variable ``TF_ADASUM_COST_MODEL``.
+
+    Returns:
+        A `CostModel`, or None if the variable is not set.
 
     Raises:
-        ValueError: if it is set and is not of the form ``alpha=1e-4,beta=1e-9,gamma=1e-10``.
+        ValueError: if the variable is not of the form ``alpha=1e-4,beta=1e-9,gamma=1e-10``.
     """
     text = os.environ.get(VARIABLE)
     if not text:

@@ -4,14 +4,15 @@ An exchange makes a `Plan` for a bucket. The plan defines how the bucket is cut 
 levels (see `levels`) on which the pieces are combined. There are three cases:
 
 * `LocalExchange`: every replica's gradients are in this process, and nothing is exchanged.
-* A small bucket: every replica receives and combines the whole bucket. More bytes are sent, but one
-  round takes less time than three.
-* Otherwise, the radix plan: on each level, the vectors of a group are cut into shards, every member
-  combines one shard, and the combined shards are cut again on the next level. All-gathers then join
-  the shards, from the last level to the first. If a plan has one level, some transports need no
-  packed vectors, see `fused`.
+* `CollectiveExchange`, for a small bucket: every replica receives and combines the whole bucket.
+  More bytes are sent, but one collective takes less time than three.
+* `CollectiveExchange`, for every other bucket: the radix plan. On each level, the vectors of a
+  group are cut into shards, every member combines one shard, and the combined shards are cut again
+  on the next level. All-gathers then join the shards, from the last level to the first. If a plan
+  has one level, some transports need no packed vectors, see `fused`.
 
-The radix plan ``[3, 2]`` on six replicas, whose numbers are 3 b + a:
+An example is the radix plan ``[3, 2]`` on the six replicas 0 to 5. A *column* is a group that
+combines its vectors:
 
     level 1    columns (0 1 2) (3 4 5)          each combines three gradients
     level 2    columns (0 3) (1 4) (2 5)        each combines a third of two combinations
@@ -35,7 +36,7 @@ from tf_adasum.aggregation.levels import Level, Shards, Together, shard_segments
 from tf_adasum.aggregation.rules import AggregationRule
 from tf_adasum.aggregation.scheme import Scheme
 
-Slices = tuple[tf.Tensor, tf.Tensor]  # indices [K], all different, and values [K, d]
+Slices = tuple[tf.Tensor, tf.Tensor]  # indices [K], all different, and rows [K, d]
 
 
 class Plan:
@@ -44,10 +45,12 @@ class Plan:
     Args:
         bucket: a `buckets.Bucket`.
         levels: the levels, in order.
-        pieces: the number of pieces, which share one Gram matrix. Defaults to `1`.
-        multiple: a piece is padded until its number of elements is a multiple of this. Defaults to
-            `1`.
-        wire_dtype: dtype of the vectors. Defaults to the dtype of the gradients.
+        pieces: the number of pieces into which the bucket is cut. The Gram matrices are summed over
+            the pieces. Defaults to `1`.
+        multiple: a piece is padded until its number of elements is a multiple of this number.
+            Defaults to `1`.
+        wire_dtype: dtype in which the vectors are sent and combined. Defaults to the dtype of the
+            gradients.
     """
 
     def __init__(
@@ -66,7 +69,7 @@ class Plan:
         self._starts = range(0, pieces * self._width, self._width)
 
     def split(self, gradients: Sequence[Sequence[tf.Tensor]]) -> list[tuple[Any, np.ndarray]]:
-        """Return the pieces of this replica's gradients: vectors and their segments."""
+        """Return the pieces of this replica's gradients, each as a vector and its segments."""
         buffer = tf.cast(
             self._bucket.pack(gradients[0], len(self._starts) * self._width), self._dtype
         )
@@ -88,7 +91,7 @@ class LocalPlan(Plan):
     """A plan for replicas that are all in this process. Nothing is split."""
 
     def split(self, gradients: Sequence[Sequence[tf.Tensor]]) -> list[tuple[Any, np.ndarray]]:
-        """Return the one piece: all replicas' vectors, and the segments."""
+        """Return one piece: the list of all replicas' vectors, and their segments."""
         return [([self._bucket.pack(own) for own in gradients], self._bucket.segments)]
 
 
@@ -102,7 +105,7 @@ class PairwisePlan(LocalPlan):
         super().__init__(bucket, levels=[])
 
     def split(self, gradients: Sequence[Sequence[tf.Tensor]]) -> list[tuple[Any, np.ndarray]]:
-        """Combine all vectors; return the combination as the one piece, and the segments."""
+        """Combine all vectors; return the combination as one piece, with its segments."""
         ((vectors, segments),) = super().split(gradients)
         while len(vectors) > 1:
             vectors = [
@@ -128,7 +131,8 @@ class LocalExchange:
 
         Args:
             bucket: the bucket.
-            is_whole: whether the Gram matrix of all replicas is needed in one place.
+            is_whole: whether the Gram matrix of all replicas is needed, so that neither a pairwise
+                plan nor a radix plan of several levels is possible.
         """
         radix_plan = self.scheme.radix_plan or ()
         is_halving = set(radix_plan) == {2} and self.scheme.averaged == 1
@@ -146,11 +150,11 @@ class CollectiveExchange:
 
     Args:
         scheme: the `Scheme`.
-        group_of: function of a stride and a radix. It returns the `CollectiveGroup` of this replica
-            and `radix - 1` others, whose numbers differ by multiples of the stride.
-        gathered_bytes: a bucket of up to this many bytes, summed over all replicas, is combined on
-            every replica. Must be 0 unless the same computation gives the same bits on all
-            replicas. Defaults to `0`.
+        group_of: function of a stride and a radix. It returns a `CollectiveGroup` of `radix`
+            replicas, including this replica. Their numbers differ by multiples of the stride.
+        gathered_bytes: if the bytes of a bucket, multiplied by the number of replicas, are at most
+            this number, every replica combines the whole bucket. Must be 0 unless the same
+            computation gives the same bits on all replicas. Defaults to `0`.
         shipped: the cost model of the transport, used if the scheme has no cost model.
     """
 
@@ -216,8 +220,8 @@ class CollectiveExchange:
         """Return, for each sparse variable, the list of all replicas' gradients.
 
         Args:
-            slices: the slices of this replica, in a list of one: indices ``[K]`` and values
-                ``[K, d]`` for each variable, with any K.
+            slices: a list with one element, the slices of this replica. For each variable, they are
+                indices ``[K]`` and values ``[K, d]``: K rows of d elements, with any K.
         """
         (own,) = slices
         if not own:

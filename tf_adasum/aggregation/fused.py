@@ -1,9 +1,9 @@
 """Combine buckets without packing: gradients are sent from their own memory.
 
-A transport that can do this gives its groups `FusedCollectives`. The results have the same bits as
-with packed buckets, because shards and segments are the same.
+If a transport can send gradients without packing, its groups have `FusedCollectives`. The results
+have the same bits as with packed buckets, because shards and segments are the same.
 
-Shape legend: S segments (variables), R members of the group.
+Shape legend: S segments (variables), R members of the group, W elements that a member combines.
 """
 
 import dataclasses
@@ -24,8 +24,8 @@ class FusedRows:
     """The data of the shards that a member combines.
 
     Attributes:
-        gradients: the member's own gradients.
-        received: the parts of the shards that the other members sent.
+        gradients: this member's gradients, of the whole bucket and not only of the shards.
+        received: the elements of the shards that the other members sent.
         gram: the inner products of the shards, ``[S, R, R]``.
     """
 
@@ -35,16 +35,16 @@ class FusedRows:
 
     @property
     def shape(self) -> tf.TensorShape:
-        """The shape of the rows ``[R, W]``, if they were one tensor."""
+        """The shape ``[R, W]`` that the rows would have as one tensor; W is unknown."""
         return tf.TensorShape([self.gram.shape[-1], None])
 
 
 class FusedShards(Shards):
-    """The one level of a bucket that is not packed; see `Shards`.
+    """The only level of a plan whose bucket is not packed; see `Shards`.
 
     Args:
         rule: the `AggregationRule`.
-        group: all replicas.
+        group: the group of all replicas.
         fused: the `FusedCollectives` of the group.
         width: the number of elements of a piece.
         takes_products: whether to compute the inner products.
@@ -62,7 +62,7 @@ class FusedShards(Shards):
         self._fused, self._width, self._takes_products = fused, width, takes_products
 
     def scatter(self, vector: Any, segments: np.ndarray) -> tuple[Any, np.ndarray]:
-        """Return the `FusedRows` of the list of a bucket's gradients, and the segments."""
+        """Exchange the list of a bucket's gradients; return the `FusedRows`, and the segments."""
         gram_SRR, received = self._fused.scatter_gram(
             vector, segments, self._width, self._takes_products
         )
@@ -74,7 +74,7 @@ class FusedShards(Shards):
         return rows.gram
 
     def combine(self, rows: Any, coefficients_SR: tf.Tensor, segments: np.ndarray) -> Any:
-        """Return the list of combined gradients, including the other members' shards."""
+        """Return the list of whole combined gradients, joined from the shards of all members."""
         return self._fused.combine_gather(
             rows.gradients, rows.received, coefficients_SR, segments, self._width
         )
@@ -85,7 +85,9 @@ class FusedShards(Shards):
 
 
 class FusedPlan:
-    """Describes how a bucket is combined without packing: a `Plan` of one level and one piece.
+    """Describes how a bucket is combined without packing, on one level; see `Plan`.
+
+    `split` returns one piece, because the transport cuts the bucket into pieces.
 
     Args:
         bucket: a `buckets.Bucket`.
@@ -100,7 +102,7 @@ class FusedPlan:
         self._dtype = wire_dtype or bucket.dtype
 
     def split(self, gradients: Sequence[Sequence[tf.Tensor]]) -> list[tuple[Any, np.ndarray]]:
-        """Return the one piece: the list of this replica's gradients, and their segments."""
+        """Return one piece: the list of this replica's gradients, and their segments."""
         own = [tf.cast(gradients[0][index], self._dtype) for index in self.indices]
         return [(own, self._bucket.segments)]
 

@@ -1,7 +1,8 @@
 """Groups of replicas, and the collectives among them, in the order of the replicas.
 
-TensorFlow numbers the ranks of a collective group by device *names* ("task:10" before "task:2") and
-GPUs by their links. The code that uses this module counts members in the order of the replicas.
+TensorFlow assigns the ranks in a collective group by device *names* ("task:10" before "task:2"),
+and for GPUs by their links. So `CollectiveGroup` converts between these ranks and the numbers of
+the members, which follow the order of the replicas.
 """
 
 from collections.abc import Sequence
@@ -30,10 +31,10 @@ class Collectives(Protocol):
 
 
 class FusedCollectives(Protocol):
-    """Collectives of some transports on the gradients of a bucket, without packing them.
+    """Collectives that some transports offer for the gradients of a bucket, without packing them.
 
-    Arguments other than the values are the same on all members: `segments` holds the offset of each
-    gradient in the bucket, `width` is the number of elements of a piece.
+    `segments`, `width` and `takes_products` are the same on all members. `segments` holds the
+    offset of each gradient in the bucket. `width` is the number of elements of a piece.
     """
 
     def scatter_gram(
@@ -43,7 +44,7 @@ class FusedCollectives(Protocol):
         width: int,
         takes_products: bool,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Send every member its shards; return this member's Gram matrices and shards."""
+        """Send every member its shards; return this member's Gram matrices and received shards."""
 
     def combine_gather(
         self,
@@ -53,7 +54,7 @@ class FusedCollectives(Protocol):
         segments: np.ndarray,
         width: int,
     ) -> list[tf.Tensor]:
-        """Combine this member's shards; return the combined gradients with all members' shards."""
+        """Combine this member's shards; return the whole combined gradients, of all members."""
 
 
 class CollectiveGroup:
@@ -61,9 +62,9 @@ class CollectiveGroup:
 
     Args:
         collectives: the `Collectives` of this replica.
-        member_of_rank: the member at each rank; members are numbered in the order of their replica
-            ids.
-        member: the number of this replica.
+        member_of_rank: for each rank, the number of the member. Members are numbered in the order
+            of their replica ids.
+        member: this replica's number in the group.
         fused: the `FusedCollectives` of the group. Defaults to `None`: buckets are packed.
     """
 
@@ -101,10 +102,10 @@ class CollectiveGroup:
 
 
 class LocalGroup:
-    """A group whose replicas are all in this process; a value is the list of all their values."""
+    """A group whose replicas are all in this process, so this process has all their values."""
 
     def all_gather(self, values: list[tf.Tensor]) -> tf.Tensor:
-        """Return the values as ``[R, *shape]``."""
+        """Return the values of the R replicas as one tensor ``[R, *shape]``."""
         return tf.stack(values)
 
 
@@ -112,7 +113,7 @@ class RowsGroup:
     """A group whose values are already the rows of one tensor."""
 
     def all_gather(self, rows: tf.Tensor) -> tf.Tensor:
-        """Return the rows."""
+        """Return the rows unchanged."""
         return rows
 
 

@@ -1,7 +1,9 @@
 """Levels: the steps in which the vectors of a group are combined.
 
-A level brings one vector of each of R members together as rows ``[R, W]``, completes their partial
-Gram matrices, and sends the combination ``[W]`` of the rows back to all members.
+On a level, a group of R members combines R vectors. A member receives W elements of each vector as
+rows ``[R, W]``. If other replicas receive other elements of the vectors, the Gram matrices are
+completed by a sum over these replicas. Then each member combines its rows, and all members receive
+the combinations ``[W]``.
 
 Shape legend: S segments, R members of the group, W elements that a member combines.
 """
@@ -17,14 +19,14 @@ from tf_adasum.aggregation.rules import AggregationRule
 
 
 class Gathers(Protocol):
-    """A group that can gather its members' values; each kind of group defines what a value is."""
+    """A group that can gather its members' values; each class of groups defines a value's type."""
 
     def all_gather(self, value: Any) -> tf.Tensor:
-        """Return the members' values, as ``[R, …]``."""
+        """Return the values of all members, as ``[R, …]``."""
 
 
 class Level(Protocol):
-    """One level of a plan."""
+    """The interface of the levels of a plan."""
 
     rule: AggregationRule
 
@@ -36,7 +38,7 @@ class Level(Protocol):
         return ops.segment_gram(rows, segments)
 
     def complete(self, gram: tf.Tensor) -> tf.Tensor:
-        """Return the Gram matrices of all members' rows; `gram` covers this member's rows."""
+        """Return the Gram matrices of the whole vectors; `gram` covers only this member's rows."""
 
     def combine(self, rows: Any, coefficients_SR: tf.Tensor, segments: Any) -> Any:
         """Return the combination ``[W]`` of the rows."""
@@ -51,7 +53,7 @@ class Together(Level):
 
     Args:
         rule: the `AggregationRule` of this level.
-        group: the group.
+        group: the group of replicas whose vectors are combined.
 
     With R = 3, `n (R-1)` elements are sent per replica:
 
@@ -83,9 +85,9 @@ class Shards(Level):
     Args:
         rule: the `AggregationRule` of this level.
         column: the group whose vectors are combined.
-        block: the group of all replicas that hold a part of these vectors. On the first level, it
-            is the column. On the second level, each vector is spread over a column of the first
-            level.
+        block: the group of all replicas that hold elements of these vectors. On the first level,
+            the block is the column. On the second level, each vector is spread over a column of the
+            first level, so the block consists of several such columns.
 
     With R = 3, `2 n (R-1)/R` elements are sent per replica, as in a ring all-reduce:
 
@@ -124,15 +126,15 @@ class Shards(Level):
         return tf.reshape(tf.gather(summed, pair_of.ravel(), axis=1), tf.shape(gram))
 
     def gather(self, combined: Any) -> Any:
-        """Join the members' shards ``[W]`` to the vector."""
+        """Join the members' combined shards ``[W]`` into one vector."""
         return tf.reshape(self._column.all_gather(combined), [-1])
 
 
 def shard_segments(segments: np.ndarray, start: int, width: int) -> np.ndarray:
-    """Cut a segment table to ``start : start + width``.
+    """Return the segment table of the elements ``start : start + width``, as offsets from `start`.
 
-    The padding of the last shard lies beyond the end of the table. It is added to the last segment,
-    because zeros change no inner product.
+    The padding of the last shard lies beyond the end of the table. It becomes a part of the last
+    segment, which is correct because zeros change no inner product.
 
     Example:
         >>> shard_segments(np.array([0, 12, 16, 23]), 8, 8)

@@ -12,8 +12,8 @@ def squared_lengths(gram_SRR: tf.Tensor, averaged: int = 1) -> tuple[tf.Tensor, 
     """Return ``cᵀGc`` and ``trace(G)``, each ``[S]``, with Adasum's coefficients c.
 
     Args:
-        gram_SRR: the Gram matrices.
-        averaged: L. If L is above 1, G is the Gram matrix of the means of L neighbours each.
+        gram_SRR: the Gram matrices of the replicas' gradients.
+        averaged: L. If L is above 1, G is the Gram matrix of the H = R/L means of L neighbours.
             Defaults to `1`.
     """
     replicas = gram_SRR.shape[-1]
@@ -26,7 +26,7 @@ def squared_lengths(gram_SRR: tf.Tensor, averaged: int = 1) -> tuple[tf.Tensor, 
 
 
 def orthogonality(combined_V: tf.Tensor, separate_V: tf.Tensor) -> tf.Tensor:
-    """Return ``‖adasum(g_1 … g_R)‖² / Σ_i ‖g_i‖²`` for each variable, and for all variables.
+    """Return ``‖adasum(g_1 … g_R)‖² / Σ_i ‖g_i‖²`` for each variable, and for all together.
 
     It is 1 if all gradients are orthogonal, 1/R if all are the same, less than 1/R if they point in
     opposite directions, and NaN if all are zero.
@@ -36,7 +36,7 @@ def orthogonality(combined_V: tf.Tensor, separate_V: tf.Tensor) -> tf.Tensor:
         separate_V: the sums of the squared lengths of the gradients.
 
     Returns:
-        ``[V + 1]``; the last value is for all variables.
+        ``[V + 1]``; the last value is for all variables together.
 
     Reference:
         Maleki et al., MLSys 2021 (arXiv 2006.02924), "Orthogonality of Gradients".

@@ -19,11 +19,11 @@ def checked(plan: Iterable[Any] | None, replicas: int) -> tuple[int, ...] | None
     """Return the plan as a tuple of ints. None stays None, so that the cost model chooses a plan.
 
     Args:
-        plan: sequence of ints, 2 or more each, or None.
-        replicas: N, the product of these ints.
+        plan: sequence of ints, 2 or more each, whose product is N; or None. If N is 1: ``[1]``.
+        replicas: N.
 
     Raises:
-        ValueError: for anything else.
+        ValueError: if `plan` has another form, or another product.
     """
     if plan is None:
         return None
@@ -54,7 +54,7 @@ def respects_tree(plan: Sequence[int]) -> bool:
 
 @functools.cache
 def tree_plans(replicas: int) -> tuple[tuple[int, ...], ...]:
-    """Return all plans for N replicas that respect the tree, the shortest first.
+    """Return all plans for N replicas that respect Adasum's tree, those with few levels first.
 
     Example:
         >>> tree_plans(8)

@@ -1,10 +1,11 @@
 """Apply a rule in one reduction: the inputs other than gradients, and the results.
 
-These are the groups of variables that share coefficients, the rule's state, and the orthogonality
-if a callback measures it. A `RuleApplication` is used for one reduction and holds tensors. The
-variables for them are in `tf_adasum.replicas.aggregation_state`.
+The inputs are the groups of variables that share coefficients, and the rule's state. The results
+are the new state and, if a callback measures it, the orthogonality. A `RuleApplication` is used for
+one reduction and holds tensors. `tf_adasum.replicas.aggregation_state` keeps them in variables.
 
-Shape legend: V variables, S segments (the variables of a unit), P groups, R replicas.
+Shape legend: V variables, S segments (the variables in one call of `coefficients`), P groups,
+R replicas.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,8 +25,8 @@ class RuleApplication:
     """Turns Gram matrices into coefficients, for groups of variables and with the rule's state.
 
     Args:
-        groups: ints ``[V]``: the group of each gradient.
-        state: the rule's state: dict of tensors ``[P, ...]``, which `coefficients` changes.
+        groups: ints ``[V]``: for each gradient, the number of its group.
+        state: the rule's state: dict of tensors ``[P, ...]``, which `coefficients` replaces.
             Defaults to no state.
         measures_orthogonality: whether `orthogonality` will be called. Defaults to `False`.
         averaged: number of neighbours whose mean counts as one gradient, for `orthogonality`.
@@ -47,7 +48,7 @@ class RuleApplication:
 
     @classmethod
     def of_first_step(cls, scheme: Scheme, variables: int) -> "RuleApplication":
-        """Return the application of a rule in its first step, to variables without paths.
+        """Return the `RuleApplication` of a rule's first step, for variables without known paths.
 
         Raises:
             ValueError: if the granularity of the rule needs the variables' paths.
@@ -65,7 +66,7 @@ class RuleApplication:
 
     @property
     def groups_are_variables(self) -> bool:
-        """Whether every variable has coefficients of its own."""
+        """Whether no two variables share coefficients."""
         return len(set(self.groups)) == len(self.groups)
 
     def needs_gram(self, rule: AggregationRule) -> bool:
@@ -80,10 +81,11 @@ class RuleApplication:
         Args:
             rule: the `AggregationRule`.
             gram_SRR: the Gram matrices of these gradients.
-            indices: for each segment the index of its gradient.
+            indices: for each segment, the index of its gradient.
 
         Raises:
-            ValueError: if the rule returns another shape, or numbers that are not floating-point.
+            ValueError: if a rule of the user returns a wrong shape, or numbers that are not
+                floating-point.
             tf.errors.InvalidArgumentError: when the step runs, if a rule of the user returns
                 non-finite coefficients for a finite Gram matrix.
         """
@@ -109,14 +111,14 @@ class RuleApplication:
         return c_PR if is_alone else tf.gather(c_PR, position)
 
     def orthogonality(self) -> tf.Tensor:
-        """Return float64 ``[V + 1]``: one per variable (NaN without gradient), one for all."""
+        """Return float64 ``[V + 1]``: for each variable (NaN without gradient), and for all."""
         nothing = (tf.constant(0.0, tf.float64),) * 2
         lengths = [self._lengths.get(index, nothing) for index in range(len(self.groups))]
         return orthogonality.orthogonality(*map(tf.stack, zip(*lengths, strict=True)))
 
 
 def _numbered(groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the groups in order of appearance, and the index of each segment's group."""
+    """Return the different groups in order of appearance, and each segment's index in them."""
     found: dict[int, int] = {}
     position = [found.setdefault(group, len(found)) for group in groups.tolist()]
     return np.array(list(found)), np.array(position)

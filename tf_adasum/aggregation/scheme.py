@@ -1,4 +1,4 @@
-"""The scheme: the user's checked settings of how gradients are combined."""
+"""The scheme: the user's settings for combining gradients, after checks."""
 
 import dataclasses
 import hashlib
@@ -22,7 +22,7 @@ class Scheme:
 
     Attributes:
         rule: the `AggregationRule`.
-        replicas: N.
+        replicas: N, the number of replicas.
         averaged: L, the number of neighbours that are averaged before the rule is applied. Defaults
             to `1`.
         radix_plan: the radices, a tuple whose product is N / L. Defaults to `None`, which uses
@@ -51,7 +51,7 @@ class Scheme:
         """Return the scheme for a strategy's arguments.
 
         Raises:
-            ValueError: if an argument is wrong, or the rule does not allow it.
+            ValueError: if an argument is wrong, or the rule does not support it.
         """
         across = replicas // averaged
         granularity.checked(rule.granularity)
@@ -77,11 +77,11 @@ class Scheme:
 
     @property
     def whole_rule(self) -> rules.AggregationRule:
-        """The rule for the Gram matrix of all replicas, which includes the levels of the plan."""
+        """One rule that computes all levels of the plan from the Gram matrix of all replicas."""
         return nested(self.levels(self.radix_plan or (self.replicas // self.averaged,)))
 
     def levels(self, radix_plan: Sequence[int]) -> list[tuple[int, rules.AggregationRule]]:
-        """Return the radix and rule of each level: the mean of a host, then the plan's levels."""
+        """Return radix and rule per level. If L > 1, the first level is the mean of L replicas."""
         levels = [(radix, self.rule) for radix in radix_plan]
         return [(self.averaged, rules.Mean()), *levels] if self.averaged > 1 else levels
 
@@ -116,7 +116,7 @@ class Scheme:
                 raise ValueError(error.message) from error
 
     def terms(self) -> dict[str, Any]:
-        """Return the settings that must match on all workers, for the rendezvous."""
+        """Return the settings that must match on all workers, which the rendezvous compares."""
         return {
             "rule": _short(repr(self.rule)),
             "radix_plan": self.radix_plan and list(self.radix_plan),
@@ -127,7 +127,7 @@ class Scheme:
 
 
 def _short(text: str) -> str:
-    """Return the text; cut a long text and add a hash, so that workers still compare all of it."""
+    """Return the text. A long text is cut, and its hash is added for the comparison of workers."""
     if len(text) <= LONGEST_TERM:
         return text
     return f"{text[:LONGEST_TERM]}… sha256 {hashlib.sha256(text.encode()).hexdigest()}"

@@ -29,9 +29,9 @@ class SparsePlan:
 
     Args:
         index: the position of the gradient in the list of all gradients.
-        like: this replica's `tf.IndexedSlices`.
-        slices: for each replica the indices ``[K]``, all different, and the values ``[K, d]``.
-        rule: the `AggregationRule` on the Gram matrix of all replicas.
+        like: this replica's gradient. The result has its index dtype, row shape and dense shape.
+        slices: for each replica, the indices ``[K]``, all different, and the values ``[K, d]``.
+        rule: the `AggregationRule` for the Gram matrix of all replicas.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class SparsePlan:
         return [(tf.ensure_shape(rows_RW, [len(spread), None]), tf.stack([0, rows * width]))]
 
     def join(self, pieces: Sequence[tf.Tensor]) -> list[tuple[int, tf.IndexedSlices]]:
-        """Return the variable's index, and the gradient with the rows of any replica."""
+        """Return the variable's index, and the combined gradient, with the U rows of the union."""
         (combined,) = pieces
         row_shape = self._like.values.shape[1:]
         values = tf.reshape(combined, [-1, *row_shape])
@@ -73,11 +73,11 @@ class SparsePlan:
 
 
 def plans(gradients: Sequence[Sequence[Gradient]], exchange: Exchange) -> list[SparsePlan]:
-    """Return a `SparsePlan` for each gradient that is sparse.
+    """Return a `SparsePlan` for each sparse gradient whose rows have elements.
 
     Args:
-        gradients: the list of gradients of each replica in this process.
-        exchange: gathers the slices of all replicas.
+        gradients: for each replica in this process, the list of its gradients.
+        exchange: the exchange that gathers the slices of all replicas.
     """
     sparse = [
         index
@@ -92,13 +92,13 @@ def plans(gradients: Sequence[Sequence[Gradient]], exchange: Exchange) -> list[S
 
 
 def coalesced(slices: tf.IndexedSlices) -> tuple[tf.Tensor, tf.Tensor]:
-    """Sum repeated indices.
+    """Sum the rows that have the same index.
 
     Args:
-        slices: `tf.IndexedSlices` with values ``[L, …]`` of known row shape.
+        slices: `tf.IndexedSlices` of any number of rows, whose shape is known.
 
     Returns:
-        int64 indices ``[K]``, sorted and all different; values ``[K, d]``.
+        int64 indices ``[K]``, sorted and all different; summed rows ``[K, d]``.
 
     Example:
         >>> values, indices = tf.constant([[1.0], [2.0], [4.0]]), tf.constant([5, 3, 5])

@@ -4,8 +4,8 @@
     {"epoch": 3, …, "arrays": [{"section": …, "path": …, "dtype": …, "shape": …, "copies": …}, …]}
     the arrays' bytes, one after the other
 
-A file contains only numbers and JSON, and nothing that can be executed. The last good files are
-kept.
+A file contains only numbers and JSON, and nothing that can be executed. `BackupFiles` keeps only
+the last good files, as many as its argument `keep`.
 """
 
 import dataclasses
@@ -53,9 +53,9 @@ class Backup:
 
     Attributes:
         facts: dict of JSON types. "epoch" and "batch" are the progress of the training; "position",
-            "pass" and "seed" belong to the `DataOrder`; "since" is the number of batches after the
-            last backup that `save_freq` required; "validating" is 1 if the steps of the epoch are
-            done, but its validation is not.
+            "pass" and "seed" belong to the `DataOrder`; "since" is how many batches were done after
+            the last regular backup (a backup that was due by `save_freq`); "validating" is 1 if the
+            steps of the epoch are done, but its validation is not.
         arrays: list of `Array`.
     """
 
@@ -68,7 +68,7 @@ class Backup:
         return self.facts["epoch"], self.facts["batch"]
 
     def encoded(self):
-        """Return the bytes of a file as a list of bytes-like parts."""
+        """Return the content of the file as a list of bytes-like objects."""
         table = [
             {
                 "section": array.section,
@@ -85,7 +85,7 @@ class Backup:
 
     @classmethod
     def decoded(cls, data, name):
-        """Return the `Backup` in the bytes of a file.
+        """Return the `Backup` that the bytes of a file contain.
 
         Args:
             data: bytes-like object.
@@ -128,7 +128,7 @@ def _check_facts(facts):
 
 
 def _arrays(rows, data, position):
-    """Return the list of `Array` in the rows of a table; check that no bytes are left."""
+    """Return an `Array` for each row of a file's table; check that no bytes are left over."""
     arrays = []
     for row in rows:
         section, path, shape, count = (row[key] for key in ("section", "path", "shape", "copies"))
@@ -208,7 +208,7 @@ class BackupFiles:
             ) from error
         disk = shutil.disk_usage(self.folder)
         room = disk.free + sum(path.stat().st_size for path in self._paths())
-        if disk.total == 0 or room >= 2 * size:  # some file systems report nothing
+        if disk.total == 0 or room >= 2 * size:  # some file systems report 0
             return
         text = (
             f"The disk of {self.folder.absolute()} has {_mebibytes(room)} of free space, and a "

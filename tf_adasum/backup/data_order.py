@@ -1,29 +1,33 @@
 """Keeps the position of a training in its data, and the order in which arrays are shuffled.
 
-A pass is one run through the data. It takes one epoch, or several epochs if `steps_per_epoch` is
-less than the number of batches in the data. The seed of a shuffle depends on the epoch in which the
-pass began. So a resumed training uses the rows in the order of the interrupted training.
+A pass reads the data once, from the beginning to the end. It takes one epoch, or several
+epochs if `steps_per_epoch` is less than the number of batches in the data. The seed of a shuffle
+depends on the epoch in which the pass began. So a resumed training reads the rows in the same order
+as the interrupted training.
 """
 
 import random
 
 
 class DataOrder:
-    """The position and the order of the data in one `fit`.
+    """The position of one `fit` in its data, and the seeds for shuffling the data.
 
     Args:
-        seed: int; the same on all workers, and in a resumed training.
-        batch: int, how many batches of the first epoch are already done. Defaults to 0.
+        seed: int, from which the seeds for shuffling are derived; the same on all workers, and in a
+            resumed training.
+        batch: int, how many batches are already done in the epoch that `fit` begins with. Defaults
+            to 0.
         position: int, how many batches of the current pass are already done. Defaults to 0.
-        began: int, the epoch in which the current pass began. Defaults to `None`, if the pass
-            begins now.
-        is_validating: whether the first epoch has no steps left, only its validation. If so,
-            `position` and `began` describe the pass after the validation. Defaults to `False`.
+        began: int, the epoch in which the current pass began. Defaults to `None`, which means that
+            a new pass begins.
+        is_validating: whether the epoch that `fit` begins with has no steps left, only its
+            validation. If so, `position` and `began` describe the pass after the validation.
+            Defaults to `False`.
 
     Attributes:
         epoch: the current epoch.
         began: the epoch in which the current pass began.
-        has_metrics: whether the metrics belong to the batches that are done.
+        has_metrics: whether the metrics of the batches already done in the epoch were restored.
     """
 
     def __init__(self, seed, batch=0, position=0, began=None, is_validating=False):
@@ -35,7 +39,7 @@ class DataOrder:
         """Return the seed of a pass that begins now.
 
         Args:
-            has_ended: bool, whether another pass has ended in this epoch.
+            has_ended: bool, whether an earlier pass has already ended in this epoch.
         """
         if self._resumes:
             self._resumes = False
@@ -45,15 +49,15 @@ class DataOrder:
 
     @property
     def position_ahead(self):
-        """How many batches of the current pass are done; 0 after an epoch has read data."""
+        """How many batches of the pass were done when `fit` began; 0 after `take_start`."""
         return self._start[1]
 
     def take_validation(self):
-        """Return whether the epoch that begins has no steps left; return False in later calls."""
+        """Return whether the first epoch has only its validation left; False in later calls."""
         is_validating, self._is_validating = self._is_validating, False
         return is_validating
 
     def take_start(self):
-        """Return how many batches of the epoch and the pass are done; (0, 0) in later calls."""
+        """Return how many batches of the epoch and of the pass are done; (0, 0) in later calls."""
         start, self._start = self._start, (0, 0)
         return start

@@ -15,7 +15,7 @@ from tf_adasum.seams import keras as keras_seam
 
 
 class BackupArguments(keras.callbacks.BackupAndRestore):
-    """A `BackupAndRestore` that stores its arguments; callback lists call the driver instead."""
+    """Stores the arguments only; callback lists call `RestoreFirst` and `SaveLast` instead."""
 
     def on_train_begin(self, logs=None):
         """Raise an error, because the list of callbacks has to be called instead."""
@@ -61,17 +61,17 @@ class RestoreFirst(keras.callbacks.Callback):
             self.backup.begin_epoch(self.model, epoch)
 
     def on_train_batch_begin(self, batch, logs=None):
-        """Stop here if a signal requested it."""
+        """Stop before this batch if a signal has requested a stop."""
         if self.stop:
             self.stop.before_batch(self.model, batch)
 
     def on_test_begin(self, logs=None):
-        """Begin the validation after an epoch."""
+        """Keep the metrics of the training, in case a signal stops it during the validation."""
         if self.stop:
             self.stop.before_validation(self.model)
 
     def on_test_batch_begin(self, batch, logs=None):
-        """Stop here if a signal requested it."""
+        """Stop before this batch of the validation if a signal has requested a stop."""
         if self.stop:
             self.stop.before_batch_of_validation(self.model)
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 
 from tf_adasum.backup import notices
 
-# A second signal within this many seconds counts as the first signal, because a scheduler may
-# signal a launcher and its workers.
+# A second signal within this many seconds is ignored, because a scheduler may send one signal to
+# the launcher and also to its workers.
 SECONDS_OF_ONE = 1.0
 
 # The signals that Slurm, Kubernetes and spot instances send.
@@ -19,7 +19,7 @@ USUAL = (signal.SIGTERM, signal.SIGUSR1)
 
 
 def numbers_of(on_signal: object) -> tuple[int, ...]:
-    """Return the signal numbers of the argument `on_signal` of `BackupAndRestore`.
+    """Return the numbers of the signals in the argument `on_signal` of `BackupAndRestore`.
 
     Raises:
         ValueError: if the argument is not a signal, or is a signal that no program can handle.
@@ -49,16 +49,17 @@ def _number_of(one):
 
 
 class Signals:
-    """Handlers of some signals, from `take` to `give_back`.
+    """Handles some signals, from the call of `take` to the call of `give_back`.
 
     The first signal requests a stop. After a second signal, or at the end of the training, the
     previous handlers are active again.
 
     Args:
         numbers: the numbers of the signals.
-        ask: function that is called after the first signal, between two lines of Python. If it
-            returns False, the training no longer exists, and the previous handler is called.
-        leaves_handlers: whether the program's own handlers stay, also if they ignore the signal.
+        ask: function that the handler calls after the first signal, at any line of the program. If
+            it returns False, the training no longer exists, and the previous handler is called.
+        leaves_handlers: whether to leave a signal alone if the program has its own handler for this
+            signal, or ignores it.
 
     Attributes:
         received: the number of the first signal; 0 before a signal.
@@ -78,7 +79,7 @@ class Signals:
             return
         for number in self._numbers:
             earlier = signal.getsignal(number)
-            is_known = earlier is not None  # None: it was not installed from Python
+            is_known = earlier is not None  # None: the handler was not installed from Python
             if is_known and (earlier == signal.SIG_DFL or not self._leaves_handlers):
                 self._earlier[number] = signal.signal(number, self._handle)
 

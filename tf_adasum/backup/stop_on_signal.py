@@ -5,11 +5,12 @@ one point.
 
 * before the first batch of the training, without a new backup;
 * before each later batch that is not the first batch of an epoch;
-* before each batch of a validation, with the state after the last batch of the training;
+* before each batch of a validation, with the state after the last training batch of the epoch;
 * after each epoch except the last;
-* at the end, before the backups are removed, so that the next start has nothing left to train.
+* at the end of the training, before the backups are removed, so that the next start has nothing
+  left to train.
 
-If a callback has stopped the training, the training only reaches the last of these points.
+If a callback has stopped the training, the training can stop on a signal only at its end.
 """
 
 import os
@@ -22,7 +23,9 @@ from tf_adasum.seams import keras as keras_seam
 
 
 class StopOnSignal:
-    """The part of one worker in a stop on a signal; all workers call its methods.
+    """Stops the training of this worker after a signal to any worker.
+
+    All workers call these methods.
 
     Args:
         backup: the `TrainingBackup`.
@@ -37,7 +40,7 @@ class StopOnSignal:
         self._code = asked_for.exit_code
         ask = _asking(weakref.ref(self))  # weak: a custom loop may stop without calling `end`
         self._signals = Signals(asked_for.numbers, ask, asked_for.leaves_handlers)
-        self._is_over = False  # ended without a stop
+        self._is_over = False  # whether the training has ended without a stop
         self._is_first = True  # whether the next batch is the first of this training
         self._metrics = []
 
@@ -81,7 +84,7 @@ class StopOnSignal:
             self._stop(model, (0, {}))
 
     def at_end(self, model, epochs):
-        """Stop before the backups are removed.
+        """Stop before the backups are removed, if a signal has requested a stop.
 
         Args:
             model: the model.
@@ -97,7 +100,8 @@ class StopOnSignal:
         if place is not None:
             batch, options = place
             self._backup.save_now(model, batch, **options)
-        received = self._workers.gather([self._signals.received])[:, 0]  # all wait for worker 0
+        # This gather also lets all workers wait until worker 0 has saved.
+        received = self._workers.gather([self._signals.received])[:, 0]
         text = ""
         if self._workers.rank == 0:
             names = [
@@ -120,7 +124,7 @@ class StopOnSignal:
 
 
 def _asking(one):
-    """Return the function that requests a stop, for a weak reference to a `StopOnSignal`."""
+    """Return a function that requests a stop; `one` is a weak reference to a `StopOnSignal`."""
 
     def ask():
         stop = one()

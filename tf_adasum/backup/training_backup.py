@@ -34,7 +34,7 @@ class OnSignal:
 
     Attributes:
         numbers: the numbers of the signals.
-        leaves_handlers: whether the program's own handlers stay.
+        leaves_handlers: whether to leave signals alone that the program handles or ignores itself.
         exit_code: the exit status of all workers.
     """
 
@@ -58,8 +58,8 @@ class TrainingBackup:
             `True`.
 
     Attributes:
-        folder: the directory of this worker's backups; None if it has none.
-        on_signal: the argument.
+        folder: the directory of this worker's backups; None if this worker has no directory.
+        on_signal: the `OnSignal`; None if no signal stops the training.
 
     Raises:
         ValueError: if the directory is not local.
@@ -104,7 +104,7 @@ class TrainingBackup:
         settings = [len(callbacks), *[0] * 6]
         if own:
             frequency = {"epoch": 0, False: -1}.get(own.save_freq, own.save_freq)
-            refuse = getattr(own, "refuse_nonfinite", True)  # Keras's own has no such argument
+            refuse = getattr(own, "refuse_nonfinite", True)  # Keras's class has no such argument
             settings[1:] = frequency, own.delete_checkpoint, refuse, *_encoded(own)
         table = workers.gather([*settings, workers.count == 1 or workers.watch.is_on])
         count, frequency, delete, refuse, *stopping = table[0, :-1].tolist()
@@ -116,7 +116,8 @@ class TrainingBackup:
         if count == 0:
             return None
         save_freq = {0: "epoch", -1: False}.get(frequency, frequency)
-        # Without the failure detector (a worker may be unable to connect), workers cannot agree.
+        # Without the failure detector (a worker may be unable to connect), the workers cannot agree
+        # on where to stop.
         on_signal = _decoded(*stopping) if table[:, -1].all() else None
         folder = own.backup_dir if own else None
         keep = 2 if own and own.double_checkpoint else 1
@@ -143,7 +144,7 @@ class TrainingBackup:
         if backup is not None:
             self._restore(model, backup)
             epoch, batch = backup.progress
-            if self._is_writer():  # Keras prints "Epoch 1/4" in any case
+            if self._is_writer():  # Keras's "Epoch 1/4" does not show a resume
                 print(f"tf_adasum: resuming at epoch {epoch + 1}, batch {batch + 1}", flush=True)
         elif self._workers.any(self._is_of_keras()):
             self._restore_as_keras(model)
@@ -156,7 +157,7 @@ class TrainingBackup:
         self._epoch = self._order.epoch = epoch
         self._batch = 0
         if self._resumed is not None:
-            self._batch = self._resumed.progress[1]  # earlier batches do not count any more
+            self._batch = self._resumed.progress[1]  # `end_batch` counts only later batches
             metrics = [training_state.METRICS]
             self._order.has_metrics = self._assign(model, self._resumed.arrays, metrics)
 
@@ -170,7 +171,7 @@ class TrainingBackup:
             self._resumed = None
 
     def end_batch(self, model, batch):
-        """Save if a backup is due; called after each batch, or after `steps_per_execution`."""
+        """Save if a backup is due; called after each batch or `steps_per_execution` batches."""
         self._batches_since += max(batch + 1 - self._batch, 1)
         self._batch = batch + 1
         if self.saves_within_epochs and self._batches_since >= self.save_freq:
@@ -183,7 +184,7 @@ class TrainingBackup:
 
     @property
     def saves_within_epochs(self):
-        """Whether `save_freq` counts batches."""
+        """Whether `save_freq` is a number of batches."""
         return self.save_freq not in ("epoch", False)
 
     def end_epoch(self, model, epoch):
@@ -194,11 +195,11 @@ class TrainingBackup:
 
     def end(self, model):
         """Remove the backups if `delete` is True; called when the training ends."""
-        keras_seam.set_initial_epoch(model, 0)  # another `fit` starts at its own epoch
+        keras_seam.set_initial_epoch(model, 0)  # the next `fit` starts at its own `initial_epoch`
         keras_seam.set_data_order(model, None)
         if self._delete:
-            # Wait until all workers are here, because the last backup is needed if a worker fails
-            # in the last step.
+            # Wait until all workers have reached this line, because the last backup is needed if a
+            # worker fails in the last step.
             self._workers.any(False)
             if self._files and self._is_writer():
                 self._files.remove()
@@ -212,8 +213,8 @@ class TrainingBackup:
             model: the model.
             batch: how many batches of the epoch are done; 0 after the epoch; None for all batches
                 so far.
-            epoch: the epoch that comes next. Defaults to `None`, for the current epoch, or the next
-                epoch if the current one has ended.
+            epoch: the epoch in which the next start resumes, counted from 0. Defaults to `None`:
+                the current epoch if some of its batches are done, otherwise the epoch after it.
             has_begun: whether Keras has already counted the next batch. Defaults to `False`.
             is_validating: whether all steps of the epoch are done, and its validation runs.
                 Defaults to `False`.
@@ -320,7 +321,7 @@ class TrainingBackup:
         return training_state.assign(model, self._workers, arrays, sections)
 
     def _restore_as_keras(self, model):
-        """Resume from the files of Keras's own callback, if they can be read."""
+        """Resume from the files of `keras.callbacks.BackupAndRestore`, if worker 0 has them."""
         if self._is_of_keras() and self._is_writer():
             warnings.warn(
                 f"{self.folder} holds a backup of keras.callbacks.BackupAndRestore, whose two "
@@ -342,15 +343,15 @@ class TrainingBackup:
 
 
 def _encoded(callback):
-    """Return the signal settings of a `BackupAndRestore` as ints; Keras's class has defaults."""
+    """Return the signal settings of a callback as ints; the defaults for Keras's own class."""
     on_signal = getattr(callback, "on_signal", "auto")
     bits = sum(1 << (number - 1) for number in signals.numbers_of(on_signal))
-    bits -= (bits >> 63) << 64  # signals count from 1 to 64
+    bits -= (bits >> 63) << 64  # as a signed int64; signals are numbered from 1 to 64
     return bits, on_signal == "auto", getattr(callback, "exit_code", EXIT_CODE)
 
 
 def _decoded(bits, leaves_handlers, exit_code):
-    """Return the `OnSignal` of three ints; None if there is no signal."""
+    """Return the `OnSignal` for the three ints of `_encoded`; None if there is no signal."""
     numbers = tuple(each + 1 for each in range(64) if bits >> each & 1)
     return OnSignal(numbers, bool(leaves_handlers), exit_code) if numbers else None
 

@@ -1,9 +1,9 @@
 """The state of a training: every variable that the next step depends on, on every replica.
 
 If a variable has the same value on all replicas, one copy is kept. Otherwise, the copies of all
-replicas are kept. Digests are compared to decide this. The copies differ for metrics and, within an
-epoch, for the statistics of a BatchNormalization. Under `DeltaAdasum`, the copies also differ for
-slots and, between two combinations, for weights.
+replicas are kept. To decide this, digests of the copies are compared. The copies differ for metrics
+and, within an epoch, for the statistics of a BatchNormalization. Under `DeltaAdasum`, the copies
+also differ for slots and, between two combinations, for weights.
 """
 
 import hashlib
@@ -56,19 +56,19 @@ def collect(model, workers, sections):
 
 
 def smallest_size(model):
-    """Return the size of the state in bytes if all replicas have the same values."""
+    """Return the smallest size of the state in bytes: each variable is stored once."""
     variables = [one for section in SECTIONS for one in _variables(model, section)]
     return sum(math.prod(one.shape) * tf.as_dtype(one.dtype).size for one in variables)
 
 
 def local_values(model, section):
-    """Return the variables of a section on the local replicas, each in a pair with its value."""
+    """Return pairs of a variable and its value, for a section's variables on the local replicas."""
     copies = (copy for one in _variables(model, section) for copy in _local_copies(model, one))
     return [(copy, copy.numpy()) for copy in copies]
 
 
 def build_optimizer(model):
-    """Create the optimizer's variables if there are none, which may be so in a custom loop."""
+    """Create the optimizer's variables if they do not exist yet, for example in a custom loop."""
     optimizer = model.optimizer
     if optimizer is not None and not keras_seam.is_built(optimizer):
         with model.distribute_strategy.scope():
@@ -76,7 +76,7 @@ def build_optimizer(model):
 
 
 def _of_all_workers(workers, local, differ):
-    """Return every replica's copy of each variable that differs."""
+    """Return, for each variable that differs between replicas, the copies of all replicas."""
     own = [copies for copies, differs in zip(local, differ, strict=True) if differs]
     if workers.count == 1 or not own:
         return own
@@ -118,7 +118,7 @@ def share(model, workers):
 
 
 def check(model, arrays, name):
-    """Raise a ValueError, the same on all workers, unless the state fits the model.
+    """Raise a ValueError unless the state fits the model.
 
     Args:
         model: a built model with a built optimizer.
@@ -133,7 +133,8 @@ def check(model, arrays, name):
             (f"{_kind(each.copies[0])} {each.path}" for each in saved),
             fillvalue="none",
         )
-        # Only kinds are compared, because a layer's name may depend on models created before it.
+        # Only dtypes and shapes are compared, because a layer's name may depend on models created
+        # before it.
         others = [pair for pair in pairs if pair[0].split()[0] != pair[1].split()[0]]
         if others:
             raise ValueError(

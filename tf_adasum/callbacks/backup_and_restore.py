@@ -1,4 +1,4 @@
-"""BackupAndRestore: resume a training that was killed from its last backup."""
+"""BackupAndRestore: resume a killed training from its last backup."""
 
 from __future__ import annotations
 
@@ -32,29 +32,30 @@ class BackupAndRestore(BackupArguments):
       random generators (dropout), and within an epoch the metrics. If replicas have different
       values (slots of `DeltaAdasum`, BatchNormalization within an epoch), it holds the values of
       all replicas.
-    * It restores before all other callbacks and saves after all others, at any position in the
-      list. So a backup includes the changes of other callbacks, such as a learning rate.
+    * It restores before all other callbacks and saves after all other callbacks, wherever it is in
+      the list. So a backup includes the changes of other callbacks, such as a learning rate.
     * SIGTERM or SIGUSR1 to any worker, for example at the time limit of a scheduler, stops all
       workers. They finish the batch, write a backup, and exit with status 75 (`SystemExit`, so that
       ``finally`` blocks run). A second signal, at least a second later, has its usual effect.
     * On several workers, worker 0 writes the backups. When training begins, all workers resume from
       the newest backup that any worker has, so the directory need not be shared.
 
-    Training resumes bit for bit as if it had not been interrupted, if the data come in the same
-    order. Arrays come in the same order, shuffled or not. The order of a `tf.data.Dataset` changes
-    only if it is shuffled without a seed, or differently after each start. Batches of the epoch
-    that are already done are read again and skipped. With `steps_per_epoch`, a dataset of known
-    length resumes at its position. An infinite dataset, such as with `repeat()`, starts from its
-    beginning, and the batches already done in the epoch are skipped. The state of other callbacks
-    (the patience of `EarlyStopping`) is not part of a backup.
+    If the data come in the same order, training resumes bit for bit as if it had not been
+    interrupted. Arrays come in the same order, shuffled or not. The order of a `tf.data.Dataset`
+    changes only if it is shuffled without a seed, or differently after each start. In the
+    interrupted epoch, the batches already done are read again and skipped. With `steps_per_epoch`,
+    a dataset of known length resumes at its position. An infinite dataset, such as with `repeat()`,
+    starts from its beginning, and the batches already done in the epoch are skipped. The state of
+    other callbacks (the patience of `EarlyStopping`) is not part of a backup.
 
     With another number of replicas, the weights are restored exactly. If each replica has its own
     values, replica r takes the values of the old replica (r modulo the old number of replicas).
-    AdaCons resets its momentum, with a warning. AdaScale uses the new S.
+    AdaCons resets its momentum, with a warning. AdaScale uses the scale S that belongs to the new
+    number of replicas.
 
     Under an `AdasumMirroredStrategy` on several workers, `keras.callbacks.BackupAndRestore` is
-    replaced by this class. Pass one of the two to `fit`, on every worker. In a custom loop, call it
-    through a `keras.callbacks.CallbackList`.
+    replaced by this class. Pass one of the two callbacks to `fit`, on every worker. In a custom
+    loop, call it through a `keras.callbacks.CallbackList`.
 
     Args:
         backup_dir: str or path, a local directory that is used for nothing else.
@@ -71,9 +72,9 @@ class BackupAndRestore(BackupArguments):
             Defaults to `"auto"`.
         exit_code: int, the exit status of all workers after a signal, from 1 to 255. Defaults to
             75, `EX_TEMPFAIL`.
-        refuse_nonfinite: bool, whether to refuse weights with a NaN or an infinity. If so, no
-            backup of them is written, `fit` ends with an error, and a restart uses an older backup.
-            Defaults to `True`.
+        refuse_nonfinite: bool, whether to refuse weights with a NaN or an infinity. If so, a
+            backup with such a weight is not written, `fit` ends with an error, and a restart uses
+            an older backup. Defaults to `True`.
 
     Raises:
         ValueError: with Keras 2, whose own callback backs up all workers; if `backup_dir` is not

@@ -14,11 +14,11 @@ from tf_adasum.seams import keras as keras_seam
 
 @keras.saving.register_keras_serializable("tf_adasum")
 class ElasticScale(keras.callbacks.Callback):
-    """Callback that changes AdaScale's S and the dataset at the beginning of an epoch.
+    """Callback that changes AdaScale's scale S and the dataset at the beginning of an epoch.
 
     Args:
-        schedule: dict from epochs, counted from 0, to the S that begins with the epoch, such as
-            ``{0: 1, 10: 4}``; or a function of the epoch that returns S.
+        schedule: dict from an epoch, counted from 0, to the S that is used from this epoch on, such
+            as ``{0: 1, 10: 4}``; or a function of the epoch that returns S.
         make_dataset: function of S that returns a `tf.data.Dataset` whose batches hold S small
             batches. Pass the attribute `dataset` to `fit`; when S changes, the next epoch uses a
             new dataset. Defaults to `None`: you change the data yourself.
@@ -28,9 +28,9 @@ class ElasticScale(keras.callbacks.Callback):
         dataset: the `tf.data.Dataset` for `fit`; None without `make_dataset`.
 
     Raises:
-        ValueError: if the schedule has no S for epoch 0, or an S below 1. When training starts: if
-            the optimizer is not an `AdaScale`, if `make_dataset` does not return a dataset, or if
-            `fit` got another dataset than `dataset`.
+        ValueError: if the schedule has no S for epoch 0, or an S below 1; if `make_dataset` does
+            not return a dataset. When training starts: if the optimizer neither is nor wraps an
+            `AdaScale`. When S changes: if `fit` got another dataset than `dataset`.
 
     Example:
         >>> sgd = keras.optimizers.SGD(0.01, gradient_accumulation_steps=2)
@@ -81,7 +81,7 @@ class ElasticScale(keras.callbacks.Callback):
         return dataset
 
     def scale_of(self, epoch: int) -> float:
-        """Return S in an epoch."""
+        """Return the S of an epoch, which is counted from 0."""
         if callable(self.schedule):
             scale = self.schedule(epoch)
             adascale.check_scale(scale)
@@ -89,7 +89,7 @@ class ElasticScale(keras.callbacks.Callback):
         return self.schedule[max(start for start in self.schedule if start <= epoch)]
 
     def on_train_begin(self, logs=None):
-        """Get the optimizer, and begin with the first dataset."""
+        """Get the optimizer, and begin with the S and the dataset of epoch 0."""
         self._adascale = adascale.within(self.model.optimizer, "ElasticScale")
         self.scale, self._following = self.scale_of(0), None
         cardinality = int(self.dataset.cardinality()) if self.dataset is not None else None
@@ -112,11 +112,11 @@ class ElasticScale(keras.callbacks.Callback):
                 keras_seam.expect(self.model, steps=self.params["steps"])
 
     def _take_following(self, epoch=None):
-        """Return the next dataset, but only once; otherwise return None.
+        """Return a dataset that replaces the current one, only once; None if there is none.
 
         Args:
-            epoch: int, the number of an epoch that has not begun yet. Defaults to `None`, if the
-                epoch has begun.
+            epoch: int, the number of an epoch that has not begun yet. Defaults to `None`,
+                which means that the epoch has begun.
         """
         if epoch is not None:
             self._begin(epoch)
@@ -124,7 +124,7 @@ class ElasticScale(keras.callbacks.Callback):
         return following
 
     def on_train_batch_begin(self, batch, logs=None):
-        """Check that the data have changed with S."""
+        """Raise an error if S has changed, but `fit` does not use the new dataset."""
         if self._following is not None:
             raise ValueError(
                 "ElasticScale cannot change the dataset that `fit` reads. Pass the callback's "

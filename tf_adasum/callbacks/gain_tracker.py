@@ -19,20 +19,21 @@ if typing.TYPE_CHECKING:
 class GainTracker(StepTracker):
     """Callback that adds AdaScale's gain ratio and estimates to the logs, and keeps them.
 
-    History, CSVLogger and TensorBoard read them from `logs`, so put loggers after this callback in
-    the list. The progress bar shows only the gain. The values are:
+    History, CSVLogger and TensorBoard read the values from `logs`, so put loggers after this
+    callback in the list. The progress bar shows only the gain. S is the number of small batches in
+    a step, and lr is the learning rate or its schedule. The values are:
 
     * ``gain``: r, in [1, S]; at the end of an epoch the mean over its measured steps, or the last
       value if no step was measured;
-    * ``scale_invariant_steps``: τ, the sum of all gains: steps of the small batch;
+    * ``scale_invariant_steps``: τ, the sum of all gains, which counts steps of the small batch;
     * ``effective_learning_rate``: η = r · lr(⌊τ⌋);
     * ``gradient_variance`` and ``gradient_squared_norm``: σ² and μ², moving averages;
     * ``skipped_steps``: the number of steps that were skipped because gradients were not finite.
       Steps that a `LossScaleOptimizer` already skips are not counted.
 
     Args:
-        every: int, the number of steps (calls of the training function) between two measurements.
-            Each measurement waits for the step to end. Defaults to 1.
+        every: int, the number of steps (batches) between two measurements. Each measurement waits
+            for the step to end. Defaults to 1.
 
     Attributes:
         steps: list of the measured steps, counted from 1 over all epochs.

@@ -18,10 +18,11 @@ if typing.TYPE_CHECKING:
 class OrthogonalityTracker(StepTracker):
     """Callback that measures how orthogonal the replicas' gradients are, per variable and overall.
 
-    The orthogonality is ``‖adasum(g_1 … g_N)‖² / Σ_i ‖g_i‖²``. It is 1 if the gradients of all
-    replicas are orthogonal (Adasum adds them), 1/N if they are equal (Adasum averages them), and
-    less than 1/N if they point in opposite directions. With `local_reduction`, g_i is the mean
-    gradient of host i.
+    If g_1 … g_N are the gradients of N replicas, the orthogonality is
+    ``‖adasum(g_1 … g_N)‖² / Σ_i ‖g_i‖²``. It is 1 if the gradients of all replicas are orthogonal
+    (Adasum adds them), 1/N if they are equal (Adasum averages them), and less than 1/N if they
+    point in opposite directions. With `local_reduction`, g_i is the mean gradient of host i, and N
+    is the number of hosts.
 
     In every `every`-th step, ``logs["orthogonality"]`` is the value for all variables together. At
     the end of an epoch, it is the mean of these values over the epoch, and
@@ -31,8 +32,7 @@ class OrthogonalityTracker(StepTracker):
     tracker is in use, so `fit` traces the step again. Pass the tracker on all workers.
 
     Args:
-        every: int, the number of steps (calls of the training function) between two measurements.
-            Defaults to 1.
+        every: int, the number of steps (batches) between two measurements. Defaults to 1.
         per_variable: bool, whether the logs of an epoch include each variable. Defaults to `True`.
 
     Attributes:

@@ -21,16 +21,17 @@ class ReplicaCheck(keras.callbacks.Callback):
 
     It compares all weights (including frozen weights), the variables of the optimizer, its learning
     rate, and the state of the aggregation rule. Between the local steps of a `DeltaAdasum`, the
-    weights are left out. Pass the callback on all workers. With one replica, nothing is compared.
+    weights are not compared, because they differ. Pass the callback on all workers. With one
+    replica, nothing is compared.
 
     Args:
-        every: int, the number of steps (calls of the training function) between two checks; or
-            ``"epoch"``, for a check at the end of each epoch. Defaults to `"epoch"`.
+        every: int, the number of steps (batches) between two checks; or ``"epoch"``, for a check at
+            the end of each epoch. Defaults to `"epoch"`.
 
     Raises:
-        ValueError: if `every` has another value; when training starts, if the model uses another
-            strategy than an `AdasumMirroredStrategy`; on all workers, if a worker does not have the
-            callback.
+        ValueError: if `every` is neither a positive int nor ``"epoch"``; when training starts, if
+            the model has several replicas under another strategy than an `AdasumMirroredStrategy`;
+            on all workers, if a worker does not have the callback.
         tf_adasum.ReplicasDiffer: on all workers; the message names the first variable that differs.
 
     Example:
@@ -60,7 +61,7 @@ class ReplicaCheck(keras.callbacks.Callback):
         return f"ReplicaCheck(every={self.every!r})"
 
     def on_train_begin(self, logs=None):
-        """Start counting."""
+        """Check the strategy, and start to count steps."""
         strategy = self.model.distribute_strategy
         if strategy.num_replicas_in_sync > 1 and not _is_ours(strategy):
             raise ValueError(

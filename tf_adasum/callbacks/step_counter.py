@@ -2,7 +2,7 @@
 
 
 class StepCounter:
-    """A counter of steps: calls of the training function.
+    """Counts steps (batches), and finds the steps in which an action is due.
 
     Args:
         every: int, the number of steps between two actions.
@@ -29,7 +29,8 @@ class StepCounter:
         """Count up to the end of a batch, and return whether an action is due.
 
         An action is due in each step that is a multiple of `every`. If `steps_per_execution` skips
-        this step, it is due in the next one. It stays due until `done` is called.
+        this step, the action is due at the end of the execution. The action stays due until `done`
+        is called.
 
         Args:
             batch: the number of the batch in its epoch, from 0.
@@ -38,5 +39,5 @@ class StepCounter:
         return self.step // self.every > self._last // self.every
 
     def done(self) -> None:
-        """Mark the action as done, until the next one is due."""
+        """Mark the action as done, until the next action is due."""
         self._last = self.step

@@ -15,8 +15,7 @@ class StepTracker(Plotting, keras.callbacks.Callback):
     """Callback that calls `measure` once in `every` steps, and keeps the result.
 
     Args:
-        every: int, the number of steps (calls of the training function) between two measurements.
-            Defaults to 1.
+        every: int, the number of steps (batches) between two measurements. Defaults to 1.
 
     Attributes:
         steps: list of the measured steps, counted from 1 over all epochs.

@@ -17,10 +17,10 @@ class StopAtScaleInvariantStep(keras.callbacks.Callback):
     """Callback that stops training when AdaScale's scale-invariant step τ reaches a total.
 
     τ is the same on all replicas, so all workers stop after the same step. Pass the callback on all
-    workers. Pass to `fit` as many epochs as training needs at S = 1. The progress bar shows the
-    number of steps and epochs that are left at the current gain, but not more epochs than you
-    passed. If the total is already reached, another `fit` takes one step, because Keras can stop
-    only after a step.
+    workers. Pass to `fit` as many epochs as training needs at S = 1, with the small batch. The
+    progress bar shows the number of steps and epochs that are left at the current gain, but not
+    more epochs than you passed. If the total is already reached, another `fit` takes one step,
+    because Keras can stop only after a step.
 
     Args:
         total: int or float, T, the number of steps that training takes at S = 1.

@@ -21,8 +21,8 @@ if typing.TYPE_CHECKING:
 # The time between samples of the counters of collectives; a sample takes about 30 µs.
 SECONDS_BETWEEN_LOOKS = 0.02
 
-# A worker counts as slow if it waits this much less than the median of the others, as a fraction of
-# a step.
+# A worker counts as slow if its waiting time is shorter than the median of the other workers, by
+# more than this fraction of a step.
 STANDS_OUT = 0.1
 
 
@@ -33,7 +33,7 @@ class StragglerReport(Plotting, keras.callbacks.Callback):
     In synchronous training all workers take the same time for a step: the time of the slowest
     worker. But the time that they wait within a step differs. The slow worker waits least, because
     the others are already waiting when it arrives. At the end of each epoch, the callback adds the
-    following values to `logs`. History, CSVLogger and TensorBoard read them there, so put loggers
+    following values to `logs`. History, CSVLogger and TensorBoard read `logs`, so put loggers
     after this callback in the list. The progress bar shows only the slowest worker, if a worker is
     slow.
 
@@ -43,16 +43,17 @@ class StragglerReport(Plotting, keras.callbacks.Callback):
       where it waits for other workers or sends. The value is the fraction of samples in a
       collective, with 50 samples per second, times the median time of a step. If communication
       overlaps with the backward pass, the overlap counts as waiting.
-    * ``slowest_worker``: the rank of the worker that waits least, if it waits less than the median
-      of the others by at least a tenth of a step, and by more than the sampling error (which
-      matters in epochs of less than ten seconds). Otherwise -1: no worker is slow.
+    * ``slowest_worker``: the rank of the worker that waits least, or -1 if no worker is slow. A
+      worker is slow if it waits less than the median of the other workers, and the difference is
+      more than a tenth of a step and more than the sampling error. (The sampling error matters in
+      epochs of less than ten seconds.)
 
     The callback does not find out whether the data, the processor or the callbacks make a worker
-    slow. If the slowest worker were as fast as the others, each step would save about the
-    difference between the others' waiting time and the slowest worker's. The first step of a
-    training does not count, because TensorFlow traces it. At the end of training, worker 0 prints
-    which worker was slow in more than half of the epochs. On GPUs, the times are measured on the
-    host; we have not tested the callback on a GPU.
+    slow. If the slowest worker were as fast as the others, each step would be shorter by about this
+    difference: the waiting time of the others minus the waiting time of the slowest worker. The
+    first step of a training does not count, because TensorFlow traces it. At the end of training,
+    worker 0 prints which worker was slow in more than half of the epochs. On GPUs, the times are
+    measured on the host; we have not tested the callback on a GPU.
 
     A thread reads counters that exist anyway, so a step takes no extra time. After each epoch, the
     workers exchange three numbers. Pass the callback on all workers. A single worker never waits.
@@ -60,7 +61,7 @@ class StragglerReport(Plotting, keras.callbacks.Callback):
     Attributes:
         epochs: list of the measured epochs.
         values: list of dicts, one for each epoch: ``"step_ms"`` and ``"waiting_ms"``, arrays
-            ``[W]`` with one value per worker, and ``"slowest"``, a rank or -1.
+            ``[workers]`` with one value per worker, and ``"slowest"``, a rank or -1.
 
     Raises:
         ValueError: when training starts, if the model uses another strategy than an
@@ -198,11 +199,11 @@ class StragglerReport(Plotting, keras.callbacks.Callback):
 
 
 def _slowest(step_ms, waiting_ms, looks):
-    """Return the rank of the worker that waits least, or -1 if it does not stand out."""
+    """Return the rank of the worker that waits least, or -1 if no worker is slow."""
     rank = int(np.argmin(waiting_ms))
     others = np.delete(waiting_ms, rank)
-    # A fraction p of n samples has the standard error sqrt(p (1 - p) / n). Two fractions are
-    # compared.
+    # A fraction p of n samples has the standard error sqrt(p (1 - p) / n). So the difference of two
+    # fractions has a standard error of at most sqrt(0.5 / n). Three standard errors are required.
     chance = 3 * np.sqrt(0.5 / max(1, looks))
     least = max(STANDS_OUT, chance) * np.median(step_ms)
     return rank if len(others) and np.median(others) - waiting_ms[rank] > least else -1
@@ -227,7 +228,7 @@ class _Looks:
         threading.Thread(target=self._run, daemon=True, name="tf_adasum looks").start()
 
     def begin_epoch(self) -> None:
-        """Reset the counts; no collective may be running."""
+        """Reset the counts; must not be called while a collective is running."""
         entered, left, _ = self._read()
         self._left_before, self.count, self._inside = entered - left, 0, 0
 

@@ -14,7 +14,7 @@ _HOST = r"(?:\[(?P<bracketed>[^][]+)\]|(?P<host>[^][]+))"
 _ADDRESS = re.compile(_HOST + r":(?P<port>\d{1,18})", re.ASCII)
 _SCHEME = re.compile(r"\w+://")
 _LOOPBACK = "127.0.0.1", "::1"
-# The errors of a system that does not have an address, or no addresses of its family.
+# The errors if this machine does not have an address, or does not support its address family.
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT)
 
 
@@ -48,9 +48,10 @@ def split(address: str) -> tuple[str, int]:
 def bound(host: str, port: int, *, reuse: bool) -> socket.socket:
     """Return a socket that is bound to the interfaces at which a task can be reached.
 
-    These are all interfaces, with IPv6 and IPv4 as in TensorFlow's server, unless the host is a
-    loopback address. All interfaces are necessary if the address does not belong to this machine,
-    as in a container or behind network address translation.
+    If the host is a loopback address, the socket is bound only to the loopback interface.
+    Otherwise, it is bound to all interfaces, with IPv6 and IPv4 as in TensorFlow's server. All
+    interfaces are necessary if the task's address does not belong to this machine, as in a
+    container or behind network address translation.
 
     Args:
         host: the host in the task's address; "" for all interfaces.
@@ -71,7 +72,7 @@ def bound(host: str, port: int, *, reuse: bool) -> socket.socket:
 
 
 def _interfaces(host):
-    """Return pairs of a family and an interface; the first pair that this machine has is used."""
+    """Return pairs of address family and interface; `bound` uses the first that exists."""
     ipv4, ipv6 = ((socket.AF_INET, _LOOPBACK[0]), (socket.AF_INET6, _LOOPBACK[1]))
     if host == "localhost":
         found = []

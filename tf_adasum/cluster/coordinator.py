@@ -1,10 +1,10 @@
-"""Worker 0's part of joining: collects the addresses of all workers, and sends them to all workers.
+"""Collects the addresses of all workers on worker 0, and sends them to all workers.
 
 A worker calls worker 0 and sends its address. Worker 0 answers when all workers have called, or
 when something is wrong. Otherwise, it answers after some seconds with the list of missing workers,
-and the worker calls again. So worker 0 knows which workers are alive. A restarted worker replaces
-its old process. If two workers have one rank, both call again, so they are not taken for a restart.
-Standard library only.
+and the worker calls again. So worker 0 can detect which workers are alive. A restarted worker
+replaces its old process. If two workers have the same rank by mistake, both processes call again.
+So worker 0 can distinguish them from a restarted worker. Standard library only.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ class Arrival:
     """A worker that has called worker 0.
 
     Attributes:
-        run: see `Introduction`.
+        run: a random name for this start of the worker, see `Introduction`.
         host: the worker's host, as the worker sends it.
         port: the worker's port.
         is_given: whether the user has set the worker's host.
-        coordinator: the host that the worker has called.
+        coordinator: the host in the address at which the worker has called worker 0.
         is_local: whether the worker is on worker 0's machine.
-        end: worker 0's address in the connection.
+        end: the host of worker 0 in the connection.
         connection: the connection of the worker's last call.
-        doubted_until: until when a process that this worker has replaced may call again, by
-            `time.monotonic`.
+        doubted_until: a time, by `time.monotonic`. If this worker has replaced a process, worker 0
+            waits until this time, because that process may still be alive and call again.
     """
 
     run: str
@@ -83,7 +83,7 @@ class Coordinator:
     Args:
         invitation: this worker's `Invitation`.
         own: this worker's `Introduction`, with its terms. Its offer has this worker's port, and
-            this worker's host if the user has set it.
+            this worker's host, which is empty unless the user has set it.
         secret: the `Secret`.
 
     Raises:
@@ -91,7 +91,8 @@ class Coordinator:
 
     Attributes:
         wrong: why the start fails on all workers; "" if it has not failed.
-        distrusted: for each rank that did not prove the secret, whether it has a secret.
+        distrusted: dict from the ranks of callers that did not prove the secret to whether the
+            caller has a secret.
     """
 
     def __init__(self, invitation: Invitation, own: Introduction, secret: Secret):
@@ -152,7 +153,8 @@ class Coordinator:
         """Let the start fail on all workers.
 
         Args:
-            why: the message of the error, unless there was an error before.
+            why: the message of the error. It is ignored if the start has already failed, or if the
+                addresses of all workers are already known.
             is_late: whether the error is a timeout. Defaults to `False`.
         """
         with self._lock:
@@ -163,7 +165,7 @@ class Coordinator:
         return (TimeoutError if self._is_late else ValueError)(self.wrong)
 
     def has_told_all(self) -> bool:
-        """Return whether all workers (after a timeout, all that have called) know the result."""
+        """Return whether all workers (after a timeout, all that called) received the result."""
         with self._lock:
             ranks = self._came if self._is_late else range(1, self._invitation.num_workers)
             if self._list:
@@ -200,7 +202,7 @@ class Coordinator:
                 self._told.update({each.rank: each.run for each in callers})
 
     def _of_another_job(self, theirs) -> dict[str, Any] | None:
-        """Return the answer to a caller of another job; None if the caller is of this job."""
+        """Return the answer to a caller if it belongs to another job, else None."""
         jobs = self._invitation.job, theirs.offer.get("job")
         own, its = (printable(each, _LONGEST_JOB) for each in jobs)
         if not own or not its or own == its:
@@ -213,7 +215,7 @@ class Coordinator:
         return {"wrong": wrong}
 
     def _come(self, theirs, connection) -> dict[str, Any] | None:
-        """Note a caller; return an answer that it gets at once, or None."""
+        """Note a caller; return the answer if the caller has to get it at once, else None."""
         arrival = _arrival(theirs, connection)
         rank, count = theirs.rank, self._invitation.num_workers
         with self._lock:
@@ -277,7 +279,10 @@ class Coordinator:
             return {"missing": self.missing()}
 
     def _all_addresses(self):
-        """Return the addresses that all workers use; workers on one machine get the same host."""
+        """Return the addresses of all workers, by which the workers reach each other.
+
+        A worker on worker 0's machine gets worker 0's host, unless the user has set its host.
+        """
         arrivals = self._came
         remote = [each for _, each in sorted(arrivals.items()) if not each.is_local]
         own = self._own.offer["host"]
@@ -335,10 +340,10 @@ def _two_of(rank, one, other, count, *, has_joined=False):
 
 
 def _is_closed(connection) -> bool:
-    """Return whether the caller has closed a connection; a caller that waits sends nothing."""
+    """Return whether the caller has closed a connection; a waiting caller keeps it open."""
     number = connection.fileno()
     if number < 0:
-        return False  # this side has closed it after its answer
+        return False  # worker 0 has closed it after its answer
     poll = select.poll()
     poll.register(number, select.POLLRDHUP)
     return bool(poll.poll(0))

@@ -33,7 +33,8 @@ def find(environment: Environment) -> Invitation | None:
 
     The first source that is set is used: ``TF_CONFIG``; ``TF_ADASUM_COORDINATOR``, ``_RANK`` and
     ``_WORLD_SIZE``; ``KERAS_DISTRIBUTION_*``; torchrun's ``MASTER_ADDR``, ``MASTER_PORT``, ``RANK``
-    and ``WORLD_SIZE``; Open MPI; PMI; a step of Slurm; an Indexed Job of Kubernetes. If a part is
+    and ``WORLD_SIZE``; Open MPI; PMI; a step of Slurm; an Indexed Job of Kubernetes. The source
+    gives worker 0's address, the rank and the number of workers. If one of these three values is
     missing in the variables of this package, of Keras or of torchrun, it is taken from the
     variables of the launcher that started the processes.
 
@@ -44,9 +45,9 @@ def find(environment: Environment) -> Invitation | None:
         The invitation; None if this process trains alone, or if ``TF_CONFIG`` gives the cluster.
 
     Raises:
-        ValueError: if a part is not a number, or a rank is too large; if sources contradict each
-            other; if processes were started together, but a part is missing. The message names the
-            variables and their values.
+        ValueError: if a value is not valid, such as a rank that is too large; if sources contradict
+            each other; if processes were started together, but one of the three values is missing.
+            The message names the variables and their values.
 
     Example:
         >>> found = find({"MASTER_ADDR": "a", "MASTER_PORT": "1", "RANK": "1", "WORLD_SIZE": "2"})
@@ -69,7 +70,7 @@ def find(environment: Environment) -> Invitation | None:
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """A part of an invitation: the name of its variable, and its value; None if it is missing."""
+    """One value of an invitation, and the name of its variable; the value is None if missing."""
 
     name: str
     value: int | str | None
@@ -77,7 +78,7 @@ class _Part:
 
 @dataclasses.dataclass(frozen=True)
 class _Word:
-    """The data of one source.
+    """The address of worker 0, the rank and the number of workers, as one source gives them.
 
     Attributes:
         source: the name of the source, for messages.
@@ -104,10 +105,10 @@ class _Word:
         return self.coordinator, self.rank, self.size
 
     def completed_by(self, started: _Word | None) -> _Word:
-        """Return this data, with its missing parts from the launcher.
+        """Return this data; if values are missing, take them from the launcher's data.
 
-        Complete data is returned unchanged, because torchrun may start several workers in each
-        process of ``srun``.
+        If the data is complete and has more than one worker, it is returned unchanged, because
+        torchrun may start several workers in each process of ``srun``.
         """
         is_complete = all(part.value is not None for part in self.parts)
         if started is None or (is_complete and self.size.value != 1):
@@ -131,7 +132,7 @@ class _Word:
         """Return the invitation; None for one worker.
 
         Raises:
-            ValueError: if a part is missing, or the rank is too large.
+            ValueError: if a value is missing; if the rank or the number of workers is out of range.
         """
         coordinator, rank, size = (part.value for part in self.parts)
         if size is not None and not 1 <= size <= MOST_WORKERS:
@@ -188,9 +189,10 @@ def _keras(environment):
 def _torchrun(environment, started):
     """Return the data in torchrun's variables; None if they are not set.
 
-    These names are generic, and scripts for PyTorch also set them. So they are used only if the
-    rank and the number of workers are set, or the host and one of these, or the host and the port
-    in a process of a launcher.
+    These names are generic, and scripts for PyTorch also set them. So the variables are used only
+    in three cases. First, if ``RANK`` and ``WORLD_SIZE`` are set. Second, if ``MASTER_ADDR`` and
+    one of these two variables are set. Third, if a launcher has started this process, and
+    ``MASTER_ADDR`` and ``MASTER_PORT`` are set.
     """
     host, port = environment.get("MASTER_ADDR"), environment.get("MASTER_PORT")
     ranks = [bool(environment.get(name)) for name in ("RANK", "WORLD_SIZE")]
@@ -229,7 +231,7 @@ def _host_of_mpirun(environment):
     of_job = environment.get("SLURM_JOB_NODELIST")
     if of_job:
         return _first_node(of_job, "SLURM_JOB_NODELIST")
-    # A name of a job in Open MPI 5. The addresses in its other variables are of local daemons.
+    # The name of a job in Open MPI 5. The other variables only have addresses of local daemons.
     named = re.fullmatch(r"prterun-(.+)-\d+@\d+", environment.get("PMIX_NAMESPACE", ""))
     # Open MPI 4: "1531576320.0;tcp://10.96.0.1,10.148.0.1:34911".
     uri = environment.get("OMPI_MCA_orte_hnp_uri", "")
@@ -280,7 +282,10 @@ def _slurm(environment):
 
 
 def _kubernetes(environment):
-    """Return the data of a pod of an Indexed Job, which is only its index; None if not set."""
+    """Return the data of a pod of an Indexed Job; None if its index is not set.
+
+    Kubernetes sets only the index of the pod.
+    """
     names = (COORDINATOR, _INDEX, WORLD_SIZE)
     if not environment.get(names[1]):
         return None
@@ -337,5 +342,5 @@ def _at(host, port):
 
 
 def _port_of(job):
-    """Return the port of a job: the same in all its processes, different from most other jobs."""
+    """Return a job's port: the same in all its processes, and another one for most other jobs."""
     return _FIRST_PORT + zlib.crc32(job.encode()) % _PORTS

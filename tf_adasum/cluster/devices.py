@@ -20,10 +20,11 @@ DEVICES_PER_WORKER = "TF_ADASUM_DEVICES_PER_WORKER"
 def local_devices(requested: Sequence[str] | None = None) -> tuple[str, ...]:
     """Return this worker's devices, such as ``("GPU:0", "GPU:1")``.
 
-    The requested devices are used, if there are any. Otherwise, all GPUs are used; if there is no
-    GPU, all logical CPU devices. The environment variable ``TF_ADASUM_DEVICES_PER_WORKER`` sets
-    their number. TensorFlow has one logical CPU device unless more are configured. If the
-    environment variable requires more and there is no GPU, this function configures more.
+    If devices are requested, they are used. Otherwise, all GPUs are used. If there is no GPU, all
+    logical CPU devices are used. If the environment variable ``TF_ADASUM_DEVICES_PER_WORKER`` is
+    set, only this number of GPUs or CPU devices is used. TensorFlow has one logical CPU device
+    unless more are configured. If the environment variable requires more CPU devices and there is
+    no GPU, this function configures more.
 
     Args:
         requested: device names such as ``"GPU:0"`` or ``"/device:CPU:1"``. Defaults to None.
@@ -100,8 +101,8 @@ def _short_name(name, requested):
 def _logical_devices(device_type):
     """Return the names of the logical devices that exist, or will exist when the runtime starts.
 
-    This does not start TensorFlow's runtime, because several workers can only be set up before it
-    starts.
+    This function does not start TensorFlow's runtime, because several workers can only be set up
+    before the runtime starts.
     """
     count = 0
     for physical in tf.config.get_visible_devices(device_type):

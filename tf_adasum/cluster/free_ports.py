@@ -16,20 +16,22 @@ _SETTINGS = "/proc/sys/net/ipv4"
 # Well-known programs use lower ports; many of these programs start later than the workers.
 _LOWEST = 10_000
 _HIGHEST = 65_535
-# Used if the system's range is not known: from Linux's first port to IANA's last port.
+# The range of ports that the system assigns automatically, if the range cannot be read: from
+# Linux's default for the first port to IANA's last port.
 _USUAL_RANGE = (32_768, _HIGHEST)
 
 
 def candidates(settings: str = _SETTINGS) -> Iterator[int]:
-    """Yield ports that the system does not assign automatically, without end.
+    """Yield, without end, ports that the system does not assign automatically.
 
-    These ports are outside of ``ip_local_port_range``: first the ports above this range, where no
-    program is registered, then the ports below it. Each of the two parts starts at a random port.
-    Ports in ``ip_local_reserved_ports`` are left out. When no ports are left, 0 is yielded, with
+    The ports above ``ip_local_port_range`` come first, because no program is registered for them.
+    Then come the ports below this range. Each of these two sequences starts at a random port. Ports
+    in ``ip_local_reserved_ports`` are left out. When no ports are left, the function yields 0, for
     which the system chooses a port.
 
     Args:
-        settings: the folder with these two files. Defaults to Linux's folder.
+        settings: the folder with the files ``ip_local_port_range`` and ``ip_local_reserved_ports``.
+            Defaults to Linux's folder.
     """
     first, last = _range_of_others(settings)
     reserved = _reserved(settings)
@@ -46,8 +48,8 @@ def held(count: int, ports_to_try: Iterator[int] | None = None) -> Iterator[list
     """Yield distinct free ports, which are held until the block ends.
 
     In the block, only a server that sets SO_REUSEADDR can use a held port, see
-    `cluster.ports.hold`; no other launcher gets it. If the system cannot hold ports, the ports are
-    not held in the block.
+    `cluster.ports.hold`. So another launcher cannot get the port. If the system cannot hold ports,
+    the ports are not held in the block.
 
     Args:
         count: the number of ports.
@@ -85,7 +87,7 @@ def _range_of_others(settings):
 
 
 def _reserved(settings):
-    """Return the ports that are reserved for certain programs; the file has "8080,9148-9150"."""
+    """Return the ports reserved for certain programs; the file looks like "8080,9148-9150"."""
     reserved: set[int] = set()
     with contextlib.suppress(OSError, ValueError), open(f"{settings}/ip_local_reserved_ports") as f:
         for part in f.read().strip().split(","):

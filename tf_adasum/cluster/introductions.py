@@ -26,12 +26,12 @@ from typing import Any
 from tf_adasum.cluster import json_lines
 from tf_adasum.cluster.secret import Secret
 
-# Long, because many tasks may start on one busy machine. Also, before a caller confirms that it has
-# received this task's introduction, it already counts the introduction. If the confirmation were
-# late, the caller could end the rendezvous, and this task would wait for it in vain.
+# Long, because many tasks may start on one busy machine. Also, a caller counts this task as
+# connected before it sends its confirmation, "heard". If this task did not wait for a late
+# confirmation, the caller could end the rendezvous, and this task would wait for it in vain.
 _SECONDS_FOR_AN_ANSWER = 10.0
 
-_LONGEST_GREETING = 1 << 10  # bytes; it takes 150
+_LONGEST_GREETING = 1 << 10  # bytes; a greeting takes 150
 _LONGEST_TROUBLE, _LONGEST_DIFFERENCE = 200, 4000  # characters
 _NONCE = re.compile(r"[0-9a-f]{32}")
 
@@ -64,9 +64,9 @@ class Introduction:
         offer: other data for the other tasks.
         has_met_all: whether the task is connected to all other tasks.
         all_have: whether the task knows that all tasks are connected to all other tasks.
-        troubles: dict from ranks to the ranks that they cannot reach, and why. It has the task's
-            own troubles, and the troubles that other tasks have sent.
-        difference: an error about tasks with different settings, from task 0.
+        troubles: for the rank of a task, a dict from the ranks that the task cannot reach to the
+            reasons. It has the sender's own troubles, and the troubles that other tasks have sent.
+        difference: the error that task 0 sends if settings of tasks differ; "" if there is none.
         lost: an error about a task that has ended during the rendezvous; "" if none is known.
     """
 
@@ -111,7 +111,7 @@ class Introduction:
 
 
 def _by_rank(message):
-    """Return the pairs of a dict whose keys are ranks; [] if it is not a dict."""
+    """Return the items of a dict whose keys are ranks; [] if `message` is not a dict."""
     pairs = message.items() if isinstance(message, dict) else ()
     return [(int(rank), value) for rank, value in pairs if re.fullmatch("[0-9]{1,9}", rank)]
 
@@ -157,17 +157,17 @@ def answer(
     introduce: Callable[[Introduction], Introduction],
     secret: Secret,
 ) -> tuple[Introduction, Introduction]:
-    """Exchange introductions with a caller.
+    """Answer a task that has connected to this task: the two tasks exchange introductions.
 
     Args:
-        connection: a connected socket.
+        connection: the connected socket.
         rank: the rank of this task.
-        introduce: function that takes the caller's introduction and returns this task's
+        introduce: function that takes the other task's introduction and returns this task's
             introduction within seconds.
         secret: the `Secret`.
 
     Returns:
-        The caller's introduction, and this task's introduction.
+        The other task's introduction, and this task's introduction.
 
     Raises:
         The errors of `call`.

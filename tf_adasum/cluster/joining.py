@@ -34,17 +34,20 @@ from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import see
 
 _SECONDS_TO_CONNECT = 2.0
-# Seconds between calls on worker 0: the shortest, and the longest if worker 0 does not answer.
+# Seconds between calls on worker 0: the shortest pause, and the longest pause if worker 0 does not
+# answer.
 _SECONDS_BETWEEN_CALLS = (0.1, 1.0)
 _SECONDS_BETWEEN_LOOKS = 0.05
-# Seconds for which a call on worker 0 may last after the timeout; worker 0 also waits for others.
+# Seconds for which a call on worker 0 may last after the timeout, because worker 0 may still wait
+# for other workers.
 _SECONDS_FOR_THE_LAST_CALL = 2.0
 # Seconds for which worker 0's port may be in use by an earlier start that is about to end.
 _SECONDS_FOR_THE_PORT = 3.0
-# Seconds for which an earlier start that does not know the secret may answer.
+# Seconds after which a worker fails if no program at worker 0's address proves the secret. Until
+# then, an earlier start that does not know the secret may answer.
 _SECONDS_OF_DISTRUST = 5.0
-# Seconds for which worker 0 sends the result to the others: at least, after an error, so that all
-# workers call again; at most, after an error; at most, after a success or a timeout.
+# Seconds for which worker 0 sends the result to the other workers: the minimum after an error, so
+# that all workers call again; the maximum after an error; the maximum after a success or a timeout.
 _SECONDS_TO_TELL = (1.0, 10.0, 2.0)
 # Seconds for which worker 0 then answers workers that have not received the result, or restart.
 _SECONDS_TO_STAY = 10.0
@@ -54,7 +57,7 @@ _LONGEST_WORD = 4000  # characters
 @dataclasses.dataclass
 class _Joined:
     cluster: Cluster
-    open: contextlib.ExitStack  # holds this worker's port, and the coordinator of worker 0
+    open: contextlib.ExitStack  # holds this worker's port and, on worker 0, the coordinator
 
 
 _joined: dict[Invitation, _Joined] = {}
@@ -65,8 +68,8 @@ def join(
 ) -> Cluster:
     """Return the cluster of all workers.
 
-    The same invitation returns the same cluster until `forget`. This worker's port is held for its
-    servers, see `ports.hold`.
+    Until `forget` is called, the same invitation returns the same cluster. This worker's port is
+    held for its servers, see `ports.hold`.
 
     Args:
         invitation: the `Invitation`.
@@ -76,7 +79,8 @@ def join(
 
     Raises:
         ValueError: if the invitation, the secret or the interface is not valid; on all workers, if
-            workers have different numbers of workers, secrets or releases, or two have one rank.
+            they were started with different numbers of workers, secrets or releases of tf_adasum,
+            or if two workers have the same rank.
         TimeoutError: if workers are missing, or worker 0 cannot be reached. The message names the
             workers, and the addresses of worker 0 that were tried.
         OSError: on worker 0, if another process uses the coordinator's port.
@@ -157,9 +161,9 @@ class _Call:
 
     Attributes:
         news: the answer of worker 0; None if worker 0 was not reached.
-        tried: dict from addresses to why the call failed.
-        distrusted: whether a program that did not prove the secret claims to have a secret; None if
-            there was no such program.
+        tried: dict from the addresses of worker 0 to why the call failed.
+        distrusted: if the call failed because a program did not prove the secret: whether this
+            program claims to have a secret. Otherwise None.
     """
 
     news: dict[str, Any] | None = None
@@ -278,7 +282,7 @@ class _Joining:
                 if self._has_to_speak() and last.news is None:
                     _say(f"waiting for {self._first}. {self._tried(last)}".rstrip())
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
-            else:  # use worker 0's answer if it comes at the same time
+            else:  # use worker 0's answer if it comes at the same time as the timeout
                 with contextlib.suppress(queue.Empty):
                     last = calls.get(timeout=_SECONDS_FOR_THE_LAST_CALL)
                     if (found := self._end(last)) is not None:
@@ -328,7 +332,10 @@ class _Joining:
 
     @contextlib.contextmanager
     def _calling(self) -> Iterator[queue.SimpleQueue[_Call]]:
-        """Call the coordinator in a thread until the block ends; a name look-up may take long."""
+        """Call the coordinator until the block ends.
+
+        The calls are made in a thread, because a name look-up may take long.
+        """
         calls: queue.SimpleQueue[_Call] = queue.SimpleQueue()
         ended = threading.Event()
 
@@ -405,7 +412,7 @@ def _say(text):
 
 
 def _last_of(calls):
-    """Return the last call that has ended since this was last called; None if there is none."""
+    """Empty the queue `calls`, and return its last call; None if the queue was empty."""
     last = None
     with contextlib.suppress(queue.Empty):
         while True:

@@ -67,8 +67,8 @@ def receive(
 def wait(sockets: Iterable[socket.socket], seconds: float) -> None:
     """Wait until data arrives, or the time is over.
 
-    File descriptors may be larger than 1023. The wait itself needs no file descriptor, because none
-    may be free.
+    This function supports file descriptors larger than 1023. It opens no file descriptor, because
+    the process may have reached its limit.
     """
     poll = select.poll()
     for each in sockets:
@@ -85,10 +85,10 @@ class Connection:
             counts as ended. Defaults to `LONGEST_LINE`.
 
     Attributes:
-        socket: the socket, from which the caller can wait for data.
-        longest_line: the argument.
+        socket: the socket, on which the caller can wait for data.
+        longest_line: the argument `longest_line`.
         begun: when the connection began, by `time.monotonic`.
-        heard: when the last line arrived.
+        heard: when the last line arrived, by `time.monotonic`; at first, the same as `begun`.
         is_open: False after the other side has closed the connection.
     """
 
@@ -100,7 +100,7 @@ class Connection:
         self._incoming, self._outgoing = b"", b""
 
     def send(self, message: dict[str, Any]) -> None:
-        """Send a message, unless an earlier message is not sent completely."""
+        """Send a message; if an earlier message is not sent completely, send its rest instead."""
         if not self._outgoing:
             self._outgoing = encode(message)
         try:
@@ -110,7 +110,11 @@ class Connection:
             pass  # try later; or the connection has ended, but its data can still be read
 
     def receive(self) -> list[dict[str, Any]]:
-        """Return the messages that have arrived; very much data is left for the next call."""
+        """Return the messages that have arrived.
+
+        If very much data has arrived, at most `longest_line` + 1 bytes of it are processed, and the
+        rest is left for the next call.
+        """
         try:
             while (room := self.longest_line + 1 - len(self._incoming)) > 0:
                 piece = self.socket.recv(min(room, 1 << 16))

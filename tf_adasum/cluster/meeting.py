@@ -31,23 +31,24 @@ NO_ANSWER = "the connection is accepted, but no answer comes"
 UNPROVEN = "the program that answers there does not know the secret"
 
 _SECONDS_TO_CONNECT = 2.0
-# The most seconds between calls on a task that does not answer. When it starts, it calls this task.
+# The most seconds between calls on a task that does not answer. When that task starts, it calls
+# this task.
 _SECONDS_BETWEEN_TRIES = 1.0
-# Seconds between calls on a task that answers, only to exchange troubles: at least the first
-# number, and the second number for each task.
+# Seconds between calls on a task that answers, only to exchange troubles: the first number, or the
+# second number times the number of other tasks, whichever is more.
 _SECONDS_BETWEEN_NEWS = (0.5, 0.02)
 # A task is lost if no program listens at its port for this many seconds after it has called or
-# answered. In less time, the task may be about to restart.
+# answered. Before this time is over, the task may be about to restart.
 _SECONDS_TO_START_AGAIN = 5.0
-# Seconds between calls on a connected task. Task 0 calls until all tasks are connected to all other
-# tasks; the other tasks call until task 0 is.
+# Least seconds between calls on a connected task. Task 0 calls until all tasks are connected to all
+# other tasks. The other tasks call each other until task 0 is connected to all other tasks.
 _SECONDS_BETWEEN_LOOKS = 1.0
 _MOST_NEWS = 100  # tasks whose troubles task 0 sends
 _MOST_CALLS = 32  # at a time
 
 
 class Meeting:
-    """A context manager for one task's part of the rendezvous, which opens the task's port.
+    """A context manager for this task's part of the rendezvous; it opens the task's port.
 
     Args:
         cluster: the `Cluster`.
@@ -57,7 +58,8 @@ class Meeting:
 
     Attributes:
         heard: dict from ranks to the last `Introduction` of each task.
-        distrusted: for each rank that did not prove the secret, whether it has a secret.
+        distrusted: dict from the ranks of tasks that did not prove the secret to whether the task
+            has a secret.
         troubles: dict from ranks to why the last call on the task failed.
 
     Raises:
@@ -73,7 +75,8 @@ class Meeting:
         is_guest = cluster.first_knows_all and cluster.rank > 0
         everybody = range(1 if is_guest else len(cluster.addresses))
         self._others = [rank for rank in everybody if rank != cluster.rank]
-        # From ranks to the `Introduction.run` that the task had.
+        # From ranks to the `Introduction.run` that the task had when it last answered a call, when
+        # it last called, and when it received that this task only waits for the end.
         self._reached: dict[int, str] = {}
         self._came: dict[int, str] = {}
         self._told_end: dict[int, str] = {}
@@ -82,7 +85,7 @@ class Meeting:
         self._called: dict[int, float] = {}
         self._tries: collections.Counter[int] = collections.Counter()
         self._different_terms: dict[int, str] = {}
-        self._refused: dict[int, float] = {}  # since when, for known tasks
+        self._refused: dict[int, float] = {}  # since when their ports refuse calls, for known tasks
         self._change = threading.Condition()
         least, each = _SECONDS_BETWEEN_NEWS
         self._seconds_between_news = max(least, each * (len(cluster.addresses) - 1))
@@ -108,7 +111,7 @@ class Meeting:
         return rank in self._reached
 
     def is_over(self) -> bool:
-        """Return whether all tasks are connected and know this; or whether settings differ."""
+        """Return whether all tasks are connected and have confirmed this, or settings differ."""
         if self.missing():
             return False
         if self._cluster.rank > 0:
@@ -116,15 +119,18 @@ class Meeting:
         return self._all_have() and all(map(self._has_told_end, self._others))
 
     def troubles_of_others(self) -> dict[int, dict[int, str]]:
-        """Return which ranks cannot reach which ranks, and why, as they or task 0 report it."""
+        """Return which ranks cannot reach which other ranks, and why.
+
+        Each task reports its own troubles. Task 0 also reports troubles of other tasks.
+        """
         told = self.heard[0].troubles if 0 in self.heard else {}
         of_others = {rank: each.troubles.get(rank, {}) for rank, each in self.heard.items()}
-        # Connected tasks do not call each other any more, so task 0 receives later troubles.
+        # Connected tasks do not call each other any more, so only task 0 receives later troubles.
         ranks = (rank for rank in range(len(self._cluster.names)) if rank != self._own.rank)
         return of_others | {rank: told[rank] for rank in ranks if told.get(rank)}
 
     def difference(self) -> str:
-        """Return an error if settings of tasks differ, from this task or from task 0; else ""."""
+        """Return the error of this task or of task 0 if settings of tasks differ; else ""."""
         with self._change:
             for rank, term in sorted(self._different_terms.items()):
                 names = self._cluster.names
@@ -152,7 +158,7 @@ class Meeting:
         return next((each.lost for each in self.heard.values() if each.lost), "")
 
     def _has_met(self, rank):
-        if rank in self.distrusted:  # the task must know that as well
+        if rank in self.distrusted:  # the other task must also detect the wrong secret
             return rank in self._came_in_vain
         if rank not in self.heard:
             return False
@@ -304,7 +310,7 @@ class Meeting:
             return
         last = self.heard.get(rank)
         if last is not None and last.run == theirs.run and _progress(last) > _progress(theirs):
-            theirs = last  # this call began earlier
+            theirs = last  # `theirs` is from a call that began earlier
         self.heard[rank] = theirs
         self._refused.pop(rank, None)
         self._different_terms.pop(rank, None)

@@ -18,7 +18,8 @@ def nodes(text: str) -> Iterator[str]:
     """Yield the nodes of a list, one by one.
 
     Raises:
-        ValueError: if the text is not such a list, before the first node is yielded.
+        ValueError: if the text is not a list of nodes. The error is raised before any node is
+            yielded.
 
     Example:
         >>> list(nodes("gpu[009-010,7]-ib,login1"))
@@ -41,7 +42,7 @@ def _counts_up(ranges: str) -> bool:
 
 
 def _expanded(node: str) -> Iterator[str]:
-    """Yield the names in a name with brackets; the numbers in the last bracket change fastest."""
+    """Yield the nodes of one name with brackets; numbers in the last bracket change fastest."""
     before, bracket, rest = node.partition("[")
     if not bracket:
         yield node

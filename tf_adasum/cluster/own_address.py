@@ -26,7 +26,8 @@ def given(environment: Mapping[str, str] = os.environ, *, ipv6_first: bool = Fal
             to `False`.
 
     Raises:
-        ValueError: if the variable is neither an interface of this machine nor its address.
+        ValueError: if the variable is neither the name nor the address of an interface of this
+            machine.
     """
     text = environment.get(INTERFACE, "")
     if not text:
@@ -46,7 +47,7 @@ def given(environment: Mapping[str, str] = os.environ, *, ipv6_first: bool = Fal
 
 
 def interface_with(address: str) -> str:
-    """Return the name of this machine's interface that has an IP address; "" if none has."""
+    """Return the name of this machine's interface with the given IP address; "" if none has it."""
     if is_loopback(address):
         return LOOPBACK
     for _, name in socket.if_nameindex():
@@ -56,7 +57,9 @@ def interface_with(address: str) -> str:
 
 
 def of_end(name: tuple) -> str:
-    """Return the host in the name of a socket's end; an IPv4 host even if the socket uses IPv6.
+    """Return the host in the address of one end of a connection.
+
+    An IPv4 host is returned as an IPv4 address, even if the socket uses IPv6.
 
     Args:
         name: the result of `getsockname` or `getpeername`.

@@ -23,8 +23,9 @@ def hold(port: int, *, shared: bool = False) -> socket.socket:
     The socket is bound to all interfaces and never listens. The system does not assign its port to
     a program that needs any free port, and refuses the port to a program that does not set
     SO_REUSEADDR. The rendezvous and TensorFlow's server (2.15 and 2.21) set SO_REUSEADDR, and
-    TensorFlow's server does not set SO_REUSEPORT. So each of the two can listen on the port at
-    once. While it listens, no other program can listen on the port.
+    TensorFlow's server does not set SO_REUSEPORT. So the rendezvous and then TensorFlow's server
+    can listen on the port without delay. While one of them listens, no other program can listen on
+    the port.
 
     Args:
         port: the port; 0 lets the system choose a port.

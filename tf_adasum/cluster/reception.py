@@ -17,9 +17,9 @@ from tf_adasum.cluster import addresses, json_lines, ports
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import see
 
-# How many unauthenticated clients there may be at a time, besides one caller of each task. If there
-# is one more, the oldest is disconnected. A task needs milliseconds, so a caller that stays longer
-# is probably not a task.
+# How many unauthenticated clients there may be at a time, besides one caller of each task. If one
+# more client connects, the oldest client is disconnected. A task needs milliseconds to prove the
+# secret, so a client that stays longer is probably not a task.
 MOST_STRANGERS = 32
 
 _BACKLOG = 1024  # callers that wait in the kernel
@@ -27,11 +27,12 @@ _SECONDS_BETWEEN_LOOKS = 0.1
 
 
 class Reception:
-    """Answers callers between `open` and `close`. The port is open from the beginning.
+    """Answers callers between `open` and `close`. Before `open`, callers can connect, but wait.
 
     Args:
         listener: a listening socket, such as `listening` returns. This object will close it.
-        answer: function that answers the caller of a connection; then the connection is closed.
+        answer: function that answers the caller of a connection. After its return, this object
+            closes the connection.
         tasks: how many callers there may be at a time, besides unauthenticated clients.
     """
 

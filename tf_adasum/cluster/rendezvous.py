@@ -106,7 +106,7 @@ def meet(
                 print(line, file=sys.stderr, flush=True)
             meeting.wait(SECONDS_BETWEEN_ROUNDS)
         if lost:
-            time.sleep(_SECONDS_FOR_THE_LAST_CALLS)  # the others call and receive this
+            time.sleep(_SECONDS_FOR_THE_LAST_CALLS)  # the other tasks call, and receive this error
         elif not is_over:
             meeting.wait_for_calls(_SECONDS_FOR_THE_LAST_CALLS)
         # Errors are raised only now, when all other tasks have received this task's terms.
@@ -122,7 +122,7 @@ def meet(
 
 
 def _check_secrets(cluster, meeting, has_secret):
-    """Raise a ValueError if a task has not proved in either direction that it knows the secret."""
+    """Raise a ValueError if a task proved the secret neither in a call nor in an answer."""
     ranks = [rank for rank in sorted(meeting.distrusted) if rank not in meeting.heard]
     if ranks:
         others = {cluster.named([rank]): meeting.distrusted[rank] for rank in ranks}

@@ -33,7 +33,8 @@ def resolve(
     Args:
         cluster_resolver: a `tf.distribute.cluster_resolver.ClusterResolver`. Defaults to the
             cluster in ``TF_CONFIG``, or the cluster that `detection.find` finds.
-        timeout: seconds to wait for the others when joining; None for the default.
+        timeout: seconds to wait for the other workers when joining. Defaults to None, for the
+            seconds of `administration.start_timeout`.
 
     Raises:
         ValueError: if `cluster_resolver` is not a ClusterResolver; if the cluster, or this task's

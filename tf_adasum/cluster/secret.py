@@ -25,7 +25,7 @@ class Secret:
 
     Attributes:
         key: the secret itself; empty if the cluster has no secret. Anyone can make a proof with an
-            empty key, so such a proof only shows that it belongs to the same exchange.
+            empty key. So a proof with an empty key only shows that it belongs to the same exchange.
         source: the variable that sets the secret, for messages.
     """
 
@@ -33,11 +33,11 @@ class Secret:
     source: str = ""
 
     def proof(self, *of: Any) -> str:
-        """Return the proof that its sender knows this secret and sends this data, of JSON types."""
+        """Return a proof that the sender knows this secret and sends the data `of` (JSON types)."""
         return hmac.new(self.key, json.dumps(of).encode(), hashlib.sha256).hexdigest()
 
     def proves(self, proof: Any, *of: Any) -> bool:
-        """Return whether a proof shows that its sender knows the secret and has sent this data."""
+        """Return whether a proof shows that its sender knows the secret and sent the data `of`."""
         is_text = isinstance(proof, str) and proof.isascii()
         return is_text and hmac.compare_digest(proof, self.proof(*of))
 
@@ -45,7 +45,7 @@ class Secret:
 def read(environment: Mapping[str, str] = os.environ) -> Secret:
     """Return the secret that the environment sets; if none is set, a secret with an empty key.
 
-    White space around the secret is removed, such as the end of a line in a file.
+    White space around the secret is removed, such as the line break at the end of a file.
 
     Raises:
         ValueError: if the secret is empty, its file cannot be read, or both variables are set.

@@ -34,7 +34,7 @@ def bounded(cluster: Cluster, seconds: float) -> Iterator[None]:
 
     Args:
         cluster: the `Cluster`.
-        seconds: the longest time.
+        seconds: the longest time that the block may take.
     """
     if not sys.executable:  # Python inside of another program
         yield
@@ -47,8 +47,8 @@ def bounded(cluster: Cluster, seconds: float) -> Iterator[None]:
         "others": [(cluster.named([rank]), cluster.host_and_port(rank)) for rank in others],
     }
     command = [sys.executable, "-I", "-S", os.path.abspath(__file__), json.dumps(task)]
-    # The end of the block, or of this process, closes the pipe, and then the program ends. The end
-    # of the block also waits for the program.
+    # When the block ends, or this process ends, the pipe is closed. Then the separate program ends.
+    # At the end of the block, this process waits until the separate program has ended.
     with subprocess.Popen(command, stdin=subprocess.PIPE):
         yield
 

@@ -7,9 +7,10 @@
 Reading order: `main` (command line) -> `installation` (checks of one worker, as `findings`) ->
 `together` (the steps of several workers) -> `station` (their open ports), `pairs` (latency and
 bandwidth), `exchange` (Adasum, in a separate process) -> `tables` (the printed tables). `answers`
-reads the page of answers to messages.
+reads docs/troubleshooting.md, the page with an answer for each code.
 
-These modules import only the standard library. The checks import TensorFlow, which may be broken.
+At their import, these modules need only the standard library. TensorFlow may be broken, so it is
+imported later, inside the checks.
 """
 
 from __future__ import annotations

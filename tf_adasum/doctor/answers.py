@@ -1,7 +1,7 @@
 """Find the answer in docs/troubleshooting.md for the code at the end of a message.
 
-A wheel has a copy of the page next to this file (setup.py); a clone has the page itself. Uses only
-the standard library.
+In a wheel, a copy of the page is next to this file (setup.py makes it). In a clone, the page is in
+docs/. Uses only the standard library.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 PAGE = "troubleshooting.md"
 _PLACES = (Path(__file__).with_name(PAGE), Path(__file__).parents[2] / "docs" / PAGE)
-# The heading; the code with its anchor, and a part of the message; the answer.
+# One section of the page: its heading, the code with its anchor, a part of the message, the answer.
 _SECTION = re.compile(
     r"^### ([^\n]+)\n\n<a [^\n]+></a>(TFA-\d+): `([^\n]+)`\n\n(.*?)\s*(?=^##|\Z)",
     re.MULTILINE | re.DOTALL,
@@ -58,7 +58,7 @@ def answer(asked: str) -> str:
 
 
 def _plain(link):
-    """Return a link as text for a terminal: its words, and the path of its page in a clone."""
+    """Return a link as text for a terminal: its words, and the code, URL or path of its target."""
     words, target = link.groups()
     if target.startswith("#"):
         return f"{words} (see {target[1:8].upper()})"

@@ -1,4 +1,6 @@
-"""Measure exchanges of gradients with the strategy. Each worker runs this in a separate process.
+"""Measure exchanges of gradients with the strategy.
+
+Each worker runs this module in a separate process:
 
     python -m tf_adasum.doctor.exchange FILE
 
@@ -51,13 +53,16 @@ def measured() -> dict:
         return strategy.run(combine, args=(gradients,))
 
     def times_of(size):
-        """All replicas have the same gradients, so their Adasum equals each gradient."""
+        """Return the seconds of each exchange, sorted.
+
+        All replicas have the same gradients, so their Adasum must equal these gradients.
+        """
         gradients = strategy.experimental_distribute_values_from_function(
             lambda context: tf.linspace(-1.0, 1.0, size // 4)
         )
         expected = strategy.experimental_local_results(gradients)[0]
         seconds = []
-        for number in range(1 + MOST_TIMES):  # the first one traces
+        for number in range(1 + MOST_TIMES):  # the first exchange traces the function
             begun = time.perf_counter()
             result = strategy.experimental_local_results(exchange(gradients))[0]
             first = float(result[0])  # wait for it
@@ -70,7 +75,7 @@ def measured() -> dict:
                     f"element is {first}, and -1 was expected"
                 )
             is_long = (number + 1) * took > SECONDS_FOR_A_SIZE and bool(seconds)
-            if strategy.workers.from_first(int(is_long)):  # all or none
+            if strategy.workers.from_first(int(is_long)):  # all workers stop, or none
                 break
         return sorted(seconds)
 

@@ -15,7 +15,7 @@ _SECONDS_TO_END = 5.0
 
 
 class ExchangeProcess:
-    """A process that runs `exchange`, as long as the context is active."""
+    """Runs the module `exchange` in a process, and ends the process at the end of the context."""
 
     def __init__(self):
         self._folder = tempfile.TemporaryDirectory(prefix="tf_adasum_doctor_")

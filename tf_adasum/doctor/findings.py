@@ -24,7 +24,8 @@ class Finding:
         subject: what was checked, such as "keras".
         text: the result.
         fix: what the user has to do. Defaults to None: nothing.
-        facts: the result for programs: names, and values of JSON types. Defaults to no facts.
+        facts: the result for programs: a mapping from names to values of JSON types. Defaults to no
+            facts.
     """
 
     level: str

@@ -69,7 +69,7 @@ def check_distributions(
 
 
 def check_numpy(version_of: Callable[[str], str | None] | None = None) -> list[Finding]:
-    """Compare NumPy with TensorFlow, which up to 2.17 cannot be imported with NumPy 2."""
+    """Check that NumPy fits TensorFlow: up to 2.17, TensorFlow cannot be imported with NumPy 2."""
     version_of = version_of or _installed_version
     version = version_of("numpy")
     tensorflow = version_of("tensorflow") or version_of("tensorflow-cpu")
@@ -83,7 +83,7 @@ def check_numpy(version_of: Callable[[str], str | None] | None = None) -> list[F
 
 
 def check_tensorflow_import() -> list[Finding]:
-    """Import TensorFlow, as all other checks will."""
+    """Import TensorFlow, and check the version that was imported."""
     try:
         tensorflow = importlib.import_module("tensorflow")
         version = tensorflow.__version__  # missing if a removed wheel left an empty folder
@@ -127,7 +127,7 @@ def check_keras() -> list[Finding]:
 def check_addons(
     version_of: Callable[[str], str | None] | None = None,
 ) -> list[Finding]:
-    """With Keras 2, look for TensorFlow Addons, which `optimizers.LAMB` then needs."""
+    """Look for TensorFlow Addons, which `optimizers.LAMB` needs with Keras 2 (TensorFlow 2.15)."""
     if series(importlib.import_module("tensorflow").__version__) != TENSORFLOW_OF_ADDONS:
         return []
     version = (version_of or _installed_version)("tensorflow-addons")
@@ -176,7 +176,7 @@ def check_hooks() -> list[Finding]:
 
 
 def check_compiler(which: Callable[[str], str | None] = shutil.which) -> list[Finding]:
-    """Look for the C++ compiler that builds the op; without the op everything works, but slower."""
+    """Look for a C++ compiler; it builds the compiled op, without which everything is slower."""
     path = which("g++") or which("c++")
     if path:
         return [Finding(OK, "compiler", path)]
@@ -207,7 +207,7 @@ def check_custom_op() -> list[Finding]:
 
 
 def check_ucx() -> list[Finding]:
-    """Check whether UCX can send gradients here; if not, TensorFlow's collectives send them."""
+    """Check whether UCX works on this machine; if not, TensorFlow's collectives send gradients."""
     library = importlib.import_module("tf_adasum.transport.library")
     shared_memory = importlib.import_module("tf_adasum.transport.shared_memory")
     try:

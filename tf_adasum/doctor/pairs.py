@@ -1,7 +1,7 @@
 """Measure latency and bandwidth between two workers, over one TCP connection.
 
-Uses only the standard library. The results are for Python's sockets, and help to find a slow link.
-Gradients are sent over UCX or gRPC, or over NCCL between GPUs.
+Uses only the standard library. The results help to find a slow link. They hold for Python's
+sockets, but gradients are sent over UCX or gRPC, or over NCCL between GPUs.
 
     caller                         answerer
        ── 64 bytes ──────────────────▶          PINGS times: latency, half of the round trip
@@ -40,7 +40,8 @@ def call(connection: socket.socket, seconds: float) -> dict[str, float]:
         seconds: how long to send in each direction.
 
     Returns:
-        "latency_seconds" of one way, and "bytes_per_second" there and "bytes_per_second_back".
+        "latency_seconds" of one direction, "bytes_per_second" from this end to the other end, and
+        "bytes_per_second_back" from the other end to this end.
 
     Raises:
         OSError: if the connection breaks, or if the other end sends nothing within the timeout.

@@ -1,8 +1,8 @@
 """Open a port on each worker while the doctor checks several workers.
 
-Other workers measure their connection to this port. On the port of worker 0, the other workers also
-wait for instructions. Clients have to send a token, which workers exchange at the rendezvous. Uses
-only the standard library.
+Other workers measure their connection to this port. They also stay connected to the port of worker
+0, from which they receive instructions. Clients have to send a token, which the workers exchange at
+the rendezvous. Uses only the standard library.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _LONGEST_HELLO = 1000
 
 
 class Station:
-    """A port that is open as long as the context is active.
+    """Serves other workers on an open port until the context ends.
 
     Args:
         host: the host of this worker's address.
-        workers: how many clients connect at a time, at most.
+        workers: how many authenticated clients may be connected at a time.
 
     Attributes:
         offer: the port and the token, which other workers need to connect.
@@ -86,7 +86,7 @@ class Station:
                 connection.sendall(json_lines.encode({"ready": True}))
                 pairs.answer(connection, min(hello["seconds"], pairs.LONGEST_SECONDS))
         except (OSError, EOFError):
-            pass  # the client notices it as well
+            pass  # the client gets an error as well
 
 
 def wait_for_instructions(host: str, offer: Any, rank: int, seconds: float) -> Line:

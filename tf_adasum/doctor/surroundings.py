@@ -12,7 +12,7 @@ from tf_adasum.doctor.findings import FAIL, NOTE, OK, Finding
 
 
 def find(environment: Mapping[str, str]) -> tuple[list[Finding], Cluster | Invitation | None]:
-    """Return findings about the cluster in the environment, and the cluster or how to join it.
+    """Return findings about the cluster in the environment, and its `Cluster` or `Invitation`.
 
     The second value is None if there is no cluster, or if its description is wrong. The strategy
     detects clusters in the same order.
@@ -55,9 +55,10 @@ def check_tf_config(environment: Mapping[str, str]) -> list[Finding]:
 
 
 def _port_finding(port: int) -> Finding:
-    """Check that this task's port is free on every interface, where TensorFlow's server uses it."""
+    """Check that this task's port is free on every interface: TensorFlow's server binds to all."""
     with socket.socket() as probe:
-        # A connection that was closed a minute ago does not hold the port; a server does.
+        # With this option, a connection that was closed a minute ago does not block the port, but
+        # a server does.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("", port))

@@ -18,7 +18,7 @@ _VERSIONS = ("tf_adasum", "python", "tensorflow", "keras")
 
 
 def lines_of(workers: Sequence[dict], pairs: Sequence[dict], exchanges: Sequence[dict]) -> str:
-    """Return the tables of an `Examination`, and the findings of workers other than the first."""
+    """Return the tables of an `Examination`, and the warnings and failures of workers 1, 2, …"""
     parts = [workers_table(workers)]
     if pairs:
         parts.append(
@@ -61,7 +61,7 @@ def workers_table(workers: Sequence[dict[str, Any]]) -> str:
 
 
 def devices_of(worker: dict[str, Any]) -> str:
-    """Return the number of training devices of each type; if unknown, the number of all devices."""
+    """Return the number of devices of each type: training devices if known, else all devices."""
     if worker.get("devices"):
         kinds = collections.Counter(name.partition(":")[0] for name in worker["devices"])
     else:
@@ -70,7 +70,7 @@ def devices_of(worker: dict[str, Any]) -> str:
 
 
 def matrix(workers: Sequence[dict[str, Any]], pairs: Sequence[dict[str, Any]]) -> str:
-    """Return a table with a row for each worker that sends and a column for each that receives."""
+    """Return a table with a row for each sending and a column for each receiving worker."""
     cells = {(pair["from"], pair["to"]): speed(pair) for pair in pairs}
     rows = [["from \\ to", *(worker["name"] for worker in workers)]]
     for number, worker in enumerate(workers):
@@ -110,7 +110,7 @@ def speed(pair: dict[str, Any]) -> str:
 
 
 def times(exchanges: Sequence[dict[str, Any]]) -> str:
-    """Return a table with a row for each size."""
+    """Return a table with the times of the exchanges, with a row for each size of the gradients."""
     rows = [["gradients", "median", "from", "to", "times"]]
     for each in exchanges:
         size = f"{each['bytes'] / 2**20:g} MiB"

@@ -35,7 +35,8 @@ from tf_adasum.doctor.station import Line, Station
 from tf_adasum.errors import WorkerLostError
 
 _TERMS = {"program": "tf-adasum-doctor"}
-# Up to this many workers, all pairs are measured; beyond, only pairs at distances 1, 2, 4, ...
+# Up to this many workers, all pairs are measured. With more workers, only pairs whose numbers
+# differ by 1, 2, 4, ... are measured.
 MOST_FOR_ALL_PAIRS = 48
 _SECONDS_TO_CALL = 20.0
 _SECONDS_FOR_A_PAIR = 10.0
@@ -59,8 +60,9 @@ class Examination:
         pairs: for each pair and direction, the ranks "from" and "to", and "latency_seconds" and
             "bytes_per_second", or an "error"; slow pairs have "slow".
         exchanges: for each size, "bytes", the "seconds" of each exchange on worker 0, and "over",
-            the transport and the reason for it.
-        findings: the findings about several workers.
+            the transport and the reason for it. A skipped size has "bytes", "left_out" and
+            "expected_seconds".
+        findings: the findings that concern several workers, such as different versions.
     """
 
     workers: list[dict[str, Any]]
@@ -103,7 +105,7 @@ def examine(
         found: the `Cluster` of several tasks, or the `Invitation` to join a cluster.
         look: function that returns the findings of this worker.
         show: function that prints an `Examination` on worker 0, and returns the exit status.
-        environment: the variables with the secret. Defaults to ``os.environ``.
+        environment: the variables, such as the secret and the timeout. Defaults to ``os.environ``.
         timeout: seconds to wait for the other workers. Defaults to the timeout of a training.
 
     Returns:
@@ -313,7 +315,9 @@ _NO_REPORT = {**report_of([Finding(FAIL, "report", "the worker sent no report")]
 
 
 def pairs_of(ranks: list[int]) -> list[tuple[int, int]]:
-    """Return the pairs to measure: all, or with many workers the pairs at distances 1, 2, 4, ...
+    """Return the pairs to measure: all pairs of up to 48 workers, else only some of the pairs.
+
+    With more than 48 workers, these are the pairs whose positions in `ranks` differ by 1, 2, 4, ...
 
     Example:
         >>> pairs_of([0, 1, 2])

@@ -137,8 +137,8 @@ def build_parser() -> argparse.ArgumentParser:
     )
     _add_failures_and_output(parser.add_argument_group("failures and output"))
     commands.add_common_options(parser)
-    # One REMAINDER and no separate `script` positional: argparse would take a "--" out of the
-    # script's own arguments.
+    # One argument takes the script and all that follows. With a separate argument `script`,
+    # argparse would remove a "--" from the script's own arguments.
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
 

@@ -36,9 +36,9 @@ def worker_environments(
         devices_per_worker: passed to the workers as ``TF_ADASUM_DEVICES_PER_WORKER``. Defaults to
             None: the variable is not set.
         environment: the variables that the workers inherit. Defaults to ``os.environ``.
-        nodes: the machines. If there are several, a worker receives its rank, the number of
-            workers and the address of the coordinator, and only the length of `addresses` is used.
-            Defaults to None: this machine.
+        nodes: the machines. If there are several machines, each worker receives its rank, the
+            number of workers and the address of the coordinator. Then only the length of
+            `addresses` is used. Defaults to None: this machine.
         verbose: whether TensorFlow prints all its messages. Defaults to False: TensorFlow prints
             only errors, unless the environment sets another level.
 
@@ -66,7 +66,7 @@ def worker_environments(
         base[noise.LEVEL] = "0"
     base.setdefault(noise.LEVEL, noise.DEFAULT_LEVEL)
     base.update(TF_ADASUM_LAUNCHER="1", PYTHONUNBUFFERED="1")
-    base.setdefault("PYTHONHASHSEED", "0")  # the order of a set of str: the same on all workers
+    base.setdefault("PYTHONHASHSEED", "0")  # so that a set of str has the same order everywhere
     if devices_per_worker is not None:
         base["TF_ADASUM_DEVICES_PER_WORKER"] = str(devices_per_worker)
 
@@ -115,9 +115,9 @@ def visible_gpus(environment: Mapping[str, str]) -> list[str]:
 
 
 def automatic_workers(environment: Mapping[str, str], devices_per_worker: int | None) -> int:
-    """Return the number of workers that ``-n auto`` starts: one for each share of the GPUs.
+    """Return the number of workers that ``-n auto`` starts: GPUs divided by `devices_per_worker`.
 
-    Without GPUs, it is 1.
+    The quotient is rounded down. The number of workers is at least 1, also without GPUs.
 
     Args:
         environment: a process's environment.

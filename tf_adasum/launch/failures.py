@@ -25,11 +25,12 @@ _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal
 _TRACEBACK = "Traceback (most recent call last):"
 _GOES_ON = ("During handling of the above exception", "The above exception was the direct cause")
 _BECAUSE_OF_ANOTHER = "WorkerLostError"
-_BY_ITS_GUARD = " s in TensorFlow's start-up"  # printed by `cluster.start_timeout`, which kills it
+# `cluster.start_timeout` prints this text before it kills its worker.
+_BY_ITS_GUARD = " s in TensorFlow's start-up"
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _NAMED = re.compile(r"worker (\d+) \(")
 _LONGEST_LINE = 400
-_LONGEST_ERROR = 10_000  # the end of an error has the advice and the code of the answer
+_LONGEST_ERROR = 10_000  # large, because an error ends with the advice and the code
 _MOST_LINES = 400  # of a traceback
 _MOST_NAMES = 8
 
@@ -45,7 +46,7 @@ class LastWords:
     def __init__(self) -> None:
         self.error = self.line = ""
         self._traceback: list[str] = []
-        self._is_inside = False  # whether the line before is among a traceback's frames
+        self._is_inside = False  # whether the previous line belongs to a traceback's frames
         self._is_ignored = False  # whether the traceback is of an exception that Python ignores
 
     def read(self, line: str) -> None:
@@ -133,14 +134,14 @@ def name_of(number: int) -> str:
 
 
 def first_of(ends: Sequence[End]) -> End:
-    """Return the end of the worker whose failure ended the other workers.
+    """Return the `End` of the worker whose failure made the other workers end.
 
-    This is the worker that ended first, unless its error names another worker. A worker that failed
-    can take longer to end than the workers that it informed.
+    This is the worker that ended first, unless it ended because of another worker. In that case the
+    order is misleading: a failed worker can take longer to end than the workers that it informed.
 
     Args:
-        ends: the ends of all workers of this machine, in the order in which they ended; at least
-            one worker has failed.
+        ends: one `End` for each worker of this machine, in the order in which the workers ended. At
+            least one worker has failed.
     """
     first = next(end for end in ends if end.code)
     if not first.is_because_of_another:

@@ -47,7 +47,7 @@ def write_call(folder: str, function: Callable, args: Sequence) -> None:
         ) from error
     with open(os.path.join(folder, _CALL), "wb") as file:
         file.write(call)
-    # Cells have no files, but tracebacks show their lines.
+    # Cells have no files, so their lines are sent to the workers, whose tracebacks show them.
     cells = {name: entry[2] for name, entry in linecache.cache.items() if _is_of_cell(entry)}
     with open(os.path.join(folder, _SOURCES), "w") as file:
         json.dump(cells, file)

@@ -169,7 +169,7 @@ def _coordinator(connections: Sequence[Connection]) -> str:
 
 
 class _Hosts:
-    """Runs the hosts of one job until the last host has ended."""
+    """Supervises the launchers on the hosts of one job until the last launcher has ended."""
 
     def __init__(self, connections: Sequence[Connection], events: queue.SimpleQueue):
         self._running, self._events, self._console = [*connections], events, Console(events)

@@ -58,16 +58,16 @@ def launch(
     timeout. Every worker's process group then receives SIGTERM, and after `grace` seconds SIGKILL.
     After SIGTERM to this process, or if the output of this process is closed, the workers have at
     least 30 seconds for a backup. SIGINT while the job stops kills the workers at once. SIGUSR1 is
-    passed on to the workers and does not stop the job. Exit status 75 of a worker, which has made a
-    backup because it was asked to stop, does not stop the other workers. When a worker ends, the
-    processes that it left behind in its group are killed. If this process is killed, Linux kills
-    the workers, but not the processes that they started.
+    passed on to the workers and does not stop the job. If a worker exits with status 75, because it
+    was asked to stop and has made a backup, the other workers continue. When a worker ends, the
+    processes that it left behind in its process group are killed. If this process is killed, Linux
+    kills the workers, but not the processes that they started.
 
-    With `max_restarts`, the failure of a worker starts all workers again after a second, on new
-    ports. The workers read the number of restarts from ``TF_ADASUM_RESTART_COUNT``. There is no
-    restart after a signal to this process, after the timeout, or after exit status 2 (wrong usage)
-    or 75 of a worker. On several machines, the workers of the other machines also end, because they
-    have lost a worker. Each machine counts its own restarts.
+    If a worker fails, all workers are started again after a second, on new ports, at most
+    `max_restarts` times. The workers read the number of restarts from ``TF_ADASUM_RESTART_COUNT``.
+    There is no restart after a signal to this process, after the timeout, or if a worker exits with
+    status 2 (wrong usage) or 75. On several machines, the workers of the other machines also end,
+    because they have lost a worker. Each machine counts its own restarts.
 
     Args:
         command: the complete argument vector of a worker, e.g. ``[sys.executable, "train.py"]``.

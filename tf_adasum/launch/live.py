@@ -33,7 +33,7 @@ class LiveConsole(Console):
 
     Args:
         events: the event queue of the job.
-        screen: draws on the terminal.
+        screen: the console of `rich`, which draws on the terminal.
     """
 
     def __init__(self, events: queue.SimpleQueue, screen: rich.console.Console):

@@ -1,9 +1,9 @@
 """Find the lines of TensorFlow that users need not read. Uses only the standard library.
 
-These are the first messages: TensorFlow 2.21 reads TF_CPP_MIN_LOG_LEVEL, which should hide these
-messages, only after it has written them. They are also the messages of aborted collectives: if a
-worker is lost, each collective that still waits for it writes several lines, and an exception with
-the same text follows.
+TensorFlow's first messages are hidden, because TensorFlow 2.21 reads TF_CPP_MIN_LOG_LEVEL,
+which should hide them, only after it has written them. The messages of aborted collectives are also
+hidden. If a worker is lost, each collective that still waits for this worker writes several lines,
+but an exception with the same text follows.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from collections.abc import Mapping
 LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 DEFAULT_LEVEL = "2"  # errors and worse
 
-# absl prints the first of these lines before the first message that precedes its initialization.
-# Such messages have no date and any level; only messages of level I are hidden.
+# absl prints the line "WARNING: …" once, if a message is written before absl's initialization.
+# Messages before the initialization have no date. Of these, only messages of level I are hidden.
 _HIDDEN = re.compile(
     rb"WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR\s*$"
     rb"|I0000 00:00:\d+\.\d+ +\d+ [\w./-]+\.(?:cc|h):\d+\] "
-    # TensorFlow for GPUs registers these factories twice, which does no harm: the first one counts.
+    # TensorFlow for GPUs registers these factories twice. This does no harm: the first one counts.
     rb"|(?:E0000 00:00|\d{4}-\d\d-\d\d )[\d:.]+:? [\w :./]*\bcuda_(?:dnn|fft|blas)\.cc:\d+\] "
     rb"Unable to register cu\w+ factory: Attempting to register factory for plugin cu\w+ when one "
     rb"has already been registered"
 )
 
-# A status that another worker causes. Any other status may be the worker's own failure.
+# Status codes that a lost worker causes on the other workers. Any other status code may be the
+# worker's own failure.
 _ABORTED = re.compile(
     rb"(?:E0000 00:00|\d{4}-\d\d-\d\d )[\d:.]+:? [\w :./]*\b(?:base_collective_executor|ring_alg)"
     rb"\.cc:\d+\] (?:BaseCollectiveExecutor::StartAbort|Aborting Ring\w+ with) "
@@ -72,7 +73,7 @@ class Filter:
     """
 
     def __init__(self) -> None:
-        self._is_aborted = False  # the line before belongs to a message of aborted collectives
+        self._is_aborted = False  # the previous line is about aborted collectives
 
     def hides(self, line: bytes) -> bool:
         """Return whether the next line is left out."""

@@ -35,7 +35,7 @@ class Console:
         self._prefix = terminal.prefix_of_launcher(2)
         self._lock = threading.Lock()
         self._messages: collections.deque[bytes] = collections.deque()  # not written yet
-        self._redrawn: tuple[int, Any] | None = None  # whose last piece ended in "\r"
+        self._redrawn: tuple[int, Any] | None = None  # the writer whose piece ended in "\r"
         self._lost = False
 
     def write(self, descriptor: int, prefix: bytes, piece: bytes, source: Any = None) -> None:
@@ -61,10 +61,10 @@ class Console:
         self.finish(_SECONDS_TO_SPEAK)
 
     def finish(self, seconds: float | None) -> None:
-        """Write the messages that are left.
+        """Write the messages of the launcher that have not been written yet.
 
         Args:
-            seconds: how long to wait at most until they can be written; None means no limit.
+            seconds: how long to wait at most until messages can be written; None means no limit.
         """
         if not self._lock.acquire(timeout=-1 if seconds is None else seconds):
             return
@@ -227,8 +227,8 @@ class Relay:
 def _chunks(stream: Any, ended: threading.Event) -> Iterator[bytes]:
     """Yield the output of a worker until the worker closes the stream, or has ended.
 
-    If it has ended, all that it wrote is yielded first. A daemon that left the worker's group may
-    keep the pipe open.
+    If the worker has ended, all that it wrote is yielded first. The end of the worker is checked,
+    because a daemon that left the worker's process group may keep the pipe open.
     """
     poll = select.poll()
     poll.register(stream, select.POLLIN)

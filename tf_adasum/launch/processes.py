@@ -1,4 +1,4 @@
-"""Run a group of worker processes: start them, supervise them, and stop what is left.
+"""Run a group of worker processes: start and supervise them, and stop those that still run.
 
 Reading order: `run_group` (all starts) -> `_Job` (start, supervise, stop) -> `_Worker` (one
 process). `output` writes the output of the workers; `failures` finds the worker that failed first.
@@ -34,7 +34,7 @@ EXIT_ASKED = 75  # EX_TEMPFAIL: the workers were asked to end, and the next star
 POLITE_SECONDS = 30.0  # for a backup after SIGTERM; Slurm and Kubernetes wait as long
 _LAST_WORDS_SECONDS = 0.5  # how long to wait for the output of a worker that ended
 _SECONDS_TO_READ = 5.0  # how long to wait after a stop until our output is read
-_PAUSE_SECONDS = 1.0  # before a restart, so that a script that fails at once is not run in a storm
+_PAUSE_SECONDS = 1.0  # before a restart, so that a script that fails at once is not run nonstop
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PASSED_ON = (signal.SIGUSR1,)  # Slurm's warning before the time limit, to all processes of a step
@@ -88,15 +88,15 @@ def run_group(
 ) -> Ending:
     """Run one worker per environment until all workers have ended or are stopped.
 
-    After the failure of a worker, the whole group may be started again. After a signal to this
-    process, the timeout, `EXIT_USAGE` or `EXIT_ASKED`, there is no restart.
+    If a worker fails, the whole group may be started again. There is no restart after a signal to
+    this process, after the timeout, or after exit status 2 (wrong usage) or 75 (asked to end).
 
     Args:
         command: the complete argument vector of a worker.
         crew: the workers.
-        environments_of: function of the number of the restart, 0 for the first start. It returns a
-            context manager that yields the complete environment of every worker, and that is left
-            when all workers have ended.
+        environments_of: function that receives the number of the restart (0 for the first start).
+            It returns a context manager that yields a list with the complete environment of each
+            worker. The context is left when all workers have ended.
         timeout: seconds, including all restarts, after which the group is stopped; None means no
             limit.
         grace: seconds between SIGTERM and SIGKILL.
@@ -118,7 +118,7 @@ def signals_sent_to(events: queue.SimpleQueue) -> Iterator[None]:
     """Put stop signals into a queue, so that they do not interrupt the main thread.
 
     A signal that is ignored stays ignored (``nohup``, background jobs). If this is not the main
-    thread, signals keep their usual effect, because Python cannot handle them here.
+    thread, signals keep their usual effect, because Python handles them only in the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -185,7 +185,7 @@ class _Job:
     def drain(self) -> None:
         """Wait until all output of the ended workers has been written, and close their files.
 
-        After a signal or the timeout, do not wait long until our output is read.
+        After a signal or the timeout, wait at most 5 seconds until our output is read.
         """
         until = time.monotonic() + _SECONDS_TO_READ if self._is_stopped else None
 
@@ -205,7 +205,7 @@ class _Job:
     def _run_once(
         self, environments: list[dict[str, str]], restart: int, deadline: float | None
     ) -> int:
-        """Start the workers, supervise them, stop what is left, and return the exit status."""
+        """Start, supervise and stop the workers of one start, and return the exit status."""
         showing, is_over = [], threading.Event()
         try:
             self._start(environments, restart)
@@ -219,7 +219,7 @@ class _Job:
         for thread in showing:
             thread.join(_LAST_WORDS_SECONDS)
         if self._is_stopped and any(end.code == EXIT_ASKED for end in self._ends):
-            code = EXIT_ASKED  # they also received it, and have made their backup
+            code = EXIT_ASKED  # workers also received the signal, and have made their backup
         if self.first is not None:
             self.first = failures.first_of(self._ends)
             for line in failures.summary(self._ends) if self._crew.num_workers > 1 else ():
@@ -233,7 +233,7 @@ class _Job:
         nothing reads our output.
 
         Returns:
-            None; or the exit status if a signal or the timeout forbids the restart.
+            None if the job can restart; the exit status if a signal or the timeout forbids it.
         """
         until = time.monotonic() + _PAUSE_SECONDS
         while time.monotonic() < until or any(each.is_alive() for each in self._threads):
@@ -247,7 +247,8 @@ class _Job:
 
     def _stopped_by(self, number: signal.Signals) -> int:
         self._is_stopped = True
-        # SIGPIPE: the signal that ended the reader of our output may have reached the workers.
+        # At SIGPIPE, the reader of our output has ended. The signal that ended it may also have
+        # reached the workers, so they may be making a backup.
         if number in (signal.SIGTERM, signal.SIGPIPE):
             self._grace = max(self._grace, POLITE_SECONDS)
         self._console.say(f"{number.name}, stopping all workers")

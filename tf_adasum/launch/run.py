@@ -113,7 +113,7 @@ def _of_script(script: Any, args: Sequence) -> list[str]:
 
 
 def _entering(module: str, folder: str) -> list[str]:
-    """Return the command that runs `main` of a module of this package, with this import path."""
+    """Return the command that runs `main` of a module, with the import path of this process."""
     program = (
         "import json, sys; sys.path[:], folder = json.loads(sys.argv[1]), sys.argv[2]; "
         f"del sys.argv[1:]; from tf_adasum.launch.{module} import main; sys.exit(main(folder))"
@@ -147,7 +147,7 @@ def _follow(command: Sequence[str]) -> int:
                 screen.show()
                 process.wait()
                 break
-            except KeyboardInterrupt:  # the launcher ends the workers; the second time it kills
+            except KeyboardInterrupt:  # the launcher ends the workers; a second one kills them
                 is_interrupted = True
                 process.send_signal(signal.SIGINT)
     finally:

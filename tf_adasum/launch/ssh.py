@@ -1,10 +1,10 @@
 """Connect to a host of ``--hosts`` over ssh, and run the launcher on the host.
 
-    here: `Connection` -> ssh -> there: `serve` -> `jobs.launch`
+    this machine: `Connection` -> ssh -> the host: `serve` -> `jobs.launch`
 
 Private values, such as the secret, are sent through ssh's stdin, because every user of a host can
-read the arguments of its processes. A host ends its workers if this stdin is closed, or if nothing
-is sent for 30 seconds. Uses only the standard library.
+read the arguments of its processes. A host ends its workers if this stdin is closed, or if it
+receives nothing for 30 seconds. Uses only the standard library.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _BOOTSTRAP = (
 )
 
 
-# ---- here --------------------------------------------------------------------------------------
+# ---- on this machine ---------------------------------------------------------------------------
 
 
 class Connection:
@@ -65,7 +65,7 @@ class Connection:
         host: the host.
         process: the process of ssh.
         ended: set when ssh has ended.
-        answer: the values that the host sent when it was ready; None before.
+        answer: the values that the host sent when it was ready; None before it is ready.
         is_reached: whether ssh has logged in.
         failure: why the host cannot start workers, as ssh or Python printed it; "" without failure.
     """
@@ -130,7 +130,7 @@ class Connection:
         return max(0.0, left)
 
 
-# ---- there -------------------------------------------------------------------------------------
+# ---- on the host -------------------------------------------------------------------------------
 
 
 def serve(stdin: BinaryIO, sent: Mapping[str, Any]) -> int:
@@ -166,7 +166,7 @@ def serve(stdin: BinaryIO, sent: Mapping[str, Any]) -> int:
 
 
 def _obey(control: int) -> None:
-    """Send this process the signals that a `Connection` names, and SIGHUP if it is lost."""
+    """Send this process each signal that a `Connection` names, and SIGHUP if ssh is lost."""
     pending = b""
     while select.select([control], [], [], _SECONDS_OF_SILENCE)[0]:
         chunk = os.read(control, 1 << 10)

@@ -18,10 +18,10 @@ import time
 from tf_adasum.launch.failures import in_words
 from tf_adasum.watch import status_file
 
-# A status that is older than this is out of date.
+# A worker whose status is older than this is shown as silent.
 _SECONDS_TO_WRITE = 10.0
 
-_SECONDS_OF_A_RATE = 10.0  # the time in which steps per second are measured
+_SECONDS_OF_A_RATE = 10.0  # the time over which steps per second are measured
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Row:
         state: "starting", "running", "training", "waiting", "silent", "ended" or "failed".
         more: details of the state, such as "epoch 2" or "12 s"; "" without details.
         step: the number of steps in the current training; None before the first status.
-        rate: steps per second in the last seconds; None if it is not known.
+        rate: steps per second over about the last 10 seconds; None if it is not known.
         behind: the number of steps by which the fastest worker is ahead; None before the first
             status.
     """

@@ -12,7 +12,7 @@ Otherwise it runs on stock TensorFlow ("tensorflow"), with the same contract. `l
 backend. In functions that XLA compiles (`jit_compile=True`), operations always run on stock
 TensorFlow. None of the operations is differentiable.
 
-Precision: results are computed in these precisions, and then rounded to their dtype:
+Precision: results are computed in the precision of this table, and then rounded to their dtype:
 
                              inner products                   linear combination
     stock TensorFlow         float64                          float64
@@ -21,8 +21,8 @@ Precision: results are computed in these precisions, and then rounded to their d
                              below 1e-6 of ‖a‖‖b‖ (*)
     GPU, all three           in float32, below 1e-5 (*)       float32, but float64 for float64
 
-(*) Products are computed in float32. A few products at a time are added in float32, and the sums of
-these in float64. For float64 inputs, everything is computed in float64. The CPU op switches to
+(*) Products are computed in float32. A few products at a time are added in float32, and these sums
+are added in float64. For float64 inputs, everything is computed in float64. The CPU op switches to
 float64 if squares would leave the range of float32. On a GPU, squares of elements below 1e-19 lose
 precision, squares of elements below 1e-23 count as zero, and elements above 1e19 make their segment
 NaN.
@@ -64,14 +64,14 @@ def pairwise_combine(
     Orthogonal segments are added, equal segments are averaged. A squared norm below 1.4917e-154
     (the square root of the smallest positive normal float64) counts as zero, and its coefficient is
     1. A segment of the result is NaN if this segment of `a` or `b` has a NaN or Inf, or if a
-    squared norm overflows float64. The table of this module has the precision.
+    squared norm overflows float64. The docstring of this module lists the precision.
 
     Args:
         a: Any shape; float16, bfloat16, float32 or float64.
         b: The shape and dtype of `a`.
         segments: [S + 1], int64: offsets into the flattened tensors. The first is 0, the last is
-            the number of elements, and they never decrease. Defaults to one segment that holds
-            everything.
+            the number of elements, and they never decrease. Defaults to one segment of all
+            elements.
         device: The device that the call runs on, such as "CPU:0". It only chooses the backend; no
             data is moved. Defaults to the device of `a`.
 
@@ -326,7 +326,7 @@ def _segments_tensor(value: Any, element_count: int | None) -> tf.Tensor:
 
 
 def _coefficients_tensor(value: Any, rows: tf.Tensor, segments: tf.Tensor) -> tf.Tensor:
-    # Without the hint Python numbers would pass through float32 and lose half of their digits.
+    # Without the hint, Python numbers would pass through float32 and lose half of their digits.
     tensor = tf.convert_to_tensor(value, dtype_hint=tf.float64)
     if tensor.dtype.is_complex or not (tensor.dtype.is_floating or tensor.dtype.is_integer):
         raise ValueError(

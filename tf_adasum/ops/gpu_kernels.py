@@ -1,9 +1,9 @@
 """Check whether the kernels for NVIDIA GPUs were built, and fit the driver and the GPUs.
 
-The kernels are compiled for some architectures, such as 80. They need a driver for the CUDA version
-that compiled them, or a later one. Code for an architecture also runs on later GPUs of the same
-major architecture. Code for the newest architecture includes a form that drivers can translate for
-all later architectures.
+The kernels are compiled for some architectures, such as 80 for compute capability 8.0. The driver
+must be for the major CUDA version that compiled the kernels, or for a later one. Code for an
+architecture also runs on later GPUs of the same major architecture. The code for the newest
+architecture can include a form (PTX) that drivers translate for all later architectures.
 """
 
 import ctypes
@@ -18,11 +18,14 @@ NAMES = ("_adasum_cuda.so", "_adasum_kernels.fatbin")
 
 
 def why_not(folder: Path, cuda: dict[str, Any]) -> str | None:
-    """Return why there are no kernels for the GPUs that TensorFlow uses; None if there are.
+    """Return why the kernels cannot be used on the GPUs that TensorFlow uses.
 
     Args:
-        folder: the folder of the kernels' files.
-        cuda: the entry of the kernels in `_build_info.json`.
+        folder: the folder that contains the kernels' files.
+        cuda: the entry about the kernels in `_build_info.json`.
+
+    Returns:
+        The reason; None if the kernels can be used, or if their files exist and no GPU is used.
     """
     if "not_built" in cuda:
         return f"its kernels for GPUs were not built ({cuda['not_built']})"
@@ -40,7 +43,7 @@ def why_not(folder: Path, cuda: dict[str, Any]) -> str | None:
 
 
 def why_not_the_driver(cuda: dict[str, Any], driver: tuple[int, int] | None) -> str | None:
-    """Compare the CUDA version that compiled the kernels with the version of the driver."""
+    """Return why the driver is too old for the CUDA version that compiled the kernels, or None."""
     built = cuda.get("cuda")
     if built is None or driver is None or driver[0] >= int(built.partition(".")[0]):
         return None
@@ -51,7 +54,7 @@ def why_not_the_driver(cuda: dict[str, Any], driver: tuple[int, int] | None) -> 
 
 
 def why_not_the_gpus(cuda: dict[str, Any], capabilities: list[int]) -> str | None:
-    """Compare the architectures of the kernels with the architectures of the GPUs."""
+    """Return which GPU has an architecture that the kernels do not support, or None."""
     built = cuda.get("architectures")
     if not built:
         return None

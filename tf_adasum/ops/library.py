@@ -1,10 +1,10 @@
 """Find, check and load the compiled op, at its first use and never at import.
 
-A compiled op fits one minor version of TensorFlow. A wheel has libraries for several versions, a
-build from source has one. The build writes `_build_info.json` with the version of each library. A
-library for another minor version, or with another C++ ABI, is not loaded. If no library fits, stock
-TensorFlow is used, with one warning. The kernels for NVIDIA GPUs are in two more files, for all
-versions of TensorFlow. These files can be missing even if a library exists.
+The compiled op is in a library that fits one minor version of TensorFlow. A wheel has libraries for
+several versions, a build from source has one. The build writes `_build_info.json` with the version
+of each library. A library for another minor version, or with another C++ ABI, is not loaded. If no
+library fits, stock TensorFlow is used, with one warning. The kernels for NVIDIA GPUs are in two
+more files, which serve all versions of TensorFlow. They can be missing even if a library exists.
 
 The environment variable `TF_ADASUM_OPS` chooses the backend, and is read at every call:
 
@@ -32,9 +32,9 @@ from tf_adasum.ops import gpu_kernels
 
 CHOICE_VARIABLE = "TF_ADASUM_OPS"
 CHOICES = ("auto", "custom", "tensorflow")
-LIBRARY_NAME = "_adasum_ops_tf{}.so"  # of a minor version
+LIBRARY_NAME = "_adasum_ops_tf{}.so"  # for a minor version, such as 2.21
 BUILD_INFO_NAME = "_build_info.json"
-_SOURCE = Path(__file__).parents[2]  # of an editable installation
+_SOURCE = Path(__file__).parents[2]  # the repository, if the installation is editable
 BUILD_IT = (
     f"Build it for this TensorFlow: `pip install --no-build-isolation --no-deps -e {_SOURCE}`"
     if (_SOURCE / "setup.py").exists()
@@ -54,9 +54,10 @@ class Status:
         path: The path of the library for the installed TensorFlow, even if it does not exist.
         reason: Why the library is not loaded; `None` if it is loaded.
         fix: What to do if the library is not loaded; `None` if it is loaded.
-        built_for: The TensorFlow that the library was built for, "version (git version)"; `None`
-            without a library.
-        gpu_reason: Why the kernels for GPUs cannot be used; `None` if they can.
+        built_for: The TensorFlow that the library was built for, "version (git version)"; `None` if
+            no library fits.
+        gpu_reason: Why the kernels for GPUs cannot be used; `None` if they can be used, or if the
+            library is not loaded.
     """
 
     loaded: bool
@@ -86,8 +87,8 @@ class OpLibrary:
         """Return the module with the wrappers of the ops, or `None` for stock TensorFlow.
 
         Args:
-            device_type: The device of the ops, "CPU" or "GPU". Any other device uses stock
-                TensorFlow. Defaults to "CPU".
+            device_type: The type of the device that runs the ops, "CPU" or "GPU". Any other device
+                uses stock TensorFlow. Defaults to "CPU".
 
         Raises:
             ValueError: If `TF_ADASUM_OPS` has a value other than auto, custom, tensorflow.
@@ -194,7 +195,8 @@ def _why_it_does_not_fit(
     """Return why a library for the installed minor version does not fit; None if it fits.
 
     All releases of a minor version have the same headers, as far as the op uses them. Other builds,
-    such as a nightly build, can have different headers, so they need a library for that very build.
+    such as a nightly build, can have different headers. They need a library that was built for
+    exactly this build.
     """
     if machine != platform.machine():
         return f"its library is for {machine}, and this machine is {platform.machine()}"

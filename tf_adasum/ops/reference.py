@@ -7,8 +7,8 @@ Results differ from the compiled op only in the last bits, with one exception: o
 TensorFlow's threads read subnormal numbers as zero. These are bfloat16 and float32 numbers below
 1.18e-38, and float64 numbers below 2.2e-308.
 
-The arguments are the same as in `tf_adasum.ops`, already converted to tensors. The checks here need
-the values at run time.
+The arguments are the same as in `tf_adasum.ops`, already converted to tensors. This module makes
+the checks that need the values of the arguments at run time.
 
 Shape letters: S segments, R rows (replicas), N elements in a row.
 """
@@ -20,17 +20,17 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-# A squared norm below this counts as zero: 0 ⊕ b = b.
+# A squared norm below this value counts as zero: the combination of 0 and b is b.
 ZERO_NORM = float(np.sqrt(np.finfo(np.float64).tiny))
 
-# Restores |a·b| <= ‖a‖‖b‖ after rounding. It does not change a = b, because a·b is ‖a‖² exactly.
+# Restores |a·b| <= ‖a‖‖b‖ after rounding. If a = b, nothing changes, because a·b is exactly ‖a‖².
 ROUNDING_SLACK = 1 + 4 * float(np.finfo(np.float64).eps)
 
 
 def segment_gram(rows_RN: tf.Tensor, segments: tf.Tensor) -> tf.Tensor:
     """Compute the inner products of all rows: `gram[s, i, j] = <rows[i][s], rows[j][s]>`.
 
-    The operation needs temporary memory for the largest segment of all rows in float64.
+    The operation needs temporary memory for a float64 copy of the largest segment, for all rows.
 
     Args:
         rows_RN: [R, N], a floating type.
@@ -40,7 +40,7 @@ def segment_gram(rows_RN: tf.Tensor, segments: tf.Tensor) -> tf.Tensor:
         [S, R, R], float64, symmetric.
 
     Raises:
-        tf.errors.InvalidArgumentError: If `segments` does not divide N elements.
+        tf.errors.InvalidArgumentError: If `segments` are not non-decreasing offsets from 0 to N.
     """
     rows_RN = _with_rows(rows_RN)
     segments = _checked(segments, tf.shape(rows_RN, tf.int64)[1])
@@ -71,7 +71,7 @@ def segment_weighted_sum(
         [N], the dtype of `rows_RN`.
 
     Raises:
-        tf.errors.InvalidArgumentError: If `segments` does not divide N elements, or
+        tf.errors.InvalidArgumentError: If `segments` are not non-decreasing offsets from 0 to N, or
             `coefficients_SR` has another shape.
     """
     rows_RN = _with_rows(rows_RN)
@@ -85,7 +85,7 @@ def segment_weighted_sum(
     )
     with tf.control_dependencies(_operations(expected_shape)):
         coefficients_RS = tf.transpose(coefficients_SR)
-    # The segment of an element: the number of segments that end at or before it.
+    # The index of an element's segment is the number of segments that end at or before the element.
     segment_of_N = tf.searchsorted(segments[1:], tf.range(element_count), side="right")
 
     def term(i: Any) -> tf.Tensor:
@@ -111,7 +111,8 @@ def pairwise_combine(a: tf.Tensor, b: tf.Tensor, segments: tf.Tensor) -> tf.Tens
         The shape and dtype of `a`.
 
     Raises:
-        tf.errors.InvalidArgumentError: If the shapes differ, or `segments` does not divide them.
+        tf.errors.InvalidArgumentError: If the shapes differ, or `segments` are not non-decreasing
+            offsets from 0 to the number of elements.
     """
     equal_shapes = tf.debugging.assert_equal(tf.shape(a), tf.shape(b), "b: expected the shape of a")
     with tf.control_dependencies(_operations(equal_shapes)):
@@ -134,7 +135,8 @@ def _pairwise_coefficients(gram_S22: tf.Tensor) -> tf.Tensor:
         ],
         axis=1,
     )
-    # A NaN or Inf in either vector makes all of the result NaN, even if the other vector is zero.
+    # A NaN or Inf in a segment of either vector makes the segment of the result NaN, even if the
+    # other vector is zero.
     is_finite = tf.math.is_finite(aa) & tf.math.is_finite(bb)
     nan = tf.constant(np.nan, tf.float64)
     return tf.where(is_finite[:, tf.newaxis], coefficients_S2, nan)
@@ -150,7 +152,7 @@ def _with_rows(rows_RN: tf.Tensor) -> tf.Tensor:
 
 
 def _checked(segments: tf.Tensor, element_count: tf.Tensor) -> tf.Tensor:
-    """Return `segments` after a check that they are offsets from 0 to `element_count`."""
+    """Return `segments`; check that they are non-decreasing offsets from 0 to `element_count`."""
     segments = tf.ensure_shape(segments, [None])
     checks = [
         tf.debugging.assert_equal(
@@ -182,7 +184,7 @@ def _for_each_segment(
     """Return `of_segment(begin, end)` for all segments, as one tensor."""
     offsets = tf.get_static_value(segments)
     if offsets is not None and offsets.size > 1:
-        # Slices are constant, because XLA cannot compile other slices.
+        # The bounds of the slices are constants, because XLA cannot compile slices otherwise.
         return tf.stack([of_segment(b, e) for b, e in itertools.pairwise(offsets.tolist())])
     return tf.map_fn(
         lambda limits: of_segment(limits[0], limits[1]),

@@ -8,8 +8,9 @@ from tf_adasum import ops
 # Five segments, of which one is empty, and one has a single element.
 SEGMENTS = (0, 1003, 1003, 1004, 2048, 3001)
 
-# Relative to the terms that are added. They include the rounding of the result and, for kernels
-# that compute in float32, the rounding of the terms; see `tf_adasum.ops`.
+# The largest errors of correct kernels, relative to the terms that are added. They include the
+# rounding of the result. For kernels that compute in float32, they also include the rounding of the
+# terms; see `tf_adasum.ops`.
 TOLERANCES = {tf.float64: 1e-13, tf.float32: 5e-6, tf.float16: 1e-3, tf.bfloat16: 8e-3}
 GRAM_TOLERANCES = {dtype: min(bound, 5e-6) for dtype, bound in TOLERANCES.items()}
 
@@ -52,7 +53,7 @@ def failures(device: str) -> list[str]:
 def _expected(
     rows_RN: np.ndarray, coefficients_SR: np.ndarray
 ) -> dict[str, tuple[np.ndarray, ...]]:
-    """Return the results in float64, each with the magnitude of the terms that are added."""
+    """Return the correct results in float64, each with the sum of its terms' absolute values."""
     gram, weighted_sum, combined = [], [], []
     for c_R, begin, end in zip(coefficients_SR, SEGMENTS, SEGMENTS[1:], strict=False):
         own_RW = rows_RN[:, begin:end]

@@ -1,4 +1,4 @@
-"""AdaScale: adapt the learning rate to a larger batch by measurements in every step."""
+"""AdaScale: adapt the learning rate to a larger batch, with measurements in every step."""
 
 from __future__ import annotations
 
@@ -25,9 +25,11 @@ NOT_MEASURED = -math.inf
 
 @keras.saving.register_keras_serializable("tf_adasum")
 class AdaScale(WrapperOptimizer):
-    """Optimizer for batches that are S times as large as you tuned the inner optimizer for.
+    """Adapts the learning rate of an optimizer to batches S times as large as it was tuned for.
 
-    In step t, let g_i be the gradients of the S small batches and ḡ their mean:
+    The large batch of a step consists of S *small batches*, each as large as the batches that you
+    tuned the inner optimizer for. In step t, let g_i be the gradients of the S small batches and ḡ
+    their mean:
 
         η_t = r_t · lr(⌊τ_t⌋)       r_t = (σ² + μ²) / (σ²/S + μ²)  in [1, S]
         w ← step of the optimizer with ḡ and η_t
@@ -35,18 +37,22 @@ class AdaScale(WrapperOptimizer):
 
     r is the *gain ratio*: 1 if the gradients of the small batches agree, S if they are only noise.
     σ² and μ² are moving averages of the estimates of `gain.estimates` in each step. τ, the
-    *scale-invariant step*, counts steps of the small batch. You keep the learning rate or schedule
-    `lr` of the inner optimizer, and its number of steps T: train until τ ≥ T, for example with
-    `callbacks.StopAtScaleInvariantStep`. Momentum is not changed.
+    *scale-invariant step*, counts steps on small batches: a step on a large batch counts as r of
+    them. You keep the learning rate or schedule `lr` of the inner optimizer, and its number of
+    steps T: train until τ ≥ T, for example with `callbacks.StopAtScaleInvariantStep`. Momentum is
+    not changed.
 
-    The small batches are the batches of the replicas, under any `tf.distribute` strategy that
-    averages gradients, and the batches of `gradient_accumulation_steps`. One number per step is
-    sent in addition to the gradients, in the same all-reduce. Gradients are measured before
-    clipping; the inner optimizer clips their mean, with accumulation and without. A step is left
-    out of σ², μ² and τ if a gradient is not finite, or too large to be squared in float32. If a
-    replica of an `AdasumMirroredStrategy` has no rows, the step does not change σ² and μ², and uses
-    the r of the previous step. If a step has only one gradient, nothing is measured, and AdaScale
-    works like the inner optimizer.
+    By default, the small batches are the batches of the replicas. With
+    `gradient_accumulation_steps`, they are the accumulated batches of the replicas. AdaScale works
+    under any `tf.distribute` strategy that averages gradients. One number per step is sent in
+    addition to the gradients, in the same all-reduce if all gradients are float32 or all are
+    float64. Gradients are measured before clipping; the inner optimizer clips their mean, with and
+    without accumulation.
+
+    A step does not change σ², μ² and τ if a gradient is not finite, or too large to be squared in
+    float32. If a replica of an `AdasumMirroredStrategy` has no rows, the step does not change σ²
+    and μ², and uses the r of the previous step. If a step has only one gradient, nothing is
+    measured, and AdaScale works like the inner optimizer.
 
     A σ² below 1e-6 counts as 1e-6. So if gradients are close to zero, scale the loss up.
 
@@ -56,7 +62,8 @@ class AdaScale(WrapperOptimizer):
         scale: float, S, 1 or more. Defaults to C, the number of measured gradients: replicas x
             accumulation steps. With another value, each measured gradient counts as the gradient of
             S/C small batches.
-        smoothing: float, θ in [0, 1) of the moving averages. Defaults to `max(1 - S/1000, 0)`.
+        smoothing: float, θ in [0, 1): the weight of the earlier steps in the moving averages.
+            Defaults to `max(1 - S/1000, 0)`.
         debias: bool. If True, the moving averages are exponentially weighted and debiased; if
             False, they have the form of the paper's appendix B.3, see `gain.averaging`. Defaults to
             `True`.
@@ -65,13 +72,13 @@ class AdaScale(WrapperOptimizer):
     Raises:
         ValueError: if `optimizer` is not a Keras optimizer or is already wrapped, if its schedule
             is a `LinearScalingWarmup` (which already scales), if `scale` is below 1, or `smoothing`
-            is outside [0, 1). When it is created or built: under an `AdasumMirroredStrategy` with
-            another rule than the mean. When it is used: if `scale` is above 1 and a step has only
-            one gradient, which has no variance.
+            is outside [0, 1). When AdaScale is created or built: if the strategy is an
+            `AdasumMirroredStrategy` with another rule than the mean. When a step is taken: if
+            `scale` is above 1 and a step has only one gradient, which has no variance.
 
     Example:
-        Two orthogonal gradients count as noise only. So a step with their mean is worth two steps,
-        and is twice as large.
+        Two orthogonal gradients count as noise only. So a step with their mean counts as two steps,
+        and its learning rate is twice as large.
 
         >>> import keras
         >>> import numpy as np
@@ -118,8 +125,8 @@ class AdaScale(WrapperOptimizer):
         if isinstance(base, LinearScalingWarmup):
             keras_seam.exchange_learning_rate(optimizer, base)  # restores the optimizer
             raise ValueError(
-                "AdaScale scales the learning rate, so the optimizer needs the schedule of S = 1, "
-                "without LinearScalingWarmup. Received: "
+                "AdaScale already scales the learning rate. Give the optimizer the learning rate or "
+                "schedule of training on one device, without LinearScalingWarmup. Received: "
                 "learning_rate=LinearScalingWarmup(…)"
             )
         self.take_steps(AdaScaleStep(optimizer, base, smoothing, self.debias))
@@ -134,7 +141,7 @@ class AdaScale(WrapperOptimizer):
         _refuse_rules(strategy)
 
     def check(self) -> None:
-        """Raise a ValueError if there is nothing to measure."""
+        """Raise a ValueError if `scale` is above 1, but a step has only one gradient."""
         self._check_measurable(self.scale)
 
     @property
@@ -173,7 +180,7 @@ class AdaScale(WrapperOptimizer):
 
     @property
     def gain(self) -> tf.Tensor:
-        """r of the last step, in [1, S]: float64 scalar tensor; 1 before the first step."""
+        """r, the gain ratio of the last step, in [1, S]: float64 scalar tensor; 1 at the start."""
         return self._state("gain", 1.0)
 
     @property
@@ -183,17 +190,20 @@ class AdaScale(WrapperOptimizer):
 
     @property
     def gradient_variance(self) -> tf.Tensor:
-        """σ², the moving average, a squared norm of gradients: float64 scalar tensor."""
+        """The average σ², the variance of a small batch's gradient: float64 scalar tensor."""
         return self._state("variance")
 
     @property
     def gradient_squared_norm(self) -> tf.Tensor:
-        """μ², the moving average, a squared norm of gradients: float64 scalar tensor."""
+        """The average μ², the squared norm of the mean gradient: float64 scalar tensor."""
         return self._state("squared_norm")
 
     @property
     def skipped_steps(self) -> tf.Tensor:
-        """The number of steps with gradients that were not finite: float64 scalar tensor."""
+        """The number of steps that did not change σ², μ² and τ: float64 scalar tensor.
+
+        A gradient of these steps was not finite, or too large to be squared in float32.
+        """
         return self._state("skipped")
 
     def _state(self, name, initially=0.0):
@@ -203,7 +213,10 @@ class AdaScale(WrapperOptimizer):
 
     @property
     def learning_rate(self):
-        """lr(⌊τ⌋), the learning rate of S = 1 at this point; you can set it if it is a number."""
+        """lr(⌊τ⌋), the current learning rate for S = 1.
+
+        You can set it to a schedule. If `lr` is a number, you can also set it to another number.
+        """
         base = self._step.base_learning_rate
         if isinstance(base, keras_seam.VARIABLE_TYPES):
             return base
@@ -227,7 +240,7 @@ class AdaScale(WrapperOptimizer):
 
     @property
     def effective_learning_rate(self) -> tf.Tensor:
-        """η = r · lr(⌊τ⌋) with the r of the last step: scalar tensor."""
+        """η = r · lr(⌊τ⌋) with the gain ratio r of the last step: scalar tensor."""
         base = keras_seam.floating(self.learning_rate)
         return tf.cast(self.gain, base.dtype) * base
 
@@ -251,20 +264,20 @@ class AdaScale(WrapperOptimizer):
 class AdaScaleStep(keras_seam.Step):
     """A step that estimates the gain ratio before the inner optimizer updates the weights.
 
-    `build` creates the scalar variables.
+    `build` creates the scalar variables that are listed as attributes.
 
     Args:
         optimizer: the inner optimizer.
         base_learning_rate: lr, as it was passed to the inner optimizer.
-        smoothing: θ, or None for the default.
-        debias: which moving average to use, as for `AdaScale`.
+        smoothing: θ, or None for the default of `AdaScale`.
+        debias: which form of moving average to use, as for `AdaScale`.
 
     Attributes:
         scale: S.
         gain, steps: r and τ.
         variance, squared_norm: the moving averages of σ² and μ².
         weight: the weight of the samples in the moving averages.
-        skipped: the number of steps that were not finite.
+        skipped: the number of steps whose estimates were not finite.
     """
 
     def __init__(self, optimizer, base_learning_rate, smoothing, debias):
@@ -287,7 +300,7 @@ class AdaScaleStep(keras_seam.Step):
         self.squared_norm = state("gradient_squared_norm")
         self.weight = state("weight_of_samples")
         self.skipped = state("skipped_steps")
-        # S is configuration, not state: a restart on another number of workers has another S.
+        # S is not saved as state, because a restart on another number of workers has another S.
         self.scale = tf.Variable(wrapper.scale, dtype=tf.float64, trainable=False)
 
     @property
@@ -296,9 +309,10 @@ class AdaScaleStep(keras_seam.Step):
         return self.replicas * keras_seam.accumulation_steps(self.optimizer)
 
     def measure(self, gradients):
-        """Return N‖g_i/N‖², because Keras passes g_i/N.
+        """Return a list of N‖g_i/N‖², for N replicas and this replica's gradients g_i/N.
 
-        The sum of these values over the N replicas is the mean of ‖g_i‖².
+        Keras passes g_i/N. The sum of N‖g_i/N‖² over the N replicas is the mean of ‖g_i‖². The list
+        is empty if a step has only one gradient.
         """
         if self.count == 1:
             return []
@@ -309,7 +323,7 @@ class AdaScaleStep(keras_seam.Step):
         return [measured if is_empty is None else tf.where(is_empty, NOT_MEASURED, measured)]
 
     def update(self, values, variables):
-        """Sum over the replicas, estimate r, and step with η = r · lr(⌊τ⌋)."""
+        """Sum the values of the replicas, estimate r, and take a step with η = r · lr(⌊τ⌋)."""
         gradients, measured = values[: len(variables)], values[len(variables) :]
         gradients, measured = _sums_over_replicas(gradients, measured)
         pairs = zip(gradients, variables, strict=True)
@@ -324,7 +338,7 @@ class AdaScaleStep(keras_seam.Step):
         """Add the sample of a step to the averages and set r; return the increase of τ.
 
         Args:
-            mean_square: (1/C) Σ‖g_i‖².
+            mean_square: (1/C) Σ‖g_i‖², or -inf if a replica has no rows.
             square_of_mean: ‖ḡ‖².
         """
         scale = tf.convert_to_tensor(self.scale)
@@ -361,14 +375,14 @@ class ScaledLearningRate(keras.optimizers.schedules.LearningRateSchedule):
         return self._adascale.effective_learning_rate
 
     def get_config(self):
-        """Return an empty config: `AdaScale.get_config` has the learning rate."""
+        """Return an empty config, because `AdaScale.get_config` contains the learning rate."""
         return {}
 
 
 def _sums_over_replicas(gradients, measured):
     """Sum gradients and measured scalars over all replicas, in one all-reduce if possible.
 
-    TensorFlow packs values that are reduced together into one buffer of one dtype.
+    TensorFlow packs values that are reduced together into one buffer, so they need one dtype.
     """
     context = tf.distribute.get_replica_context()
     dtypes = {gradient.dtype for gradient in gradients}
@@ -382,7 +396,7 @@ def _sums_over_replicas(gradients, measured):
 
 
 def within(optimizer: keras.optimizers.Optimizer | None, asker: str) -> AdaScale:
-    """Return the `AdaScale` of an optimizer: the optimizer itself, or one that it wraps.
+    """Return the `AdaScale` in an optimizer: the optimizer itself, or an optimizer inside it.
 
     Args:
         optimizer: `keras.optimizers.Optimizer` of a model, or None.

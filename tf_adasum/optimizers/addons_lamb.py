@@ -12,8 +12,8 @@ from tf_adasum.optimizers.lamb_arguments import check_numbers, patterns
 class LAMB(tfa.optimizers.LAMB):
     """`tensorflow_addons.optimizers.LAMB`, with the arguments of LAMB for Keras 3.
 
-    The steps are the same as in `tf_adasum.optimizers.lamb.LAMB`, up to float32 rounding. In
-    Addons, an empty `exclude_from_layer_adaptation` means the same as None.
+    LAMB for Keras 3, `tf_adasum.optimizers.lamb.LAMB`, takes the same steps, up to float32
+    rounding. In Addons, an empty `exclude_from_layer_adaptation` means the same as None.
 
     Args:
         learning_rate: float or `tf.keras.optimizers.schedules.LearningRateSchedule`, η. Defaults to
@@ -24,10 +24,10 @@ class LAMB(tfa.optimizers.LAMB):
         weight_decay: float, λ, 0 or more. Defaults to `0.0`.
         exclude_from_weight_decay: str, a regular expression, or list of str. It is searched in the
             variable's name, which ends in ``":0"``. Defaults to `None`, which excludes nothing.
-        exclude_from_layer_adaptation: str, or list of str, as above. Defaults to `None`, which uses
-            the patterns of `exclude_from_weight_decay`.
+        exclude_from_layer_adaptation: str or list of str, searched in the same names. Defaults to
+            `None`, which uses the patterns of `exclude_from_weight_decay`.
         name: str, name of the optimizer. Defaults to `"lamb"`.
-        kwargs: `clipnorm`, `clipvalue`, `global_clipnorm`, of legacy optimizers.
+        kwargs: `clipnorm`, `clipvalue` or `global_clipnorm`, as in legacy Keras optimizers.
 
     Raises:
         ValueError: if an argument is not a number in its range, or a pattern is not a valid regular
@@ -68,7 +68,7 @@ class LAMB(tfa.optimizers.LAMB):
         )
 
     def get_config(self):
-        """Return the constructor's arguments, with the exclusions, which Addons omits."""
+        """Return the constructor's arguments, including the exclusions, which Addons omits."""
         return super().get_config() | {
             "exclude_from_weight_decay": self.exclude_from_weight_decay,
             "exclude_from_layer_adaptation": self.exclude_from_layer_adaptation,

@@ -26,32 +26,34 @@ class DeltaAdasum(WrapperOptimizer):
         w_i = w + Δ_i,    w ← w + adasum(Δ_1, …, Δ_N)
 
     This is how the paper applies Adasum to Momentum, Adam and LAMB, whose steps depend on more than
-    the gradient. With SGD without momentum and one local step, it equals Adasum of the gradients.
+    the gradient. For SGD without momentum and `local_steps` 1, it equals Adasum of the gradients.
 
     * The optimizer's slots (momenta, …) stay local to each replica and are never sent. A saved file
       holds the slots of only one replica: the first replica of the worker that wrote the file. If a
       worker with one device loads its own file, training resumes exactly. If a worker has several
       devices, or several workers load the same file, all replicas resume with the slots in that
       file. The weights are always exact, even with another number of workers.
-    * With `local_steps` k > 1, the replicas' weights differ between two combinations. They are
-      combined early at the end of an epoch, and before `evaluate` and `predict`. In a custom loop,
-      call `synchronize`. A file that is written within an epoch holds the weights of worker 0.
-    * `iterations` counts every local step, and so do schedules. With k > 1, `use_ema` and
+    * With `local_steps` k > 1, the replicas' weights differ between two combinations. The weights
+      are also combined at the end of an epoch, and before `evaluate` and `predict`. In a custom
+      loop, call `synchronize`. A file that is written within an epoch holds the weights of worker
+      0.
+    * `iterations` and schedules count every local step. With k > 1, `use_ema` and
       `ema_overwrite_frequency` count combinations.
     * A replica without rows takes no local step: its weights and slots do not change, unless the
-      step ends an accumulation. `iterations` counts the step.
+      step ends an accumulation. `iterations` counts the step nevertheless.
     * Clipping and weight decay are part of the local steps. The inner optimizer gets sparse
-      gradients, but the change of an embedding is sent as a whole.
+      gradients, but the change Δ_i of an embedding is sent as a dense tensor.
 
     Args:
         optimizer: `keras.optimizers.Optimizer`, the optimizer of the local steps.
-        local_steps: int, k, steps between two combinations. Defaults to `1`.
+        local_steps: int, k, number of steps between two combinations. Defaults to `1`.
         name: str, name of the optimizer. Defaults to `"delta_adasum"`.
 
     Raises:
         ValueError: if `optimizer` is not a Keras optimizer or is already wrapped, or `local_steps`
-            is below 1. When it is built or used: under another strategy than an
-            `AdasumMirroredStrategy`, with the rule ``"mean"``, or with `AdaCons` without `rescale`.
+            is below 1. When DeltaAdasum is created, built or used: if the strategy is not an
+            `AdasumMirroredStrategy`, or if its rule is ``"mean"`` or `AdaCons` without `rescale`.
+            TensorFlow's default strategy is an error only when a step is taken.
 
     Example:
         >>> import keras
@@ -89,12 +91,12 @@ class DeltaAdasum(WrapperOptimizer):
         self.take_steps(DeltaStep(optimizer, local_steps))
 
     def check_strategy(self, strategy: tf.distribute.Strategy) -> None:
-        """Raise a ValueError if a strategy averages gradients. The default strategy is accepted."""
+        """Raise a ValueError if a strategy cannot be used, except for the default strategy."""
         if tf.distribute.has_strategy():
             _check_strategy(strategy)
 
     def check(self) -> None:
-        """Raise a ValueError outside of an `AdasumMirroredStrategy`."""
+        """Raise a ValueError if the current strategy or its rule cannot be used."""
         _check_strategy(tf.distribute.get_strategy())
 
     @property
@@ -118,7 +120,7 @@ class DeltaAdasum(WrapperOptimizer):
 
     @property
     def is_synchronized(self) -> bool:
-        """Whether the replicas have the same weights, as after a combination."""
+        """Whether all replicas have the same weights: no local step since the last combination."""
         return not self.built or self.local_steps == 1 or int(self._step.taken.numpy()) == 0
 
     _synchronize: Callable[[], None] | None = None
@@ -142,16 +144,18 @@ class DeltaAdasum(WrapperOptimizer):
 
 
 class DeltaStep(keras_seam.Step):
-    """One local step, and the combination after every `local_steps` of them.
+    """Takes a local step, and combines the replicas' changes after every k local steps.
+
+    `build` sets the attributes; it sets only `variables` if k is 1.
 
     Args:
         optimizer: the inner optimizer.
         local_steps: k.
 
     Attributes:
-        variables: the trainable variables, set by `build`. For k > 1, `build` also sets:
-        starts: w, as variables: the weights before the first local step,
-        taken: int64 scalar variable, the number of local steps since the last combination,
+        variables: the trainable variables.
+        starts: variables with w, the weights before the first local step.
+        taken: int64 scalar variable, the number of local steps since the last combination.
         combinations: int64 scalar variable, the number of combinations.
     """
 
@@ -170,7 +174,7 @@ class DeltaStep(keras_seam.Step):
             self.starts = wrapper.add_optimizer_variables(variables, "start")
 
     def update(self, values, variables):
-        """Take a local step. If it is the last step before a combination, combine."""
+        """Take a local step. After every k local steps, combine the changes of the replicas."""
         if self.replicas > 1:
             values = [_with_each_row_once(value) for value in values]
         if self.local_steps > 1:
@@ -183,7 +187,7 @@ class DeltaStep(keras_seam.Step):
             self._combine(variables, starts)
 
     def rests(self):
-        """Return whether this replica has no rows, and so skips the step and its momentum."""
+        """Return whether this replica has no rows, and so skips the step; None if none skips it."""
         if self.replicas == 1 or keras_seam.accumulation_steps(self.optimizer) > 1:
             return None
         return tf.distribute.get_strategy().empty_replicas.is_empty_if_any()
@@ -200,7 +204,7 @@ class DeltaStep(keras_seam.Step):
             start.assign(variable)
 
     def combine(self):
-        """Combine the local steps since the last combination; called in each replica."""
+        """Combine the changes since the last combination; called in each replica."""
         if self.replicas > 1:
             self._combine(self.variables, self.starts)
         self.taken.assign(0)
@@ -218,13 +222,13 @@ class DeltaStep(keras_seam.Step):
         keras_seam.assign(variables, [start + delta for start, delta in pairs])
 
     def average(self):
-        """Update the moving averages of the weights, if all replicas have the same weights."""
+        """Update the moving averages of the weights if k is 1; otherwise `combine` does it."""
         if self.local_steps == 1:
             super().average()
 
 
 def _with_each_row_once(gradient):
-    """Sum the repeated rows of a sparse gradient, because Keras's Adam would square each row."""
+    """Sum repeated rows of a sparse gradient; Keras's Adam would square them separately."""
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
     indices, rows = coalesced(gradient)

@@ -1,15 +1,17 @@
 """The gain ratio: how many steps on small batches one step on a large batch is worth.
 
-A large batch is S batches of the base size. Their gradients have the mean μ, with the squared norm
-μ². The noise of each gradient has the squared norm σ² (the trace of its covariance):
+A large batch consists of S batches of the base size. The gradient of a base batch has an expected
+value, whose squared norm is μ². The noise of this gradient has the expected squared norm σ² (the
+trace of its covariance):
 
     r = (σ² + μ²) / (σ²/S + μ²)          1 if all gradients agree, S if all are noise
 
     σ²_t = S/(C-1) · ( (1/C) Σ‖g_i‖² - ‖ḡ‖² )        from C measured gradients and their mean ḡ
     μ²_t = ‖ḡ‖² - σ²_t / S
 
-Usually C = S. If each of the C gradients comes from S/C base batches, its noise is C/S of σ². So σ²
-belongs to the base batch, for any S and C.
+Usually C = S. If each of the C gradients comes from S/C base batches, the squared norm of its noise
+is only σ² C/S. The factor S/(C-1) takes this into account, so for any S and C, σ² belongs to one
+base batch.
 
 Source: Johnson et al., "AdaScale SGD: A User-Friendly Algorithm for Distributed Training", ICML
 2020 (arXiv 2007.05105), section 3.4 and appendix B.
@@ -25,11 +27,11 @@ import tensorflow as tf
 from tf_adasum import ops
 from tf_adasum.aggregation.sparse import coalesced
 
-# Below this value, differences of norms are rounding errors. It also keeps r finite if all
-# gradients are zero.
+# The smallest σ². Below this value, differences of squared norms are rounding errors. This limit
+# also keeps r finite if all gradients are zero.
 LEAST_VARIANCE = 1e-6
 
-# Gradients of up to this many elements are concatenated and squared at once.
+# Gradients of up to this many elements are concatenated and squared together.
 SMALL = 2**16
 
 
@@ -66,19 +68,19 @@ def gain_ratio(variance: tf.Tensor, squared_norm: tf.Tensor, scale: tf.Tensor | 
 def averaging(
     weight: tf.Tensor, smoothing: tf.Tensor | float, debias: bool
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the weight and the factor for adding a sample to a moving average.
+    """Return the new weight and the factor with which a sample is added to a moving average.
 
     The update is ``average += factor · (sample - average)``.
 
     * With `debias`: an exponentially weighted moving average that starts at 0, divided by the
-      weight of its samples, 1 - θ^t.
-    * Without: the form of the paper's appendix B.3. It is the plain mean while there are fewer than
-      1/(1-θ) samples, then the exponentially weighted moving average.
+      weight of its t samples, 1 - θ^t.
+    * Without `debias`: the form of the paper's appendix B.3. It is the plain mean while there are
+      fewer than 1/(1-θ) samples, then the exponentially weighted moving average.
 
     Args:
-        weight: the weight of the samples so far, float64 scalar, 0 before the first.
+        weight: the weight of the samples so far, float64 scalar, 0 before the first sample.
         smoothing: float or float64 scalar, θ in [0, 1).
-        debias: bool, which of these two forms to use.
+        debias: bool, whether to use the first of these two forms.
 
     Returns:
         The weight including the next sample, and the factor.
@@ -109,6 +111,10 @@ def squared_norm(gradients: Sequence[tf.Tensor | tf.IndexedSlices]) -> tf.Tensor
 
 
 def _square(vector):
-    """Return ‖v‖², float64 scalar, with the same bits on all CPUs, as all weights depend on it."""
+    """Return ‖v‖², float64 scalar.
+
+    All weights depend on this value, so it is computed by `ops.segment_gram`: the compiled op gives
+    the same bits on all CPUs.
+    """
     segments = tf.stack([0, tf.size(vector, tf.int64)])
     return tf.cast(ops.segment_gram(vector[None], segments)[0, 0, 0], tf.float64)

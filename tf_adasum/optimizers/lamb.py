@@ -18,7 +18,7 @@ from tf_adasum.seams.keras.keras3.wrapper import SelfDecayingOptimizer
 
 @keras.saving.register_keras_serializable("tf_adasum")
 class LAMB(SelfDecayingOptimizer):
-    """Layer-wise adaptive moments, for large batches.
+    """Optimizer for large batches, with layer-wise adaptive moments.
 
     In step t = 1, 2, …, for each variable w with gradient g:
 
@@ -49,13 +49,13 @@ class LAMB(SelfDecayingOptimizer):
             without arguments. Defaults to `0.001`.
         beta_1: float, β1, in [0, 1). Defaults to `0.9`.
         beta_2: float, β2, in [0, 1). Defaults to `0.999`.
-        epsilon: float, ε, 0 or more. With 0, the step of an element whose gradients were all 0 is
-            only λ w. Defaults to `1e-6`.
+        epsilon: float, ε, 0 or more. With 0, u is only λ w for an element whose gradients have all
+            been 0. Defaults to `1e-6`.
         weight_decay: float, λ, 0 or more. Defaults to `0.0`.
         exclude_from_weight_decay: str, a regular expression, or list of str. Defaults to `None`,
             which excludes nothing.
-        exclude_from_layer_adaptation: str, or list of str, as above. Defaults to `None`, which uses
-            the patterns of `exclude_from_weight_decay`.
+        exclude_from_layer_adaptation: str, a regular expression, or list of str. Defaults to
+            `None`, which uses the patterns of `exclude_from_weight_decay`.
         clipnorm, clipvalue, global_clipnorm, use_ema, ema_momentum, ema_overwrite_frequency: as in
             all Keras optimizers.
         loss_scale_factor, gradient_accumulation_steps, name: as in all Keras optimizers.
@@ -137,7 +137,7 @@ class LAMB(SelfDecayingOptimizer):
         }
 
     def exclude_from_weight_decay(self, var_list=None, var_names=None):
-        """Raise an error: exclusions are arguments of the constructor, and saved with the model."""
+        """Raise a ValueError, because exclusions must be passed to the constructor."""
         raise ValueError(
             "Pass exclusions to the constructor: LAMB(exclude_from_weight_decay=[regular "
             "expressions on variable paths]). Received: exclude_from_weight_decay("
@@ -145,11 +145,11 @@ class LAMB(SelfDecayingOptimizer):
         )
 
     def build(self, variables):
-        """Create m and v, and decide which variables are excluded from weight decay or φ.
+        """Create m and v, and decide which variables use λ = 0 or φ = 1.
 
         Args:
             variables: list of `keras.Variable` or `tf.Variable`. The path of a `tf.Variable` is its
-                name.
+                name without ``":0"``.
         """
         if self.built:
             return
@@ -198,8 +198,8 @@ class LAMB(SelfDecayingOptimizer):
         g = _dense(tf.cast(gradient, m.dtype), variable.shape)
         w = tf.cast(variable, m.dtype)
 
-        # The powers of β are computed from β in the dtype of m, because otherwise the weights of v̂
-        # would not add up to 1. They are computed in float64, because 1 - β2^t would have only four
+        # β is first rounded to the dtype of m, because otherwise the weights of v̂ would not add up
+        # to 1. Then its powers are computed in float64, because 1 - β2^t would have only four
         # digits in float32.
         beta_1, beta_2 = (tf.constant(beta, m.dtype) for beta in (self.beta_1, self.beta_2))
         m = beta_1 * m + (1 - beta_1) * g

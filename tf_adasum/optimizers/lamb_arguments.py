@@ -6,7 +6,7 @@ from tf_adasum.arguments import check_number
 
 
 def check_numbers(beta_1, beta_2, epsilon, weight_decay):
-    """Raise a ValueError unless the numbers of LAMB are in their ranges."""
+    """Raise a ValueError if one of these arguments is not a number in its range."""
     for name, value in {"beta_1": beta_1, "beta_2": beta_2}.items():
         check_number(name, value, "of LAMB must be in [0, 1)", at_least=0, below=1)
     for name, value in {"epsilon": epsilon, "weight_decay": weight_decay}.items():
@@ -14,10 +14,14 @@ def check_numbers(beta_1, beta_2, epsilon, weight_decay):
 
 
 def patterns(name, given):
-    """Return an argument as a tuple of regular expressions; None if it is None.
+    """Return the value of an argument as a tuple of regular expressions; None stays None.
+
+    Args:
+        name: name of the argument, for the error message.
+        given: str, list or tuple of str, or None.
 
     Raises:
-        ValueError: if a pattern is not a valid regular expression.
+        ValueError: if the value has another type, or a pattern is not a valid regular expression.
     """
     if given is None:
         return None

@@ -10,14 +10,14 @@ from tf_adasum.seams import keras as keras_seam
 
 
 def _of_inner_optimizer(name):
-    """Return a property that reads and writes the attribute of the inner optimizer."""
+    """Return a property that reads and writes the attribute `name` of the inner optimizer."""
 
     def read(self):
         inner = vars(self).get("inner_optimizer")
         return getattr(inner, name, None)
 
     def write(self, value):
-        if "inner_optimizer" in vars(self):  # before, Keras's constructor sets its defaults
+        if "inner_optimizer" in vars(self):  # Keras's constructor sets defaults earlier
             setattr(self.inner_optimizer, name, value)
 
     return property(read, write)
@@ -60,7 +60,7 @@ class WrapperOptimizer(keras_seam.WrapperBase):
     loss_scale_factor = _of_inner_optimizer("loss_scale_factor")
 
     def build(self, variables):
-        """Build the inner optimizer for a list of Keras variables, and the step."""
+        """Build the inner optimizer and the step for a list of Keras variables."""
         if self.built:
             return
         self._strategy = tf.distribute.get_strategy()
@@ -96,7 +96,7 @@ class WrapperOptimizer(keras_seam.WrapperBase):
         raise NotImplementedError
 
     def check_same_settings(self):
-        """Raise a ValueError on all workers if their optimizers differ."""
+        """Raise a ValueError on all workers if the settings of their optimizers differ."""
         steps = f"gradient_accumulation_steps={self.gradient_accumulation_steps}"
         inner = f"{type(self.inner_optimizer).__name__}({steps})"
         settings = f"{type(self).__name__}({inner}, {self.settings})"
@@ -117,7 +117,7 @@ class WrapperOptimizer(keras_seam.WrapperBase):
             store[str(index)] = variable.numpy()
 
     def load_own_variables(self, store):
-        """Load the variables that `save_own_variables` has saved."""
+        """Load the variables that `save_own_variables` has saved; warn if their number differs."""
         own = keras_seam.variables_to_save(self)
         if len(store.keys()) != len(own):
             warnings.warn(
@@ -131,7 +131,7 @@ class WrapperOptimizer(keras_seam.WrapperBase):
 
     @property
     def iterations(self):
-        """The number of updates."""
+        """The number of updates by the inner optimizer."""
         return self.inner_optimizer.iterations
 
     def scale_loss(self, loss):
@@ -139,7 +139,7 @@ class WrapperOptimizer(keras_seam.WrapperBase):
         return self.inner_optimizer.scale_loss(loss)
 
     def finalize_variable_values(self, var_list):
-        """Set the variables to their values after training, which are averages with `use_ema`."""
+        """Set the variables to their values after training: with `use_ema`, moving averages."""
         if hasattr(self.inner_optimizer, "finalize_variable_values"):
             self.inner_optimizer.finalize_variable_values(var_list)
 

@@ -1,10 +1,11 @@
 """Keeps the state of the aggregation from one step to the next.
 
 The state consists of the groups of variables, the state of the rule, and the orthogonality. Each
-optimizer has one `AggregationState`, and so has each `strategy.gradient_reduction_of`. The
-aggregation itself is a pure function, which gets a `RuleApplication` of tensors for each reduction.
+optimizer has one `AggregationState`. Each result of `strategy.gradient_reduction_of` also has one.
+The aggregation itself is a pure function. For each reduction, it receives a `RuleApplication`,
+which holds the state as tensors.
 
-Shape legend: V variables.
+Shape legend: V is the number of variables.
 """
 
 import base64
@@ -24,8 +25,8 @@ from tf_adasum.seams import keras as keras_seam
 class RuleState(keras.layers.Layer):
     """A rule's state as a Keras layer, so that it is saved with the optimizer that holds it.
 
-    If a variable in a `tf.train.Checkpoint` had another shape, nothing could be restored. So a
-    checkpoint holds a `SavedRuleState` instead of the variables.
+    TensorFlow restores nothing from a `tf.train.Checkpoint` if one variable has another shape in
+    the checkpoint. So a checkpoint holds a `SavedRuleState` instead of the variables.
 
     Args:
         arrays: the initial state, a dict from names to NumPy arrays.
@@ -50,11 +51,15 @@ class RuleState(keras.layers.Layer):
 
     @property
     def of_name(self):
-        """The Keras variables, as a dict from their names."""
+        """The Keras variables, as a dict from names to variables."""
         return self._of_name()
 
     def variables_of(self, local):
-        """Return the `tf.Variable`s on a local replica, as a dict from their names."""
+        """Return the `tf.Variable`s on a local replica, as a dict from names to variables.
+
+        Args:
+            local: the number of the local replica, from 0.
+        """
         strategy = tf.distribute.get_strategy()
         return {
             name: strategy.experimental_local_results(keras_seam.tensorflow_variable(variable))[
@@ -64,7 +69,7 @@ class RuleState(keras.layers.Layer):
         }
 
     def load_own_variables(self, store):
-        """Load a saved state, unless it has other groups or another number of replicas."""
+        """Load a saved state; only warn if its groups or its number of replicas differ."""
         saved = {name: tuple(store[name].shape) for name in store.keys()}
         own = {str(i): tuple(v.shape) for i, v in enumerate(self.of_name.values())}
         if saved == own:
@@ -95,7 +100,7 @@ class SavedRuleState(tf.train.experimental.PythonState):
         )
 
     def deserialize(self, string_value):
-        """Load a saved state, unless it has other groups or another number of replicas."""
+        """Load a saved state; only warn if its groups or its number of replicas differ."""
         saved = json.loads(string_value)
         own = self._rule_state.of_name
         shapes = {name: (dtype, tuple(shape)) for name, (dtype, shape, _) in saved.items()}
@@ -118,7 +123,7 @@ def _warn_of_other_shapes(saved, own):
 
 
 class AggregationState:
-    """The state that the reductions of the gradients of some variables keep from step to step.
+    """The state that gradient reductions keep from step to step, for a list of variables.
 
     It holds the groups of the variables and the rule's state. If a callback measures the
     orthogonality, it also holds a variable with the orthogonality.
@@ -138,7 +143,7 @@ class AggregationState:
         arrays = scheme.whole_rule.initial_state(count, scheme.replicas)
         self.rule_state = RuleState(arrays) if arrays else None
         self._orthogonality = None
-        self.version = 0  # changes when a traced function would contain other operations
+        self.version = 0  # increases if newly traced functions contain other operations
 
     def _number(self, paths):
         self.paths = list(paths)
@@ -174,7 +179,7 @@ class AggregationState:
             )
 
     def stop_measuring_orthogonality(self):
-        """Remove that variable; functions traced from now on do not compute the orthogonality."""
+        """Remove the variable of the orthogonality, which functions traced later do not compute."""
         self.version += 1
         self._orthogonality = None
 
@@ -191,8 +196,8 @@ class AggregationState:
     def orthogonality(self):
         """The orthogonality in the last reduction, as a tensor ``[V + 1]``; None if not measured.
 
-        The first V values are of the single variables, the last value is of all variables. A value
-        is NaN before the first reduction, and for gradients that are all zero.
+        Each of the first V values belongs to one variable, the last value to all variables
+        together. A value is NaN before the first reduction, and for gradients that are all zero.
         """
         if self._orthogonality is None:
             return None
@@ -203,7 +208,8 @@ class AggregationState:
 
         Args:
             indices: the numbers of the variables whose gradients are reduced.
-            local: the number of the local replica. This is called in cross-replica context.
+            local: the number of the local replica, from 0. It is an argument because this method
+                is called in cross-replica context.
         """
         variables = self.rule_state.variables_of(local) if self.rule_state else {}
         return RuleApplication(
@@ -214,7 +220,13 @@ class AggregationState:
         )
 
     def keep(self, application, indices, local):
-        """Store the state after a reduction; `indices` and `local` are as in `application`."""
+        """Store the rule's state and the orthogonality after a reduction.
+
+        Args:
+            application: the `RuleApplication` that the reduction used.
+            indices: as in `application`.
+            local: as in `application`.
+        """
         if self.rule_state:
             for name, variable in self.rule_state.variables_of(local).items():
                 variable.assign(application.state[name])

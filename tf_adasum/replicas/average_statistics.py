@@ -13,7 +13,7 @@ import tensorflow as tf
 from tf_adasum.replicas.equal_variables import is_shared
 from tf_adasum.seams import tensorflow as tensorflow_seam
 
-# The ids of the variables of each model, and the traced function that averages them.
+# For each model: the ids of the averaged variables, and the traced function that averages them.
 _averages: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
@@ -22,12 +22,12 @@ def average(strategy, model):
 
     Frozen weights are not averaged. They should be the same on all replicas; if they differ,
     averaging would hide the error. The average is computed in float64, so that equal weights keep
-    their bits; float64 weights may change by one rounding. If a replica has no rows in a step, its
-    mean is NaN. So values that are not finite do not count. A value that is finite on no replica is
-    not changed.
+    their bits; float64 weights may change by one rounding. If a replica has no rows in a step, the
+    mean of its batch is NaN. So values that are not finite are left out of the average. If a value
+    is finite on no replica, it is not changed.
 
     Args:
-        strategy: the strategy; all its workers have to call this.
+        strategy: the strategy; all its workers have to call this function.
         model: a built `keras.Model`.
     """
     variables = [v for v in model.non_trainable_variables if _is_floating(v) and not is_shared(v)]

@@ -1,6 +1,6 @@
-"""Splits a global batch into the rows of each replica, and copies batches into their own memory.
+"""Splits a global batch over the replicas, and copies batches out of the user's arrays.
 
-Shape legend: B rows of the global batch, N replicas.
+Shape legend: B is the number of rows of the global batch, N is the number of replicas.
 """
 
 import numpy as np
@@ -12,10 +12,12 @@ def split(strategy, batch):
 
     Args:
         strategy: the strategy with the N replicas.
-        batch: structure of arrays ``[B, ...]``, the same on every worker; None stays None.
+        batch: structure of arrays ``[B, ...]``, the same on every worker. A None in it
+            stays None.
 
     Returns:
-        The same structure of distributed values. Each replica has its own rows, see `row_range`.
+        The same structure, with a distributed value for each array. Each replica has its own rows,
+        see `row_range`.
 
     Raises:
         ValueError: if there are no rows, or if the arrays have different lengths.
@@ -53,7 +55,7 @@ def row_range(rows, replica, *, replicas, devices):
         devices: the number of devices of each worker.
 
     Returns:
-        The first row of the replica, and the row after its last row.
+        The index of the replica's first row, and the index of the row after its last row.
 
     Example:
         >>> [row_range(7, replica, replicas=4, devices=2) for replica in range(4)]
@@ -67,10 +69,11 @@ def row_range(rows, replica, *, replicas, devices):
 def in_their_own_memory(dataset):
     """Return a dataset whose batches do not share the memory of the user's arrays.
 
-    TensorFlow does not copy aligned arrays of a Python generator. So each replica gets a part of a
-    batch in the memory of the user's array. But TensorFlow joins the parts of the local devices in
-    this memory, and writes results of operations to this memory. So it overwrites the user's data
-    (observed with TensorFlow 2.21, also under `tf.distribute.MirroredStrategy`).
+    TensorFlow does not copy an aligned array that a Python generator yields. So the rows of each
+    replica stay in the memory of the user's array. But TensorFlow joins the rows of the local
+    devices in this memory, and writes results of operations to this memory. So TensorFlow
+    overwrites the user's data (observed with TensorFlow 2.21, also under
+    `tf.distribute.MirroredStrategy`).
 
     Args:
         dataset: a `tf.data.Dataset`; its numbers and booleans are copied.

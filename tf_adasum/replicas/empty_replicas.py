@@ -15,13 +15,13 @@ from tf_adasum.seams import tensorflow as tensorflow_seam
 class EmptyReplicas:
     """Determines which replicas have no rows, while a strategy runs a function in each replica.
 
-    The first argument whose batch axis has an unknown length decides. In eager code, the first
-    argument with a batch axis decides. If all lengths are known and none is 0, nothing is added to
-    the graph.
+    One argument of the function determines whether a replica has rows: the first argument whose
+    batch axis has an unknown length. In eager code, it is the first argument with a batch axis. If
+    all lengths are known and none is 0, nothing is added to the graph.
     """
 
     def __init__(self):
-        # From the replica's id to what `has_no_rows` returned in this replica.
+        # From the id of a replica to the result of `has_no_rows` in it.
         self._is_empty: dict[int, tf.Tensor | bool | None] = {}
         # From a tf.function to the function that `noting` returns for it.
         self._noting: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
@@ -58,11 +58,11 @@ class EmptyReplicas:
 
     @property
     def is_empty(self):
-        """Whether this replica has no rows: boolean scalar tensor, True, or None for "has rows"."""
+        """Whether this replica has no rows: boolean scalar tensor or True; None if it has rows."""
         return self._is_empty.get(replica())
 
     def is_empty_if_any(self):
-        """Return `is_empty` as a tensor; None only if it is None on all local replicas."""
+        """Return `is_empty` as a tensor; None only if `is_empty` is None on all local replicas."""
         own = self.is_empty
 
         def any_of_local(strategy, is_known):
@@ -74,7 +74,7 @@ class EmptyReplicas:
         return tf.constant(False) if own is None else tf.convert_to_tensor(own)
 
     def zero_where_empty(self, gradients):
-        """Return a replica's gradients; zeros if the replica has no rows.
+        """Return a replica's gradients; return zeros if the replica has no rows.
 
         Args:
             gradients: list of tensors, `tf.IndexedSlices` and None.
@@ -138,7 +138,7 @@ def _length(value):
 
 
 def replica():
-    """Return the id of the current replica, among those of all workers; None outside a replica."""
+    """Return the current replica's id, counted over all workers; None outside of a replica."""
     context = tf.distribute.get_replica_context()
     return context and int(tf.get_static_value(context.replica_id_in_sync_group))
 

@@ -4,13 +4,14 @@ Every replica has a copy of each variable, and the copies stay equal only becaus
 the same steps. Without a check, a worker that starts from other weights, or assigns its own values,
 continues without an error.
 
-The host computes a digest of each copy, the CRC-32 of its bytes. So the bits are compared, also of
--0, NaN and all dtypes. If all differing bits are within 32 bits, the difference is always detected.
-Any other difference is detected with probability 1 - 2^-32. Variables are read one at a time, and
-each replica sends two numbers. If these numbers differ, a second collective gathers the digests of
-all variables, to name the first variable that differs.
+The host computes a digest of each copy, the CRC-32 of its bytes. So the copies are compared bit by
+bit, for every dtype, and also for -0 and NaN. If all differing bits lie within 32 consecutive bits,
+the difference is always detected. Any other difference is detected with probability 1 - 2^-32.
+Variables are read one at a time. Each replica sends two numbers: the number of variables, and a
+CRC-32 of all digests. If these numbers differ between replicas, a second collective gathers the
+digests of all variables, to name the first variable that differs.
 
-Shape legend: N replicas, V variables.
+Shape legend: N is the number of replicas, V is the number of variables.
 """
 
 import functools
@@ -28,11 +29,11 @@ NOT_HERE = 0  # the digest of a variable that does not exist on a worker (any mo
 def is_shared(variable):
     """Return whether a variable has to be the same on all replicas.
 
-    Weights, also frozen weights, and the variables of an optimizer have to be the same. Variables
-    that each replica computes from its own rows may differ: moving statistics, metrics, slots of
-    `DeltaAdasum`. The `trainable` of a `tf.Variable` does not change when `layer.trainable`
-    changes. If assignments to a variable are summed or averaged over the replicas, the variable is
-    the same on all replicas.
+    All weights, including frozen weights, and the variables of an optimizer have to be the same.
+    Variables that each replica computes from its own rows may differ: moving statistics, metrics,
+    slots of `DeltaAdasum`. If `layer.trainable` changes, the `trainable` of its `tf.Variable`s does
+    not change, so frozen weights are included. If assignments to a variable are summed or averaged
+    over the replicas, the variable has to be the same on all replicas.
 
     Args:
         variable: a Keras or TensorFlow variable, created under a strategy or not.
@@ -46,8 +47,8 @@ def is_shared(variable):
 def shared_variables(model):
     """Return the variables of a model and its optimizers that have to be the same on all replicas.
 
-    The state of the aggregation rule is included. Between the local steps of a `DeltaAdasum`, the
-    weights are not included, because they differ between replicas.
+    The state of the aggregation rule is included. While a `DeltaAdasum` has taken local steps that
+    are not combined yet, the weights differ between replicas, so they are not included.
     """
     optimizers = keras_seam.optimizers_of(model)
     # Variables that do not exist yet are created in the first step, from the values of worker 0.
@@ -65,7 +66,7 @@ def shared_variables(model):
 
 
 def _is_synchronized(optimizer):
-    """Return False if the optimizer, or an optimizer inside it, is between two combinations."""
+    """Return False if the optimizer, or one inside it, has local steps not yet combined."""
     each_within = keras_seam.optimizers_within(optimizer)
     return all(getattr(each, "is_synchronized", True) for each in each_within)
 
@@ -74,7 +75,7 @@ def check(strategy, variables=None):
     """Compare the replicas' copies of variables.
 
     Args:
-        strategy: an `AdasumMirroredStrategy`; all its workers have to call this.
+        strategy: an `AdasumMirroredStrategy`; all its workers have to call this function.
         variables: list of Keras or TensorFlow variables, in the same order on all workers. Defaults
             to all shared variables that were created under the strategy and still exist.
 
@@ -120,7 +121,7 @@ def check(strategy, variables=None):
 
 
 def _all_shared(strategy):
-    """Return the shared variables of a strategy; None for a variable that no longer exists here."""
+    """Return a strategy's variables; None for each that is not shared or no longer exists."""
     return [
         variable if variable is not None and is_shared(variable) else None
         for variable in strategy.extended.created_variables()
@@ -138,13 +139,21 @@ def _checked(variables):
 
 
 def _from_all_replicas(workers, numbers):
-    """Return the integers of all replicas, ``[N, k]``; `numbers` are local, ``[devices, k]``."""
+    """Gather k integers from each replica, and return them as ``[N, k]``.
+
+    Args:
+        workers: the strategy's `Workers`.
+        numbers: the integers of the local replicas, ``[local replicas, k]``.
+    """
     own = np.array(numbers, np.int64)
     return workers.gather(own.ravel()).reshape(-1, own.shape[1])
 
 
 def _digests(strategy, variable, local_replicas):
-    """Return the digests of the local replicas' copies; without a strategy there is one copy."""
+    """Return the digest of each local replica's copy of a variable.
+
+    A variable that was created without a strategy has only one copy, so its digest is repeated.
+    """
     copies = strategy.experimental_local_results(variable)
     digests = [_digest(copy.numpy()) for copy in copies]
     return digests if len(digests) == local_replicas else digests[:1] * local_replicas

@@ -1,6 +1,6 @@
 """Lets all replicas together skip a step, or stop, if gradients are not finite.
 
-Shape legend: N replicas.
+Shape legend: N is the number of replicas.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ class NonFinite:
         self._replicas = strategy.num_replicas_in_sync
         self._devices = len(strategy.extended.worker_devices)
         self._has_warned = False
-        self._passed: set[int] = set()  # replicas, while a step is traced
+        self._passed: set[int] = set()  # ids of replicas, while a step is traced
         self._skipped: Any = None
         if action == "skip":
             with strategy.scope():
@@ -65,7 +65,7 @@ class NonFinite:
 
     @property
     def leaves_be(self):
-        """Whether the check is not requested, or has already `passed` in this replica."""
+        """Whether to skip the check, as it is not requested or an outer optimizer has made it."""
         return self.action == "propagate" or replica() in self._passed
 
     @contextlib.contextmanager
@@ -78,7 +78,7 @@ class NonFinite:
             self._passed.discard(replica())
 
     def find(self, gradients):
-        """Return which gradients are not finite on any replica; called in each replica.
+        """Return which gradients of each replica are not finite; every replica calls this method.
 
         Args:
             gradients: this replica's dense and sparse gradients, without None.
@@ -95,7 +95,7 @@ class NonFinite:
         return context.all_reduce("SUM", own)
 
     def leave_out(self, found_N, paths):
-        """Count a skipped step, or raise an error; called in each replica, instead of the step.
+        """Count a skipped step, or raise an error; every replica calls this instead of the step.
 
         Args:
             found_N: the result of `find`.
@@ -107,7 +107,7 @@ class NonFinite:
         if self.action == "skip":
             self._skipped.assign_add(1)
         else:
-            # Not tf.debugging.Assert, because this code already is in a branch.
+            # tf.debugging.Assert would add a branch, but this code already runs in a branch.
             message = self._message(found_N, paths)
             tf.raw_ops.Assert(condition=False, data=[message], summarize=1)
 

@@ -1,8 +1,8 @@
 """Declares the members of our strategies that seams, optimizers, callbacks and backups use.
 
 These members are in a base class, so that other modules can call `isinstance` without importing
-`tf_adasum.strategy`, which imports the seams. All other members are members of every
-`tf.distribute.Strategy`.
+`tf_adasum.strategy`, which imports the seams. The other members that these modules use exist in
+every `tf.distribute.Strategy`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class GradientAggregatingStrategy(abc.ABC):
         """Create the `AggregationState` for the gradients of some variables.
 
         Args:
-            paths: the paths of the variables, in the order in which their gradients are numbered.
+            paths: the paths of the variables. The index of a path is the number of its gradient.
 
         Raises:
             ValueError: if the rule's granularity does not fit the paths.
@@ -63,7 +63,7 @@ class GradientAggregatingStrategy(abc.ABC):
     @property
     @abc.abstractmethod
     def empty_replicas(self) -> EmptyReplicas:
-        """The object that finds replicas without rows in `run`, and zeroes their gradients."""
+        """The object that detects replicas without rows in `run`, and zeroes their gradients."""
 
     @property
     @abc.abstractmethod
@@ -75,8 +75,10 @@ class GradientAggregatingStrategy(abc.ABC):
         """Check that all replicas reduce gradients of the same shapes. Called in every reduction.
 
         Args:
-            names: for each local replica, the names of the variables whose gradients it reduces.
-            shapes: for each local replica, the dtypes, shapes and groups of these gradients.
+            names: for each local replica, a text with the names of the variables whose gradients
+                this replica reduces.
+            shapes: for each local replica, a text with the dtype, shape and group number of each of
+                these gradients.
 
         Raises:
             ValueError: on all workers, if a replica lacks a gradient that another replica has.
@@ -105,7 +107,7 @@ class GradientAggregatingStrategy(abc.ABC):
 
     @abc.abstractmethod
     def watching(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context manager like `working_together` for one step, without key reuse."""
+        """Return a context manager like `working_together` that does not reuse collective keys."""
 
     @abc.abstractmethod
     def check_model(self, model: typing.Any) -> None:
@@ -131,7 +133,7 @@ class GradientAggregatingStrategy(abc.ABC):
         """Divide one global batch among all replicas.
 
         Args:
-            batch: structure of arrays ``[B, ...]``, the same on every worker; None stays None.
+            batch: structure of arrays ``[rows, ...]``, the same on every worker. None stays None.
 
         Returns:
             The same structure, with the rows of each replica.

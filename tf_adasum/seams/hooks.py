@@ -13,12 +13,12 @@ the reason:
         ...
 
 If only one feature needs the function, the hook names this feature: `hooks.replaces(owner, "name",
-feature="...")`. If the library lacks such a function, only the feature is off. If the library lacks
-any other function, `install` raises an error and replaces nothing.
+feature="...")`. If the library lacks this function, only this feature is off. If the library lacks
+the function of a hook without a feature, `install` raises an error and replaces nothing.
 
-Hooks are installed when the first strategy, wrapper optimizer or `BackupAndRestore` is created.
-They stay installed, so a hook that has nothing to do calls `original` with unchanged arguments. The
-tests of names and the page `docs/hooks.md` read the registries.
+Hooks are installed when the first strategy, wrapper optimizer, `BackupAndRestore` or
+`OnFirstWorker` is created. They stay installed, so a hook that has nothing to do calls `original`
+with unchanged arguments. The tests and the script that writes `docs/hooks.md` read the registries.
 """
 
 import functools
@@ -41,10 +41,10 @@ class Hook:
         owner: the class or module that contains the function.
         name: the function's name.
         function: the function that runs instead. Its arguments are the original function and the
-            original arguments. With `is_override`, the method that overrides the function.
+            original arguments. With `is_override`, it is the method that overrides the function.
         outermost: whether the hook wraps the function's other hooks. Defaults to `False`.
-        is_override: whether the hook is a method of a subclass, which is not installed. Defaults to
-            `False`.
+        is_override: whether the hook is a method of a subclass that overrides the function. Such a
+            hook is not installed. Defaults to `False`.
         feature: the feature that needs the function, in words. Defaults to None: the whole package
             needs the function.
     """
@@ -176,7 +176,7 @@ class Hooks:
 
     @property
     def off(self) -> dict[str, list[str]]:
-        """The features that are off, each with the functions and other names that are missing."""
+        """A dict from each feature that is off to the names that the library lacks."""
         off = self._library.off
         for hook in self:
             if hook.feature and not hook.is_expected:
@@ -185,7 +185,7 @@ class Hooks:
         return off
 
     def install(self) -> None:
-        """Replace the functions. A second call does nothing.
+        """Replace the functions of all hooks. A second call does nothing.
 
         Raises:
             ImportError: if required functions are missing. The message lists all of them.

@@ -5,8 +5,9 @@
     saving_lib = keras.name("keras.src.saving", "saving_lib", feature="whole files")
     keras.check()
 
-If required names are missing, `check` raises an error that lists all of them. If only a feature
-needs the missing name, the feature is off. A class without instances replaces a missing name.
+If names are missing that the whole package needs, `check` raises an error that lists all of them.
+If only one feature needs a missing name, this feature is off. A subclass of `Absent` replaces each
+missing name.
 """
 
 import collections
@@ -21,7 +22,8 @@ class Absent:
 
     Attributes:
         library: the name and version of the library that lacks the name.
-        is_expected: whether this version of the library is too old to have the name.
+        is_expected: whether the name is missing only because this supported version of the library
+            is too old.
     """
 
     library = ""
@@ -33,7 +35,7 @@ class Absent:
 
 
 class Library:
-    """One version of a library.
+    """The installed version of a library, from which private names are imported.
 
     Args:
         name: the name of the library, such as "Keras".
@@ -58,10 +60,10 @@ class Library:
             feature: the feature that needs the name, in words. Defaults to None: the whole package
                 needs the name.
             since: the first version that has the name, if older versions are also supported.
-                Defaults to None.
+                Defaults to None: all supported versions have the name.
 
         Returns:
-            The object; a subclass of `Absent` if the name does not exist.
+            The object. If the name does not exist, a subclass of `Absent`.
         """
         for each in (module, *also_in):
             try:
@@ -83,7 +85,7 @@ class Library:
 
     @property
     def off(self) -> dict[str, list[str]]:
-        """The features that are off, each with the names that are missing."""
+        """A dict from each feature that is off to the names that the library lacks."""
         return {feature: list(names) for feature, names in self._off.items()}
 
     def check(self) -> None:

@@ -1,7 +1,7 @@
-"""Refuses collectives in code that runs on one worker only, such as a callback that writes.
+"""Refuses collectives in code that runs on one worker only, such as a callback that writes files.
 
-The other workers would never join such a collective. All workers would wait forever, or confuse
-their collectives. This module imports neither TensorFlow nor Keras.
+The other workers would never join such a collective. Then all workers would wait forever, or would
+run different collectives together. This module imports neither TensorFlow nor Keras.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ def is_alone() -> bool:
 
 
 def is_called_by(packages: Collection[str]) -> bool:
-    """Return whether the caller, without frames of Keras and TensorFlow, belongs to some packages.
+    """Return whether code of one of some packages has made the current call.
+
+    Frames of Keras, TensorFlow, tf_adasum and contextlib are skipped.
 
     Args:
         packages: the names of the packages, such as `TRACKERS`.

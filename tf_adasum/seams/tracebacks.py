@@ -64,7 +64,7 @@ def shortened(inner: contextlib.AbstractContextManager | None = None) -> Iterato
     """Return a context manager that calls `shorten` on an exception of the code inside.
 
     Args:
-        inner: another context manager, to enter inside. Defaults to none.
+        inner: another context manager for the same code. Defaults to none.
     """
     try:
         with inner or contextlib.nullcontext():
@@ -143,7 +143,7 @@ def _file_of(frame_and_line):
 
 
 def _without(trace, folders):
-    """Return a traceback without the frames of some folders, unchanged if none would be left."""
+    """Return a traceback without frames of some folders. If no frame would be left, keep all."""
     kept = None
     entries = []
     while trace is not None:
@@ -156,7 +156,7 @@ def _without(trace, folders):
 
 
 def _without_frames(text, folders):
-    """Return AutoGraph's message without frames of libraries. Without frames, return the error."""
+    """Return AutoGraph's message without frames of libraries, or the error if no frame is left."""
     kept = _FRAME_OF_CONVERTED.sub(
         lambda found: "" if found[1].startswith(folders) else found[0], text
     )
@@ -167,6 +167,6 @@ def _without_frames(text, folders):
 
 
 def _origin(frames, folders):
-    """Return the text for where an operation was created, without frames of libraries."""
+    """Return the text that shows where an operation was created, without library frames."""
     own = [found[0] for found in _FRAME.finditer(frames) if not found[1].startswith(folders)]
     return " defined at (most recent call last):\n" + "".join(own) if own else ":\n"

@@ -6,6 +6,6 @@ transports.
 
 Read the modules in this order: `choice` (the argument and the environment variable), `interface`
 (where UCX listens), `library` (UCX in this process), `mesh` (the connections of a process), `talk`
-and `trial` (which transports work, and which of them all workers use), `collectives` (the
+and `trial` (which transports work, and which one all workers use), `collectives` (the
 collectives of a replica).
 """

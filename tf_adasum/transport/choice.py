@@ -23,13 +23,13 @@ def chosen(
     """Return ``"auto"``, ``"tensorflow"`` or ``"ucx"``.
 
     Args:
-        transport: the strategy's argument. If it is None, the environment variable is used; if
-            that is not set, ``"auto"``.
+        transport: the strategy's argument. If it is None, the environment variable
+            ``TF_ADASUM_TRANSPORT`` is used, or ``"auto"`` if the variable is not set.
         devices: names of this worker's devices.
         environment: the environment variables. Defaults to ``os.environ``.
 
     Raises:
-        ValueError: if the name is unknown, or if it is ``"ucx"`` and there is an `obstacle`.
+        ValueError: if the name is unknown, or if it is ``"ucx"`` and `obstacle` returns a reason.
     """
     given, name = f"transport={transport!r}", transport
     if transport is None:

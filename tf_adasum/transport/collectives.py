@@ -1,7 +1,7 @@
 """The collectives of a replica over UCX, which return the same bits as TensorFlow's collectives.
 
 Each run of a collective has its own key. All workers count keys in the same way. UCX does not store
-keys, so keys need not be reused soon.
+keys, so new keys need no memory.
 
 Shape legend: R members of a group, W elements.
 """
@@ -33,7 +33,8 @@ class UcxTransport:
         first_replica: the id of this worker's first replica.
 
     Attributes:
-        fuses: whether buckets of one level are sent without packing. True, except in comparisons.
+        fuses: whether a bucket that is combined in one level is sent without packing. True, except
+            in comparisons.
     """
 
     def __init__(self, mesh: Mesh, devices: int, first_replica: int):
@@ -58,11 +59,11 @@ class UcxTransport:
 
 
 class UcxCollectives:
-    """The `aggregation.groups.Collectives` of one replica, and its `FusedCollectives`.
+    """Implements `Collectives` and `FusedCollectives` (`aggregation.groups`) for one replica.
 
     Args:
         mesh: the `Mesh`.
-        members: the replicas of the group.
+        members: the ids of the group's replicas, in rank order.
         member: the rank of this replica in the group.
         devices: the number of devices of each worker.
         keys: this replica's `CallKeys`.
@@ -104,7 +105,12 @@ class UcxCollectives:
         width: int,
         takes_products: bool,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Send every member its shards; return the Gram matrices of this member's, and these."""
+        """Send every member its shards of the gradients, and receive this member's shards.
+
+        Returns:
+            The Gram matrices of this member's shards (zeros if `takes_products` is False), and
+            these shards of the other members' gradients.
+        """
         return self._ops.tf_adasum_ucx_scatter_gram(
             gradients=gradients,
             segments=segments.tolist(),
@@ -121,7 +127,7 @@ class UcxCollectives:
         segments: np.ndarray,
         width: int,
     ) -> list[tf.Tensor]:
-        """Combine this member's shards; return the gradients with all members' combined shards."""
+        """Combine this member's shards; return the combined gradients from all members' shards."""
         return self._ops.tf_adasum_ucx_combine_gather(
             gradients=gradients,
             received=received,

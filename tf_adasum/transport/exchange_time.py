@@ -18,8 +18,8 @@ from tf_adasum.transport.talk import Gather, Talk
 # The fastest of TIMES exchanges counts. On a slow network, where an exchange takes more than
 # SLOW_SECONDS, only one exchange is made.
 TIMES, SLOW_SECONDS = 3, 0.5
-# PAUSE: the seconds before an exchange, more than the thread of a mesh polls (mesh.cc). Half of the
-# workers pause twice as long. A bit of a worker's rank decides in which half the worker is.
+# PAUSE: the seconds to wait before an exchange. A mesh's thread polls for less time and then sleeps
+# (mesh.cc). Half of the workers pause twice as long: a bit of the rank decides which half.
 # MOST_BITS: the largest number of bits for which this is repeated.
 PAUSE, MOST_BITS = 0.005, 4
 
@@ -27,7 +27,7 @@ Exchange = Callable[[], float]  # returns the seconds that it took
 
 
 def of_gather(talk: Talk, gather: Gather, words: int) -> float:
-    """Return the seconds in which TensorFlow gathers int64 ``[words]`` of each worker."""
+    """Return how many seconds TensorFlow takes to gather int64 ``[words]`` from each worker."""
 
     def exchange():
         begun = time.perf_counter()
@@ -41,7 +41,7 @@ def of_gather(talk: Talk, gather: Gather, words: int) -> float:
 def measured(talk: Talk, exchange: Exchange) -> tuple[str, float]:
     """Return what has failed on any worker, and the seconds of an exchange on the slowest worker.
 
-    The first exchange counts only on a slow network.
+    On a slow network, only one exchange is made. Otherwise, the first exchange does not count.
     """
     failure, seconds = once(talk, exchange)
     if failure or seconds > SLOW_SECONDS:
@@ -67,7 +67,7 @@ def _after_pauses(cluster: Cluster, exchange: Exchange) -> float:
     """Return the seconds of an exchange for which half of the workers has to be woken up.
 
     Each bit of the ranks divides the workers into two halves. Of several exchanges with the same
-    halves, the fastest counts. Of these results, the slowest counts.
+    halves, the fastest counts. Of the results of all bits, the slowest counts.
     """
     bits = min(MOST_BITS, (len(cluster.addresses) - 1).bit_length())
     least = []

@@ -1,4 +1,4 @@
-"""Finds the network interface on which UCX listens, which has this worker's cluster address.
+"""Finds the network interface for UCX: the interface that has this worker's cluster address.
 
 By default, UCX listens on all interfaces, and may use an interface that the other workers cannot
 reach. Standard library only.
@@ -16,7 +16,7 @@ _ANY_PORT = 9  # nothing is sent to it
 
 
 def of(cluster: Cluster) -> str:
-    """Return the name of an interface, such as "eth0" or "lo".
+    """Return the name of the interface on which UCX listens, such as "eth0" or "lo".
 
     Raises:
         RuntimeError: if no interface of this machine has this worker's address or a route to the
@@ -25,9 +25,9 @@ def of(cluster: Cluster) -> str:
     hosts = [cluster.host_and_port(rank)[0] for rank in range(len(cluster.addresses))]
     own, others = hosts[cluster.rank], sorted(set(hosts) - {hosts[cluster.rank]})
     found = [name for address in _addresses(own) if (name := own_address.interface_with(address))]
-    # A host's name may resolve to the loopback on the host itself, as on Debian.
+    # On the host itself, its name may resolve to the loopback address, as on Debian.
     reached = [name for name in found if not others or name != own_address.LOOPBACK]
-    if not reached:  # behind network address translation: the interface towards the others
+    if not reached:  # behind address translation: the interface towards the others
         ways = [own_address.interface_with(address) for host in others for address in _from(host)]
         reached = [way for way in ways if way]
     if not reached:

@@ -55,7 +55,7 @@ class Library:
         self._call("adasum_ucx_rehearse", transports.encode(), device.encode())
 
     def create(self, transports: str, device: str) -> int:
-        """Return the number of a new mesh.
+        """Create a mesh, and return its number in this process.
 
         Args:
             transports: the value for UCX_TLS.
@@ -67,14 +67,14 @@ class Library:
         return self._call("adasum_ucx_create", transports.encode(), device.encode(), numbered=True)
 
     def address(self, mesh: int) -> bytes:
-        """Return the address of a mesh."""
+        """Return the address that other workers need to connect to a mesh."""
         size = self._functions.adasum_ucx_address(mesh, None, 0)
         buffer = ctypes.create_string_buffer(size)
         self._functions.adasum_ucx_address(mesh, buffer, size)
         return buffer.raw
 
     def connect(self, mesh: int, addresses: list[bytes]) -> None:
-        """Connect a mesh to all workers.
+        """Connect a mesh to the meshes of all workers.
 
         Args:
             mesh: the number of the mesh.
@@ -91,15 +91,15 @@ class Library:
     ) -> float:
         """Send bytes to each of the other workers, and check the bytes that they send.
 
-        All workers have to call this before the first op. The number of the attempt has to
-        increase.
+        All workers have to call this with the same `number`, before the first op uses the mesh. The
+        number has to increase with each attempt.
 
         Args:
             mesh: the number of the mesh.
             rank: the rank of this worker.
             workers: the number of workers.
             number: the number of the attempt.
-            size: the number of bytes.
+            size: the number of bytes to each worker.
             seconds: the longest time to wait.
 
         Returns:

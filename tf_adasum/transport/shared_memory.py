@@ -51,12 +51,12 @@ def is_shared(memories: Sequence[int]) -> bool:
 
 
 def divided(cluster: Cluster, memories: Sequence[int], networks: Sequence[int]) -> str:
-    """Return which workers share memory, but no network namespace; "" if none.
+    """Return two workers that share memory, but no network namespace; "" if there are none.
 
     Args:
         cluster: the `Cluster`.
-        memories: the first number of `place` of each worker.
-        networks: the second number of each.
+        memories: for each worker, the first number that `place` returns.
+        networks: for each worker, the second number that `place` returns.
     """
     first: dict[int, int] = {}
     for rank, (memory, network) in enumerate(zip(memories, networks, strict=True)):
@@ -70,12 +70,12 @@ def divided(cluster: Cluster, memories: Sequence[int], networks: Sequence[int]) 
 
 
 def lacking(cluster: Cluster, memories: Sequence[int], free: Sequence[int]) -> str:
-    """Return a worker whose /dev/shm is too small, and the free space; "" if there is none.
+    """Return a worker whose /dev/shm is too small, and why; "" if every /dev/shm is large enough.
 
     Args:
         cluster: the `Cluster`.
-        memories: the first number of `place` of each worker.
-        free: the third number of each.
+        memories: for each worker, the first number that `place` returns.
+        free: for each worker, the third number that `place` returns.
     """
     workers = collections.Counter(memories)
     for rank, (memory, mib) in enumerate(zip(memories, free, strict=True)):
@@ -88,7 +88,7 @@ def danger(transports: str, cluster: Cluster, memories: Sequence[int], free: Seq
     """Return why UCX may crash on a worker with the user's ``UCX_TLS``; "" if it will not crash.
 
     Args:
-        transports: the value of the variable on this worker.
+        transports: the value of ``UCX_TLS`` on this worker.
         cluster, memories, free: as for `lacking`.
     """
     names = {name.strip(" ^") for name in transports.split(",")}

@@ -1,4 +1,4 @@
-"""Exchanges results between workers at the start, so that all workers decide the same."""
+"""Exchanges results between workers when they start, so that all make the same decisions."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from tf_adasum.cluster.tasks import Cluster
 
 Gather = Callable[[np.ndarray], np.ndarray]
 
-_LONGEST_TEXT = 320  # bytes of a reason
+_LONGEST_TEXT = 320  # bytes of the text of a failure
 
 
 class Talk:
-    """This worker's part of the exchange; every worker has to make the same calls.
+    """Exchanges results with the other workers; every worker has to make the same calls.
 
     Args:
         cluster: the `Cluster`.
         gather: function that takes this worker's int64 array ``[k]`` and returns the arrays of all
-            workers, ``[W, k]``.
+            workers, ``[workers, k]``.
 
     Attributes:
         cluster: the `Cluster`.
@@ -33,11 +33,12 @@ class Talk:
 
         Args:
             failure: what has failed on this worker; "" if nothing has failed.
-            numbers: integers; each worker passes the same number of them.
+            numbers: integers. All workers pass the same number of integers.
 
         Returns:
-            A text with what has failed on which workers, the same on all workers; "" if nothing has
-            failed. And the numbers of all workers, int64 ``[W, len(numbers)]``.
+            Two values, which are the same on all workers: a text with what has failed on which
+            workers ("" if nothing has failed), and the numbers of all workers, int64
+            ``[workers, len(numbers)]``.
         """
         text = failure.encode()[:_LONGEST_TEXT].ljust(_LONGEST_TEXT, b"\0")
         words = np.frombuffer(text, np.int64)

@@ -3,8 +3,8 @@
 A way is a list of UCX's own transports. Within a host, shared memory is the fastest way if
 processes may copy from each other's memory. If processes may not (other users, some containers), or
 if /dev/shm is full, shared memory may be slower than TCP, or fail. So each way is tried, and has to
-deliver the bytes that were sent, on all workers. The first way is used unless another way is much
-faster. For comparison, TensorFlow's own collectives gather the same number of bytes.
+deliver the bytes that were sent, on all workers. The first way that works is used unless another
+way is much faster. For comparison, TensorFlow's own collectives gather the same number of bytes.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ from tf_adasum.transport.mesh import Mesh
 from tf_adasum.transport.talk import Gather, Talk
 from tf_adasum.transport.ucx_port import End, UcxPort
 
-# Shared memory; single copies between processes of a host, with messages over TCP; only TCP.
+# Three ways: shared memory; copies between the memories of two processes of a host, with messages
+# over TCP; only TCP.
 SHARED_MEMORY, SINGLE_COPIES, TCP = shared_memory.TRANSPORTS, "cma,tcp,self", "tcp,self"
 VARIABLE = "UCX_TLS"  # if the user has set this variable, its value is the only way
 
 # Bytes that are sent to each worker. The exchange of SMALL establishes the connections. LARGE is
-# the size of gradients of some MB, which UCX sends by reference. LARGE_IN_ALL is the limit for the
-# bytes to all workers.
+# large enough that UCX sends by reference, as it does for gradients of some MB. LARGE_IN_ALL limits
+# the bytes to all workers together.
 SMALL, LARGE, LARGE_IN_ALL = 2**10, 2**21, 2**24
 SECONDS = 10.0  # an exchange that takes longer has failed
 # Another way is used if the first way takes more than this many times as long. On a busy machine,
@@ -50,12 +51,12 @@ _carriers: dict[tuple[Cluster, str], Carrier] = {}
 
 @dataclasses.dataclass(frozen=True)
 class Carrier:
-    """The transport of the gradients of a strategy.
+    """The transport that a strategy uses for its gradients.
 
     Attributes:
         mesh: the `Mesh`; None for TensorFlow's collectives.
         summary: the text that worker 0 prints at the start, with the transport and the reason.
-        ends: dict from ranks to the port of UCX to which this worker is connected.
+        ends: dict from ranks to the IP address and port of UCX to which this worker is connected.
     """
 
     mesh: Mesh | None
@@ -72,7 +73,7 @@ class Attempt:
         number: the number of this process's mesh; -1 without a mesh.
         device: the interface on which the mesh listens.
         failure: what has failed on which workers; "" if nothing has failed.
-        seconds: the time of the exchange, on the slowest worker.
+        seconds: the time of the large exchange, on the slowest worker.
         port: the port of this process's mesh; None without a mesh.
         ends: dict from the ranks of the other workers to the ports on which they listen.
     """
@@ -100,7 +101,7 @@ def carrier(
         transport: "ucx", or "auto" for the faster transport.
         devices: names of this worker's devices.
         gather: function that takes this worker's int64 array ``[k]`` and returns the arrays of all
-            workers, ``[W, k]``, over TensorFlow's collectives.
+            workers, ``[workers, k]``, over TensorFlow's collectives.
         is_watched: whether this worker's failure detector is on. Defaults to True.
 
     Raises:
@@ -113,7 +114,7 @@ def carrier(
     own = [kept is not None, VARIABLE in os.environ, next(_channels), *shared_memory.place()]
     failure, numbers = talk.tell(missing, *own)
     are_kept, are_given, channels, *places = numbers.T
-    if kept is None or not are_kept.all():  # if a worker has closed its mesh, all need one
+    if kept is None or not are_kept.all():  # if any worker has closed its mesh, all need a new one
         ways, why_not = _ways(cluster, bool(are_given.any()), *map(np.ndarray.tolist, places))
         kept = _tried(transport, talk, gather, len(devices), failure, ways, why_not)
         _carriers[cluster, transport] = kept
@@ -123,7 +124,7 @@ def carrier(
 
 
 def forget() -> None:
-    """Let the next strategy make new connections, because those of this process were closed."""
+    """Let the next strategy make new connections, because the present connections were closed."""
     _carriers.clear()
 
 
@@ -133,7 +134,7 @@ def chosen(
     """Return the chosen attempt and the reason; the attempt is None for TensorFlow's collectives.
 
     Args:
-        attempts: all attempts, the preferred ones first.
+        attempts: all attempts, in order of preference.
         stock_seconds: the time of the same exchange over TensorFlow's collectives.
         transport: "ucx", or "auto" for the faster transport.
     """
@@ -156,7 +157,7 @@ def chosen(
 
 
 def large(workers: int) -> int:
-    """Return the bytes that each worker sends to each other worker."""
+    """Return how many bytes each worker sends to each other worker in the large exchange."""
     return max(2**16, min(LARGE, LARGE_IN_ALL // workers))
 
 
@@ -200,7 +201,8 @@ def _tried(transport, talk, gather, devices, failure, ways, why_not):
 def _ways(cluster, is_given, memories, networks, free):
     """Return the ways, preferred ways first, and why shared memory is not used.
 
-    A way is given by its value of ``UCX_TLS``, its name, and why it has failed before the trial.
+    Each way is a tuple: a value for ``UCX_TLS``, a name, and optionally why the way has already
+    failed before the trial.
     """
     if is_given:
         given = os.environ.get(VARIABLE, "")
@@ -271,7 +273,7 @@ def _admitted(talk, port, ends):
     packed = talk.bytes_of_all(ucx_port.sources(ends), [ucx_port.BYTES_OF_SOURCES] * workers)
     hosts = [host for each in packed for host in ucx_port.hosts_in(each)]
     port.admit(hosts + [host for of_rank in ends.values() for host, _ in of_rank])
-    return talk.tell("")[0]  # no worker connects before all workers have come here
+    return talk.tell("")[0]  # no worker connects before all workers have called `admit`
 
 
 def _ms(seconds):

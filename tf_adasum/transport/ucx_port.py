@@ -112,10 +112,10 @@ def listening() -> set[Listener]:
 
 
 def connected(ends: Mapping[int, Sequence[End]]) -> dict[int, End]:
-    """Return, for each rank to which this process is connected, the `End` of the connection.
+    """Return, for each rank to which this process is connected, the `End` of that rank.
 
     Args:
-        ends: the ends on which each rank listens.
+        ends: dict from each rank to every `End` on which that rank listens.
     """
     peers = set()
     for name in os.listdir("/proc/self/fd"):
@@ -126,7 +126,7 @@ def connected(ends: Mapping[int, Sequence[End]]) -> dict[int, End]:
 
 
 def sources(ends: Mapping[int, Sequence[End]]) -> bytes:
-    """Return the addresses from which this process connects to others, 16 bytes each, padded."""
+    """Return the addresses from which this process connects: 16 bytes each, padded to 64 bytes."""
     found = set()
     for host in {host for of_rank in ends.values() for host, _ in of_rank}:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -151,7 +151,8 @@ def unreachable(cluster: Cluster, ends: Mapping[int, Sequence[End]]) -> str:
 
     Args:
         cluster: the `Cluster`.
-        ends: the ends of each rank except this worker; one end of each rank has to be reached.
+        ends: dict from the rank of each other worker to every `End` on which that worker listens.
+            At least one `End` of each worker has to be reached.
     """
     tried = [(rank, end) for rank, of_rank in ends.items() for end in of_rank]
     words = reachability.answers([end for _, end in tried])

@@ -16,9 +16,9 @@ import threading
 import zlib
 from collections.abc import Iterator
 
-# KEPT: how many entries a worker keeps, to compare them with a worker that is behind. SENT: how
-# many of the last entries a worker sends, and how many of the last entries that differ from the
-# entry before.
+# KEPT: how many entries a worker keeps, to compare them with a worker that is behind. SENT: a
+# worker sends this many of its last entries, and also this many of its last entries whose name
+# differs from the name of the entry before.
 KEPT, SENT = 4096, 8
 
 _LONGEST_NAME = 160
@@ -116,8 +116,9 @@ class CallLog:
             sent: the result of `to_send` on the other worker.
 
         Returns:
-            This worker's entry and the other worker's entry of the same number. None if no such
-            entries differ, or if the two workers have no entry number in common.
+            This worker's entry and the other worker's entry of the same number. None if the
+            entries with the same number are equal, or if the two workers have no entry number in
+            common.
         """
         with self._lock:
             own = {each.number: each for each in self._entries}
@@ -139,7 +140,7 @@ def parsed(sent: str) -> list[Entry]:
     return entries if are_good else []
 
 
-_log = CallLog()  # of this process
+_log = CallLog()  # the log of this process
 
 note, call, epoch, doing = _log.note, _log.call, _log.epoch, _log.doing
 begin_anew, to_send, first_difference = (

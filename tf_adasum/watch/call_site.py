@@ -19,17 +19,19 @@ def of_thread(identity: int | None) -> tuple[Hashable, str]:
         identity: the `ident` of the thread; None for the main thread.
 
     Returns:
-        Two values. The first is None if the thread is not in a call of TensorFlow. Otherwise it
-        stays the same while the thread does not move; it may also be the same after the thread has
-        returned to the same line. The second is the innermost line outside of this package,
-        TensorFlow and Keras, such as "train.py:41 (main)"; "" if there is no such line.
+        Two values. The first value is None if the thread is not in a call of TensorFlow. Otherwise,
+        the first value does not change while the thread stays in this call. (It may also be equal
+        after the thread has returned to the same line.) The second value is the innermost line
+        outside of this package, TensorFlow and Keras, such as "train.py:41 (main)"; "" if there is
+        no such line.
     """
     frame = sys._current_frames().get(identity or threading.main_thread().ident)
     if frame is None:
         return None, ""
     signature = None
     tensorflow, caller = _folders("tensorflow"), frame
-    within = (_STANDARD_LIBRARY, *_folders("tf_adasum"))  # reductions wait for our threads
+    # In a reduction, a call of TensorFlow waits for threads of this package.
+    within = (_STANDARD_LIBRARY, *_folders("tf_adasum"))
     while caller is not None and _is_in(caller, within):
         if _is_in(caller, tensorflow):
             break
@@ -50,7 +52,7 @@ def _is_in(frame, folders):
 
 
 def _folders(*packages):
-    """Return the folders of those packages that are imported.
+    """Return the folders of the given packages, except packages that are not imported.
 
     The packages' full paths are used, because the user's program may be in a folder with the name
     of a package.

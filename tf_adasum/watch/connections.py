@@ -47,7 +47,7 @@ _BACKLOG = 1024
 # Seconds for which the server accepts no clients after an error, such as no free file descriptor.
 _SECONDS_WITHOUT_DESCRIPTORS = 1.0
 
-_LONGEST_INTRODUCTION = 1 << 10  # bytes; it takes 60
+_LONGEST_INTRODUCTION = 1 << 10  # bytes of a client's first message, which has about 60
 _BYTES_WITHOUT_READING = 1 << 14  # bytes that the kernel buffers for a client
 
 # A client that was not accepted connects again for this many seconds after its first attempt.
@@ -82,7 +82,7 @@ class Refusals:
 
 
 class Server:
-    """The part of worker 0, which listens on a port and keeps the connection of each rank.
+    """Runs on worker 0: listens on a port, and keeps a connection to each other worker.
 
     Args:
         host: the host in worker 0's address. If it is a loopback address, only this machine can
@@ -101,7 +101,7 @@ class Server:
 
     def __init__(self, host: str, workers: int, port: int = 0):
         self._listener = _listening(host, port)
-        self._accepts_from = 0.0  # by `time.monotonic`
+        self._accepts_from = 0.0  # a time, by `time.monotonic`
         self._token, self._workers = secrets.token_hex(16), workers
         self._strangers: list[tuple[Connection, str]] = []  # with their hosts, the oldest first
         self.offer = {"port": self._listener.getsockname()[1], "token": self._token}
@@ -111,8 +111,9 @@ class Server:
     def sockets(self) -> list[socket.socket]:
         """Return the sockets from which the server waits for data.
 
-        After all workers have connected, new clients do not start a round. They are only accepted
-        once in each round, so that unauthenticated clients cannot cause more rounds.
+        After all workers have connected, a new client does not end this wait. It is accepted only
+        after the wait has ended for another reason, so that unauthenticated clients do not cause
+        more work.
         """
         is_open = [each.socket for each in self.connections.values() if each.is_open]
         if len(is_open) == self._workers - 1 or time.monotonic() < self._accepts_from:
@@ -255,7 +256,7 @@ def connect(cluster: Cluster, offer: dict[str, Any], use: Callable[[Client], Non
 
 
 class Client:
-    """The part of every other worker, which keeps a connection to worker 0.
+    """Runs on every worker except worker 0, and keeps a connection to worker 0.
 
     Args:
         host: the host of worker 0.

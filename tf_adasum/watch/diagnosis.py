@@ -18,8 +18,8 @@ from tf_adasum.watch.call_log import Entry
 
 # If all workers have waited in collectives for this many seconds, the collectives count as
 # different. DIFFERENT is the limit if some workers wait in Python and others do not. DEADLOCK is
-# the limit otherwise. In less time, a slow link may be busy with one large collective, which some
-# workers have left before others.
+# the limit otherwise. The limits are this long because of slow links: a large collective may take
+# long, and some workers leave it before others.
 DIFFERENT, DEADLOCK = 60.0, 120.0
 
 # Seconds after which a worker stops waiting in a collective if another worker has ended or failed.
@@ -30,7 +30,8 @@ GRACE = 2.0
 # because their statuses are not from the same moment.
 GRACE_OF_ALL = 10.0
 
-# The same limit for workers that wait in different collectives with the same number.
+# The same limit if all workers have entered the same number of collectives, but wait in different
+# collectives.
 GRACE_OF_DIFFERENT = 3.0
 
 # Seconds of waiting after which the message names a worker that cannot be reached. If the link
@@ -66,20 +67,22 @@ class Status:
     Attributes:
         state: "starting", "running", "failed" (an exception left `fit`), "ended", "lost", or
             "gave up" (the worker cannot continue).
-        why: the reason for the last four states, in one line.
+        why: the reason for "failed", "ended", "lost" or "gave up", in one line.
         call: the number of the worker's last call of `fit`, `evaluate`, …
         inside: 1 while the worker is in that call, 0 after the call.
         entered: how many collectives the worker has entered; 0 if it does not wait in a collective.
         of_python: the number of the collective that Python waits for; 0 if a compiled function
             waits.
-        waits: for how many seconds the worker has been in a collective; 0 if it is in none.
-        at: the line of the user's program at which the worker is.
+        waits: for how many seconds the worker has been in a collective, or has waited for the place
+            to stop at; 0 if it does not wait.
+        at: the line of the user's program at which the worker is, and the call that it is in.
         unreachable: while the worker waits, the workers that it could not connect to, and why; ""
             if it could connect to all, or has not tried.
         training: the number of the training that can be stopped; 0 if there is none.
         asked: 1 if the worker knows that any worker was asked to stop that training.
-        passed: if `asked`, 1 plus the number of places that the worker has passed; else 0. With
-            `asked`, the worker passes no place before it knows where to stop. See `stopping`.
+        passed: if `asked` is 1, 1 plus the number of places that the worker has passed; otherwise
+            0. (A place is a point at which a training can stop, see `stopping`.) While `asked` is
+            1, the worker passes no place before it has received the place to stop at.
         stop_at: the number of the place to stop at, from 1 on; 0 while the place is not known.
         apart: how often the worker has called `fit` of a model that belongs to no strategy.
         calls: the last entries of the worker's `call_log`, as `call_log.to_send` returns them.
@@ -103,7 +106,7 @@ class Status:
 
     @property
     def news(self) -> tuple:
-        """The fields of a status whose changes are sent at once."""
+        """The fields whose changes are sent to the other workers at once."""
         return self.state, self.asked, self.passed, self.stop_at, self.apart
 
     @classmethod

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 
 from tf_adasum.cluster.tasks import Cluster
 
-# An answer takes milliseconds; the kernel tries a second time after one second.
+# An answer takes milliseconds. If a packet is lost, the kernel tries again after one second.
 SECONDS_TO_CONNECT = 3.0
 
 SECONDS_BETWEEN_TRIES = 10.0

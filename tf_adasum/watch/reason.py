@@ -22,7 +22,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def _said_at_a_node(text):
-    """Return the lines between the traceback and the node; [] if the text names no node."""
+    """Return the lines of an error between its traceback and its node; [] without a node."""
     above, node, _ = text.partition("[[{{node")
     if not node:
         return []

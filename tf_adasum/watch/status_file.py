@@ -18,7 +18,7 @@ from tf_adasum.watch import call_log
 NAME = "TF_ADASUM_STATUS_FILE"  # the environment variable with the file's path
 
 _step = 0  # of the current training, over all epochs
-_has_begun = False  # once in a process
+_has_begun = False  # whether `begin` has started the thread
 
 
 def is_wanted() -> bool:

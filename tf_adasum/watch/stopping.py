@@ -6,8 +6,8 @@
 A place is a point at which a training can stop, such as before a batch. All workers reach the same
 places in the same order, and count the places. A worker that holds does not pass another place
 until it receives the place to stop at. So the last status of this worker stays true, even while the
-worker waits for others in a step. As long as no worker is asked to stop, a place costs one
-comparison. The workers exchange all data in their statuses, see `Status`.
+worker waits for others in a step. As long as no worker is asked to stop, a worker passes a place
+without waiting. The workers exchange all data in their statuses, see `Status`.
 
 Standard library only.
 """
@@ -26,7 +26,7 @@ _SECONDS_BETWEEN_LOOKS = 0.1  # between checks for lost workers
 
 
 class Stopping:
-    """This worker's part of the agreement, which is used again for each training.
+    """Agrees with the other workers on the place to stop at; one object is used for all trainings.
 
     Args:
         rank: the rank of this worker.

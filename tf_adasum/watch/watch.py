@@ -1,4 +1,4 @@
-"""The failure detector, which prevents that workers wait forever for each other.
+"""The failure detector, which keeps workers from waiting forever for each other.
 
 Every second, a thread of each worker sends its status (`Status`), receives the statuses of the
 others (`tf_adasum.watch.connections`), and decides whether this worker can continue
@@ -6,7 +6,7 @@ others (`tf_adasum.watch.connections`), and decides whether this worker can cont
 which then raise an error.
 
 TensorFlow's heartbeats do not detect a worker that is alive but never joins a collective. With a
-timeout, each of its collectives needs a thread (TensorFlow 2.21: 400 more for 100 steps).
+timeout, each of TensorFlow's collectives needs a thread (version 2.21: 400 more for 100 steps).
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ SECONDS_BETWEEN_MESSAGES = 1.0
 # PATIENCE: seconds to wait for a worker that is alive, because it may write a large checkpoint.
 SILENCE, PATIENCE = 30.0, 600.0
 
-# Seconds whose messages are handled together, because training needs Python's global lock.
+# Messages of this many seconds are handled together, as training needs Python's global lock.
 _PAUSE = 0.02
 
-# A process may hold Python's global lock for some seconds.
+# A process may hold Python's global lock for some seconds, and is silent during this time.
 SHORTEST_SILENCE = 10.0
 
 SECONDS_BETWEEN_NOTICES = 30.0
@@ -64,13 +64,13 @@ _GONE = ("lost", "ended", "gave up")
 
 
 class Watch:
-    """This worker's part of the failure detector.
+    """Runs the failure detector on this worker, in a thread.
 
     Args:
         cluster: the `Cluster`.
         channel: the `connections.Server` or `connections.Client`; None for no failure detection.
-        timeout: `communication_options.timeout_seconds`. Defaults to None, for `SILENCE` and
-            `PATIENCE`.
+        timeout: `communication_options.timeout_seconds`. Defaults to None: a worker counts
+            as lost after 30 s of silence, and `patience` is 600 s.
 
     Attributes:
         cause: why this worker cannot continue; None as long as it can.
@@ -200,7 +200,7 @@ class Watch:
     def others_train_apart(self) -> bool:
         """Return whether other workers also train a model outside the scope of the strategy.
 
-        One worker alone may do so. The first call waits some seconds for the other workers.
+        One worker alone may train such a model. The first call waits some seconds for the others.
         """
         number = self._own.apart + 1
         self._say(apart=number)
@@ -275,7 +275,7 @@ class Watch:
         self._diagnose()
 
     def _listen(self):
-        """Handle the messages that have arrived; return whether they have to be sent at once."""
+        """Handle the messages that have arrived; return whether to send the statuses at once."""
         before = {rank: status.news for rank, status in self._statuses.items()}
         for rank, message in self._channel.receive():
             self._hear(rank, message)
@@ -385,7 +385,7 @@ class Watch:
         self._channel.send({"statuses": notable})
 
     def _as_of_now(self, rank, status):
-        """Return a status; if it is old, set `waits` to 0: its worker may not wait any more."""
+        """Return a status. If it is old, `waits` is 0, because the worker may not wait any more."""
         is_fresh = time.monotonic() - self._heard.get(rank, 0.0) < 3 * SECONDS_BETWEEN_MESSAGES
         return status if is_fresh else dataclasses.replace(status, waits=0.0)
 

@@ -21,7 +21,8 @@ SPECIAL_CARDINALITIES = {
 }
 
 
-# The name of the setting that is "accepted", or the error if a worker's arguments are not valid.
+# The name of a setting. Its value is "accepted", or the error if this worker's arguments are not
+# valid.
 ARGUMENTS = "arguments of AdasumMirroredStrategy"
 
 # Environment variables that must be the same on all workers, because they choose how bytes are
@@ -48,7 +49,7 @@ def terms(
         scheme: how gradients are aggregated.
         devices: the number of this worker's devices.
         options: the options of the strategy's collectives.
-        on_nonfinite: the strategy's argument.
+        on_nonfinite: the strategy's argument `on_nonfinite`.
         transport: "tensorflow", "ucx" or "auto".
     """
     return {
@@ -75,8 +76,8 @@ def check_same_cardinality(workers: Workers, cardinality: int) -> None:
         cardinality: the cardinality of this worker's dataset.
 
     Raises:
-        ValueError: on all workers, if the numbers differ, because a worker would wait forever for
-            the others.
+        ValueError: on all workers, if the numbers differ. Otherwise, workers with more batches
+            would wait forever for the other workers.
     """
     workers.check_same(
         "All workers need a dataset of the same number of batches. Use the same dataset on all "
@@ -87,7 +88,7 @@ def check_same_cardinality(workers: Workers, cardinality: int) -> None:
 
 
 def is_same_length(workers: Workers, cardinality: int) -> bool:
-    """Return whether all workers' datasets have the same number of batches, which is not required.
+    """Return whether all datasets have the same number of batches; different numbers are allowed.
 
     Args:
         workers: the strategy's `Workers`.
@@ -138,7 +139,7 @@ class SameGradients:
             "variable, pass zeros instead of None."
         )
         by_replica = "; ".join(f"its replica {i}: {each}" for i, each in enumerate(names))
-        # Even if the local replicas differ, because the other workers also have to raise an error.
+        # Called even if the local replicas differ, so that the other workers also raise an error.
         self._workers.check_same(
             what,
             f"worker {self._workers.rank}'s replicas differ" if differ_here else shapes[0],

@@ -10,8 +10,9 @@ support several workers and are not changed.)
   (W&B, MLflow, ...), callbacks with the attribute `only_on_first_worker = True`, and callbacks
   inside `tf_adasum.callbacks.OnFirstWorker` also run on worker 0 only. If such a callback calls a
   method that needs all workers, such as `evaluate`, an error names the method (`first_worker`).
-* The driver of backups replaces `BackupAndRestore`, Keras's class and ours. All workers take part
-  in a backup, even if they do not have the callback. The callback of worker 0 decides when.
+* The driver of backups (`backup.driver`) replaces `BackupAndRestore`, both Keras's class and ours.
+  All workers take part in a backup, even if they do not have the callback. The callback of worker 0
+  decides when a backup is saved.
 * Any other subclass of Keras's `BackupAndRestore` runs on worker 0. After `on_train_begin` of all
   callbacks, worker 0 sends the restored state to the other workers: the epoch, and every variable
   of the model and the optimizer.
@@ -28,8 +29,8 @@ All other callbacks run on every worker, with the same logs. So `EarlyStopping`,
 The workers use collectives to agree. So all workers have to call the `CallbackList`, also in a
 custom loop. The lists may hold different callbacks; for example, ``callbacks if rank == 0 else []``
 works. But a callback that changes the training step, such as `OrthogonalityTracker`, must be in the
-list of every worker, and so must a callback that waits for other workers. A callback that waits has
-an attribute `same_on_all_workers`, a str with its settings. The workers compare these settings when
+list of every worker. A callback that waits for other workers must also be in every list. It has the
+attribute `same_on_all_workers`, a str with its settings. The workers compare these settings when
 training starts.
 
 If there is only one worker, the list is not changed, unless it contains our `BackupAndRestore`.
@@ -60,7 +61,8 @@ def install() -> None:
 def set_model(original, self, model):
     """Replace the list of callbacks by the list that `arranged` returns.
 
-    This is done before callbacks get the model, because some callbacks then write to a directory.
+    The list is replaced before the callbacks get the model, because some callbacks write to a
+    directory as soon as they get the model.
     """
     if model is not None:
         self.callbacks = arranged(self.callbacks, model, self)
@@ -99,7 +101,7 @@ def arranged(
 
 
 def _is_driven(callback, workers):
-    """Return whether the driver of backups replaces a callback."""
+    """Return whether a callback makes backups, which `RestoreFirst` and `SaveLast` do instead."""
     if isinstance(callback, driver.BackupArguments):
         return True
     is_keras_own = type(callback) is keras.callbacks.BackupAndRestore  # and not a subclass
@@ -149,7 +151,7 @@ class FirstCallback(keras.callbacks.Callback):
         ]
 
     def on_train_begin(self, logs=None):
-        """Check whether there is a backup to restore; later, nothing shows that it was restored."""
+        """Check now whether a backup will be restored, because later nothing shows that it was."""
         found = any(tf.io.gfile.exists(callback.backup_dir) for callback in self._restoring)
         self.restores = self.workers.any(found)
         if self.restores:  # otherwise, in a custom loop, only worker 0 would build the optimizer
@@ -163,7 +165,8 @@ class FirstCallback(keras.callbacks.Callback):
 class LastCallback(keras.callbacks.Callback):
     """The callback after the user's callbacks, which lets all workers agree.
 
-    It sends a restored state to all workers, compares the workers, and stops all workers together.
+    It sends a restored state to all workers, compares the workers' weights and learning rates, and
+    stops all workers together.
 
     Args:
         workers: the `Workers`.

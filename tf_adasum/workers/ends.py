@@ -1,4 +1,4 @@
-"""Checks that the workers' parts of a dataset end in the same step."""
+"""Checks that a distributed dataset ends in the same step on all workers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SAME_ROWS = (
 
 
 class Ends:
-    """Checks that the workers' parts of a dataset end in the same step.
+    """Checks that a distributed dataset ends in the same step on all workers.
 
     Args:
         workers: the strategy's `Workers`.
@@ -51,7 +51,7 @@ class Ends:
         self._workers.check_same(SAME_ROWS, rows, shown=shown, code="TFA-405")
 
     def report_none(self) -> None:
-        """Report that this worker has no batch, while the others compare their cardinalities.
+        """Report that this worker has no batch, while the other workers compare cardinalities.
 
         Raises:
             ValueError: on all workers, if any worker has a batch.
@@ -73,14 +73,15 @@ class Ends:
         self._has_batch = None
 
     def check(self, distributed: Any, batches: range) -> None:
-        """Check between two steps that all workers' parts of the dataset ended after the same step.
+        """Check between two steps that the dataset has not ended on some of the workers only.
 
-        All workers call `note` in the same steps, so all workers exchange values here.
+        All workers call `note` in the same steps. So either all workers exchange values in this
+        check, or no worker does.
 
         Args:
             distributed: the `tf.distribute.DistributedDataset`.
-            batches: the possible numbers of batches of a worker whose part has ended in the last
-                execution.
+            batches: the possible numbers of batches of a worker whose data ended in the last
+                execution (of one step or more).
 
         Raises:
             ValueError: on all workers; the message gives the number of batches of each worker.

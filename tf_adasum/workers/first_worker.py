@@ -58,8 +58,8 @@ class FirstWorkerOnly(keras.callbacks.Callback):
         super().__init__()
         self._workers: Workers | None = None
         self._stops = False
-        # Only methods that the other callback has, because Keras skips callbacks without hooks for
-        # batches.
+        # Set only the hooks that the other callback has, because Keras does not call a callback for
+        # each batch if it has no hooks for batches.
         for name in _HOOKS:
             own = getattr(type(callback), name) is not getattr(keras.callbacks.Callback, name)
             if (own or name in vars(callback)) and name != "on_epoch_end":
@@ -89,7 +89,7 @@ class FirstWorkerOnly(keras.callbacks.Callback):
         self._call("set_model", model)
 
     def on_epoch_end(self, epoch, logs=None):
-        """Call the other callback; stop the training if a stop was requested in the epoch."""
+        """Call the other callback; stop the training if that callback stopped it in the epoch."""
         self._call("on_epoch_end", epoch, logs)
         if self._stops:
             self.model.stop_training = True

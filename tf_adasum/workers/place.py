@@ -10,7 +10,7 @@ if typing.TYPE_CHECKING:
 
 
 class Place:
-    """The properties of a strategy that describe this worker among the others."""
+    """The properties of a strategy for the rank of this worker and the number of workers."""
 
     @property
     @abc.abstractmethod
@@ -37,7 +37,7 @@ class Place:
     def is_first_worker(self) -> bool:
         """Whether this worker is the one that writes files and prints; True on one worker only.
 
-        In a cluster with a chief, the chief is this worker.
+        If the cluster has a chief, the chief is the first worker.
 
         Example:
             >>> strategy = tf_adasum.AdasumMirroredStrategy()

@@ -17,7 +17,7 @@ def difference(call: str, settings: Sequence[Mapping[str, str]]) -> str:
 
     Args:
         call: the call, such as "fit".
-        settings: for each worker, in the order of the ranks, its settings by their names.
+        settings: for each worker, in rank order, a dict from the names of settings to values.
     """
     names = dict.fromkeys(name for own in settings for name in own)
     differing = [name for name in names if len({own.get(name) for own in settings}) > 1]

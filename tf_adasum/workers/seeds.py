@@ -17,7 +17,7 @@ class Seeds:
 
     def __init__(self, workers: Workers):
         self._workers = workers
-        self._seeding: object = None  # TensorFlow's seeding when the generator was created
+        self._seeding: object = None  # the result of `seeding()` when the generator was created
         self._generator: random.Random | None = None
 
     def draw(self) -> int:
@@ -34,7 +34,7 @@ class Seeds:
         return self._generator.getrandbits(31)
 
     def common(self) -> int | None:
-        """Return a seed that worker 0 has drawn; all workers have to call this.
+        """Return a seed that worker 0 has drawn; all workers have to call this method.
 
         Each call returns another seed. Seeds are reproducible if worker 0 has a global seed.
 

@@ -3,9 +3,9 @@
 Every worker creates the same dataset. With the policy FILE, each worker reads some of the files.
 With DATA, each worker reads all rows and takes its part of every batch. With OFF, each worker takes
 all rows. If workers create different datasets, rows are lost. So the workers compare a few numbers
-about the first rows, and warn if the numbers differ.
+about some rows, and warn if the numbers differ.
 
-Shape legend: W workers, k numbers.
+Shape legend: W is the number of workers, k is any number of values.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from tf_adasum.workers.workers import Workers
 
 Policy = tf.data.experimental.AutoShardPolicy
 
-# The workers compare up to ROWS rows of the first ARRAYS arrays, by the mean of about NUMBERS
-# numbers of each row.
+# The workers compare up to ROWS rows of each of the first ARRAYS arrays. For each row, they compare
+# one number: the mean of about NUMBERS numbers of the row.
 ARRAYS, ROWS, NUMBERS = 4, 16, 4096
 
-# Means count as equal if they differ by at most TOLERANCE times their spread plus ROUNDING times
-# their size, because machines round differently.
+# Two means count as equal if they differ by at most TOLERANCE times the range of the rows' means,
+# plus ROUNDING times the largest of these means. The reason is that machines round differently.
 TOLERANCE, ROUNDING = 1e-3, 1e-6
 
 SHARDED_TWICE = (
@@ -71,7 +71,7 @@ class Sharding:
         workers: the strategy's `Workers`.
 
     Attributes:
-        ends: the `Ends`, which checks that the workers' parts of a dataset end together.
+        ends: the `Ends`, which checks that a dataset ends in the same step on all workers.
     """
 
     def __init__(self, workers: Workers):
@@ -84,7 +84,7 @@ class Sharding:
     # ---- seeds ---------------------------------------------------------------------------------
 
     def share_seeds(self, seed: int | None) -> None:
-        """Let datasets that shuffle without a seed get the same seeds on all workers from now on.
+        """From now on, give datasets that shuffle without a seed the same seeds on all workers.
 
         Args:
             seed: the same int on all workers; None if there is one worker.
@@ -167,9 +167,9 @@ class Sharding:
     ) -> None:
         """Let a dataset with the policy OFF continue until the rows of all workers have ended.
 
-        The cardinality of the dataset is the number of steps in one process. It does not apply to
-        several workers, because in a step each worker takes only a part of one of its batches. A
-        dataset with the policy DATA must end on all workers together.
+        The cardinality of the dataset is the number of steps if one process trains alone. It is
+        wrong for several workers, because in a step each worker takes only some rows of one of its
+        batches. If the policy is DATA, the dataset must end in the same step on all workers.
         """
         if self._workers.count == 1 or not isinstance(dataset, tf.data.Dataset):
             return
@@ -203,9 +203,9 @@ class Sharding:
         """Warn if the workers' first batches from Python differ; all workers call this.
 
         Args:
-            fetch: function that returns the first batch, a structure of arrays. If batches differ,
-                it is called a second time. Arrays that change between the two calls, such as
-                augmented images, are not compared.
+            fetch: function that returns the first batch, a structure of arrays. If the workers'
+                batches differ, the function is called a second time. Arrays that change between the
+                two calls, such as augmented images, are not compared.
 
         Warns:
             UserWarning: if the batches differ.
@@ -220,7 +220,7 @@ class Sharding:
             warnings.warn(DATA_DIFFERS, stacklevel=3)
 
     def _gather(self, numbers: Sequence[int], tensors: Sequence[Any]) -> tuple[np.ndarray, Samples]:
-        """Return all workers' numbers ``[W, k]``, and the samples of their tensors."""
+        """Gather `numbers` from every worker, ``[workers, k]``, and the `_samples` of `tensors`."""
         samples = _samples(tensors)
         own = np.concatenate([np.array(numbers, np.int64), samples.ravel().view(np.int64)])
         table = self._workers.gather(own)
@@ -229,14 +229,14 @@ class Sharding:
 
 
 class Samples:
-    """Samples of the arrays of several workers.
+    """Samples of the arrays of all workers, which show whether the workers have the same rows.
 
     Args:
-        values: ``[W, ARRAYS, 2 + ROWS]``, the `_samples` of all workers; NaN if there is no such
-            array or row.
+        values: ``[W, ARRAYS, 2 + ROWS]``, the `_samples` of all workers; NaN for each array and row
+            that a worker does not have.
 
     Attributes:
-        equal: whether each array of each worker equals the array of worker 0.
+        equal: boolean ``[W, ARRAYS]``: whether each worker's array equals the array of worker 0.
     """
 
     def __init__(self, values: np.ndarray):
@@ -255,7 +255,7 @@ class Samples:
         """Return the samples of some arrays only.
 
         Args:
-            arrays: boolean ``[ARRAYS]``.
+            arrays: boolean ``[ARRAYS]``: which arrays to keep.
         """
         return Samples(np.where(arrays[:, None], self._values, np.nan))
 
@@ -268,9 +268,10 @@ class Samples:
     def differ(self) -> bool:
         """Whether workers have different rows.
 
-        If one array is the same on all workers, the workers have the same rows, because the other
-        arrays may be noisy. But arrays of strings are never noisy. An array whose samples are all
-        the same number does not count.
+        One array that is the same on all workers is enough to conclude that the workers have the
+        same rows, because other arrays may contain random noise. But strings contain no noise, so
+        if an array of strings differs, the rows differ. If all samples of an array are the same
+        number, the array is not enough.
         """
         equal = self.equal.all(axis=0)
         if equal.all():
@@ -282,10 +283,10 @@ class Samples:
 
 
 def _samples(tensors: Sequence[Any]) -> np.ndarray:
-    """Return the numbers of each array that are compared, ``[ARRAYS, 2 + ROWS]``.
+    """Return the numbers that workers compare for each array, ``[ARRAYS, 2 + ROWS]``.
 
-    They are the number of rows, then 1 for an array of strings and 0 otherwise, then the means of
-    some rows.
+    For each array, the first number is the number of its rows. The second number is 1 for an array
+    of strings, and 0 otherwise. The other numbers are the means of up to ROWS rows.
     """
     samples = np.full([ARRAYS, 2 + ROWS], np.nan)
     for sample, tensor in zip(samples, tensors, strict=False):
@@ -329,5 +330,5 @@ def _by_data(dataset: tf.data.Dataset, given: tf.data.Options) -> tf.data.Datase
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = Policy.DATA
     if given.deterministic is False:
-        options.deterministic = True  # each worker takes its part of every batch
+        options.deterministic = True  # all workers need the same order of rows
     return dataset.with_options(options)

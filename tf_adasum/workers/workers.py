@@ -1,6 +1,6 @@
-"""Workers: the rank of this worker, and the exchange of values between steps.
+"""The rank of this worker, and methods with which workers exchange values between steps.
 
-Shape legend: W workers, k numbers.
+Shape legend: W is the number of workers, k is any number of values.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from tf_adasum.workers import same_settings
 if typing.TYPE_CHECKING:
     from tf_adasum.watch.watch import Watch
 
-# Bytes are sent in pieces of this size, because every device holds a piece and a copy of the piece.
+# Bytes are sent in pieces of at most this size, because each device holds two copies of a piece.
 PIECE_BYTES = 64 * 2**20
 
 
 class Workers:
-    """The workers of a strategy, of which this process is one.
+    """The workers of a strategy; this process is one of the workers.
 
     Each method is a collective: all workers have to call the method, outside of `strategy.run`,
-    with the same number of values. The method returns the same on all workers. If there is only one
-    worker, nothing is sent.
+    with the same number of values. All workers get the same result. If there is only one worker,
+    nothing is sent.
 
     Args:
         rank: the rank of this worker. The worker that writes files has rank 0.
@@ -109,7 +109,7 @@ class Workers:
 
     @classmethod
     def of_model(cls, model: keras.Model) -> Workers:
-        """Return the workers that train a model; one worker without a strategy of this package."""
+        """Return a model's workers; one worker if the model has no strategy of this package."""
         strategy = getattr(model, "distribute_strategy", None)
         if isinstance(strategy, GradientAggregatingStrategy):
             return strategy.workers
@@ -125,7 +125,11 @@ class Workers:
         return bool(self.gather([int(flag)]).any())
 
     def from_first(self, value: int | Sequence[int]) -> int | np.ndarray:
-        """Return the integer of worker 0, or its integers ``[k]``; other values are ignored."""
+        """Return the value of worker 0; the values of the other workers are ignored.
+
+        Args:
+            value: an integer, or a sequence of k integers. The result is an int or ``[k]``.
+        """
         numbers = self.gather(np.atleast_1d(np.array(value, np.int64)))[0]
         return numbers if np.ndim(value) else int(numbers[0])
 
@@ -180,7 +184,7 @@ def _in_the_same_call(own: np.ndarray, gather: Callable[[np.ndarray], np.ndarray
     """Gather numbers, and check that all workers are in the same call, with the same settings.
 
     Raises:
-        RuntimeError: on all workers, if workers are in different calls; the message names them.
+        RuntimeError: on all workers, if their calls differ; the message names the calls.
         ValueError: on all workers, if settings differ; the message names the first setting.
     """
     calls, settings = keras_seam.calls_under_way(), keras_seam.settings_under_way()
@@ -213,7 +217,7 @@ def _texts_of_all(own: str, gather: Callable[[np.ndarray], np.ndarray]) -> list[
 
 
 def _caller() -> str:
-    """Return the function that started an exchange, for the log of calls."""
+    """Return the name of the function that started an exchange, for the log of calls."""
     frame = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back
@@ -221,7 +225,7 @@ def _caller() -> str:
 
 
 def _pieces(data: bytes) -> Iterator[np.ndarray]:
-    """Yield bytes as arrays of int64, a piece at a time.
+    """Yield bytes as int64 arrays of at most PIECE_BYTES bytes.
 
     Int64 is the only integer type that collectives support on CPUs and GPUs and that GPUs keep in
     their own memory.

@@ -28,14 +28,15 @@ class AdaCons(AggregationRule):
         α ← α / Σ_j α_j
         c_i = α_i / (‖g_i‖ + ε)
 
-    The momentum m belongs to ranks, not to replicas: m[0] belongs to the replica that agrees least
-    with the mean in this step. In the first step, m is the sorted α. The momentum is the same on
-    all replicas, and is saved with the optimizer.
+    The elements of m belong to ranks, not to replicas: m[0] belongs to the replica that agrees
+    least with the mean in this step. In the first step, m is the sorted α. The momentum is the same
+    on all replicas, and is saved with the optimizer.
 
-    *The norm of the result.* The c_i are weights of unit vectors. So the result has a norm of order
-    1, whatever the norm of the gradients, and you need another learning rate than for the mean.
-    With ``rescale=True`` the result is multiplied by ``Σ_i α_i (‖g_i‖ + ε)``: identical gradients
-    are returned unchanged, and you can keep the learning rate of one replica.
+    *The norm of the result.* The result is a sum of the unit vectors ``g_i / ‖g_i‖`` with the
+    weights α_i, whose sum is 1. So its norm is of order 1 for any norm of the gradients, and you
+    need another learning rate than for the mean. With ``rescale=True`` the result is multiplied by
+    ``Σ_i α_i (‖g_i‖ + ε)``: identical gradients are returned unchanged, and you can keep the
+    learning rate of one replica.
 
     If Σα consists only of rounding errors and ε, because the α cancel or all gradients are zero,
     every replica gets the same α. A negative Σα is not treated specially.
@@ -48,8 +49,8 @@ class AdaCons(AggregationRule):
         rescale: whether the result has the norm of the gradients. Defaults to `False`.
 
     Raises:
-        ValueError: if `momentum` is outside [0, 1), `granularity` is not one of these, or `rescale`
-            is not a bool.
+        ValueError: if `momentum` is outside [0, 1), `granularity` has another form, or `rescale` is
+            not a bool.
 
     Example:
         >>> rule = tf_adasum.rules.AdaCons(rescale=True)
@@ -61,7 +62,7 @@ class AdaCons(AggregationRule):
         Choukroun, Azoulay, Kisilev, "Adaptive Consensus Gradients Aggregation for Scaled
         Distributed Training", arXiv 2411.03742. `granularity`, `rescale` and the case Σα = 0 are
         ours. The authors' sample code indexes m by the sorting permutation; we use its inverse, the
-        rank. For two replicas both are the same.
+        rank. For two replicas, both permutations are the same.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class AdaCons(AggregationRule):
         return {"momentum": np.zeros([segments, replicas]), "steps": np.zeros([segments])}
 
     def coefficients(self, gram: tf.Tensor) -> tf.Tensor:
-        """Return the coefficients of a first step; see `AggregationRule.coefficients`."""
+        """Return the coefficients in the first step; see `AggregationRule.coefficients`."""
         segments = tf.shape(gram)[0]
         nothing = tf.zeros([segments, gram.shape[-1]], tf.float64)
         state = {"momentum": nothing, "steps": tf.zeros([segments], tf.float64)}
@@ -97,7 +98,7 @@ class AdaCons(AggregationRule):
     def coefficients_and_state(
         self, gram: tf.Tensor, state: Mapping[str, tf.Tensor]
     ) -> tuple[tf.Tensor, Mapping[str, tf.Tensor]]:
-        """Return the coefficients and m; see `AggregationRule.coefficients_and_state`."""
+        """Return coefficients and new state; see `AggregationRule.coefficients_and_state`."""
         gram_SRR = tf.convert_to_tensor(gram, tf.float64)
         norms_SR = tf.sqrt(tf.linalg.diag_part(gram_SRR)) + EPSILON
         alpha_SR = tf.reduce_mean(gram_SRR, axis=2) / norms_SR
@@ -110,7 +111,7 @@ class AdaCons(AggregationRule):
         alpha_SR = tf.gather(momentum_SR, rank_SR, batch_dims=1)
 
         share_SR = _shares(alpha_SR, norms_SR, ops.gram_relative_error(gram_SRR))
-        # G has norm 0 for a node that is lost in rounding; its true norm can be larger than ε.
+        # In G, a node that is lost in rounding has norm 0. Its true norm can be larger than ε.
         is_zero_SR = tf.equal(tf.linalg.diag_part(gram_SRR), 0)
         c_SR = tf.where(is_zero_SR, tf.zeros_like(share_SR), share_SR / norms_SR)
         if self.rescale:

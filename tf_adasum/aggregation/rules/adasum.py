@@ -14,7 +14,7 @@ from tf_adasum.aggregation.rules import granularity as granularities
 from tf_adasum.aggregation.rules import nodes
 from tf_adasum.aggregation.rules.base import AggregationRule, Granularity
 
-# Below this squared norm a vector counts as zero, and its coefficient is 1: 0 ⊕ b = b.
+# Below this squared norm a vector counts as zero, and its coefficient is 1: adasum(0, b) = b.
 SMALLEST_SQUARED_NORM = float(np.sqrt(np.finfo(np.float64).tiny))
 
 
@@ -26,13 +26,14 @@ class Adasum(AggregationRule):
 
     More than two replicas are combined in a tree: neighbours in rank order form pairs, then pairs
     of pairs, and so on. If the number of nodes is odd, the last node moves to the next round
-    unchanged. For a power of two this is the published tree.
+    unchanged. If the number of replicas is a power of two, this is the published tree.
 
     Every node of the tree is a linear combination of the replicas' gradients. If p and q are the
     coefficient vectors of two nodes, their inner product is ``pᵀGq``, so the whole tree is computed
-    from the R×R matrix.
+    from the R×R matrix G.
 
-    Two guards keep the result bounded, like the result of the published form:
+    The result of the published formula is bounded. Two guards keep this bound despite the rounding
+    errors of G:
 
     * If the squared norm of a node is lost in the rounding of G, because its children nearly cancel
       (``pᵀGp < 8u |p|ᵀ|G||p|``; u is the relative error of G), the node counts as zero.
@@ -45,7 +46,7 @@ class Adasum(AggregationRule):
             vector. Defaults to ``"variable"``.
 
     Raises:
-        ValueError: if `granularity` is not one of these.
+        ValueError: if `granularity` has another form.
 
     Example:
         >>> rule = tf_adasum.rules.Adasum()
@@ -68,7 +69,7 @@ class Adasum(AggregationRule):
 
     @property
     def is_tree_of_pairs(self) -> bool:
-        """True, unless a subclass computes other coefficients."""
+        """True, unless this is a subclass that computes other coefficients."""
         return self.computes_as(Adasum)
 
     def get_config(self) -> dict[str, Any]:
@@ -94,8 +95,9 @@ class Adasum(AggregationRule):
 def _combine(gram_SRR: tf.Tensor, nodes_SMR: tf.Tensor, error: float) -> tf.Tensor:
     """Return ``(1 - pq/(2pp)) p + (1 - pq/(2qq)) q`` for the P = M/2 pairs of neighbours.
 
-    The same few operations compute both nodes of all pairs, on an axis of size two, because in
-    small exchanges the number of operations takes time, not the arithmetic.
+    The two nodes of a pair are on an axis of size two, so that the same few operations compute both
+    nodes of all pairs. In small exchanges, the time depends on the number of operations, and not on
+    the arithmetic in them.
     """
     pairs_SP2R = tf.reshape(nodes_SMR, [-1, nodes_SMR.shape[1] // 2, 2, nodes_SMR.shape[2]])
     norms_SM = nodes.squared_norm(gram_SRR, nodes_SMR, error)

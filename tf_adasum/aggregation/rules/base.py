@@ -19,9 +19,9 @@ class AggregationRule:
     aggregated gradient is ``Σ_i c_i g_i`` with ``c = coefficients(G)``. Replicas come in the order
     of their ``replica_id_in_sync_group``.
 
-    Here ``g_i`` is the gradient of replica i's *own* loss: the mean over its own rows, or their sum
-    if you chose a sum. For every rule but `Mean`, which uses TensorFlow's own averaging, the
-    strategy switches off Keras's division of the loss by the number of replicas.
+    ``g_i`` is the gradient of replica i's *own* loss: the mean over its own rows, or the sum over
+    these rows if you chose a sum. For every rule but `Mean`, which uses TensorFlow's own averaging,
+    the strategy switches off Keras's division of the loss by the number of replicas.
 
     To write a rule, define `coefficients`. If the rule has a state that lasts from step to step,
     define `initial_state` and `coefficients_and_state` as well. They are also pure functions,
@@ -30,17 +30,20 @@ class AggregationRule:
     Attributes:
         granularity: which variables share coefficients. ``"variable"``: each variable has its own
             coefficients; ``"model"``: all variables share them; ``{regular expression on variable
-            paths: group}``: the variables of a group share them. The segments of `gram` are these
-            groups. The Gram matrix of a group is the sum over its variables.
-        needs_gram: False if the coefficients do not depend on the gradients; then `gram` is zero.
-        works_in_levels: whether combinations of groups of replicas may be combined again, as a
-            radix plan of several levels does. Otherwise the plan is ``[N]``.
+            paths: group}``: the variables of a group share them. Each group is one segment of
+            `gram`. The Gram matrix of a group is the sum over its variables.
+        needs_gram: False if the coefficients do not depend on the gradients. Then `gram` may be
+            zero.
+        works_in_levels: whether the rule may be applied in levels, as in a radix plan of several
+            levels: to the gradients of groups of replicas, and then to the combined gradients of
+            these groups. If False, one level combines all N replicas: the plan ``[N]``.
         is_tree_of_pairs: whether the rule computes the coefficients of `Adasum`'s tree. If so, the
             cost model may choose a plan of several levels, several levels may be evaluated as one,
             and pairs are combined by `ops.pairwise_combine`. True for `Adasum` and for subclasses
             that do not override `coefficients` and `coefficients_and_state`.
         is_stock_mean: whether TensorFlow and Keras average the gradients instead of the rule. True
-            for `Mean`, but not for its subclasses, for which plans and wire dtypes are possible.
+            for `Mean`, but not for subclasses of `Mean`. Radix plans and wire dtypes are possible
+            only if this is False.
 
     Example:
         >>> class UnitNorm(tf_adasum.rules.AggregationRule):
@@ -66,7 +69,7 @@ class AggregationRule:
         return False
 
     def computes_as(self, rule: type["AggregationRule"]) -> bool:
-        """Return whether this rule does not override the coefficients of a class."""
+        """Return whether this rule computes its coefficients with the methods of class `rule`."""
         own = type(self)
         return (
             own.coefficients is rule.coefficients
@@ -82,8 +85,8 @@ class AggregationRule:
 
         Returns:
             Floating-point numbers, shape ``[S, R]``. They must be finite if the segment of `gram`
-            is finite. If the segment is not finite, they do not matter: the aggregated gradient
-            becomes NaN, so that loss scaling detects it.
+            is finite. If the segment is not finite, its coefficients are ignored: the aggregated
+            gradient becomes NaN, so that loss scaling detects it.
         """
         raise NotImplementedError(f"{type(self).__name__} must define coefficients(gram).")
 
@@ -92,7 +95,7 @@ class AggregationRule:
 
         Args:
             segments: S, the number of segments of the whole model.
-            replicas: R.
+            replicas: R, the number of replicas.
 
         Returns:
             dict from names to NumPy arrays ``[S, ...]``; empty for a rule without state.
@@ -103,11 +106,11 @@ class AggregationRule:
     def coefficients_and_state(
         self, gram: tf.Tensor, state: Mapping[str, tf.Tensor]
     ) -> tuple[tf.Tensor, Mapping[str, tf.Tensor]]:
-        """Return the coefficients, and the state of the next step.
+        """Return the coefficients, and the state for the next step.
 
         Args:
             gram: as for `coefficients`.
-            state: dict of tensors with the names of `initial_state`, for these S segments.
+            state: dict of tensors with the names of `initial_state`, for the S segments of `gram`.
 
         Returns:
             The coefficients ``[S, R]``, and a dict like `state`. If the `gram` of a segment is not

@@ -13,7 +13,7 @@ from tf_adasum.aggregation.rules.base import AggregationRule
 
 
 def is_own(rule: AggregationRule) -> bool:
-    """Return whether a rule belongs to this package. Its coefficients then need no check."""
+    """Return whether a rule belongs to this package, so that its results need no check."""
     return type(rule).__module__.startswith("tf_adasum.")
 
 
@@ -46,8 +46,8 @@ def checked_coefficients(rule: AggregationRule, coefficients: Any, gram: tf.Tens
     c_PR = tf.ensure_shape(tf.cast(c_PR, tf.float64), gram.shape[:2])
     is_finite_P = tf.reduce_all(tf.math.is_finite(gram), axis=[1, 2])
     is_good_P = tf.reduce_all(tf.math.is_finite(c_PR), axis=1) | ~is_finite_P
-    # This is not tf.debugging.Assert, because its branches are functions. With the first function,
-    # TensorFlow creates its devices, which cannot be configured afterwards.
+    # tf.debugging.Assert is not used, because it has branches, which are functions. TensorFlow
+    # creates its devices with the first function, and they cannot be configured afterwards.
     check = tf.raw_ops.Assert(
         condition=tf.reduce_all(is_good_P),
         data=[
@@ -58,7 +58,7 @@ def checked_coefficients(rule: AggregationRule, coefficients: Any, gram: tf.Tens
         ],
         summarize=50,
     )
-    with tf.control_dependencies([check] if check is not None else []):  # None: it ran, eagerly
+    with tf.control_dependencies([check] if check is not None else []):  # None in eager code
         return tf.identity(c_PR)
 
 
@@ -91,7 +91,7 @@ def checked_state(
     """Return the new state in the dtypes of the old state, after checks.
 
     Raises:
-        ValueError: if names or shapes changed.
+        ValueError: if names or shapes differ from the old state, for a rule that the user wrote.
     """
     if is_own(rule):
         return new_state

@@ -24,7 +24,8 @@ def checked(granularity: Any) -> Granularity:
     """Return the granularity; if it is a mapping, return a dict.
 
     Raises:
-        ValueError: if it is not a granularity, or a pattern is not a valid regular expression.
+        ValueError: if `granularity` has another form, or a pattern is not a valid regular
+            expression.
     """
     if isinstance(granularity, str) and granularity in ("variable", "model"):
         return granularity
@@ -44,14 +45,14 @@ def checked(granularity: Any) -> Granularity:
 
 
 def groups(granularity: Granularity, paths: Sequence[str]) -> np.ndarray:
-    """Return the number of the group to which each variable belongs.
+    """Return for each variable the number of its group.
 
     Args:
         granularity: the granularity that `checked` returned.
         paths: the variables' paths, such as ``"sequential/dense/kernel"``.
 
     Returns:
-        int64 ``[V]``: the group of each variable, from 0.
+        int64 ``[V]`` for V variables: the numbers of their groups, which start at 0.
 
     Raises:
         ValueError: if a pattern matches no path, or a path belongs to two groups.

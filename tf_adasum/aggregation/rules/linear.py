@@ -32,7 +32,7 @@ class Mean(AggregationRule):
 
     With this rule, `AdasumMirroredStrategy` averages like TensorFlow's own strategies: Keras
     divides mean-type losses by the number of replicas, and TensorFlow sums the gradients. If
-    gradients are sent over UCX, this package sums the gradients of a Keras optimizer.
+    gradients are sent over UCX, this package sums the gradients of a Keras optimizer instead.
 
     Example:
         >>> tf_adasum.rules.Mean().coefficients(tf.zeros([1, 4, 4], tf.float64)).numpy()

@@ -1,6 +1,7 @@
 """Several levels of rules, evaluated on one Gram matrix.
 
-Shape legend: S segments, R replicas, M nodes on one level, K nodes in a group, so M/K groups.
+Shape legend: S segments, R replicas, M nodes on one level, K nodes in a group, so M/K groups of
+nodes in each segment.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,14 +17,14 @@ from tf_adasum.aggregation.rules.checks import checked_coefficients
 
 
 class Nested(AggregationRule):
-    """A rule for several levels: it combines neighbours, then the combinations, and so on.
+    """A rule for several levels: it combines neighbours, then these combinations, and so on.
 
-    An exchange combines shards of vectors level by level; this rule does the same with
-    coefficients. From the Gram matrix of all replicas it computes the same result, up to rounding.
+    A radix plan combines shards of vectors, level by level. This rule computes the coefficients of
+    the same result, up to rounding, from the Gram matrix of all replicas.
 
     Args:
-        levels: list of ``(radix, rule)``, neighbours first; the product of all radices is R.
-            Only the last rule may have a state.
+        levels: list of ``(radix, rule)``. The first level combines neighbours. The product of all
+            radices is R. Only the last rule may have a state.
 
     Example:
         >>> rule = Nested([(2, tf_adasum.rules.Mean()), (2, tf_adasum.rules.Sum())])
@@ -82,7 +83,7 @@ def _combine(
     rule: AggregationRule,
     coefficients: Callable[[tf.Tensor], tf.Tensor],
 ) -> tf.Tensor:
-    """Compute one level: combine every `radix` neighbours into one node."""
+    """Compute one level: combine each group of `radix` neighbouring nodes into one node."""
     count, replicas = nodes_SMR.shape[1:]
     error = ops.gram_relative_error(gram_SRR)
     gram_SMM = nodes.gram_of(gram_SRR, nodes_SMR, error)
@@ -98,10 +99,11 @@ def _combine(
 
 
 def nested(levels: Sequence[tuple[int, AggregationRule]]) -> AggregationRule:
-    """Return one rule for all levels; if the tree of one rule has these levels, return this rule.
+    """Return one rule that computes all levels; one tree of pairs needs no `Nested`.
 
     In a tree of pairs, such as Adasum's, two consecutive levels equal one level whose radix is the
-    product of their radices, if the lower radix is a power of two.
+    product of their radices, if the radix of the first level is a power of two. So such levels are
+    merged. If one level remains, its rule is returned, otherwise a `Nested` rule.
 
     Example:
         >>> nested([(2, tf_adasum.rules.Adasum()), (3, tf_adasum.rules.Adasum())])

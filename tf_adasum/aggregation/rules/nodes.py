@@ -10,12 +10,12 @@ import tensorflow as tf
 
 
 def inner(gram_SRR: tf.Tensor, p_SPR: tf.Tensor, q_SPR: tf.Tensor) -> tf.Tensor:
-    """Return ``pᵀGq``, shape ``[S, P]``."""
+    """Return ``pᵀGq`` for P pairs of nodes, shape ``[S, P]``."""
     return tf.reduce_sum(tf.matmul(p_SPR, gram_SRR) * q_SPR, axis=-1)
 
 
 def squared_norm(gram_SRR: tf.Tensor, p_SPR: tf.Tensor, error: float) -> tf.Tensor:
-    """Return ``pᵀGp``, shape ``[S, P]``; return zero if it is only a rounding error of G.
+    """Return ``pᵀGp``, shape ``[S, P]``; a value that is only a rounding error of G becomes zero.
 
     Args:
         gram_SRR: the Gram matrices.
@@ -28,7 +28,10 @@ def squared_norm(gram_SRR: tf.Tensor, p_SPR: tf.Tensor, error: float) -> tf.Tens
 
 
 def gram_of(gram_SRR: tf.Tensor, nodes_SPR: tf.Tensor, error: float) -> tf.Tensor:
-    """Return the nodes' own Gram matrix ``[S, P, P]``; a node lost in rounding is exactly zero."""
+    """Return the Gram matrix of the nodes, ``[S, P, P]``.
+
+    The row and the column of a node are exactly zero if its squared norm is lost in rounding.
+    """
     gram_SPP = tf.matmul(tf.matmul(nodes_SPR, gram_SRR), nodes_SPR, transpose_b=True)
     is_lost_SP = tf.equal(squared_norm(gram_SRR, nodes_SPR, error), 0)
     is_lost_SPP = tf.logical_or(is_lost_SP[:, :, None], is_lost_SP[:, None, :])

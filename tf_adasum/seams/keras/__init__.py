@@ -1,14 +1,15 @@
 """The seam to Keras: the only package of tf_adasum that uses private names of Keras.
 
-The rest of tf_adasum imports from here what it needs of Keras's internals. The files of this folder
-contain code for both Keras 2 and Keras 3. The folders `keras3` and `keras2` (tf.keras of TensorFlow
-2.15) contain the code that differs, under the same names. No other code checks Keras's version.
+All other packages of tf_adasum use Keras's internals only through this package. The files of this
+folder contain code for both Keras 2 and Keras 3. The folders `keras3` and `keras2` (tf.keras of
+TensorFlow 2.15) contain the code that differs, under the same names. Only this file and
+`generation.py` choose between the two folders.
 
-`hooks.replaces` decorates each hook, whose docstring gives the reason. `docs/hooks.md` lists all
-hooks.
+Each hook is decorated with `hooks.replaces` or `hooks.overrides`, and its docstring gives the
+reason. `docs/hooks.md` lists all hooks.
 """
 
-# ruff: noqa: F401  (other packages import from here; some files are imported only for their hooks)
+# ruff: noqa: F401  (other packages import these names; some files are imported for their hooks)
 
 import keras
 
@@ -127,7 +128,7 @@ from tf_adasum.seams.keras import tracebacks  # isort: skip  (its hooks wrap all
 
 
 def install():
-    """Install the hooks, also for uncaught exceptions. A second call does nothing.
+    """Install the hooks, and shorten tracebacks of uncaught errors. A second call does nothing.
 
     Raises:
         RuntimeError: if the backend of Keras is not TensorFlow.

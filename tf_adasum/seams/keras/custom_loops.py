@@ -53,7 +53,8 @@ def refuse_update_outside(variables):
         variables: list of the variables that the optimizer is about to update.
 
     Raises:
-        RuntimeError: for such an update. The message contains example code.
+        RuntimeError: if the update is outside of `strategy.run`, and the strategy has several
+            replicas. The message contains example code.
     """
     current = tf.distribute.get_strategy()
     for variable in map(tensorflow_variable, variables):

@@ -22,7 +22,8 @@ import tensorflow as tf
 
 # Arguments of `fit` and other methods that may differ between workers. Callbacks may differ
 # (`callbacks if rank == 0 else []`). Callbacks that wait for other workers are compared when
-# training starts. For data of Python and of `tf.data`, only the kind of elements is compared.
+# training starts. Of a `tf.data.Dataset`, only the dtypes and shapes of the elements are compared.
+# Of a PyDataset or an iterator, only its type is compared.
 NOT_COMPARED = ("self", "verbose", "callbacks", "return_dict", "reset_metrics")
 DATA = ("x", "y", "sample_weight", "validation_data")
 
@@ -149,7 +150,7 @@ _described_models: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 def _of_model(model):
     layers = list(model._flatten_layers(include_self=False))
-    if layers and hasattr(layers[0], "_trainable_variables"):  # `_weights_of`, written out: 1 ms
+    if layers and hasattr(layers[0], "_trainable_variables"):  # `_weights_of`, inlined: 1 ms
         state = [
             (
                 id(each),
@@ -179,7 +180,10 @@ def _weights_of(layer):
 
 
 def _of_layer(layer):
-    """Return class, settings and shapes of a layer, without its name: names have local numbers."""
+    """Return class, settings and shapes of a layer as text.
+
+    The name is left out, because each worker numbers the names of its layers separately.
+    """
     settings = [f"{name}={_described(value)}" for name, value in _attributes(layer).items()]
     weights = [each for own in _weights_of(layer) for each in own]
     shapes = [f"{tf.as_dtype(each.dtype).name}{list(each.shape)}" for each in weights]
@@ -190,7 +194,7 @@ def _of_layer(layer):
 def _attributes(layer):
     """Return the settings of a Keras layer from its attributes, because `get_config` takes 0.5 ms.
 
-    Other layers give {}, because their attributes may differ between workers.
+    For layers of other packages return {}, because their attributes may differ between workers.
     """
     if not type(layer).__module__.startswith("keras."):
         return {}
@@ -204,7 +208,7 @@ def _attributes(layer):
     return found
 
 
-# ---- what it was compiled with -----------------------------------------------------------------
+# ---- the arguments of `compile` ----------------------------------------------------------------
 
 # For each optimizer: the learning rate that it was created with. In the scope of a strategy, the
 # learning rate becomes a variable, which has worker 0's value on all workers.
@@ -219,7 +223,8 @@ def note_learning_rate(optimizer: Any, rate: Any) -> None:
 def _of_compile(model):
     """Describe the optimizer and the other arguments of `compile`.
 
-    Saving in the HDF5 format removes the optimizer from Keras's record of these arguments.
+    The optimizer is not read from Keras's record of these arguments, because saving in the HDF5
+    format removes it from the record.
     """
     optimizer, settings = getattr(model, "optimizer", None), {}
     if optimizer is not None:
@@ -240,10 +245,10 @@ def _of_compile(model):
 
 
 def _of_data(call, argument, value, is_length_open):
-    """Describe the data of a call, with the number of rows only in `_on_batch` methods.
+    """Describe the data of a call. Include the number of rows only for `_on_batch` methods.
 
-    In other methods `sharding.ends` compares the numbers of rows. The lengths of the other axes are
-    included only if the model's inputs fix these lengths.
+    For other methods, `sharding.ends` compares the numbers of rows. The lengths of the other axes
+    are included only if the model's inputs fix these lengths.
     """
     name = f"{call}({argument})"
     if value is None:
@@ -265,7 +270,10 @@ def _of_data(call, argument, value, is_length_open):
 
 
 def _is_any_length_open(model):
-    """Return whether an axis of the model's inputs has no fixed length, as for texts."""
+    """Return whether an axis of the model's inputs, except the batch axis, has no fixed length.
+
+    For example, inputs for texts have such an axis. Also return True if the inputs are not known.
+    """
     try:
         inputs = tf.nest.flatten(getattr(model, "inputs", None) or [])
     except (AttributeError, ValueError):  # of a model that is not built
@@ -274,14 +282,20 @@ def _is_any_length_open(model):
 
 
 def _kind_of_array(value):
-    """Return the dtype and shape of an array. (A data frame has no attribute `dtype`.)"""
+    """Return the dtype and shape of an array as text.
+
+    It is not called for a data frame, because a data frame has no attribute `dtype`.
+    """
     shape = list(value.shape)
     rows = f"{shape[0]} rows of " if shape else ""
     return f"{rows}{getattr(value.dtype, 'name', value.dtype)}{shape[1:]}"
 
 
 def _kind_of_element(spec, is_length_open):
-    """Return dtype and shape without the batch axis, whose length some workers may not know."""
+    """Return the dtype and shape of an element as text, without the batch axis.
+
+    The batch axis is left out, because its length may be unknown on some workers.
+    """
     while not hasattr(spec, "dtype") and hasattr(spec, "_value_specs"):  # PerReplicaSpec
         spec = spec._value_specs[0]
     shape = tf.TensorShape(getattr(spec, "shape", None))

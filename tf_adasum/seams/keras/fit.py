@@ -67,7 +67,7 @@ def when_fit_ends(function):
 
 
 def call_under_way():
-    """Return the name of the innermost running call of all workers, such as "fit", or None."""
+    """Return the name of the innermost running call that all workers make, or None."""
     return _calls.names[-1] if _calls.names else None
 
 
@@ -77,7 +77,7 @@ def calls_under_way():
 
 
 def settings_under_way():
-    """Return the `Settings` of the innermost call; empty if there is none."""
+    """Return the `Settings` of the innermost running call. If no call runs, they are empty."""
     return _calls.settings[-1] if _calls.settings else Settings()
 
 
@@ -108,12 +108,12 @@ def call_together(original, self, *args, **kwargs):
         return original(self, *args, **kwargs)
 
 
-# For each model: the settings of its last calls for a batch, by the name of the method.
+# For each model: a dict from the name of an `_on_batch` method to the settings of its last call.
 _settings_of_batches = weakref.WeakKeyDictionary()
 
 
 def _compare_settings_of_batches(model, name, settings):
-    """Compare the settings of the first call for a batch on all workers, and log later changes.
+    """Compare the first settings of an `_on_batch` method on all workers, and log later changes.
 
     A comparison in every call would take longer than a step of a small model.
     """
@@ -130,7 +130,7 @@ def _compare_settings_of_batches(model, name, settings):
 
 
 def _refuse_no_strategy(model):
-    """Raise an error if several workers train a model without a strategy. Warn if one does."""
+    """Raise an error if several workers train without a strategy. Warn if only one worker does."""
     default = tf.distribute.get_strategy()
     if tf.distribute.has_strategy() or model.distribute_strategy is not default:
         return
@@ -145,7 +145,7 @@ def _refuse_no_strategy(model):
     for strategy in made:
         if strategy.workers.count > 1 and strategy.workers.watch.others_train_apart():
             raise RuntimeError(message)
-    warnings.warn(message, stacklevel=5)  # hooks have called this
+    warnings.warn(message, stacklevel=5)  # hooks call this function
 
 
 # ---- statistics and weights that differ between replicas ---------------------------------------
@@ -193,9 +193,10 @@ def synchronize(model):
 
 
 def variables_so_far(model):
-    """Return a list of the variables that a model has now; more may be created later.
+    """Return a list of the variables that a model has now. More may be created later.
 
-    The attribute `built` is not used, because it stays False without `call`, as in most GANs.
+    The attribute `built` is not used, because it stays False for models without a method `call`,
+    such as most GANs.
     """
     try:
         return list(model.variables)
@@ -211,9 +212,10 @@ def exchangeable(dataset, following):
 
     Args:
         dataset: the first dataset.
-        following: function that returns the dataset to use from this epoch on, or None to keep the
-            dataset. With Keras 2 its argument is the number of the epoch, which has not begun yet.
+        following: function that is called when an epoch begins. It returns the dataset to use from
+            this epoch on, or None to keep the current dataset. With Keras 2, it gets the number of
+            the epoch as its argument. With Keras 3, it gets no argument.
     """
-    dataset = dataset.with_options(tf.data.Options())  # a new object; the user's does not change
+    dataset = dataset.with_options(tf.data.Options())  # the user's object does not change
     dataset.following = following
     return dataset

@@ -5,7 +5,8 @@ import tensorflow as tf
 from tf_adasum.seams.keras.generation import hooks, private_names
 from tf_adasum.seams.keras.optimizers import marker_of
 
-# Odd, so that no two replicas get the same seed; large, so that their seeds look unrelated.
+# This number is odd, so that no two replicas get the same seed. It is large, so that the seeds of
+# the replicas look unrelated.
 SEED_STRIDE = 0x9E3779B1
 
 
@@ -13,7 +14,7 @@ SEED_STRIDE = 0x9E3779B1
 def scale_loss_for_distribution(original, value, /):
     """Do not divide losses by the number of replicas, because the rule needs undivided gradients.
 
-    Keras divides mean-type losses, because it later sums the gradients. The division would also
-    change the effect of gradient clipping.
+    Keras divides losses that are means over rows, because it later sums the replicas' gradients.
+    The division would also change the effect of gradient clipping.
     """
     return value if marker_of(tf.distribute.get_strategy()) else original(value)

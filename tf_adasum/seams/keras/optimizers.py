@@ -31,7 +31,7 @@ def tensorflow_variable(variable):
 
 
 def marker_of(strategy):
-    """Return the strategy's `gradient_reduction`; None if Keras reduces the gradients."""
+    """Return the strategy's `gradient_reduction`, or None if Keras reduces the gradients."""
     return strategy.gradient_reduction if is_ours(strategy) else None
 
 
@@ -51,7 +51,8 @@ def summed(context, gradients):
     """Return the sums of gradients over the replicas. Dense gradients use the strategy's transport.
 
     TensorFlow sums sparse gradients. If several replicas have the same row, the result contains the
-    row several times. Some optimizers, such as Adam, take another step if these rows are added up.
+    row several times. These rows are not added up, because some optimizers, such as Adam, would
+    then take a different step.
     """
     are_dense = [not isinstance(gradient, tf.IndexedSlices) for gradient in gradients]
     dense = [gradient for gradient, is_dense in zip(gradients, are_dense, strict=True) if is_dense]
@@ -85,8 +86,8 @@ class Optimizers:
             optimizer: the optimizer.
             gradients: list of this replica's gradients, with None for each missing gradient.
             variables: list of the gradients' variables. None for the optimizer's variables.
-            step: function that takes a step with the list of gradients. It is called now, or in a
-                branch in each replica.
+            step: function that takes a step with the list of gradients. It is called at once, or
+                in a branch of `cond` in each replica.
         """
         context = our_replica_context()
         if not context or is_wrapped(optimizer):
@@ -120,8 +121,8 @@ class Optimizers:
     def combine(self, optimizer, gradients, variables):
         """Combine the replicas' gradients of some variables with the strategy's rule.
 
-        Called in a replica, under a strategy with which Keras does not reduce gradients. The rule
-        mean computes a sum, because the loss is already divided by the number of replicas.
+        Called in a replica, if Keras does not reduce the gradients (see `goes_own_way`). With the
+        rule mean, a sum is computed, because the loss is already divided by the number of replicas.
 
         Args:
             optimizer: the optimizer that was built for these variables.
@@ -140,7 +141,7 @@ class Optimizers:
         return context.all_reduce("SUM", gradients, options=marker)
 
     def combine_present(self, optimizer, grads_and_vars, present):
-        """Combine the gradients that are not None; None stays None.
+        """Combine the gradients that are not None, and keep each None.
 
         Args:
             optimizer: the optimizer that was built for these variables.
@@ -184,8 +185,8 @@ def _at_places(are_present, present):
 def of_known_shape(gradient, variable):
     """Return a gradient with the static shape of its variable.
 
-    The static shape is lost inside a `tf.cond`, such as the one of gradient accumulation. For the
-    rows of a sparse gradient, the static shape is also lost in an all-reduce.
+    The static shape is lost inside a `tf.cond`, for example if gradients are accumulated. An
+    all-reduce also loses the static shape of the rows of a sparse gradient.
     """
     if not isinstance(gradient, tf.IndexedSlices):
         return tf.ensure_shape(gradient, variable.shape)
@@ -196,7 +197,7 @@ def of_known_shape(gradient, variable):
 
 
 def _check_same_gradients(replica_context, gradients, variables, groups):
-    # Names are for the message only: workers may have numbered their layers differently.
+    # Names are only for the message, because workers may have numbered their layers differently.
     names = ", ".join(
         f"{variable.name} in group {group}" if len(set(groups)) < len(groups) else variable.name
         for variable, group in zip(variables, groups, strict=True)
@@ -275,7 +276,7 @@ def check_same_settings(strategy, settings):
 
 
 class BaseStep:
-    """The step of an optimizer: what the optimizer does with gradients. Wrappers define subclasses.
+    """Takes the steps of an optimizer. Wrappers define subclasses that change the steps.
 
     `measure`, `update`, `rests` and `average` are called in each replica.
 
@@ -296,7 +297,7 @@ class BaseStep:
         self.replicas = strategy.num_replicas_in_sync
 
     def build(self, wrapper, variables):
-        """Create the variables of the step. Called after the optimizer is built.
+        """Create the variables that the steps need. Called after the optimizer is built.
 
         Args:
             wrapper: the `WrapperBase` that saves these variables. Its methods `add_variable` and
@@ -336,8 +337,8 @@ class BaseStep:
         """Clip gradients, decay weights, reduce the gradients and update the variables.
 
         Args:
-            values: the gradients, followed by the scalars of `measure`. With accumulation, the
-                means of these over `gradient_accumulation_steps` calls.
+            values: the gradients, followed by the scalars of `measure`. With accumulation, each
+                value is the mean over `gradient_accumulation_steps` calls.
             variables: the variables of the gradients.
         """
         raise NotImplementedError
@@ -345,7 +346,7 @@ class BaseStep:
     def rests(self):
         """Return whether this replica skips the step and the weight decay.
 
-        Only for steps that do not reduce gradients.
+        Only subclasses whose steps do not reduce gradients may override this method.
 
         Returns:
             A boolean scalar, or None if no replica ever skips a step.

@@ -8,7 +8,7 @@ from tf_adasum.seams.keras.generation import hooks
 
 # ---- how long the training is ------------------------------------------------------------------
 
-# For each model: the "epochs", and the "steps" per epoch, that its progress bar shows.
+# For each model: the numbers of "epochs", and of "steps" per epoch, that its progress bar shows.
 _expected = weakref.WeakKeyDictionary()
 
 
@@ -17,7 +17,7 @@ def expect(model, **numbers):
 
     Args:
         model: the model.
-        numbers: the number of `epochs`, and of `steps` per epoch.
+        numbers: `epochs`, the number of epochs, and `steps`, the number of steps per epoch.
     """
     _expected.setdefault(model, {}).update(numbers)
 
@@ -61,7 +61,8 @@ def log(model, logs, shown, hidden):
     Args:
         model: the model that is trained.
         logs: the dict that Keras passes to callbacks. If it is None, nothing is done.
-        shown: dict of the values that the progress bar also shows, `MOST_SHOWN` of all callbacks.
+        shown: dict of the values that the progress bar may show. It shows the first two values of
+            all callbacks together.
         hidden: dict of the values that the progress bar does not show.
     """
     if logs is not None:

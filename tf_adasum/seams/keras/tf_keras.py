@@ -16,7 +16,8 @@ def refuse_tf_keras(function):
         function: the function that was passed to `strategy.run`.
 
     Raises:
-        NotImplementedError: for such a step, because its gradients would be summed, not combined.
+        NotImplementedError: if it is such a step. Its gradients would be summed, and not combined
+            with the rule.
     """
     module = getattr(function, "__module__", None) or ""
     if module.partition(".")[0] == "tf_keras":

@@ -1,8 +1,8 @@
 """The seam to TensorFlow: the only package of tf_adasum that uses private names of TensorFlow.
 
 The docstring of each hook explains what the hook changes in TensorFlow, and why. `hooks` lists all
-hooks, and docs/hooks.md is generated from this list. The rest of tf_adasum imports from here what
-it needs of TensorFlow's internals.
+hooks, and docs/hooks.md is generated from this list. All other packages of tf_adasum use
+TensorFlow's internals only through this package.
 """
 
 from tf_adasum.seams.tensorflow.broken_collectives import breakage

@@ -1,4 +1,4 @@
-"""Finds failures of other workers in the texts of errors of TensorFlow 2.15 and 2.21."""
+"""Detects failures of other workers in the error messages of TensorFlow 2.15 and 2.21."""
 
 import re
 
@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tf_adasum.watch.diagnosis import Breakage
 
-# Error classes about a connection; a user's own operations may also raise them.
+# Classes of errors about a connection. A user's own operations may also raise such errors.
 _OF_A_CONNECTION = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
@@ -14,10 +14,10 @@ _OF_A_CONNECTION = (
     tf.errors.DeadlineExceededError,
 )
 
-# Text before the reason, once for each process that has passed the error on.
+# Text before the reason. Each process that forwards the error adds this text once.
 _ABORTED = "Collective ops is aborted by: "
 
-# Text below the reason, if another process or its machine has closed a connection.
+# Text in the line below the reason, if another process or its machine has closed a connection.
 _REMOTE = "Additional GRPC error information from remote target"
 
 _DIFFERENT = re.compile(r"Collective instance \S+ expected|mismatch in the collective instance")
@@ -26,7 +26,7 @@ _LONGEST_LINE = 300
 
 
 def breakage(error: BaseException) -> Breakage | None:
-    """Return the `Breakage` in an exception; None if no other worker caused the exception."""
+    """Return the `Breakage` of an exception, or None if no other worker caused the exception."""
     if not isinstance(error, tf.errors.OpError):
         return None
     text = str(error)

@@ -6,15 +6,17 @@
 | gather | float16, float32, float64, int32, int64 |
 | reduce | bfloat16, float16, float32, float64, int32, int64 |
 
-Broadcast and gather keep the bits of a value (for float8, the value). Reduce adds integers exactly,
-modulo the range of their dtype.
+The conversions for broadcast and gather keep the bits of a value. For float8, they keep the value,
+but perhaps not the bits of a NaN. With the conversions for reduce, integers are added exactly. A
+sum that is too large for its dtype wraps around.
 """
 
 import tensorflow as tf
 
 # The dtypes that every collective supports.
 MOVED = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
-# Other dtypes are not sent as int32, because GPUs keep int32 in the memory of the host.
+# For each size in bytes: the dtype as which other dtypes are sent. It is never int32, because GPUs
+# keep int32 in the memory of the host.
 _OF_SIZE = {2: tf.float16, 4: tf.float32, 8: tf.int64}
 _PARTS = {tf.complex64: tf.float32, tf.complex128: tf.float64}
 _ADDED_AS_INT64 = (tf.int8, tf.uint8, tf.int16, tf.uint16, tf.uint32)

@@ -22,7 +22,7 @@ class CollectiveCounters:
         self._lock = threading.Lock()
 
     def around(self, inputs: Any, collectives: Callable[[], Any]) -> Any:
-        """Call a function that runs collectives, and count before and after them.
+        """Call a function that runs collectives. Count them as entered before, and as left after.
 
         Collectives do not wait for the counting, and may begin before all `inputs` are available.
 
@@ -53,9 +53,10 @@ class CollectiveCounters:
                 self._eager[1] += 1
 
     def read(self) -> tuple[int, int, int]:
-        """Return how many collectives were entered and left, and which one Python waits for.
+        """Return how many collectives were entered and left, and which collective Python waits for.
 
-        The third value is the number of this collective, or 0 if Python waits for none.
+        The third value is 0 if Python waits for no collective. Otherwise it is the number of the
+        collective that Python waits for, counted from 1 among the collectives of `during`.
         """
         entered, left = self._counts.numpy().tolist()
         of_python, left_by_python = self._eager

@@ -29,8 +29,8 @@ FIRST_COUNTED_KEY, COUNTED_KEYS = 2**30 + 2**25, 2**30 - 2**26
 _COUNTED = ("counted",)
 
 # TensorFlow numbers the groups of every strategy from 1, so two strategies in one process would
-# confuse their collectives. Each strategy gets a million numbers. Groups of some of its replicas
-# start at number 1000.
+# confuse their collectives. Each strategy gets a million group numbers. The number of a group of
+# only some replicas is at least 1000 above the number of the group of all replicas.
 GROUPS_OF_A_STRATEGY = 10**6
 _bases = itertools.count(GROUPS_OF_A_STRATEGY, GROUPS_OF_A_STRATEGY)
 FIRST_PART = 1000
@@ -50,8 +50,9 @@ class KeyReuse:
 
     Attributes:
         is_on: whether keys are reused now.
-        generation: how many times an error has ended such a call.
-        is_broken_off: whether an error has ended a call on this worker since they last agreed.
+        generation: how many times an error has ended a call that every worker makes.
+        is_broken_off: whether an error has ended a call on this worker since the workers last
+            agreed on a generation.
     """
 
     def __init__(self) -> None:
@@ -84,11 +85,12 @@ class ReusingLauncher(CollectiveReplicaLauncher):
     """TensorFlow's launcher of a replica's collectives, which reuses keys.
 
     The collectives of a device run one after the other, and no collective ends before all members
-    have received the data. So collectives of one kind, dtype and shape use the same few keys in
+    have received the data. So collectives with the same operation, dtype and shape use 8 keys in
     rotation. All workers count these keys in the same way, however often each worker traces a
     function. If a shape is not known in advance, as for sparse gradients, keys are counted when the
-    function runs. Every iteration of a loop then needs a new key, because the shape of a key cannot
-    change. In eager code, and if `KeyReuse` is off, TensorFlow chooses the keys.
+    function runs. Every iteration of a loop then needs a new key, because the shapes may differ,
+    and all collectives with the same key need the same shape. In eager code, and if `KeyReuse` is
+    off, TensorFlow chooses the keys.
 
     Args:
         reuse: the `KeyReuse`.
@@ -129,7 +131,7 @@ class ReusingLauncher(CollectiveReplicaLauncher):
 
     @hooks.overrides(CollectiveReplicaLauncher)
     def all_gather(self, input_tensor, *args, **kwargs):
-        """Also gather float8 values, because TensorFlow cannot pad shorter values of this dtype."""
+        """Convert float8 values first, because TensorFlow cannot pad values of this dtype."""
         dtype = input_tensor.dtype
         if not (dtype.is_floating and dtype.size == 1):
             return super().all_gather(input_tensor, *args, **kwargs)
@@ -170,10 +172,11 @@ class ReusingLauncher(CollectiveReplicaLauncher):
 
 
 class CallKeys:
-    """Creates keys of one replica's collectives. Each run has a new key, which needs no memory.
+    """Creates keys for one replica's collectives over UCX. A key is used once, and needs no memory.
 
-    A key has two numbers: the call of the function that contains the collective, and the run of the
-    collective in this call. (A loop runs a collective several times.) All workers count in the same
+    A key consists of two numbers. The first number is new for each collective in each call of the
+    function that contains the collective. The second number counts executions of collectives in
+    this call, because a loop executes a collective several times. All workers count in the same
     way, however often each worker traces a function.
     """
 
@@ -183,7 +186,7 @@ class CallKeys:
             self._runs = ResourceVariable(0, dtype=tf.int64)
 
     def next(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the number of the call, and the number of the run in it: two int64 scalars."""
+        """Return a new key: two int64 scalars, which are the two numbers of the key."""
         if tf.executing_eagerly():
             return self._call(), tf.constant(0, tf.int64)
         call, runs_before = _at_each_call(self._call), _at_each_call(self._runs_before)
@@ -195,7 +198,8 @@ class CallKeys:
             return tf.constant(next(self._calls), tf.int64)
 
     def _runs_before(self):
-        # Count runs per call: an error may end a call after different numbers of runs on workers.
+        # Count in each call separately, because an error may end a call on different workers after
+        # different numbers of executions.
         with tf.device("CPU:0"):
             return self._runs.read_value()
 

@@ -7,7 +7,7 @@ from tf_adasum.seams.tensorflow.collective_keys import ReusingLauncher
 
 
 class ReplicaCollectives:
-    """The three collectives of one replica, with all replicas of a group.
+    """Runs three collectives for one replica, together with the other replicas of a group.
 
     TensorFlow has no public all-to-all, and its public collectives do not accept a group of some of
     the replicas.
@@ -30,11 +30,11 @@ class ReplicaCollectives:
         return self._launcher._device
 
     def all_to_all(self, shards: tf.Tensor) -> tf.Tensor:
-        """Send row i of ``[R, W]`` to rank i. Return ``[R, W]`` with row i from rank i."""
+        """Send row i of ``[ranks, k]`` to rank i. Return ``[ranks, k]`` with row i from rank i."""
         return tf.raw_ops.CollectiveAllToAllV2(input=shards, **self._arguments("to all", shards))
 
     def all_reduce(self, value: tf.Tensor) -> tf.Tensor:
-        """Return the sum of `value` over all replicas, with the same bits on each replica."""
+        """Return the sum of `value` over the group's replicas, with the same bits on each."""
         return tf.raw_ops.CollectiveReduceV2(
             input=value, merge_op="Add", final_op="Id", **self._arguments("reduce", value)
         )
@@ -65,7 +65,7 @@ class ReplicaCollectives:
 def gather_on_each(
     tensors: list[tf.Tensor], collectives: list[ReplicaCollectives]
 ) -> list[tf.Tensor]:
-    """Gather a tensor of each replica. Return ``[replicas, …]`` on each local device."""
+    """Gather a tensor from each replica. Return one ``[replicas, …]`` for each local device."""
     gathered = []
     for tensor, own in zip(tensors, collectives, strict=True):
         with tf.device(own.device):

@@ -1,4 +1,4 @@
-"""Cross-device operations: our reductions of gradients, and TensorFlow's for other values."""
+"""Reduces gradients with our own operations, and other values with TensorFlow's operations."""
 
 import concurrent.futures
 import contextlib
@@ -87,7 +87,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         guard: function that returns a context manager, which is entered while Python waits for a
             collective. Defaults to `contextlib.nullcontext`.
         check_same_gradients: function of names and shapes, see
-            `GradientAggregatingStrategy.check_same_gradients`; None checks nothing.
+            `GradientAggregatingStrategy.check_same_gradients`. With None, nothing is checked.
     """
 
     _launchers: list[ReusingLauncher]
@@ -96,7 +96,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         super().__init__(*args, **kwargs)
         self._gathers: dict[tuple, Callable] = {}
         self._parts: dict[tuple[int, int], ReusingLauncher] = {}
-        # The functions of each `AggregationState`. They must not hold it, so that it can be freed.
+        # The functions of each `AggregationState`, without a reference to it: it has to be freed.
         self._functions: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         self._functions_without_state: dict[tuple, tuple] = {}
         self.key_reuse = KeyReuse()
@@ -158,8 +158,8 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
     ) -> ReplicaCollectives:
         """Return `ReplicaCollectives` of a local replica for a group of some replicas.
 
-        TensorFlow's `CollectiveKeys.get_group_key` counts groups on each worker separately. The
-        keys of the groups here are the same on all members.
+        TensorFlow's `CollectiveKeys.get_group_key` counts groups on each worker separately. This
+        method gives a group the same group key on all members.
 
         Args:
             local: the index of the local replica.
@@ -186,7 +186,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         return ReplicaCollectives(self._parts[local, key], options)
 
     def gather(self, vectors: list[np.ndarray], options: CommunicationOptions) -> np.ndarray:
-        """Gather small vectors of all replicas on all workers. Every worker has to call it.
+        """Gather a small vector from each replica. All workers call this, and all get every vector.
 
         Args:
             vectors: for each local replica an int64 or float64 array ``[k]``.
@@ -213,14 +213,14 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
     def gather_in_parts(
         self, numbers: Sequence[int], parts: list[ReplicaCollectives]
     ) -> list[np.ndarray]:
-        """Gather a number of each replica on all replicas of its part. All workers have to call it.
+        """Gather a number from each replica of a group on all members. All workers have to call it.
 
         Args:
             numbers: for each local replica an int.
-            parts: for each local replica its `ReplicaCollectives`.
+            parts: for each local replica the `ReplicaCollectives` of its group.
 
         Returns:
-            For each local replica the numbers of its part, in the order of the ranks.
+            For each local replica the numbers of its group, in the order of the ranks.
         """
         gather = runtime.counted_alone(lambda tensors: gather_on_each(tensors, parts))
         tensors = [tf.constant([number], tf.int64) for number in numbers]
@@ -231,7 +231,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         """Reduce a list of values. Gradients are reduced together, to every local replica.
 
         TensorFlow would reduce values with different destinations separately, and sparse gradients
-        can have different destinations. TensorFlow would not change the values of a single replica.
+        can have different destinations. With one replica, TensorFlow would not change the values.
         """
         is_gradient = isinstance(options, GradientReduction)
         if not is_gradient or (self.replicas == 1 and self.leaves_one_gradient_alone(options)):
@@ -243,12 +243,13 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
             )
         by_variable = [_of_local_replicas(value) for value, _ in value_destination_pairs]
         gradients = [list(own) for own in zip(*by_variable, strict=True)]
-        # Optimizers have already checked their gradients. Padding may hide that shapes differ.
+        # Optimizers have already checked gradients with a state. Check other gradients now, because
+        # padding may hide that shapes differ.
         if options.state is None and self.check_same_gradients is not None:
             shapes = [", ".join(map(_kind, own)) for own in gradients]
             self.check_same_gradients(shapes, shapes)
         if tf.executing_eagerly():
-            # Collectives block, and eager code would launch one local device after the other.
+            # Collectives block, so eager code could not start them on all local devices at once.
             combined = self._function_for(gradients, options)(gradients)
         else:
             runtime.refuse_xla()
@@ -269,7 +270,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
             return self.counters.around(inputs, collectives)
 
     def _function_for(self, gradients, options):
-        """Return the `tf.function` that combines gradients like these."""
+        """Return a `tf.function` that combines gradients with these dtypes and shapes."""
         state = options.state
         version = getattr(state, "version", None)
         key = (options.bytes_per_pack, options.timeout_seconds, options.implementation)
@@ -305,8 +306,8 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         Among logical CPUs of one process, reduce on one device, as `MirroredStrategy` does. For 32
         devices a collective would need hundreds of threads, without benefit. Also reduce on one
         device within `reading_alone`, and while a callback on worker 0 reads moving statistics.
-        Among workers, open no files, because unauthenticated clients at TensorFlow's port may have
-        used up all file descriptors.
+        A reduction among workers opens no files, because unauthenticated clients at TensorFlow's
+        port may have used up all file descriptors.
         """
         is_mean = reduce_op == tf.distribute.ReduceOp.MEAN
         reads_alone = _reads_alone or (is_mean and one_worker.is_alone())
@@ -316,7 +317,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
                 reduction.reduce(reduce_op, value, destinations=value)
                 for value in per_replica_values
             ]
-        one_worker.refuse(_COLLECTIVE)  # the next calls are on other threads
+        one_worker.refuse(_COLLECTIVE)  # the next calls are made in other threads
         if not tf.executing_eagerly():
             return super()._all_reduce_per_replica_values(reduce_op, per_replica_values, options)
         own = [
@@ -336,7 +337,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
 
     @hooks.overrides(CollectiveAllReduce)
     def _all_reduce(self, reduce_op, value, replica_id, options):
-        """Count the collective. Refuse gradients, which arrive here only in XLA-compiled code."""
+        """Count the collective. Refuse gradients, which only come from XLA-compiled code."""
         if isinstance(options, GradientReduction):
             raise ValueError(runtime.NO_XLA)
         reduce = super()._all_reduce

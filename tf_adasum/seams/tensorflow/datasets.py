@@ -19,8 +19,8 @@ def create_device_dataset(original, *args, **kwargs):
     """Switch off tf.data's autotuning in the datasets that feed one device each.
 
     A strategy passes batches to every local device through a separate dataset. This dataset has
-    nothing to tune, and users cannot change its options. The end of an epoch would wait for the
-    autotuning.
+    nothing to tune, and users cannot change its options. Without this hook, the end of an epoch
+    would wait for the autotuning.
     """
     return without_autotuning(original(*args, **kwargs))
 
@@ -28,12 +28,12 @@ def create_device_dataset(original, *args, **kwargs):
 def without_autotuning(dataset: Any) -> Any:
     """Return a `tf.data.Dataset` without tf.data's autotuning, unless its options set autotuning.
 
-    The tuning thread sleeps for a period that doubles up to a minute. The end of an iterator wakes
-    the thread before the cancellation is marked. So the thread may go to sleep again, and the end
-    waits for the thread. We observed this with TensorFlow 2.21: of 22 iterators that lasted 1.5 s,
-    7 took a second to end. Under this strategy in one process, 2 of 23 epochs did. All workers wait
-    for each such worker. Operations with `tf.data.AUTOTUNE` keep their initial parallelism, which
-    is the number of cores.
+    The tuning thread sleeps for a period that doubles up to a minute. When an iterator ends, it
+    wakes the thread, and only then marks the cancellation. So the thread may go to sleep again, and
+    the iterator cannot end before the thread wakes up. We observed this with TensorFlow 2.21: of 22
+    iterators that lasted 1.5 s, 7 iterators took a second to end. Under this strategy in one
+    process, 2 of 23 epochs took a second to end. All other workers wait for such a worker.
+    Operations with `tf.data.AUTOTUNE` keep their initial parallelism, which is the number of cores.
     """
     if not isinstance(dataset, tf.data.Dataset) or dataset.options().autotune.enabled is not None:
         return dataset

@@ -1,4 +1,4 @@
-"""Implements the devices, variables and the start of the runtime of our strategies."""
+"""Chooses the devices, creates the variables and starts the runtime of our strategies."""
 
 import contextlib
 import signal
@@ -29,7 +29,7 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
 
     Args:
         strategy: the strategy that this object belongs to.
-        cluster_resolver: a `ClusterResolver`; without a cluster all replicas are local.
+        cluster_resolver: a `ClusterResolver`. Without a cluster, all replicas are local.
         communication_options: `CommunicationOptions` of every reduction.
         local_devices: names of this worker's devices, such as ``("CPU:0", "CPU:1")``.
         cross_device_ops: class or function that makes the `GradientCrossDeviceOps`.
@@ -76,10 +76,10 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
 
     @hooks.overrides(CollectiveAllReduceExtended)
     def _initialize_multi_worker(self, cluster_resolver):
-        """Install our CrossDeviceOps, limit the wait to register, and start the server only once.
+        """Install our CrossDeviceOps, limit the wait for workers, and start the server only once.
 
         If the same server started again, TensorFlow would lose all groups of collectives and their
-        members. The collectives of a worker that is ahead would wait forever.
+        members. Then the collectives of a worker that is ahead would wait forever.
         """
         self._bound_registration(cluster_resolver)
         if _server_runs(cluster_resolver):
@@ -122,7 +122,7 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
     def _get_variable_creator_initial_value(self, replica_id, device, primary_var, **kwargs):
         """Send initial values of every dtype.
 
-        TensorFlow's broadcast supports six dtypes.
+        TensorFlow's broadcast supports only six dtypes.
         """
         stock = super()._get_variable_creator_initial_value
         if replica_id > 0 or self._num_workers == 1:
@@ -156,13 +156,14 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
         else:
             with self._container_strategy().watching():
                 variable = counters.during(lambda: create(next_creator, **kwargs))
-        # All workers create variables in the same order, because TensorFlow sends initial values.
+        # A variable has the same number on all workers. They create variables in the same order,
+        # because TensorFlow broadcasts initial values.
         self._created[self._created_count] = variable
         self._created_count += 1
         return variable
 
     def created_variables(self) -> list[tf.Variable | None]:
-        """Return all variables created under this strategy; None if one no longer exists."""
+        """Return all variables created under this strategy, with None for each deleted variable."""
         return [self._created.get(number) for number in range(self._created_count)]
 
     @hooks.overrides(CollectiveAllReduceExtended)

@@ -1,4 +1,4 @@
-"""Finds the parts of a `tf.data.Dataset`, and seeds datasets that shuffle without a seed."""
+"""Describes the pipeline of a `tf.data.Dataset`, and seeds shuffles without a seed."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -22,7 +22,8 @@ from tf_adasum.seams.tensorflow.registry import hooks
 
 # The operations that read files.
 READERS = ("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset")
-# The parts that count rows or pair rows. Each worker would count only the rows of its own files.
+# The parts that count rows or pair rows. If files are sharded, each worker would count only the
+# rows of its own files.
 COUNTERS = (TakeDataset, SkipDataset, ShardDataset, ZipDataset, TakeWhileDataset, ScanDataset)
 # The operations that call Python.
 GENERATORS = ("GeneratorDataset", "PyFunc", "EagerPyFunc")
@@ -31,11 +32,11 @@ GENERATORS = ("GeneratorDataset", "PyFunc", "EagerPyFunc")
 
 
 class Pipeline(NamedTuple):
-    """The parts of a dataset.
+    """Properties of the parts of a dataset: its sources, and its transformations such as `shuffle`.
 
     Attributes:
         tensors: the tensors that the dataset begins with: arrays, and the names of files.
-        files: the number of files of each source of files whose number is known.
+        files: the number of files, for each source of files that has a known number of files.
         seeds: the two seeds of each part that draws random numbers.
         shards: the number of shards and the index of the shard, for each `shard`.
         counts_rows: whether rows of files are counted or paired, as by `take`, `skip` and `zip`.
@@ -51,7 +52,7 @@ class Pipeline(NamedTuple):
 
 
 def pipeline_of(dataset: tf.data.Dataset) -> Pipeline:
-    """Return the parts of a dataset, without the datasets that its functions create."""
+    """Return the `Pipeline` of a dataset, without the datasets that its functions create."""
     parts = list(_parts(dataset))
     sources = [part for part in parts if not _inputs(part)]
     return Pipeline(
@@ -157,8 +158,8 @@ def get_seed(original, seed):
 
     Each worker creates the whole dataset and takes its part of each batch. If the orders differ,
     some rows are used twice and others never. The seed is an input of the dataset, so it can only
-    be set when the dataset is created. A seed of the user is kept, also the seed of
-    `tf.random.set_seed`.
+    be set when the dataset is created. If the user has set a seed, also with
+    `tf.random.set_seed`, this seed is kept.
     """
     seeds = original(seed)
     is_unseeded = seed is None and _int(seeds[0]) == _int(seeds[1]) == 0

@@ -50,7 +50,7 @@ def counted_alone(python_function: Callable, **options: Any) -> Callable:
 
     TensorFlow counts the tracings of all functions with the same code together, and warns of
     retracing. Closures share their code, so five closures that are traced once each would count as
-    five tracings. A `functools.partial` has no code.
+    five tracings. A `functools.partial` has no code, so its tracings are counted separately.
     """
     return tf.function(functools.partial(python_function), **options)
 
@@ -64,7 +64,8 @@ def of_function(function: Any, python_function: Callable) -> Callable:
 def trace(strategy: tf.distribute.Strategy, function: Callable, argument: Any) -> None:
     """Trace a function in a strategy, so that its variables are created. Nothing is computed.
 
-    The variables are created at once. In a `tf.function`, they are created in the first call.
+    The variables are created during the tracing. With a `tf.function`, they would be created only
+    in its first call.
 
     Args:
         strategy: the strategy.
@@ -77,7 +78,7 @@ def trace(strategy: tf.distribute.Strategy, function: Callable, argument: Any) -
 
 
 def placeholders(specs: Any) -> Any:
-    """Return symbolic values with shapes and dtypes, in a graph that is never run.
+    """Return symbolic values with the dtypes and shapes of type specs, in a graph that never runs.
 
     Args:
         specs: structure of type specs, such as the element spec of a distributed dataset.
@@ -117,7 +118,10 @@ def global_seed() -> int | None:
 
 
 def seeding() -> object:
-    """Return an object that changes with each `tf.random.set_seed`; None before the first."""
+    """Return an object. After each call of `tf.random.set_seed` it is another object.
+
+    Before the first call, it is None.
+    """
     return getattr(context.context(), "_rng", None)
 
 
@@ -131,5 +135,5 @@ def seeded(seed: int) -> Iterator[None]:
         yield
     finally:
         tf.random.set_seed(saved_seed)
-        if saved_generator:  # creates the seeds of operations; None before `set_seed`
+        if saved_generator:  # None before the first `set_seed`
             state._rng = saved_generator

@@ -9,7 +9,7 @@ from tf_adasum.seams.keras.fit import are_calls_under_way
 from tf_adasum.seams.keras.generation import hooks
 from tf_adasum.seams.keras.keras2.private_names import legacy_saving, saving_lib
 
-# Keras uses this for files that are no zip files, which includes zip files that were cut off.
+# Keras uses this function for files that are not zip files, and for zip files that were cut off.
 hooks.replaces(legacy_saving, "load_model")(load)
 
 
@@ -20,8 +20,8 @@ hooks.replaces(legacy_saving, "load_model")(load)
 def read_alone(original, *args, **kwargs):
     """Let a single worker read all variables outside of `fit`, for example to save them.
 
-    Without this hook, all workers are needed to read statistics that replicas compute from their
-    own rows. In `fit`, all workers read the variables together.
+    Without this hook, a worker would need the other workers to read statistics that replicas
+    compute from their own rows. In `fit`, all workers read the variables together.
     """
     if are_calls_under_way():
         return original(*args, **kwargs)

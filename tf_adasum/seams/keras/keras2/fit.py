@@ -18,7 +18,7 @@ from tf_adasum.seams.keras.keras2.private_names import (
 from tf_adasum.seams.keras.optimizers import is_ours
 
 # With Keras 2 all other callbacks write on all workers, because reading the statistics of replicas
-# needs all workers. All workers except the first write to a temporary file.
+# needs all workers. All workers except worker 0 write to a temporary file.
 CALLBACKS_OF_WORKER_0 = (keras.callbacks.CSVLogger, keras.callbacks.TensorBoard)
 
 # Whether Keras's `BackupAndRestore` supports only one worker.
@@ -73,7 +73,7 @@ def _leave_xla_out(model):
 def on_batch(original, self, *args, **kwargs):
     """Return the values of the metrics, which cover all rows.
 
-    If several workers have several devices each, Keras returns the sum of the workers' results.
+    With several workers of several devices each, Keras would return the sum of their results.
     """
     if not is_ours(self.distribute_strategy):
         return original(self, *args, **kwargs)
@@ -83,7 +83,7 @@ def on_batch(original, self, *args, **kwargs):
     return logs if wants_dict else flatten_metrics_in_order(logs, self.metrics_names)
 
 
-# The models for which `fit`, not an evaluation, calls `enumerate_epochs` next.
+# The models whose next call of `enumerate_epochs` comes from `fit`, not from an evaluation.
 _about_to_train = weakref.WeakSet()
 
 # For each model: the first epoch of its next `fit`.
@@ -92,7 +92,7 @@ _initial_epochs = weakref.WeakKeyDictionary()
 
 @hooks.replaces(keras.Model, "_maybe_load_initial_counters_from_ckpt")
 def maybe_load_initial_counters_from_ckpt(original, self, steps_per_epoch, initial_epoch):
-    """Let `fit` begin with the epoch of `set_initial_epoch`."""
+    """Let `fit` begin with the epoch that `set_initial_epoch` has set."""
     _about_to_train.add(self)
     epoch, step = original(self, steps_per_epoch, initial_epoch)
     return _initial_epochs.pop(self, None) or epoch, step
@@ -104,15 +104,16 @@ def initial_epoch(model):
 
 
 def set_initial_epoch(model, epoch):
-    """Set the epoch in which `fit` starts. With 0, the argument of `fit` is used."""
+    """Set the epoch in which `fit` starts. With 0, `fit` uses its argument `initial_epoch`."""
     _initial_epochs[model] = epoch
 
 
 @hooks.replaces(DataHandler, "_configure_dataset_and_inferred_steps")
 def configure_dataset(original, self, strategy, x, steps_per_epoch, class_weight, distribute):
-    """Store whether there are class weights.
+    """Store whether `fit` got class weights.
 
-    Keras adds class weights to the first dataset only, so a dataset that replaces it has none.
+    Keras adds class weights to the first dataset only. Another dataset would have no class weights.
+    So `enumerate_epochs` does not replace the first dataset if `fit` got class weights.
     """
     self.has_class_weight = bool(class_weight)
     original(self, strategy, x, steps_per_epoch, class_weight, distribute)
@@ -152,12 +153,12 @@ def set_data_order(model, order):
 
 
 def position_in_data(model, batch, has_begun=False):
-    """Return `batch`."""
+    """Return `batch` unchanged, because backups are made of whole epochs only."""
     return batch
 
 
 def is_model_built(model):
-    """Return whether a model has its variables."""
+    """Return whether the variables of a model exist."""
     return model.built
 
 

@@ -8,19 +8,19 @@ from tf_adasum.seams.keras.keras2.private_names import RandomGenerator
 from tf_adasum.seams.keras.layers import SEED_STRIDE
 from tf_adasum.seams.keras.optimizers import our_replica_context
 
-# Argument of `add_weight`, with which the variable keeps its dtype.
+# Argument of `add_weight` with which Keras does not cast the variable in mixed precision.
 WITHOUT_AUTOCAST = {"experimental_autocast": False}
 
 
 @hooks.replaces(RandomGenerator, "make_legacy_seed")
 def make_legacy_seed(original, self):
-    """Mix the replica's id into the seed, or else all workers would drop the same units."""
+    """Mix the replica's id into the seed, so that dropout differs between workers."""
     seed = original(self)
     context = our_replica_context()
     if not context:
         return seed
     replica = tf.get_static_value(context.replica_id_in_sync_group)
-    if replica is None:  # in a tf.function of its own: those of a worker differ in their layers
+    if replica is None:  # in a separate tf.function: a worker's functions have different layers
         replica = tensorflow_seam.first_replica(context.strategy.extended)
     if replica == 0:
         return seed

@@ -58,7 +58,7 @@ class OptimizersOfKeras2(Optimizers):
     def build(self, optimizer, variables):
         """Create an optimizer's own variables if they do not exist yet, and store `variables`.
 
-        This is done once for all replicas, because each replica would create its own variables.
+        This is done once for all replicas. Otherwise, each replica would create its own variables.
         """
         variables = tuple(map(distributed, variables))
         if is_built(optimizer) and not _met_first(optimizer, variables):
@@ -76,7 +76,7 @@ class OptimizersOfKeras2(Optimizers):
         if had_variables and not is_legacy:
             optimizer.first_variables = met
             return
-        # `init_scope` leaves the traced function, and the strategy's scope is not entered there.
+        # `init_scope` leaves the traced function and the strategy's scope, so enter the scope.
         scope = strategy.scope if strategy else contextlib.nullcontext
         with tf.init_scope(), scope(), tf.name_scope(_name_of(optimizer)):
             state = aggregation_state_of(optimizer)
@@ -139,7 +139,7 @@ begin_together, combine, index_of = (
 
 @hooks.replaces(Optimizer, "build")
 def build_with_reductions(original, self, var_list):
-    """Create the variables of the rule, because they have to exist when weights are loaded."""
+    """Create the aggregation rule's variables, which have to exist when weights are loaded."""
     _refuse_nadam(self)
     original(self, var_list)
     if not hasattr(self, "first_variables"):
@@ -187,7 +187,8 @@ def aggregate_gradients(original, self, grads_and_vars):
 def apply_gradients(original, self, grads_and_vars, name=None, *args, **kwargs):
     """Zero the gradients of a replica without rows, and let `on_nonfinite` skip a step.
 
-    Every step of an optimizer begins here. A wrapper such as `AdaScale` replaces the update here.
+    Every step of an optimizer begins with this method. If a wrapper such as `AdaScale` runs the
+    steps of this optimizer, the wrapper's update replaces the optimizer's update.
     """
     grads_and_vars = list(grads_and_vars)
     step = step_of_wrapper(self)
@@ -229,8 +230,8 @@ class Resting(typing.NamedTuple):
 def update_step(original, self, gradient, variable):
     """With a `Resting` gradient, update the variable only on replicas that take the step.
 
-    Keras updates one variable on its device here. A replica that skips the step does not decay the
-    weights.
+    In this method, Keras updates one variable on its device. A replica that skips the step also
+    does not decay the weights.
     """
     if not isinstance(gradient, Resting):
         return original(self, gradient, variable)
@@ -276,7 +277,7 @@ def _without_loss_scale(optimizer):
 
 
 def is_built(optimizer):
-    """Return whether an optimizer has its variables."""
+    """Return whether the optimizer's own variables exist."""
     optimizer = _without_loss_scale(optimizer)
     if hasattr(optimizer, "inner_optimizer"):  # a `WrapperBase`
         return optimizer.built

@@ -27,7 +27,7 @@ except ImportError as error:
 # The class with `fit`.
 Trainer = keras.Model
 
-# The function that scales losses by the number of replicas.
+# The function that divides losses by the number of replicas.
 SCALING_OF_LOSSES = ("scale_loss_for_distribution",)
 
 __all__ = [

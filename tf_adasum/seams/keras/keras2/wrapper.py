@@ -32,7 +32,7 @@ OF_SWAP_EMA_WEIGHTS: tuple[str, ...] = ()
 
 
 class Step(BaseStep):
-    """The step of an optimizer of Keras 2 in a wrapper."""
+    """Takes the steps of a Keras 2 optimizer that is the inner optimizer of a wrapper."""
 
     def update(self, values, variables):
         """Clip gradients, decay weights and update the variables."""
@@ -41,7 +41,7 @@ class Step(BaseStep):
         update(list(values), list(map(distributed, variables)), self.rests())
 
     def _update(self, gradients, variables, rests):
-        """Run the part of `Optimizer.apply_gradients` after the reduction."""
+        """Do what `Optimizer.apply_gradients` does after it has reduced the gradients."""
         optimizer = self.optimizer
         with tf.name_scope(optimizer.name):
             optimizer._compute_current_learning_rate()
@@ -160,9 +160,9 @@ def _values(gradient):
 
 @hooks.replaces(LossScaleOptimizerV3, "apply_gradients")
 def apply_gradients(original, self, grads_and_vars, *args, **kwargs):
-    """Build the inner optimizer first.
+    """Build the inner optimizer before the step.
 
-    Keras builds it where replicas cannot wait for others.
+    Keras would build it in a `tf.init_scope`, in which replicas cannot wait for each other.
     """
     grads_and_vars = list(grads_and_vars)
     if isinstance(self.inner_optimizer, WrapperBase) or our_replica_context():
@@ -205,7 +205,7 @@ def exchange_learning_rate(optimizer, learning_rate):
         return had
     had, optimizer._learning_rate = optimizer._learning_rate, learning_rate
     if isinstance(had, tf.Variable):
-        optimizer.learning_rate_before = had  # where tf.train.Checkpoint finds it
+        optimizer.learning_rate_before = had  # so that tf.train.Checkpoint finds it
     is_schedule = isinstance(learning_rate, keras.optimizers.schedules.LearningRateSchedule)
     current = getattr(optimizer, "_current_learning_rate", None)
     if is_schedule and (current is None or not current.dtype.is_floating):
@@ -242,7 +242,7 @@ def average_weights(optimizer, count):
 
     Args:
         optimizer: a built optimizer.
-        count: the number of earlier updates, an int64 scalar.
+        count: the number of earlier updates of the averages, an int64 scalar.
     """
     if not getattr(optimizer, "use_ema", False):
         return

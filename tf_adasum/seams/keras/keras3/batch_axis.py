@@ -12,7 +12,7 @@ from tf_adasum.seams.keras.optimizers import is_ours
 def check_batch_axis(original, self, x=None, *args, **kwargs):
     """Refuse a model with inputs or outputs in which dimension 0 is not the batch axis.
 
-    Each replica would get a part of another axis, such as time, instead of a part of the rows.
+    Each replica would get a part of another axis, such as the time steps, instead of some rows.
     """
     strategy = self.distribute_strategy
     if is_ours(strategy) and strategy.num_replicas_in_sync > 1:
@@ -30,8 +30,9 @@ def check_batch_axis(original, self, x=None, *args, **kwargs):
 def _other_input(model, data, replicas):
     """Return the description of an input whose batch axis is not dimension 0, or "".
 
-    Dimension 0 of such an input has a fixed length that no replica's part can have, and another
-    axis has an unknown length. A length of 1 is allowed, for models that generate text.
+    Dimension 0 of such an input has a fixed length, and another axis has an unknown length. The
+    data has too few rows to give each replica this length. A length of 1 is allowed, for models
+    that generate text.
     """
     shapes = [each.shape for each in tensors_of(model, "inputs")]
     fixed = [shape for shape in shapes if shape and (shape[0] or 0) > 1 and None in shape[1:]]
@@ -44,7 +45,8 @@ def _other_input(model, data, replicas):
 def _other_output(model):
     """Return the description of an output whose batch axis is not dimension 0, or "".
 
-    Return "" also if an axis of unknown length may be another axis than the batch axis.
+    Also return "" if dimension 0 of an input has a fixed length, or another axis has an unknown
+    length. In these cases, the axis of unknown length in an output may not be the batch axis.
     """
     shapes = [each.shape for each in tensors_of(model, "inputs")]
     if any(shape[:1] != (None,) or None in shape[1:] for shape in shapes):

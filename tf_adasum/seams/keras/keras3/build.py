@@ -21,10 +21,11 @@ def maybe_symbolic_build(original, self, iterator=None, data_batch=None):
     """Build a model from the element spec of its data, or by tracing a step of the user.
 
     Keras would read a first batch, average it over the workers with a collective that fails under
-    multi-worker strategies, and discard the iterator. This iterator has read ahead, and a generator
-    does not yield these batches again. If a model has its own `train_step`, the step is traced,
-    because the model may have no `call`, as most GANs, or a `call` with other arguments than the
-    data. If `fit` passes the iterator of its epochs, this iterator is stored.
+    multi-worker strategies, and discard the iterator. But the iterator has already read more
+    batches, and a generator does not yield these batches again. If a model has its own
+    `train_step`, the step is traced. Such a model may have no `call` (as most GANs), or a `call`
+    with other arguments than the data. If `fit` passes the iterator of its epochs, this iterator is
+    stored.
     `test_unbuilt_model_trains` and `TestRowsOfSteps` fail without this hook.
     """
     if iterator is not None:
@@ -40,7 +41,7 @@ def maybe_symbolic_build(original, self, iterator=None, data_batch=None):
     is_training = call_under_way() in ("fit", "train_on_batch")
     step = self.train_step if is_training else self.test_step
     if _is_users_own(step) or _are_shapes_open(data, self.run_eagerly):
-        # Without a graph, the first step builds the model, because it may need values.
+        # With `run_eagerly`, the first step builds the model, because the step may need values.
         if not (self.run_eagerly or (self.train_function if is_training else self.test_function)):
             as_fit = getattr(self, "_autoconvert_optionals", lambda step: step)  # since Keras 3.12
             tensorflow_seam.trace(strategy, as_fit(step), data)
@@ -62,8 +63,9 @@ def _of_first_replica(strategy):
 def _are_shapes_open(data, run_eagerly):
     """Return whether only a step can build the model, because shapes of the data are unknown.
 
-    A KerasTensor needs a rank, and layers need sizes in advance. Eager steps have the sizes that
-    are unknown in the spec. In a graph, Keras raises an error for an unknown size.
+    A KerasTensor needs a known rank, and layers need known sizes. In an eager step, all sizes are
+    known, also the sizes that the spec does not contain. In a graph, Keras raises an error for an
+    unknown size.
     """
     specs = tf.nest.flatten(data, expand_composites=True)
     shapes = [tf.TensorShape(spec.shape) for spec in specs if hasattr(spec, "shape")]
@@ -73,7 +75,7 @@ def _are_shapes_open(data, run_eagerly):
 
 
 def is_model_built(model):
-    """Return whether a model has its variables. Without `call`, `built` is always False."""
+    """Return whether a model's variables exist. Without a `call`, its `built` is always False."""
     return model.built or model in _built_by_step
 
 

@@ -53,7 +53,7 @@ def get_iterator(original, self):
 def make_epoch_iterator(original, self, *args, **kwargs):
     """Raise an error on all workers if a generator or a `PyDataset` is empty on some workers.
 
-    Keras raises only on the workers without data, before the workers compare the data's lengths.
+    Keras raises it only on the workers without data, before the workers compare the data's lengths.
     """
     try:
         original(self, *args, **kwargs)
@@ -68,7 +68,7 @@ def make_epoch_iterator(original, self, *args, **kwargs):
 def next_step(original, self):
     """Raise an error on all workers if the rows of some workers ended in the previous step.
 
-    The other workers would continue with only their own parts of the batches.
+    Without this hook, the other workers would continue with only their own parts of the batches.
     """
     strategy = self._distribute_strategy
     if is_ours(strategy):
@@ -86,8 +86,8 @@ def begin_epoch(original, self):
     Keras uses one dataset for all epochs, and begins every epoch with the first batch. Workers
     whose batches come from Python agree on the order of the batches. If the workers' datasets end
     at different times, an epoch continues until all datasets have ended. (Keras would use the
-    number of batches before sharding.) An epoch that was interrupted during validation has no steps
-    left.
+    number of batches before sharding.) If an epoch resumes with its validation, it has no steps
+    left, and this iterator yields nothing.
     """
     order = getattr(self, "data_order", None)
     if order and order.take_validation():
@@ -153,7 +153,7 @@ def set_data_order(model, order):
     """Set the order of the data for the `fit` that is about to begin.
 
     Args:
-        model: the model. In a custom loop, nothing is done.
+        model: the model. If a custom loop trains the model, nothing is done.
         order: a `DataOrder`; None when the training has ended.
     """
     if order is not None and model in _last_iterator:
@@ -169,8 +169,9 @@ def set_data_order(model, order):
 def get_metrics_result_or_logs(original, self, logs):
     """Return the metrics of an epoch that resumes after its last batch.
 
-    Such an epoch has no step that returns logs. If the metrics do not exist yet, return {}, because
-    Keras would raise an error. In other epochs, `fit` without logs means that no step was made.
+    Such an epoch has no step that returns logs, so Keras would raise an error. If the metrics of
+    the epoch's batches do not exist, return {}. In any other epoch of `fit`, missing logs mean that
+    the data had no batch.
 
     Raises:
         ValueError: if `fit` got data without a batch.

@@ -16,8 +16,8 @@ def get_attr_skipset(original, obj_type):
     """Let a single worker save a model in the strategy's scope.
 
     When Keras saves or loads an optimizer for the first time in a process, Keras creates a
-    temporary optimizer. In the scope, all workers would have to create the variables of this
-    optimizer together.
+    temporary optimizer. In the scope, all workers create variables together, so a worker that saves
+    alone would wait for the others. This hook lets each worker create these variables separately.
     """
     with tensorflow_seam.making_own_variables():
         return original(obj_type)

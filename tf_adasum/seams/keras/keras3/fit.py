@@ -53,9 +53,9 @@ def make_function(original, self, step_function):
 
 @hooks.replaces(BaseTrainer, "_symbolic_build")
 def symbolic_build(original, self, iterator=None, data_batch=None):
-    """Build with one row if this worker has no rows.
+    """Build the model with a row of zeros if this worker has no rows.
 
-    Tracing recurrent layers needs rows.
+    Recurrent layers cannot be traced without rows.
     """
     if data_batch is not None and is_ours(self._distribute_strategy):
         data_batch = tf.nest.map_structure(_with_a_row, data_batch)
@@ -130,5 +130,5 @@ def initial_epoch(model):
 
 
 def set_initial_epoch(model, epoch):
-    """Set the epoch in which `fit` starts. With 0, the argument of `fit` is used."""
+    """Set the epoch in which `fit` starts. With 0, `fit` uses its argument `initial_epoch`."""
     model._initial_epoch = epoch

@@ -1,10 +1,11 @@
-"""Compiles the passes of each replica with XLA, for `compile(jit_compile=True)`.
+"""Compiles forward and backward passes of replicas with XLA, for `compile(jit_compile=True)`.
 
     rows ─▶ [ forward pass ─▶ loss ─▶ backward pass ] ─▶ aggregation ─▶ update ─▶ metrics
               compiled, for each local replica              as without XLA
 
-Keras lets XLA compile a whole step. TensorFlow's collectives have no XLA kernels, so the rest of
-the step runs without XLA. `predict` has no collectives, so Keras compiles its whole step.
+Keras lets XLA compile a whole step. But TensorFlow's collectives have no XLA kernels, so XLA
+compiles only the passes, and the rest of the step runs without XLA. `predict` has no collectives,
+so Keras compiles its whole step.
 """
 
 import warnings
@@ -28,7 +29,7 @@ def compiled_where_possible(model, step):
 
     Args:
         model: the model.
-        step: its `train_step` or `test_step`, which gets a replica's part of a batch.
+        step: the model's `train_step` or `test_step`, which gets a replica's part of a batch.
     """
     if XLA in library.off:
         _warn(model, step, f"this {library.title} has no {', '.join(library.off[XLA])}")
@@ -80,7 +81,8 @@ def _test_step(model, compiled):
 def _forward(model, x, y, sample_weight, training):
     """Return the outputs with their masks, and the loss.
 
-    Metrics need the masks. Functions do not return masks, because masks are attributes of tensors.
+    Metrics need the masks. A mask is an attribute of a tensor, and a compiled function does not
+    return attributes. So the masks are returned separately.
     """
     y_pred = model(x, training=training) if model._call_has_training_arg else model(x)
     loss = model._compute_loss(
@@ -103,7 +105,7 @@ def _track(model, loss, x):
 
 
 class _Compiler:
-    """Compiles functions with XLA and calls them, until a function reduces over the replicas.
+    """Compiles functions with XLA and calls them. Stops compiling if a function needs a collective.
 
     Args:
         model: the model.

@@ -16,7 +16,7 @@ from tf_adasum.seams.keras.keras3.private_names import (
 from tf_adasum.seams.keras.layers import SEED_STRIDE
 from tf_adasum.seams.keras.optimizers import our_replica_context
 
-# Argument of `add_weight`, with which the variable keeps its dtype.
+# Argument of `add_weight` with which Keras does not cast the variable in mixed precision.
 WITHOUT_AUTOCAST = {"autocast": False}
 
 
@@ -24,7 +24,8 @@ WITHOUT_AUTOCAST = {"autocast": False}
 def reduce_values(original, values, sample_weight=None, reduction="sum_over_batch_size"):
     """Reduce the losses to 0 if their static shape shows that there are no rows.
 
-    In this case Keras would return a vector. In other cases without rows, Keras returns 0.
+    In this case, Keras would return a vector. If the static shape does not show that there are no
+    rows, Keras returns 0.
     """
     if tuple(values.shape) == (0,) and our_replica_context():
         if sample_weight is not None:
@@ -70,7 +71,7 @@ def convolve_or_pool(original, inputs, *args, **kwargs):
     def row_of_zeros():
         return tf.zeros([1, *tf.unstack(tf.shape(inputs)[1:])], inputs.dtype)
 
-    # With rows, a condition passes tensors on unchanged: nothing is copied.
+    # If there are rows, `tf.cond` returns the tensors unchanged, without a copy.
     padded = tf.cond(is_empty, row_of_zeros, lambda: inputs)
     outputs = original(tf.ensure_shape(padded, [None, *inputs.shape[1:]]), *args, **kwargs)
     own = tf.cond(is_empty, lambda: outputs[:0], lambda: outputs)
@@ -79,7 +80,7 @@ def convolve_or_pool(original, inputs, *args, **kwargs):
 
 @hooks.replaces(keras.random.SeedGenerator, "next")
 def next_seed(original, self, ordered=True):
-    """Mix the replica's id into the seed, or else all replicas would drop the same units."""
+    """Mix the replica's id into the seed, so that dropout differs between replicas."""
     seed = original(self, ordered)
     context = our_replica_context()
     if not context or context.num_replicas_in_sync == 1:
@@ -90,7 +91,8 @@ def next_seed(original, self, ordered=True):
     return tf.bitwise.bitwise_xor(seed, offset)
 
 
-# For each strategy: the last seeding, and the generator for random numbers without a seed.
+# For each strategy: the result of `seeding` when its generator was created, and this generator. It
+# creates the random numbers of `keras.random` without a seed.
 _global_seeds = weakref.WeakKeyDictionary()
 
 

@@ -1,4 +1,4 @@
-"""Runs `predict` on this worker only, without collectives, if it need not be divided."""
+"""Runs `predict` on this worker only, without collectives, if other workers are not needed."""
 
 import weakref
 
@@ -15,9 +15,9 @@ _functions = weakref.WeakKeyDictionary()
 
 @hooks.replaces(Trainer, "predict", outermost=True)
 def predict(original, self, x, *args, **kwargs):
-    """Predict on this worker only, if the other workers do not call `predict` or need not help.
+    """Predict on this worker only, if the other workers do not call `predict` or are not needed.
 
-    Callbacks that run on worker 0 only and experiment trackers call `predict` on one worker. For
+    Experiment trackers, and callbacks that run on worker 0 only, call `predict` on one worker. For
     example, `mlflow.autolog()` calls `predict` on the worker that logs, to record the model's
     signature. All workers have the same weights, so the predictions are the same. If a model has a
     fixed batch size, such as a model that generates text, a single batch cannot be divided. So each
@@ -48,8 +48,8 @@ def _is_for_this_worker():
 def _is_one_fixed_batch(model, x):
     """Return whether `x` has as many rows as the fixed batch size of the model's inputs.
 
-    An input of shape (1, None) has the fixed batch size 1. For an input of shape (5, None), the
-    batch axis may be the second axis.
+    An input of shape (1, None) has the fixed batch size 1. An input of shape (5, None) has no fixed
+    batch size, because its batch axis may be the second axis.
     """
     shapes = [tuple(each.shape) for each in tensors_of(model, "inputs") if each.shape]
     sizes = {shape[0] for shape in shapes if shape[0] == 1 or None not in shape[1:]}

@@ -14,9 +14,9 @@ class _Logs(typing.NamedTuple):
     """The result of a step on one replica.
 
     Attributes:
-        values: structure of tensors; None stays None.
-        numbers: float64 vector of the elements of all values that have a mean, followed by 1. If
-            the replica has no rows, all elements are 0.
+        values: structure of tensors and None.
+        numbers: float64 vector of the elements of all values that have a mean (numbers and bools of
+            known shape), followed by 1. If the replica has no rows, all elements are 0.
     """
 
     values: typing.Any
@@ -27,11 +27,11 @@ def returning_logs(step):
     """Return a step whose results `reduce_per_replica` can average.
 
     A result may be a variable, such as the result of a metric. Each replica reads the variable,
-    because Keras cannot average variables outside of the replicas. Outside, reading the variable of
-    a metric already returns the sum over all replicas.
+    because Keras cannot average variables outside of the replicas. Outside of the replicas, reading
+    the variable of a metric already returns the sum over all replicas.
 
     Args:
-        step: function of a replica's part of a batch.
+        step: function that gets a replica's part of a batch.
     """
 
     def with_numbers(data):
@@ -65,8 +65,9 @@ def reduce_per_replica(original, values, strategy, reduction):
     """Average the results of a step over the replicas that have rows, in one collective.
 
     With several workers, Keras would also average a vector, such as the scores of the classes,
-    along the vector's own axis. Keras would run a collective for every value. A value without a
-    mean, such as a string or an array of unknown length, comes from this worker's first replica.
+    along the vector's own axis. Keras would also run one collective for every value. A value
+    without a mean, such as a string or an array of unknown length, comes from this worker's first
+    replica.
     """
     if not isinstance(values, _Logs):
         return original(values, strategy, reduction)
@@ -79,7 +80,7 @@ def reduce_per_replica(original, values, strategy, reduction):
 
 
 def _means(total, like):
-    """Return the means, in the shapes and dtypes of `like`. The mean of bools is a fraction."""
+    """Return the means, in the shapes and dtypes of `like`. The mean of bools is a float32."""
     *parts, replicas = tf.split(total, [*(math.prod(each.shape) for each in like), 1])
     return [
         tf.cast(

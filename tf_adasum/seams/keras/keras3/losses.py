@@ -1,7 +1,7 @@
 """Divides the losses of `add_loss` by the number of replicas only once, under the rule mean.
 
 Keras divides the value of a `keras.losses.Loss` when the value is computed, and again when it is
-passed to `add_loss`. With N replicas, the loss and its part of the step would be N times too small.
+passed to `add_loss`. With N replicas, the loss and its gradients would be N times too small.
 """
 
 import weakref
@@ -16,10 +16,11 @@ from tf_adasum.seams.keras.keras3.private_names import (
 )
 from tf_adasum.seams.keras.optimizers import marker_of, our_replica_context
 
-# Attribute of the tensors that Keras has divided.
+# Attribute of the tensors that Keras has divided by the number of replicas.
 _IS_DIVIDED = "is_divided_by_the_number_of_replicas"
 
-# For each graph: names of operations that divide, and of operations without divided inputs.
+# For each graph: the names of operations whose result is a divided loss, and the names of
+# operations that use no divided loss.
 _divided, _others = weakref.WeakKeyDictionary(), weakref.WeakKeyDictionary()
 
 

@@ -77,10 +77,10 @@ begin_together, build, combine, index_of = (
 
 @hooks.replaces(BaseOptimizer, "build")
 def build_with_reductions(original, self, variables):
-    """Create the variables of the rule, because they have to exist when weights are loaded."""
+    """Create the aggregation rule's variables, which have to exist when weights are loaded."""
     original(self, variables)
     strategy = self._distribution_strategy
-    if hasattr(self, "inner_optimizer"):  # a wrapper, whose inner optimizer reduces
+    if hasattr(self, "inner_optimizer"):  # a wrapper: its inner optimizer reduces the gradients
         return
     if marker_of(strategy) and not our_replica_context():
         _optimizers.set_aggregation_state(self, strategy)
@@ -91,7 +91,7 @@ def build_with_reductions(original, self, variables):
 def apply_together(original, self, grads, trainable_variables=None):
     """Zero the gradients of a replica without rows, and let `on_nonfinite` skip a step.
 
-    Every step of an optimizer begins here.
+    Every step of an optimizer begins with this method.
     """
     refuse_update_outside(trainable_variables or getattr(self, "_trainable_variables", []))
 
@@ -119,12 +119,12 @@ def check_finite(original, self, grads):
 def all_reduce_sum_gradients(original, self, grads_and_vars):
     """Mark the reduction as a reduction of gradients, and give each gradient its static shape.
 
-    Every optimizer, `train_step`, custom loop and gradient accumulation reduces gradients here;
-    `test_every_optimizer_reduction_is_marked` fails without this hook.
+    Every optimizer, `train_step`, custom loop and gradient accumulation reduces gradients in this
+    method. `test_every_optimizer_reduction_is_marked` fails without this hook.
     """
     grads_and_vars = list(grads_and_vars)
     refuse_update_outside([variable for _, variable in grads_and_vars])
-    if step_of_wrapper(self):  # the wrapper has reduced them already
+    if step_of_wrapper(self):  # the wrapper does all reductions
         return grads_and_vars
     context = tf.distribute.get_replica_context()
     if not context or goes_own_way(context.strategy):
@@ -135,10 +135,11 @@ def all_reduce_sum_gradients(original, self, grads_and_vars):
 
 @hooks.replaces(BaseOptimizer, "_overwrite_variables_directly_with_gradients", feature=FLOAT8)
 def overwrite_with_gradients(original, self, grads, vars):
-    """Give all replicas the same float8 scales: the largest scales, as for the whole batch.
+    """Give all replicas the same float8 scales: the largest of the replicas' scales.
 
     A layer that is quantized to float8 passes its new scales and largest values as gradients. Keras
-    assigns them on each replica, before Keras reduces the other gradients.
+    assigns them on each replica, before Keras reduces the other gradients. The largest scales are
+    the scales for the whole batch.
     """
     context = our_replica_context()
     overwrites = [getattr(variable, "overwrite_with_gradient", False) for variable in vars]
@@ -205,8 +206,9 @@ def backend_apply_gradients(original, self, grads, trainable_variables):
     """Decide once for all replicas whether to accumulate, and whether to overwrite the weights.
 
     Keras decides with a `cond` in each replica, and no reduction is possible inside a `cond`. The
-    hook is used with `gradient_accumulation_steps` or `ema_overwrite_frequency`. A wrapper such as
-    `AdaScale` replaces the update here.
+    hook is used with `gradient_accumulation_steps` or `ema_overwrite_frequency`. Also, if a wrapper
+    such as `AdaScale` runs the steps of this optimizer, the wrapper's update replaces the
+    optimizer's update.
     """
     steps = self.gradient_accumulation_steps
     overwrites = self.use_ema and self.ema_overwrite_frequency
@@ -241,13 +243,13 @@ def _accumulate(optimizer, values, variables, step):
     def accumulate(*values):
         optimizer._backend_increment_gradient_accumulators(values, accumulators)
 
-    # `iterations` counts updates here, `_iterations` every call.
+    # With accumulation, `iterations` counts updates, and `_iterations` counts calls.
     is_update = (optimizer._iterations + 1) % steps == 0
     cond(tf.distribute.get_replica_context(), is_update, update, accumulate, values)
 
 
 class Step(BaseStep):
-    """The step of an optimizer of Keras 3."""
+    """Takes the steps of a Keras 3 optimizer."""
 
     def update(self, values, variables):
         """Clip gradients, decay weights, reduce the gradients and update the variables."""
@@ -294,7 +296,7 @@ def apply(optimizer, gradients, variables):
 
 
 def is_built(optimizer):
-    """Return whether an optimizer has its variables."""
+    """Return whether the optimizer's own variables exist."""
     return optimizer.built
 
 

@@ -81,7 +81,8 @@ SCALING_OF_LOSSES = ("scale_loss_for_distribution", "unscale_loss_for_distributi
 # The attribute with the moving averages of the weights, if an optimizer has `use_ema`.
 MOVING_AVERAGES = "_model_variables_moving_average"
 
-# Methods that wait for a CallbackList's calls in other threads, since and before Keras 3.12.
+# Method that waits for a CallbackList's calls in other threads: its name since Keras 3.12, and its
+# name in older versions.
 ENDING_CALLS = ("_flush_futures", "_clear_futures")
 
 __all__ = [

@@ -15,15 +15,15 @@ from tf_adasum.seams.keras.keras3.private_names import (
     PyDatasetAdapter,
 )
 
-# The number of first passes in which workers compare their first batch. One order may be made
-# before `fit`, and another order at the end of each epoch.
+# Workers compare the first batch of each of the first two passes. A PyDataset may shuffle its data
+# once before `fit`, and again at the end of each epoch.
 PASSES_COMPARED = 2
 
 
 def share_seed(strategy, adapter):
     """Agree with the other workers on a new seed with which a PyDataset shuffles.
 
-    Called before each pass. Also called when `fit` begins, before Keras calls `on_epoch_end`
+    Called before each pass. Also called when `fit` begins, because Keras then calls `on_epoch_end`,
     although no epoch has run.
 
     Args:
@@ -120,7 +120,7 @@ def send_py_dataset(original, self):
 
 @hooks.replaces(PyDatasetAdapter, "on_epoch_begin", "on_epoch_end", feature=PY_DATASETS)
 def on_epoch_begin_or_end(original, self):
-    """Let `on_epoch_begin` and `on_epoch_end` of a PyDataset shuffle in one way on all workers.
+    """Let `on_epoch_begin` and `on_epoch_end` of a PyDataset shuffle equally on all workers.
 
     During the call, the random generators of Python and NumPy have the workers' common seed. After
     the call, their previous state is restored.

@@ -41,7 +41,8 @@ class WrapperBase(keras.optimizers.Optimizer):
 class SelfDecayingOptimizer(keras.optimizers.Optimizer):
     """An optimizer that decays weights in its own `update_step`.
 
-    Keras would decay the weights before `update_step`. Other code can read `weight_decay`.
+    Keras would decay the weights before `update_step`. The attribute `weight_decay` is kept, so
+    that other code can read it.
     """
 
     @hooks.overrides(BaseOptimizer)
@@ -67,7 +68,7 @@ def average_weights(optimizer, count):
 
     Args:
         optimizer: a built optimizer with `use_ema`.
-        count: the number of earlier updates, an int64 scalar variable.
+        count: the number of earlier updates of the averages, an int64 scalar variable.
     """
     variables, averages = optimizer._trainable_variables, getattr(optimizer, MOVING_AVERAGES)
     for variable, average in zip(variables, averages, strict=True):
