@@ -125,8 +125,8 @@ class AdaScale(WrapperOptimizer):
         if isinstance(base, LinearScalingWarmup):
             keras_seam.exchange_learning_rate(optimizer, base)  # restores the optimizer
             raise ValueError(
-                "AdaScale already scales the learning rate. Give the optimizer the learning rate or "
-                "schedule of training on one device, without LinearScalingWarmup. Received: "
+                "AdaScale already scales the learning rate. Give the optimizer the learning rate "
+                "or schedule of one device, without LinearScalingWarmup. Received: "
                 "learning_rate=LinearScalingWarmup(…)"
             )
         self.take_steps(AdaScaleStep(optimizer, base, smoothing, self.debias))
