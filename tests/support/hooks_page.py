@@ -1,9 +1,10 @@
-"""docs/hooks.md: what this package changes in TensorFlow and Keras, from the registries of hooks.
+"""Writes docs/hooks.md: what this package changes in TensorFlow and Keras.
 
     python tests/support/hooks_page.py
 
-writes the sections of the installed versions (Keras 3 or Keras 2); the other sections stay. To
-write all sections, run it in both environments.
+The sections come from the registries of hooks. The script writes the sections of the Keras that is
+installed (2 or 3), and keeps the other sections. To write all sections, run it in both
+environments.
 """
 
 import importlib

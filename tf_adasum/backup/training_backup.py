@@ -34,7 +34,8 @@ class OnSignal:
 
     Attributes:
         numbers: the numbers of the signals.
-        leaves_handlers: whether to leave signals alone that the program handles or ignores itself.
+        leaves_handlers: whether to leave a signal alone if the program has its own handler for it, or
+            ignores it.
         exit_code: the exit status of all workers.
     """
 
@@ -97,8 +98,8 @@ class TrainingBackup:
             workers: the `Workers`.
 
         Raises:
-            ValueError: on all workers, if worker 0 has more than one callback; if the directory is
-                not local.
+            ValueError: on all workers, if worker 0 has more than one `BackupAndRestore`; on a
+                worker whose backup directory is not local.
         """
         own = callbacks[0] if callbacks else None
         settings = [len(callbacks), *[0] * 6]

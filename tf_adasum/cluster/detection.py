@@ -318,7 +318,7 @@ def _number(environment, name):
     if not value:
         return None
     if not re.fullmatch(r"\d{1,10}", value, re.ASCII):
-        raise ValueError(f"{name} must be a whole number from 0. Received: {name}={value!r}")
+        raise ValueError(f"{name} must be 0 or a larger whole number. Received: {name}={value!r}")
     return int(value)
 
 

@@ -130,7 +130,10 @@ class Meeting:
         return of_others | {rank: told[rank] for rank in ranks if told.get(rank)}
 
     def difference(self) -> str:
-        """Return the error of this task or of task 0 if settings of tasks differ; else ""."""
+        """Return the error message for tasks with different settings; "" without a difference.
+
+        If this task knows of no difference, and joined through task 0, this is task 0's message.
+        """
         with self._change:
             for rank, term in sorted(self._different_terms.items()):
                 names = self._cluster.names

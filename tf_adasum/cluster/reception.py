@@ -33,7 +33,8 @@ class Reception:
         listener: a listening socket, such as `listening` returns. This object will close it.
         answer: function that answers the caller of a connection. After its return, this object
             closes the connection.
-        tasks: how many callers there may be at a time, besides unauthenticated clients.
+        tasks: the number of tasks that may call. There may be up to `tasks + MOST_STRANGERS`
+            connections at a time.
     """
 
     def __init__(

@@ -229,8 +229,8 @@ class _Job:
     def _pause(self, deadline: float | None) -> int | None:
         """Wait a second before a restart, and until all output is written.
 
-        All threads must have ended before a restart, see `_start`. A signal ends the wait, even if
-        nothing reads our output.
+        All threads must have ended before a restart, see `_start`. If nobody reads our output, the
+        threads that write it never end. A signal ends the wait in this case too.
 
         Returns:
             None if the job can restart; the exit status if a signal or the timeout forbids it.

@@ -27,7 +27,8 @@ class WrapperOptimizer(keras_seam.WrapperBase):
     """An optimizer that changes the updates of the optimizer that it wraps.
 
     The inner optimizer keeps everything else: its slots, `iterations`, accumulation, clipping,
-    weight decay and moving averages. You can read and set their configuration on this optimizer.
+    weight decay and moving averages. Its settings, such as `clipnorm`, `weight_decay` and `use_ema`,
+    are also attributes of this optimizer, which you can read and set.
     The changed update is a `keras_seam.Step`; see `take_steps`.
 
     Args:
@@ -139,7 +140,7 @@ class WrapperOptimizer(keras_seam.WrapperBase):
         return self.inner_optimizer.scale_loss(loss)
 
     def finalize_variable_values(self, var_list):
-        """Set the variables to their values after training: with `use_ema`, moving averages."""
+        """Set the final values at the end of training: with `use_ema`, the moving averages."""
         if hasattr(self.inner_optimizer, "finalize_variable_values"):
             self.inner_optimizer.finalize_variable_values(var_list)
 

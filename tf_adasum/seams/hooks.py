@@ -13,8 +13,9 @@ the reason:
         ...
 
 If only one feature needs the function, the hook names this feature: `hooks.replaces(owner, "name",
-feature="...")`. If the library lacks this function, only this feature is off. If the library lacks
-the function of a hook without a feature, `install` raises an error and replaces nothing.
+feature="...")`. If the library lacks this function, only this feature is off. Other hooks name no
+feature. If the library lacks a function that one of these hooks replaces, `install` raises an error
+and replaces nothing.
 
 Hooks are installed when the first strategy, wrapper optimizer, `BackupAndRestore` or
 `OnFirstWorker` is created. They stay installed, so a hook that has nothing to do calls `original`

@@ -156,7 +156,10 @@ def _without(trace, folders):
 
 
 def _without_frames(text, folders):
-    """Return AutoGraph's message without frames of libraries, or the error if no frame is left."""
+    """Return AutoGraph's message without the frames of libraries.
+
+    If no frame is left, return only the text of the error, without the name of its class.
+    """
     kept = _FRAME_OF_CONVERTED.sub(
         lambda found: "" if found[1].startswith(folders) else found[0], text
     )

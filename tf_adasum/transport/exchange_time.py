@@ -39,7 +39,10 @@ def of_gather(talk: Talk, gather: Gather, words: int) -> float:
 
 
 def measured(talk: Talk, exchange: Exchange) -> tuple[str, float]:
-    """Return what has failed on any worker, and the seconds of an exchange on the slowest worker.
+    """Measure an exchange on all workers.
+
+    Returns:
+        An error message, "" if no worker failed; the seconds on the slowest worker.
 
     On a slow network, only one exchange is made. Otherwise, the first exchange does not count.
     """

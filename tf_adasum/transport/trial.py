@@ -1,10 +1,11 @@
 """Tries the transports in small exchanges at start-up, and chooses one transport for all workers.
 
-A way is a list of UCX's own transports. Within a host, shared memory is the fastest way if
-processes may copy from each other's memory. If processes may not (other users, some containers), or
-if /dev/shm is full, shared memory may be slower than TCP, or fail. So each way is tried, and has to
-deliver the bytes that were sent, on all workers. The first way that works is used unless another
-way is much faster. For comparison, TensorFlow's own collectives gather the same number of bytes.
+UCX can send bytes in several ways, such as shared memory or TCP. Each way is a value of `UCX_TLS`.
+Within a host, shared memory is the fastest way if processes may copy from each other's memory. If
+processes may not (other users, some containers), or if /dev/shm is full, shared memory may be
+slower than TCP, or fail. So each way is tried, and has to deliver the bytes that were sent, on all
+workers. The first way that works is used unless another way is much faster. For comparison,
+TensorFlow's own collectives gather the same number of bytes.
 """
 
 from __future__ import annotations

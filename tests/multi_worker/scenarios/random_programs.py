@@ -6,6 +6,7 @@ import time
 import keras
 import numpy as np
 import tensorflow as tf
+from support.stacks import PyDataset
 
 from tf_adasum import callbacks, optimizers
 
@@ -261,7 +262,7 @@ class Subclass(keras.Model):
         return inputs
 
 
-class Batches(keras.utils.PyDataset):
+class Batches(PyDataset):
     def __init__(self, x, y, size):
         super().__init__()
         self.x, self.y, self.size = x, y, size

@@ -359,7 +359,7 @@ class BaseStep:
 
 
 def take_over(step):
-    """Let a step run the updates of its optimizer, including the reductions."""
+    """Make the optimizer of a step call this step in place of its own update and its reductions."""
     step.optimizer.step_of_wrapper = step
 
 

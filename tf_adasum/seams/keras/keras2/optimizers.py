@@ -38,9 +38,9 @@ class OptimizersOfKeras2(Optimizers):
     """Implements `Optimizers` for Keras 2, for new-style and legacy optimizers."""
 
     def variables_of(self, optimizer):
-        """Return the variables of an optimizer's first step, usually all variables of a model.
+        """Return the variables that an optimizer updates, usually all variables of a model.
 
-        `build` stores these variables, because the optimizers of Keras do not.
+        The optimizers of Keras 2 do not store these variables, so `build` does.
         """
         return list(optimizer.first_variables)
 

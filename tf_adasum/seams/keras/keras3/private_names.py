@@ -63,7 +63,7 @@ GeneratorDataAdapter = name(
 )
 
 ADDED_LOSSES = 'passing losses of keras.losses objects to `add_loss` with aggregation="mean"'
-FLOAT8 = "the same float8 scales on all replicas"
+FLOAT8 = "equal float8 scales on all replicas"
 
 GLOBAL_SEEDS = "keras.random without a seed in the steps of replicas"
 seed_generators = name("keras.src.random", "seed_generator", feature=GLOBAL_SEEDS)

@@ -1,8 +1,8 @@
 """Refuses models, optimizers and metrics that were created outside of the strategy's scope.
 
 Keras 3 does not check this. Weights and optimizers created outside have one copy for all local
-replicas. The replicas diverge, or write to this copy at the same time. Metrics created outside are
-local to each worker.
+replicas of a worker. If these replicas write to it at the same time, its values are wrong, and the
+copies of different workers become different. Metrics created outside are local to each worker.
 """
 
 import inspect

@@ -57,7 +57,7 @@ def own_variables(optimizer):
 
 
 def variables_to_save(optimizer):
-    """Return the variables of a wrapper that Keras does not save."""
+    """Return those variables of a wrapper optimizer that Keras does not save itself."""
     return own_variables(optimizer)
 
 
