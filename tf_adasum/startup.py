@@ -79,7 +79,7 @@ SECONDS_TO_REFUSE = 10.0
 
 @contextlib.contextmanager
 def refusing_together(tasks: Cluster | None) -> Iterator[None]:
-    """Let all workers raise an error at once if the arguments of one worker are refused.
+    """If the arguments of one worker are refused, let all workers raise an error without waiting.
 
     Args:
         tasks: the cluster; None without a cluster.

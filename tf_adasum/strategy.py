@@ -312,7 +312,7 @@ class AdasumMirroredStrategy(
                 yield
 
     def watching(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context manager like `working_together` that does not reuse collective keys."""
+        """Return `working_together`'s context manager, but without reuse of collective keys."""
         return tracebacks.shortened(self._watch.call(tensorflow_seam.breakage))
 
     def check_replicas(self, variables: Sequence[typing.Any] | None = None) -> None:

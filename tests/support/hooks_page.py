@@ -53,7 +53,7 @@ def section_of(hooks):
             same = list(same)
             features = dict.fromkeys(hook.feature for hook in same if hook.feature)
             without = "".join(
-                f" *If this hook no longer applies, you lose: {feature}.*" for feature in features
+                f" *Only this feature needs the hook: {feature}.*" for feature in features
             )
             lines.append(f"- {_names(same)}: {reason}{without}")
     return "\n".join(lines[1:]) + "\n"

@@ -71,7 +71,7 @@ class Together(Level):
         return self._group.all_gather(vector), segments
 
     def complete(self, gram: tf.Tensor) -> tf.Tensor:
-        """Return the Gram matrices, which are already complete."""
+        """Return the Gram matrices unchanged, because each member has all rows."""
         return gram
 
     def gather(self, combined: tf.Tensor) -> tf.Tensor:

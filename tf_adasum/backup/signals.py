@@ -56,8 +56,9 @@ class Signals:
 
     Args:
         numbers: the numbers of the signals.
-        ask: function that the handler calls after the first signal, at any line of the program. If
-            it returns False, the training no longer exists, and the previous handler is called.
+        ask: function that the handler calls when the first signal arrives. It may interrupt the
+            program at any line. If it returns False, the training no longer exists, and the
+            previous handler is called.
         leaves_handlers: whether to leave a signal alone if the program has its own handler for this
             signal, or ignores it.
 

@@ -34,8 +34,8 @@ class OnSignal:
 
     Attributes:
         numbers: the numbers of the signals.
-        leaves_handlers: whether to leave a signal alone if the program has its own handler for it, or
-            ignores it.
+        leaves_handlers: whether to leave a signal alone if the program ignores it, or has its own
+            handler for it.
         exit_code: the exit status of all workers.
     """
 
@@ -163,9 +163,10 @@ class TrainingBackup:
             self._order.has_metrics = self._assign(model, self._resumed.arrays, metrics)
 
     def begin_batches(self, model):
-        """Undo the changes of callbacks in `on_epoch_begin`, such as `LearningRateScheduler`.
+        """Undo what callbacks such as `LearningRateScheduler` changed in `on_epoch_begin`.
 
-        The backup already includes these changes. Called before the first batch of the epoch.
+        After a resume, the backup already includes these changes. Called before the first batch of
+        the epoch.
         """
         if self._resumed is not None:
             self._assign(model, self._resumed.arrays, training_state.SECTIONS)

@@ -53,7 +53,7 @@ def held(count: int, ports_to_try: Iterator[int] | None = None) -> Iterator[list
 
     Args:
         count: the number of ports.
-        ports_to_try: iterator of ports. If several blocks use the same iterator, they get different
+        ports_to_try: iterator of ports. `with` blocks that share one iterator get different
             ports. Defaults to `candidates()`.
 
     Raises:

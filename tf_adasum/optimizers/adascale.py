@@ -91,8 +91,8 @@ class AdaScale(WrapperOptimizer):
         >>> float(optimizer.gain), [round(float(element), 4) for element in w.numpy()]
         (2.0, [0.9, 0.9])
 
-        With `model.compile(optimizer, loss)`, `callbacks.StopAtScaleInvariantStep(T)` ends `fit`
-        after T steps of the small batch.
+        Compile a model with this optimizer. Then `callbacks.StopAtScaleInvariantStep(T)` ends `fit`
+        when the steps have done as much as T steps with the small batch.
 
     Reference:
         Johnson et al., "AdaScale SGD: A User-Friendly Algorithm for Distributed Training", ICML

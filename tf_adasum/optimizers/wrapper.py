@@ -27,8 +27,8 @@ class WrapperOptimizer(keras_seam.WrapperBase):
     """An optimizer that changes the updates of the optimizer that it wraps.
 
     The inner optimizer keeps everything else: its slots, `iterations`, accumulation, clipping,
-    weight decay and moving averages. Its settings, such as `clipnorm`, `weight_decay` and `use_ema`,
-    are also attributes of this optimizer, which you can read and set.
+    weight decay and moving averages. Its settings, such as `clipnorm` and `weight_decay`, are also
+    attributes of this optimizer, which you can read and set.
     The changed update is a `keras_seam.Step`; see `take_steps`.
 
     Args:

@@ -114,7 +114,8 @@ def has_no_rows(arguments):
         arguments: any structure; its dense, ragged and sparse tensors are checked.
 
     Returns:
-        A boolean scalar tensor, or True; None if no batch can be empty.
+        True if a batch is known to be empty; None if no batch can be empty; otherwise a boolean
+        scalar tensor.
     """
     known = None
     for value in tf.nest.flatten(arguments):

@@ -29,8 +29,8 @@ def chosen(
         environment: the environment variables. Defaults to ``os.environ``.
 
     Raises:
-        ValueError: if the name is unknown, or if it is ``"ucx"`` and UCX cannot send the gradients of
-            these devices, see `obstacle`.
+        ValueError: if the name is unknown, or if it is ``"ucx"`` and UCX cannot send the gradients
+            of these devices, see `obstacle`.
     """
     given, name = f"transport={transport!r}", transport
     if transport is None:

@@ -4,10 +4,10 @@
                                                   ──▶ all stop at the first that none has passed
 
 A place is a point at which a training can stop, such as before a batch. All workers reach the same
-places in the same order, and count the places. A worker that holds does not pass another place
-until it receives the place to stop at. So the last status of this worker stays true, even while the
-worker waits for others in a step. As long as no worker is asked to stop, a worker passes a place
-without waiting. The workers exchange all data in their statuses, see `Status`.
+places in the same order, and count the places. A worker that has to hold waits at its next place
+until it receives the place at which to stop. So the last status of this worker stays true, even
+while the worker waits for others in a step. As long as no worker is asked to stop, a worker passes
+a place without waiting. The workers exchange all data in their statuses, see `Status`.
 
 Standard library only.
 """

@@ -76,8 +76,8 @@ def check_same_cardinality(workers: Workers, cardinality: int) -> None:
         cardinality: the cardinality of this worker's dataset.
 
     Raises:
-        ValueError: on all workers, if the numbers differ. Otherwise, workers with more batches
-            would wait forever for the other workers.
+        ValueError: on all workers, if the numbers differ. Without this check, workers with more
+            batches would wait forever for the other workers.
     """
     workers.check_same(
         "All workers need a dataset of the same number of batches. Use the same dataset on all "

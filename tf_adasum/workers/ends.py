@@ -51,7 +51,7 @@ class Ends:
         self._workers.check_same(SAME_ROWS, rows, shown=shown, code="TFA-405")
 
     def report_none(self) -> None:
-        """Report that this worker has no batch, while the other workers compare cardinalities.
+        """When the workers compare the cardinalities of their datasets, report no batch.
 
         Raises:
             ValueError: on all workers, if any worker has a batch.

@@ -25,8 +25,9 @@ class Adasum(AggregationRule):
     ``adasum(a, b) = (1 - a·b / (2‖a‖²)) a + (1 - a·b / (2‖b‖²)) b``
 
     More than two replicas are combined in a tree: neighbours in rank order form pairs, then pairs
-    of pairs, and so on. If the number of nodes is odd, the last node moves to the next round
-    unchanged. If the number of replicas is a power of two, this is the published tree.
+    of pairs, and so on. If a level of the tree has an odd number of nodes, its last node moves to
+    the next level unchanged. If the number of replicas is a power of two, this is the published
+    tree.
 
     Every node of the tree is a linear combination of the replicas' gradients. If p and q are the
     coefficient vectors of two nodes, their inner product is ``pᵀGq``, so the whole tree is computed

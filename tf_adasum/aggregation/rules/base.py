@@ -34,9 +34,9 @@ class AggregationRule:
             `gram`. The Gram matrix of a group is the sum over its variables.
         needs_gram: False if the coefficients do not depend on the gradients. Then `gram` may be
             zero.
-        works_in_levels: whether the rule may be applied in levels, as in a radix plan of several
-            levels: to the gradients of groups of replicas, and then to the combined gradients of
-            these groups. If False, one level combines all N replicas: the plan ``[N]``.
+        works_in_levels: whether the rule may be applied to the gradients within each group of
+            replicas, and then to the results of the groups, as a radix plan of several levels does.
+            If False, one level combines all N replicas: the plan ``[N]``.
         is_tree_of_pairs: whether the rule computes the coefficients of `Adasum`'s tree. If so, the
             cost model may choose a plan of several levels, several levels may be evaluated as one,
             and pairs are combined by `ops.pairwise_combine`. True for `Adasum` and for subclasses

@@ -1,4 +1,4 @@
-"""Reduces the gradients of optimizers, and runs the steps of wrappers, for Keras 2 and 3."""
+"""Reduces the gradients of optimizers, and runs the steps of wrapper optimizers (Keras 2 and 3)."""
 
 import contextlib
 

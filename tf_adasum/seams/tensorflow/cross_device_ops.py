@@ -216,7 +216,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         """Gather a number from each replica of a group on all members. All workers have to call it.
 
         Args:
-            numbers: for each local replica an int.
+            numbers: for each local replica, the int that it contributes.
             parts: for each local replica the `ReplicaCollectives` of its group.
 
         Returns:

@@ -60,7 +60,7 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
 
     @hooks.overrides(CollectiveAllReduceExtended)
     def _initialize_local_devices(self, cluster_resolver, worker_device):
-        """Return the requested devices, because TensorFlow supports only one CPU per worker."""
+        """Return all requested devices. TensorFlow would return only one CPU per worker."""
         del cluster_resolver
         devices = tuple(f"{worker_device}/device:{name}" for name in self._local_device_names)
         return devices, self._local_device_names[0].split(":")[0]
@@ -120,7 +120,7 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
 
     @hooks.overrides(CollectiveAllReduceExtended)
     def _get_variable_creator_initial_value(self, replica_id, device, primary_var, **kwargs):
-        """Send initial values of every dtype.
+        """Broadcast the initial value of a variable from worker 0, whatever its dtype.
 
         TensorFlow's broadcast supports only six dtypes.
         """

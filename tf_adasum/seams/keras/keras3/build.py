@@ -75,7 +75,10 @@ def _are_shapes_open(data, run_eagerly):
 
 
 def is_model_built(model):
-    """Return whether a model's variables exist. Without a `call`, its `built` is always False."""
+    """Return whether a model's variables exist.
+
+    If the model's class defines no `call`, the model's `built` is always False.
+    """
     return model.built or model in _built_by_step
 
 

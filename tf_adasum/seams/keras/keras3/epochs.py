@@ -167,7 +167,7 @@ def set_data_order(model, order):
 
 @hooks.replaces(BaseTrainer, "_get_metrics_result_or_logs", feature=AFTER_LAST_BATCH)
 def get_metrics_result_or_logs(original, self, logs):
-    """Return the metrics of an epoch that resumes after its last batch.
+    """If all batches of an epoch were done before the training resumed, return the epoch's metrics.
 
     Such an epoch has no step that returns logs, so Keras would raise an error. If the metrics of
     the epoch's batches do not exist, return {}. In any other epoch of `fit`, missing logs mean that

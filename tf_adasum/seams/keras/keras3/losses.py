@@ -37,7 +37,10 @@ def note_division(original, value, /):
 
 @hooks.replaces(Trainer, "_aggregate_additional_loss", feature=ADDED_LOSSES)
 def aggregate_additional_loss(original, self, loss):
-    """Do not divide a loss twice. Raise an error if a loss is computed from divided losses."""
+    """Do not divide a loss by the number of replicas a second time.
+
+    Raise an error if a loss is computed from losses that are already divided.
+    """
     if not _divides():
         return original(self, loss)
     if getattr(loss, _IS_DIVIDED, False):

@@ -62,7 +62,7 @@ GeneratorDataAdapter = name(
     f"{OF_ADAPTERS}.generator_data_adapter", "GeneratorDataAdapter", feature=GENERATORS
 )
 
-ADDED_LOSSES = 'passing losses of keras.losses objects to `add_loss` with aggregation="mean"'
+ADDED_LOSSES = 'with aggregation="mean", losses computed by keras.losses objects in `add_loss`'
 FLOAT8 = "equal float8 scales on all replicas"
 
 GLOBAL_SEEDS = "keras.random without a seed in the steps of replicas"

@@ -75,7 +75,7 @@ def compile_in_scope(original, self, *args, **kwargs):
 def check_scope(original, self, *args, **kwargs):
     """Before the first step, refuse objects that were created outside of the strategy's scope.
 
-    An optimizer that is not built yet is moved into the scope instead.
+    If an optimizer is not built yet, there is no error, and it is moved into the scope.
     """
     strategy = self.distribute_strategy
     name = original.__name__
