@@ -51,8 +51,9 @@ def numbers(found):
         f"After {steps} steps, the median accuracy of {len(runs_alone)} seeds (lowest to highest) "
         f"is {accuracy('adasum', adasum)} with Adasum at its best learning rate, "
         f"{found.rate(adasum):g}, and {accuracy('mean', mean)} with the mean at its best learning "
-        f"rate, {found.rate(mean):g} (p = {p}). The mean at one replica's best learning rate, "
-        f"{found.rate(found.k_alone):g}, reaches {accuracy('mean', found.k_alone)}. A single "
+        f"rate, {found.rate(mean):g} (p = {p}). With the mean at the best learning "
+        f"rate of one replica, {found.rate(found.k_alone):g}, it is "
+        f"{accuracy('mean', found.k_alone)}. A single "
         f"replica reaches {alone:.3f}, but needs {runs_alone[0]['steps'][-1]:,} steps."
     )
     return textwrap.fill(text, WIDTH)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import sys
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 from tf_adasum._version import __version__
 
@@ -26,6 +27,18 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
         choices=SHELLS,
         help="print a script for the shell's tab completion, and exit (needs the package shtab)",
     )
+
+
+class Parser(argparse.ArgumentParser):
+    """An `ArgumentParser` whose error about an unknown option names the most similar option."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the error and exit with status 2."""
+        unknown = message.partition("unrecognized arguments: ")[2].partition(" ")[0]
+        known = [name for action in self._actions for name in action.option_strings]
+        for similar in difflib.get_close_matches(unknown.partition("=")[0], known, n=1):
+            message += f". Do you mean {similar}?"
+        super().error(message)
 
 
 def examples(commands: Iterable[tuple[str, str]]) -> str:

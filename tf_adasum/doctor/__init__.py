@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """Build the parser of the command line."""
-    parser = argparse.ArgumentParser(
+    parser = commands.Parser(
         prog="tf-adasum-doctor",
         description="Report what is installed, built and visible. If you start it as several "
         "workers, it also\nreports how fast they reach each other.",

@@ -161,10 +161,10 @@ def check_hooks() -> list[Finding]:
     except ImportError as error:  # its message has all names that moved, and what to install
         text, _, fix = str(error).partition(". ")
         return [Finding(FAIL, "hooks", text, fix)]
-    text = "; ".join(f"{count} into {library}" for library, count in counts.items())
+    text = ", ".join(f"{count} of {library}" for library, count in counts.items())
     facts = {"hooks": counts, "off": off}
     if not off:
-        return [Finding(OK, "hooks", f"{text}: all can be installed", facts=facts)]
+        return [Finding(OK, "hooks", f"replace functions: {text}", facts=facts)]
     fix = "all other features work; an older version of the library supports it"
     return [
         Finding(OK, "hooks", text, facts=facts),
@@ -187,7 +187,7 @@ def check_custom_op() -> list[Finding]:
     """Check whether the compiled op is used on CPUs and GPUs; if not, report how to build it."""
     ops = importlib.import_module("tf_adasum.ops")
     status = importlib.import_module("tf_adasum.ops.library").status()
-    backend = f"operations on CPUs run on: {ops.backend()}"
+    backend = f"backend of operations on CPUs: {ops.backend()}"
     if not status.loaded:
         text = f"not loaded: {status.reason or 'no reason given'}; {backend}"
         fix = f"everything works, but slower. {status.fix}"

@@ -16,6 +16,8 @@ from tf_adasum.launch.nodes import Nodes, parse_hosts
 from tf_adasum.launch.output import PROGRAM
 from tf_adasum.launch.processes import EXIT_USAGE
 
+WORKERS = {"-n", "-np", "--workers"}  # names of the option
+
 _EXAMPLES = (
     (f"{PROGRAM} train.py", "one worker for each GPU of this machine"),
     (f"{PROGRAM} -n 4 train.py --lr 0.1", "four workers of `python train.py --lr 0.1`"),
@@ -53,6 +55,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.module and not os.path.isfile(target[0]):
         parser.error(f"script not found: {target[0]!r} (looked in {os.getcwd()})")
     command = [sys.executable, "-u", *(["-m"] if options.module else []), *target]
+    if options.workers == "auto" and (given := sorted(WORKERS.intersection(target[1:]))):
+        print(
+            f"{PROGRAM}: {given[0]} stands after {target[0]}, so it is an argument of the script. "
+            f"To set the number of workers, write it before the script: {PROGRAM} {given[0]} ...",
+            file=sys.stderr,
+        )
     try:
         return _launch(command, options)
     except ValueError as error:
@@ -98,7 +106,7 @@ def _launch(command: Sequence[str], options: argparse.Namespace) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """Build the parser. All arguments after the script's name belong to the script."""
-    parser = argparse.ArgumentParser(
+    parser = commands.Parser(
         prog=PROGRAM,
         usage="%(prog)s [-n N] [OPTION ...] (SCRIPT | -m MODULE) [ARG ...]",
         description="Start the workers of a training script, and connect them. Arguments after "
@@ -108,7 +116,7 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument(
-        *("-n", "-np", "--workers"),
+        *sorted(WORKERS, key=len),
         default="auto",
         metavar="N",
         help="number of workers on each machine; auto: one worker for each visible GPU, or one "

@@ -38,6 +38,7 @@ GRACE_OF_DIFFERENT = 3.0
 # recovers earlier, training continues.
 CUT = 30.0
 
+_CORRECT_IT = "Correct the cause of this error."
 _THE_SAME_PROGRAM = (
     "All workers have to run the same program, with the same callbacks and settings. Restart all "
     "of them."
@@ -233,14 +234,14 @@ def failure(
     if own.waits >= GRACE or is_broken:
         for rank, status in others.items():
             if status.state == "failed" and own.inside and status.call == own.call:
-                return f"{cluster.named([rank])} failed: {status.why}. {then}"
+                return f"{cluster.named([rank])} failed: {status.why}. {_CORRECT_IT} {then}"
             if status.state == "ended" and status.why:
-                return f"{cluster.named([rank])} has ended: {status.why}. {then}"
+                return f"{cluster.named([rank])} has ended: {status.why}. {_CORRECT_IT} {then}"
             if status.state == "ended":
                 return (
                     f"{cluster.named([rank])} has ended, and {cluster.names[cluster.rank]} waits "
-                    f"for it. All workers have to make the same calls. {WHAT_TO_DO} "
-                    f"{see('TFA-504')}"
+                    "for it. All workers have to make the same calls. Correct the program, and "
+                    f"start all workers again. {see('TFA-504')}"
                 )
     for rank, status in others.items() if needs_others else ():
         if status.state == "gave up":  # checked last, because that worker may have known less

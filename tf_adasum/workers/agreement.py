@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import os
+import warnings
 from collections.abc import Sequence
 
 import keras
@@ -35,6 +37,13 @@ ENVIRONMENT = (
     "UCX_PROTO_ENABLE",
 )
 
+# The environment variables of this package that users set.
+PREFIX = "TF_ADASUM_"
+VARIABLES = (
+    *("COORDINATOR", "RANK", "WORLD_SIZE", "DEVICES_PER_WORKER", "START_TIMEOUT", "INTERFACE"),
+    *("WATCH_PORT", "SSH", "SECRET", "SECRET_FILE", "TRANSPORT", "OPS", "COST_MODEL"),
+)
+
 
 def terms(
     scheme: Scheme,
@@ -52,6 +61,7 @@ def terms(
         on_nonfinite: the strategy's argument `on_nonfinite`.
         transport: "tensorflow", "ucx" or "auto".
     """
+    _warn_of_misspelt_variables(os.environ)
     return {
         ARGUMENTS: "accepted",
         "tf_adasum": __version__,
@@ -66,6 +76,17 @@ def terms(
         "transport": transport,
         **{f"environment variable {name}": os.environ.get(name, "not set") for name in ENVIRONMENT},
     }
+
+
+def _warn_of_misspelt_variables(environment):
+    own = {name.removeprefix(PREFIX) for name in environment if name.startswith(PREFIX)}
+    for given in sorted(own.difference(VARIABLES)):
+        for meant in difflib.get_close_matches(given, VARIABLES, n=1, cutoff=0.8):
+            warnings.warn(
+                f"The environment variable {PREFIX}{given} has no effect. Do you mean "
+                f"{PREFIX}{meant}?",
+                stacklevel=4,
+            )
 
 
 def check_same_cardinality(workers: Workers, cardinality: int) -> None:

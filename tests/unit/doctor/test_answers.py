@@ -21,9 +21,9 @@ def test_an_answer_is_printed(given, capsys):
     assert doctor.main(["--explain", given]) == 0
     printed = capsys.readouterr().out
     title, words, _, text = printed.split("\n", 3)
-    assert title == "TFA-501: A worker was killed, ran out of memory, or does not answer"
-    assert words == "The message contains: was lost" and text.startswith("A worker process died")
-    assert "start again from a backup (docs/how_to/checkpoints.md)" in printed
+    assert title == "TFA-501: A worker failed, was killed, ran out of memory, or does not answer"
+    assert words == "The message contains: was lost" and text.startswith("If the message")
+    assert "start again from a\nbackup (docs/how_to/checkpoints.md)" in printed
     assert "TFA-502" not in printed and "](" not in printed
 
 

@@ -39,6 +39,7 @@ TWO_NODES = ["-n", "2", "--nnodes", "2", "--node-rank", "1"]
         (["-n", "2", "--timeout", "nan", "SCRIPT"], "--timeout"),
         (["-n", "2", "--timeout", "inf", "SCRIPT"], "--timeout"),
         (["-n", "2", "--time", "3", "SCRIPT"], "--time"),
+        (["-n", "2", "--time-out", "3", "SCRIPT"], "Do you mean --timeout?"),
         (["-n", "2", "--nnodes", "0", "SCRIPT"], "--nnodes 0"),
         (["-n", "2", "--nnodes", "1", "--node-rank", "1", "SCRIPT"], "--node-rank 1"),
         (["-n", "2", "--node-rank", "-1", "SCRIPT"], "--node-rank -1"),
@@ -91,6 +92,15 @@ def test_the_number_of_workers(script, capfd, monkeypatch, arguments, gpus, work
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
     assert main([*arguments, script("print('started')")]) == 0
     assert capfd.readouterr().out.count("started") == workers
+
+
+def test_the_number_of_workers_after_the_script_is_pointed_out(script, capfd):
+    assert main([script("import sys; print(sys.argv[1:])"), "-n", "2"]) == 0
+    output = capfd.readouterr()
+    assert output.out == "['-n', '2']\n"
+    assert "-n stands after" in output.err
+    assert main(["-n", "1", script("print('started')"), "-n", "2"]) == 0
+    assert "stands after" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("command", [main, doctor.main])

@@ -166,6 +166,11 @@ def fitted(jit_compile):
     except Exception as error:
         return f"{type(error).__name__}: {error}"
 
+with adasum.scope():
+    optimizer = keras.optimizers.SGD(0.5)
+    optimizer.build([keras.Variable([1.0])])
+outcome["numbers"] = [float(optimizer.learning_rate), int(optimizer.iterations)]
+
 outcome["fit"] = fitted(False)
 outcome["auto"] = fitted("auto")
 with warnings.catch_warnings(record=True) as caught:
@@ -279,6 +284,10 @@ def test_optimizers_of_a_model_are_found_in_lists_and_dictionaries():
     model.compile(optimizers[0], "mse")
     model.second, model.others = optimizers[1], [{"third": optimizers[2]}, (optimizers[3],)]
     assert {*map(id, keras_seam.optimizers_of(model))} == {*map(id, optimizers)}
+
+
+def test_variables_with_a_copy_on_each_replica_are_numbers(two_replicas):
+    assert two_replicas["numbers"] == [0.5, 0]
 
 
 @pytest.mark.keras3_only("Keras 2 has a warning")

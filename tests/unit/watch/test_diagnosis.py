@@ -68,7 +68,7 @@ def test_an_end_matters_to_those_who_wait():
     cause = judged(WAITING, _2=ended)
     assert cause.startswith("worker 1 (c:3) has ended, and worker 0 waits for it.")
     cause = judged(WAITING, _2=Status("ended", "KeyError: 1"))
-    assert cause.startswith("worker 1 (c:3) has ended: KeyError: 1. Restart")
+    assert cause.startswith("worker 1 (c:3) has ended: KeyError: 1. Correct")
 
 
 def test_an_end_matters_at_once_where_a_collective_has_raised():

@@ -4,6 +4,8 @@ import pytest
 import tensorflow as tf
 from support.fake_workers import each_of
 
+import tf_adasum
+from tf_adasum.aggregation import Scheme
 from tf_adasum.errors import see
 from tf_adasum.workers import agreement
 
@@ -115,3 +117,13 @@ def test_workers_ask_once_for_each_shape():
         return len(asked)
 
     assert each_of(2, calls) == [2, 2]
+
+
+def test_a_misspelt_variable_is_named(monkeypatch):
+    monkeypatch.setenv("TF_ADASUM_TRANSPROT", "ucx")
+    monkeypatch.setenv("TF_ADASUM_RESTART_COUNT", "1")
+    monkeypatch.setenv("TF_ADASUM_OF_SOMEBODY_ELSE", "1")
+    scheme = Scheme(tf_adasum.rules.Adasum(), 1)
+    options = tf.distribute.experimental.CommunicationOptions()
+    with pytest.warns(UserWarning, match="TRANSPROT has no effect. Do you mean .*TRANSPORT"):
+        agreement.terms(scheme, 1, options, "skip", "auto")

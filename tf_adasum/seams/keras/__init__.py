@@ -88,6 +88,7 @@ else:
     from tf_adasum.seams.keras.keras3 import losses as losses_of_keras3
     from tf_adasum.seams.keras.keras3 import metrics as metrics_of_keras3
     from tf_adasum.seams.keras.keras3 import scopes as scopes_of_keras3
+    from tf_adasum.seams.keras.keras3 import variables as variables_of_keras3
     from tf_adasum.seams.keras.keras3.build import is_model_built
     from tf_adasum.seams.keras.keras3.epochs import position_in_data, set_data_order
     from tf_adasum.seams.keras.keras3.fit import (

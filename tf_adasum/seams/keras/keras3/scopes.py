@@ -34,7 +34,7 @@ FUNCTIONS_OF_STEPS = {
 
 MODEL_OUTSIDE = (
     "The model {name!r} was built or loaded outside of the scope of the strategy. Create and "
-    "compile it inside:\n\n"
+    "compile it inside of `with strategy.scope():`.\n\n"
     "    with strategy.scope():\n        model = ...\n        model.compile(...)"
     "\n\n" + see("TFA-301")
 )
@@ -91,7 +91,8 @@ def _check(model, strategy, predicts):
     for variable in _outside(strategy, model.trainable_variables):
         raise ValueError(
             f"The weight {path_of(variable)!r} was created outside of the scope of the strategy. "
-            "Build or load its layer inside:\n\n    with strategy.scope():\n        layer = ...\n\n"
+            "Build or load its layer inside of `with strategy.scope():`.\n\n"
+            "    with strategy.scope():\n        layer = ...\n\n"
             f"or freeze it: layer.trainable = False {see('TFA-301')}"
         )
     if predicts or not model.compiled:
@@ -102,7 +103,7 @@ def _check(model, strategy, predicts):
             kind = type(optimizer).__name__
             raise ValueError(
                 f"The optimizer {optimizer.name!r} was created outside of the scope of the "
-                "strategy. Create it inside:\n\n"
+                "strategy. Create it inside of `with strategy.scope():`.\n\n"
                 f"    with strategy.scope():\n        optimizer = {kind}(...)\n"
                 f"        model.compile(optimizer=optimizer, ...)\n\n{see('TFA-301')}"
             )
@@ -128,7 +129,7 @@ def _check_metrics(strategy, metrics):
             raise ValueError(
                 f"The metric {metric.name!r} was created outside of the scope of the strategy"
                 f"{f', at {line}' if line else ''}, so each worker would measure only its own "
-                "rows. Create the metric inside:\n\n"
+                "rows. Create the metric inside of `with strategy.scope():`.\n\n"
                 "    with strategy.scope():\n        metric = ...\n        model.compile(...)\n\n"
                 f"{see('TFA-301')}"
             )
