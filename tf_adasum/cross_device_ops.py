@@ -120,6 +120,12 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
         of_ranks = self.gather([np.asarray(vector)] * devices, options)
         return of_ranks[np.argsort(self._replica_of_rank)][::devices]
 
+    def transport_group(self) -> CollectiveGroup | None:
+        """Return the group of the workers' first replicas over UCX; None without UCX."""
+        if self.transport is None:
+            return None
+        return self.transport.group_of_workers(self.replicas // len(self.local_devices))
+
     @property
     def gradient_sum(self) -> tensorflow_seam.GradientSum | None:
         """Options that mark a sum of gradients; None if TensorFlow's own all-reduce sums them."""

@@ -57,6 +57,18 @@ class TestSameBits:
         for result in ucx_group.run(scenarios.groups_that_train, rule=rule, epochs=1):
             assert result["count"] > 0
 
+    @pytest.mark.keras3_only("Keras 2 averages each metric in a collective of its own")
+    def test_a_step_has_few_operations(self, ucx_group):
+        """A small model's step takes as long as its operations and its exchanges."""
+        for result in ucx_group.run(scenarios.operations_of_a_step):
+            # Of several devices, TensorFlow asks in a collective of its own for the next batch.
+            is_one = ucx_group.devices == 1
+            assert result["collectives"] == (0 if is_one else 1)
+            # The gradients of each replica, the logs; of one device, whether there is a batch.
+            assert result["exchanges"] == 3
+            assert result["conditions"] <= 3 + 2 * ucx_group.devices
+            assert result["nodes"] <= 330 * ucx_group.devices
+
     def test_reductions(self, ucx_group):
         plans = [{}, {"rule": "sum"}, {"wire_dtype": "bfloat16"}]
         if ucx_group.replicas == 4:

@@ -42,7 +42,7 @@ def replicas(workers, devices, transports=SHARED_MEMORY):
             members,
             replica,
             devices,
-            tensorflow_seam.CallKeys(),
+            tensorflow_seam.CallKeys().next,
         )
         for replica in members
     ]

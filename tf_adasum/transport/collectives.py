@@ -9,7 +9,7 @@ Shape legend: R members of a group, W elements.
 from __future__ import annotations
 
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -50,11 +50,28 @@ class UcxTransport:
             stride: the difference between the ids of neighbours in the group.
             radix: the number of replicas in the group.
         """
+        return self._group(local, stride, radix, self._keys[local].next)
+
+    def group_of_workers(self, workers: int) -> CollectiveGroup:
+        """Return the group of the first replicas of all workers.
+
+        Args:
+            workers: the number of workers.
+        """
+
+        # Every replica counts these collectives, because the replicas of a group count alike.
+        def next_key():
+            first, *_ = [keys.next() for keys in self._keys]
+            return first
+
+        return self._group(0, self._devices, workers, next_key)
+
+    def _group(self, local, stride, radix, next_key):
         replica = self._first_replica + local
         member = replica // stride % radix
         first = replica - member * stride
         members = [first + stride * number for number in range(radix)]
-        own = UcxCollectives(self._mesh, members, member, self._devices, self._keys[local])
+        own = UcxCollectives(self._mesh, members, member, self._devices, next_key)
         return CollectiveGroup(own, np.arange(radix), member, own if self.fuses else None)
 
 
@@ -66,7 +83,7 @@ class UcxCollectives:
         members: the ids of the group's replicas, in rank order.
         member: the rank of this replica in the group.
         devices: the number of devices of each worker.
-        keys: this replica's `CallKeys`.
+        next_key: function that returns the key of the next collective, as `CallKeys.next` does.
     """
 
     def __init__(
@@ -75,10 +92,10 @@ class UcxCollectives:
         members: list[int],
         member: int,
         devices: int,
-        keys: tensorflow_seam.CallKeys,
+        next_key: Callable[[], tuple[tf.Tensor, tf.Tensor]],
     ):
         self._ops: types.ModuleType = library.opened().ops
-        self._keys, self._first_key = keys, mesh.channel % CHANNELS * CALLS
+        self._next_key, self._first_key = next_key, mesh.channel % CHANNELS * CALLS
         self._attributes = {
             "mesh": mesh.number,
             "members": members,
@@ -138,5 +155,5 @@ class UcxCollectives:
         )
 
     def _arguments(self):
-        call, turn = self._keys.next()
+        call, turn = self._next_key()
         return {"key": self._first_key + call % CALLS, "turn": turn, **self._attributes}

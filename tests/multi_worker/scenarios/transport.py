@@ -1,9 +1,12 @@
 """What the workers do for tests of the transport: the same over TensorFlow's and over UCX."""
 
+import collections
 import contextlib
+import inspect
 import zlib
 from unittest import mock
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -43,6 +46,27 @@ def groups_that_train(strategy, rule, **options):
     with mock.patch.object(transport, "group", wraps=transport.group) as group:
         aggregation.train_text_model(strategy, rule, **options)
     return {"count": group.call_count}
+
+
+def operations_of_a_step(strategy):
+    """How many operations of some types a step of `fit` has, in all its functions."""
+    with strategy.scope():
+        model = keras.Sequential([keras.layers.Dense(4), keras.layers.Dense(2)])
+        model.compile("sgd", "mse", metrics=["mae"])
+    rows = np.ones([4 * strategy.num_replicas_in_sync, 3], "float32")
+    model.fit(rows, rows[:, :2], batch_size=len(rows), verbose=0)
+    step = inspect.getclosurevars(model.train_function).nonlocals["multi_step_on_iterator"]
+    data = tf.data.Dataset.from_tensor_slices((rows, rows[:, :2])).batch(len(rows))
+    iterator = iter(strategy.experimental_distribute_dataset(data))
+    graph = step.get_concrete_function(iterator).graph.as_graph_def()
+    nodes = [*graph.node, *(node for each in graph.library.function for node in each.node_def)]
+    types = collections.Counter(node.op for node in nodes)
+    return {
+        "collectives": sum(count for name, count in types.items() if "Collective" in name),
+        "exchanges": sum(count for name, count in types.items() if "TfAdasumUcx" in name),
+        "conditions": types["If"] + types["StatelessIf"],
+        "nodes": sum(count for name, count in types.items() if name not in ("Const", "Identity")),
+    }
 
 
 def train_large(strategy):

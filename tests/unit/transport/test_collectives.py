@@ -130,7 +130,7 @@ def test_a_step_that_fails_does_not_wait_for_others():
     with pytest.raises(tf.errors.InvalidArgumentError, match="number"):
         fail(tf.constant(1))
     assert time.monotonic() - start < 10
-    workers[1]._keys.next()  # of the call that the other one has not made
+    workers[1]._next_key()  # of the call that the other one has not made
 
     @tf.function
     def gather():

@@ -174,10 +174,10 @@ class ReusingLauncher(CollectiveReplicaLauncher):
 class CallKeys:
     """Creates keys for one replica's collectives over UCX. A key is used once, and needs no memory.
 
-    A key consists of two numbers. The first number is new for each collective in each call of the
-    function that contains the collective. The second number counts executions of collectives in
-    this call, because a loop executes a collective several times. All workers count in the same
-    way, however often each worker traces a function.
+    A key consists of two numbers. The first number is new in each call of Python: of a function, or
+    of one collective in eager code. The second number counts the collectives that this call has
+    executed, in the order of the program. All workers count in the same way, however often each
+    worker traces a function.
     """
 
     def __init__(self) -> None:
@@ -189,7 +189,7 @@ class CallKeys:
         """Return a new key: two int64 scalars, which are the two numbers of the key."""
         if tf.executing_eagerly():
             return self._call(), tf.constant(0, tf.int64)
-        call, runs_before = _at_each_call(self._call), _at_each_call(self._runs_before)
+        call, runs_before = _once_in_each_call(self._call), _once_in_each_call(self._runs_before)
         with tf.device("CPU:0"):
             return call, self._runs.assign_add(1) - runs_before
 
@@ -204,13 +204,14 @@ class CallKeys:
             return self._runs.read_value()
 
 
-def _at_each_call(ask: Callable[[], tf.Tensor]) -> tf.Tensor:
-    """Return the result of a function that is called anew in each call of the traced function."""
+def _once_in_each_call(ask: Callable[[], tf.Tensor]) -> tf.Tensor:
+    """Return the result of a method, which each call of the outermost function calls once."""
     if tf.executing_eagerly():
         return ask()
     graph = tf.compat.v1.get_default_graph()
+    ask_outside = functools.partial(_once_in_each_call, ask)
     spec = tf.TensorSpec([], tf.int64)
-    return graph.capture_call_time_value(functools.partial(_at_each_call, ask), spec)
+    return graph.capture_call_time_value(ask_outside, spec, key=("tf_adasum", ask))
 
 
 @hooks.replaces(FuncGraph, "capture_call_time_value", feature=CONTROL_FLOW)

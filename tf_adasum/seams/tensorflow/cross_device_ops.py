@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_adasum.seams import one_worker
-from tf_adasum.seams.tensorflow import runtime
+from tf_adasum.seams.tensorflow import carriers, runtime
 from tf_adasum.seams.tensorflow.collective_counters import CollectiveCounters
 from tf_adasum.seams.tensorflow.collective_keys import (
     FIRST_PART,
@@ -31,6 +31,10 @@ from tf_adasum.seams.tensorflow.registry import hooks
 # The maximum number of functions that are cached for one `AggregationState` in eager code. Each
 # function reduces the gradients of one subset of the variables.
 MOST_FUNCTIONS = 32
+
+# Values of at most this many bytes are sent over the transport of the gradients. There, each
+# worker sends its value to all other workers.
+SMALL_BYTES = 2**16
 
 _COLLECTIVE = "a collective, such as reading a metric,"
 
@@ -110,6 +114,14 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         self.counters = None if self.all_local else CollectiveCounters()
         self.guard: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
         self.check_same_gradients: Callable[[list[str], list[str]], None] | None = None
+
+    def transport_group(self) -> Any:
+        """Return the group of all workers on the transport of the gradients.
+
+        The group's `all_reduce` returns the sum of a tensor over the workers. If gradients are sent
+        over TensorFlow's collectives, return None.
+        """
+        return None
 
     @property
     def gradient_sum(self) -> GradientSum | None:
@@ -306,8 +318,9 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         Among logical CPUs of one process, reduce on one device, as `MirroredStrategy` does. For 32
         devices a collective would need hundreds of threads, without benefit. Also reduce on one
         device within `reading_alone`, and while a callback on worker 0 reads moving statistics.
-        A reduction among workers opens no files, because unauthenticated clients at TensorFlow's
-        port may have used up all file descriptors.
+        Small values in a graph are sent over the same transport as gradients, because a collective
+        of TensorFlow takes milliseconds. A reduction among workers opens no files, because
+        unauthenticated clients at TensorFlow's port may have used up all file descriptors.
         """
         is_mean = reduce_op == tf.distribute.ReduceOp.MEAN
         reads_alone = _reads_alone or (is_mean and one_worker.is_alone())
@@ -319,6 +332,10 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
             ]
         one_worker.refuse(_COLLECTIVE)  # the next calls are made in other threads
         if not tf.executing_eagerly():
+            is_small = all(map(_is_small, per_replica_values))
+            group = None if runtime.compiles_with_xla() or not is_small else self.transport_group()
+            if group is not None:
+                return [self._reduce_over(group, reduce_op, each) for each in per_replica_values]
             return super()._all_reduce_per_replica_values(reduce_op, per_replica_values, options)
         own = [
             [value.values[number] for value in per_replica_values]
@@ -343,6 +360,25 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         reduce = super()._all_reduce
         return self._counted(value, lambda: reduce(reduce_op, value, replica_id, options))
 
+    def _reduce_over(self, group, reduce_op, value):
+        """Add one small value of all replicas: on this worker first, and then over the transport.
+
+        One operation per worker gives its result to all local replicas. With one per replica,
+        TensorFlow could remove those whose results are not used, and the others would wait.
+        """
+        own = value.values
+        dtype = own[0].dtype
+        with tf.device(self._devices[0]):
+            local = tf.add_n([carriers.to_add(each) for each in own])
+            total = carriers.added(self._counted(local, lambda: group.all_reduce(local)), dtype)
+            if reduce_op == tf.distribute.ReduceOp.MEAN:
+                total /= self._group_size
+        copies = []
+        for device in self._devices:
+            with tf.device(device):
+                copies.append(tf.identity(total))
+        return regroup(copies, wrap_class=Mirrored)
+
     @hooks.overrides(CollectiveAllReduce)
     def _gather_implementation(self, per_replica_value, *arguments):
         """Count the collective, so that other workers can detect that this worker waits in it."""
@@ -353,6 +389,15 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
 
 def _of_local_replicas(value):
     return value.values if isinstance(value, DistributedValues) else (value,)
+
+
+def _is_small(value):
+    """Return whether the replicas' values are dense tensors of at most `SMALL_BYTES` each."""
+    for own in _of_local_replicas(value):
+        elements = own.shape.num_elements() if isinstance(own, tf.Tensor) else None
+        if elements is None or elements * own.dtype.size > SMALL_BYTES:
+            return False
+    return True
 
 
 def _signature(gradients):
