@@ -127,7 +127,7 @@ def train(method, scale, seed, iterations, arguments):
 
 
 def train_all(arguments):
-    """Yield all runs; LSW+ trains as long as AdaScale with the same S and seed did."""
+    """Yield all runs. LSW+ takes as many steps as AdaScale took with the same S and seed."""
     for scale in arguments.scales:
         for seed in arguments.seeds:
             adascale = train("AS", scale, seed, arguments.steps, arguments)

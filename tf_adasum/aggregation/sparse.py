@@ -95,7 +95,7 @@ def coalesced(slices: tf.IndexedSlices) -> tuple[tf.Tensor, tf.Tensor]:
     """Sum the rows that have the same index.
 
     Args:
-        slices: `tf.IndexedSlices` of any number of rows, whose shape is known.
+        slices: `tf.IndexedSlices` with any number of rows. The shape of one row must be known.
 
     Returns:
         int64 indices ``[K]``, sorted and all different; summed rows ``[K, d]``.

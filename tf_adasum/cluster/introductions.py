@@ -163,7 +163,7 @@ def answer(
         connection: the connected socket.
         rank: the rank of this task.
         introduce: function that takes the other task's introduction and returns this task's
-            introduction within seconds.
+            introduction. It has to return within a few seconds.
         secret: the `Secret`.
 
     Returns:

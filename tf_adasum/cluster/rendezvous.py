@@ -122,7 +122,7 @@ def meet(
 
 
 def _check_secrets(cluster, meeting, has_secret):
-    """Raise a ValueError if a task proved the secret neither in a call nor in an answer."""
+    """Raise a ValueError if a task has not proved that it knows the secret."""
     ranks = [rank for rank in sorted(meeting.distrusted) if rank not in meeting.heard]
     if ranks:
         others = {cluster.named([rank]): meeting.distrusted[rank] for rank in ranks}

@@ -208,8 +208,8 @@ def gram_relative_error(gram: tf.Tensor) -> float:
 
     Returns:
         A bound of the error of ``gram[s, i, j]`` in units of ``sqrt(gram[s, i, i] gram[s, j, j])``.
-        It is 1e-5 for the GPU kernels, which compute products in float32 and, on tensor cores, add
-        128 products in float32. Otherwise it is 1e-14.
+        It is 1e-5 for the GPU kernels: they compute products in float32, and on tensor cores they
+        also add groups of 128 products in float32. Otherwise it is 1e-14.
 
     Example:
         >>> with tf.device("CPU:0"):

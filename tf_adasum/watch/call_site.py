@@ -20,8 +20,8 @@ def of_thread(identity: int | None) -> tuple[Hashable, str]:
 
     Returns:
         Two values. The first value is None if the thread is not in a call of TensorFlow. Otherwise,
-        the first value does not change while the thread stays in this call. (It may also be equal
-        after the thread has returned to the same line.) The second value is the innermost line
+        the first value does not change while the thread stays in this call. (A later call from the
+        same line may have the same value.) The second value is the innermost line
         outside of this package, TensorFlow and Keras, such as "train.py:41 (main)"; "" if there is
         no such line.
     """

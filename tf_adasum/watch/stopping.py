@@ -1,7 +1,8 @@
 """Lets all workers agree on the place at which a training stops on request.
 
-    one is asked ──▶ all hold at their next place ──▶ worker 0 gets how many places each has passed
-                                                  ──▶ all stop at the first that none has passed
+    a worker is asked to stop
+      ──▶ each worker holds at its next place, and sends worker 0 the number of places it has passed
+      ──▶ all workers stop at the first place that no worker has passed
 
 A place is a point at which a training can stop, such as before a batch. All workers reach the same
 places in the same order, and count the places. A worker that has to hold waits at its next place

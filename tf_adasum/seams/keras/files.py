@@ -40,7 +40,7 @@ def save(original, model, filepath, *args, **kwargs):
 
 @hooks.replaces(private_names.saving_lib, "load_model", "load_weights_only", feature=DAMAGED_FILES)
 def load(original, *args, **kwargs):
-    """Raise an error that names a damaged file, or explains which worker saves a missing file."""
+    """If a file is damaged, name it in the error. If it is missing, say which worker saves it."""
     of_model = original.__name__ == "load_weights_only"
     try:
         return original(*args, **kwargs)

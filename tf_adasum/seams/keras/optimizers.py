@@ -86,8 +86,8 @@ class Optimizers:
             optimizer: the optimizer.
             gradients: list of this replica's gradients, with None for each missing gradient.
             variables: list of the gradients' variables. None for the optimizer's variables.
-            step: function that takes a step with the list of gradients. It is called at once, or
-                in a branch of `cond` in each replica.
+            step: function that takes a step with the list of gradients. Each replica calls it
+                either immediately or inside a branch of `tf.cond`.
         """
         context = our_replica_context()
         if not context or is_wrapped(optimizer):

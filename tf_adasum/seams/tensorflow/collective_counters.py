@@ -24,7 +24,8 @@ class CollectiveCounters:
     def around(self, inputs: Any, collectives: Callable[[], Any]) -> Any:
         """Call a function that runs collectives. Count them as entered before, and as left after.
 
-        Collectives do not wait for the counting, and may begin before all `inputs` are available.
+        The counting does not delay the collectives, which may begin before all `inputs` are
+        available.
 
         Args:
             inputs: structure of tensors that this worker contributes.

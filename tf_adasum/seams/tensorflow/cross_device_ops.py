@@ -82,8 +82,9 @@ class GradientSum(GradientReduction):
 class GradientCrossDeviceOps(CollectiveAllReduce):
     """TensorFlow's `CollectiveAllReduce`, but `combine_gradients` reduces gradients.
 
-    Args: as of `CollectiveAllReduce`: the local devices, the number of replicas on all workers, the
-        default options, and the collective keys shared with the strategy.
+    Args: the arguments of `CollectiveAllReduce`, which are the local devices, the number of
+        replicas on all workers, the default options, and the collective keys shared with the
+        strategy.
 
     Attributes:
         key_reuse: the `KeyReuse` of all collectives.

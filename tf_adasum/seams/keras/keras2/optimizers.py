@@ -187,8 +187,8 @@ def aggregate_gradients(original, self, grads_and_vars):
 def apply_gradients(original, self, grads_and_vars, name=None, *args, **kwargs):
     """Zero the gradients of a replica without rows, and let `on_nonfinite` skip a step.
 
-    Every step of an optimizer begins with this method. If a wrapper such as `AdaScale` runs the
-    steps of this optimizer, the wrapper's update replaces the optimizer's update.
+    Every step of an optimizer begins with this method. If the optimizer is inside a wrapper such as
+    `AdaScale`, call the wrapper's update in place of the optimizer's own update.
     """
     grads_and_vars = list(grads_and_vars)
     step = step_of_wrapper(self)

@@ -64,10 +64,10 @@ def _numbers(values):
 def reduce_per_replica(original, values, strategy, reduction):
     """Average the results of a step over the replicas that have rows, in one collective.
 
-    With several workers, Keras would also average a vector, such as the scores of the classes,
-    along the vector's own axis. Keras would also run one collective for every value. A value
-    without a mean, such as a string or an array of unknown length, comes from this worker's first
-    replica.
+    With several workers, Keras would reduce a vector, such as one score for each class, to a single
+    number, because it averages over the elements of the vector too. Keras would also run one
+    collective for every value. A value without a mean, such as a string or an array of unknown
+    length, comes from this worker's first replica.
     """
     if not isinstance(values, _Logs):
         return original(values, strategy, reduction)
