@@ -165,8 +165,8 @@ class TrainingBackup:
     def begin_batches(self, model):
         """Undo what callbacks such as `LearningRateScheduler` changed in `on_epoch_begin`.
 
-        After a resume, the backup already includes these changes. Called before the first batch of
-        the epoch.
+        Only does something after a resume: the backup already includes these changes, so they would
+        be made twice. Called before the first batch of the epoch.
         """
         if self._resumed is not None:
             self._assign(model, self._resumed.arrays, training_state.SECTIONS)

@@ -132,7 +132,8 @@ class Meeting:
     def difference(self) -> str:
         """Return the error message for tasks with different settings; "" without a difference.
 
-        If this task knows of no difference, and joined through task 0, this is task 0's message.
+        If this task has found no difference itself, but joined through task 0, return task 0's
+        message.
         """
         with self._change:
             for rank, term in sorted(self._different_terms.items()):

@@ -25,8 +25,8 @@ class Secret:
 
     Attributes:
         key: the secret itself; empty if the cluster has no secret. Anyone can make a proof with an
-            empty key. So a proof with an empty key only shows that it was made for this connection,
-            from its random numbers.
+            empty key. So a proof with an empty key only shows that its sender saw the random
+            numbers of this connection.
         source: the variable that sets the secret, for messages.
     """
 

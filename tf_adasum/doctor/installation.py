@@ -161,10 +161,11 @@ def check_hooks() -> list[Finding]:
     except ImportError as error:  # its message has all names that moved, and what to install
         text, _, fix = str(error).partition(". ")
         return [Finding(FAIL, "hooks", text, fix)]
-    text = ", ".join(f"{count} of {library}" for library, count in counts.items())
+    text = " and ".join(f"{count} functions of {library}" for library, count in counts.items())
+    text += " are replaced"
     facts = {"hooks": counts, "off": off}
     if not off:
-        return [Finding(OK, "hooks", f"replace functions: {text}", facts=facts)]
+        return [Finding(OK, "hooks", text, facts=facts)]
     fix = "all other features work; an older version of the library supports it"
     return [
         Finding(OK, "hooks", text, facts=facts),

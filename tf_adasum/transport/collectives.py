@@ -59,7 +59,8 @@ class UcxTransport:
             workers: the number of workers.
         """
 
-        # Every replica counts these collectives, because the replicas of a group count alike.
+        # Count for all local replicas, although only the first one takes part. In other groups, all
+        # replicas must have counted the same number of collectives.
         def next_key():
             first, *_ = [keys.next() for keys in self._keys]
             return first

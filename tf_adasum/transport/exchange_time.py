@@ -41,10 +41,10 @@ def of_gather(talk: Talk, gather: Gather, words: int) -> float:
 def measured(talk: Talk, exchange: Exchange) -> tuple[str, float]:
     """Measure an exchange on all workers.
 
+    On a slow network, only one exchange is made. Otherwise, the first exchange does not count.
+
     Returns:
         An error message, "" if no worker failed; the seconds on the slowest worker.
-
-    On a slow network, only one exchange is made. Otherwise, the first exchange does not count.
     """
     failure, seconds = once(talk, exchange)
     if failure or seconds > SLOW_SECONDS:

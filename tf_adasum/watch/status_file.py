@@ -33,7 +33,7 @@ def set_step(step: int) -> None:
 
 
 def seconds_to_next(part: float) -> float:
-    """Return the seconds until the fraction of the clock's second is next equal to `part`.
+    """Return the seconds until the fractional part of the clock's time next equals `part`.
 
     All workers write when a second begins, so that their steps can be compared.
 

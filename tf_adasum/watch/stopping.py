@@ -1,14 +1,16 @@
 """Lets all workers agree on the place at which a training stops on request.
 
+A place is a point at which a training can stop, such as before a batch. All workers reach the same
+places in the same order, and count the places.
+
     a worker is asked to stop
       ──▶ each worker holds at its next place, and sends worker 0 the number of places it has passed
       ──▶ all workers stop at the first place that no worker has passed
 
-A place is a point at which a training can stop, such as before a batch. All workers reach the same
-places in the same order, and count the places. A worker that has to hold waits at its next place
-until it receives the place at which to stop. So the last status of this worker stays true, even
-while the worker waits for others in a step. As long as no worker is asked to stop, a worker passes
-a place without waiting. The workers exchange all data in their statuses, see `Status`.
+Once any worker is asked to stop, each worker waits at its next place until it receives the place at
+which to stop. So the last status of this worker stays true, even while it waits for others in a
+step. As long as no worker is asked to stop, a worker passes a place without waiting. The workers
+exchange all data in their statuses, see `Status`.
 
 Standard library only.
 """

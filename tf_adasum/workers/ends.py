@@ -51,7 +51,7 @@ class Ends:
         self._workers.check_same(SAME_ROWS, rows, shown=shown, code="TFA-405")
 
     def report_none(self) -> None:
-        """When the workers compare the cardinalities of their datasets, report no batch.
+        """Take part in the comparison of cardinalities, and report that this worker has no batch.
 
         Raises:
             ValueError: on all workers, if any worker has a batch.

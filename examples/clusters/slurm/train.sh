@@ -16,7 +16,7 @@
 
 # Seconds for which workers wait for each other: nodes may need very different times to start.
 export TF_ADASUM_START_TIMEOUT=300
-# Of TensorFlow's messages only errors, and the lines that TensorFlow prints while it is imported.
+# TensorFlow prints only errors, and some lines during its import.
 export TF_CPP_MIN_LOG_LEVEL=2
 # Without a secret anybody who reaches a worker's port can take part in the start.
 export TF_ADASUM_SECRET=$(openssl rand -hex 32)

@@ -92,7 +92,7 @@ def test_one_warning_names_what_is_newer(outcome):
 def test_one_warning_names_the_features_of_each_library(outcome):
     of_keras = one(outcome[1], "Keras 3.99.0 lacks functions that some features need")
     assert "- compile(jit_compile=True)" in of_keras and "masking.set_keras_mask)" in of_keras
-    assert "- one order of a shuffling keras.utils.PyDataset" in of_keras
+    assert "- the same order on all workers for a keras.utils.PyDataset" in of_keras
     assert "- saving on one worker within strategy.scope()" in of_keras
     lines = of_keras.splitlines()
     assert len([line for line in lines if MULTI_OPTIMIZER not in line]) == 5  # not in older ones

@@ -359,7 +359,7 @@ class BaseStep:
 
 
 def take_over(step):
-    """Make the optimizer of a step call this step in place of its own update and its reductions."""
+    """Make `step.optimizer` call `step` in place of the optimizer's own update and reductions."""
     step.optimizer.step_of_wrapper = step
 
 

@@ -174,8 +174,8 @@ class ReusingLauncher(CollectiveReplicaLauncher):
 class CallKeys:
     """Creates keys for one replica's collectives over UCX. A key is used once, and needs no memory.
 
-    A key consists of two numbers. The first number is new in each call of Python: of a function, or
-    of one collective in eager code. The second number counts the collectives that this call has
+    A key consists of two numbers. The first number is new each time Python calls a traced function
+    or, in eager code, a collective. The second number counts the collectives that this call has
     executed, in the order of the program. All workers count in the same way, however often each
     worker traces a function.
     """
@@ -205,7 +205,7 @@ class CallKeys:
 
 
 def _once_in_each_call(ask: Callable[[], tf.Tensor]) -> tf.Tensor:
-    """Return the result of a method, which each call of the outermost function calls once."""
+    """Return the result of `ask`, which runs once in each call of the outermost traced function."""
     if tf.executing_eagerly():
         return ask()
     graph = tf.compat.v1.get_default_graph()

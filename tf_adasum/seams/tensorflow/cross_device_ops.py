@@ -32,8 +32,8 @@ from tf_adasum.seams.tensorflow.registry import hooks
 # function reduces the gradients of one subset of the variables.
 MOST_FUNCTIONS = 32
 
-# Values of at most this many bytes are sent over the transport of the gradients. There, each
-# worker sends its value to all other workers.
+# In a graph without XLA, dense values of at most this many bytes are sent over the transport of the
+# gradients. There, each worker sends its value to all other workers.
 SMALL_BYTES = 2**16
 
 _COLLECTIVE = "a collective, such as reading a metric,"
@@ -119,8 +119,8 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
     def transport_group(self) -> Any:
         """Return the group of all workers on the transport of the gradients.
 
-        The group's `all_reduce` returns the sum of a tensor over the workers. If gradients are sent
-        over TensorFlow's collectives, return None.
+        The group's `all_reduce` returns the sum of a tensor over the workers. None, if gradients
+        are sent over TensorFlow's collectives. Subclasses override this method.
         """
         return None
 
@@ -362,7 +362,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         return self._counted(value, lambda: reduce(reduce_op, value, replica_id, options))
 
     def _reduce_over(self, group, reduce_op, value):
-        """Add one small value of all replicas: on this worker first, and then over the transport.
+        """Reduce a small value: over this worker's replicas, and then over the workers of `group`.
 
         One operation per worker gives its result to all local replicas. With one per replica,
         TensorFlow could remove those whose results are not used, and the others would wait.

@@ -42,15 +42,15 @@ ResourceVariable = name("tensorflow.python.ops.resource_variable_ops", "Resource
 
 CONTROL_FLOW = "collectives inside tf.cond and tf.while_loop (used by steps_per_execution)"
 
-AUTOTUNING = "switching off tf.data's autotuning, which may delay the end of an epoch"
+AUTOTUNING = "switching off tf.data's autotuning (the autotuning may delay the end of an epoch)"
 multi_device_iterator_ops = name(f"{DATA}.ops", "multi_device_iterator_ops", feature=AUTOTUNING)
 
 UNEVEN = "the check that the parts of a dataset end in the same step on all workers"
 input_lib = name(DISTRIBUTE, "input_lib", feature=UNEVEN)
 
 SEEDS = (
-    "one order of datasets that shuffle without a seed (without the hook, give all workers the "
-    "same seed, or else some rows are used twice and others never)"
+    "the same order on all workers for datasets that shuffle without a seed (while this is off, "
+    "give all workers the same seed, or else some rows are used twice and others never)"
 )
 data_random_seed = name(f"{DATA}.util", "random_seed", feature=SEEDS)
 

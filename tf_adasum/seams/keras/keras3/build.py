@@ -23,8 +23,9 @@ def maybe_symbolic_build(original, self, iterator=None, data_batch=None):
     Keras would read a first batch, average it over the workers with a collective that fails under
     multi-worker strategies, and discard the iterator. But the iterator has already read more
     batches, and a generator does not yield these batches again. If a model has its own
-    `train_step`, tracing this `train_step` builds the model, because such a model may have no
-    `call` (as most GANs), or a `call` with other arguments than the data. If `fit` passes the
+    `train_step`, the model is built by tracing this method. Calling the model is not always
+    possible: it may have no `call` (like most GANs), or a `call` with other arguments than the
+    data. If `fit` passes the
     iterator of its epochs, this iterator is stored.
     `test_unbuilt_model_trains` and `TestRowsOfSteps` fail without this hook.
     """

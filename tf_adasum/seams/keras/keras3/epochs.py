@@ -29,8 +29,8 @@ AFTER_LAST_BATCH = "resuming from a backup that was made after the last batch of
 def get_iterator(original, self):
     """Shuffle arrays on all workers with worker 0's seed, or with the seed of a `DataOrder`.
 
-    In Keras each worker shuffles separately, so some rows are used twice and others never. Here the
-    workers have one seed, and another one in each epoch. At the end of an epoch, Keras creates an
+    In Keras each worker shuffles separately, so some rows are used twice and others never. Here all
+    workers use the same seed, which changes in each epoch. At the end of an epoch, Keras creates an
     iterator for the next epoch, and later a second iterator. If threads read a PyDataset, the first
     iterator is not created, because it would take batches from the threads.
     """

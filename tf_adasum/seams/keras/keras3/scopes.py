@@ -93,7 +93,7 @@ def _check(model, strategy, predicts):
             f"The weight {path_of(variable)!r} was created outside of the scope of the strategy. "
             "Build or load its layer inside of `with strategy.scope():`.\n\n"
             "    with strategy.scope():\n        layer = ...\n\n"
-            f"or freeze it: layer.trainable = False {see('TFA-301')}"
+            f"Or freeze it: layer.trainable = False {see('TFA-301')}"
         )
     if predicts or not model.compiled:
         return
