@@ -23,6 +23,8 @@ def test_a_slow_dataset(group, slow):
     for epoch in (1, 2):
         steps = [own[f"step_ms/worker_{rank}"][epoch] for rank in (0, 1)]
         waiting = [own[f"waiting_ms/worker_{rank}"][epoch] for rank in (0, 1)]
-        assert min(steps) >= 49 and steps[0] == pytest.approx(steps[1], rel=0.2)
+        # The dataset sleeps for 50 ms in each step. After a stall of the machine, batches are ready
+        # for some steps, so their median may be a little shorter.
+        assert min(steps) >= 45 and steps[0] == pytest.approx(steps[1], rel=0.2)
         assert waiting[1 - slow] > 25, "of the 50 ms for which the other one sleeps"
         assert waiting[slow] < 0.5 * waiting[1 - slow]
