@@ -30,7 +30,7 @@ SEARCHED = {
     "Horovod": "migration/horovod.html",
     "must be created before TensorFlow runs its first operation": "troubleshooting.html",
     "which learning rate": "choosing.html",
-    "resume": "reliability/resume.html",
+    "resume": "how_to/checkpoints.html",
     "job dies after 24 h": "how_to/checkpoints.html",
     "my job dies on Slurm": "troubleshooting.html#a-job-dies",
     "preemption": "reliability/preemption.html",

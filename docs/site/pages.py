@@ -61,7 +61,7 @@ ENTRIES = """
 **[How to](docs/training.md)**
 
 [Train](docs/training.md), run on [a cluster](docs/clusters.md), [resume after a
-crash](docs/reliability/resume.md), [make it fast](docs/how_to/profiling.md).
+crash](docs/how_to/checkpoints.md), [make it fast](docs/how_to/profiling.md).
 </div>
 <div markdown>
 **[Why](docs/explanation/adasum.md)**
