@@ -17,6 +17,15 @@ import shutil
 import sys
 from pathlib import Path
 
+import setuptools
+
+if int(setuptools.__version__.split(".")[0]) < 77:  # `requires` is not read without isolation
+    raise SystemExit(
+        "tf_adasum needs setuptools 77 or newer to be installed. Run: "
+        "pip install --upgrade pip 'setuptools>=77' "
+        f"Received: setuptools {setuptools.__version__}"
+    )
+
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext

@@ -46,6 +46,8 @@ def import_tensorflow():
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
         import tensorflow
+
+        tensorflow.sysconfig  # noqa: B018  # without TensorFlow, custom_ops/tensorflow is imported
     except Exception as error:  # a broken TensorFlow raises anything from ImportError to TypeError
         raise NotBuilt(
             f"TensorFlow cannot be imported while building: {error!r} (install it first, and use "

@@ -165,19 +165,24 @@ class Sharding:
     def note_length(
         self, dataset: tf.data.Dataset, distributed: tf.distribute.DistributedDataset
     ) -> None:
-        """Let a dataset with the policy OFF continue until the rows of all workers have ended.
+        """Note in which step the dataset ends on each worker; all workers call this.
 
-        The cardinality of the dataset is the number of steps if one process trains alone. It is
-        wrong for several workers, because in a step each worker takes only some rows of one of its
-        batches. If the policy is DATA, the dataset must end in the same step on all workers.
+        If the policy is DATA, the dataset must end in the same step on all workers. If the number
+        of batches is known, `checked` has compared it, so no step asks for it again.
+
+        If the policy is OFF, the dataset continues until the rows of all workers have ended. Its
+        cardinality is the number of steps if one process trains alone. It is wrong for several
+        workers, because in a step each worker takes only some rows of one of its batches.
         """
         if self._workers.count == 1 or not isinstance(dataset, tf.data.Dataset):
             return
         policy = dataset.options().experimental_distribute.auto_shard_policy
+        is_known = tf.executing_eagerly() and int(dataset.cardinality()) >= 0
         if policy == Policy.DATA:
             self.ends.must_be_same(distributed)
-        is_off = policy == Policy.OFF
-        if is_off and tf.executing_eagerly() and int(dataset.cardinality()) >= 0:
+            if is_known:
+                tensorflow_seam.end_together(distributed)
+        if policy == Policy.OFF and is_known:
             tensorflow_seam.forget_cardinality(distributed)
 
     def _check_files(self, files: int) -> None:

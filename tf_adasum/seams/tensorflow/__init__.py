@@ -16,6 +16,7 @@ from tf_adasum.seams.tensorflow.cross_device_ops import (
 )
 from tf_adasum.seams.tensorflow.datasets import (
     cardinality,
+    end_together,
     forget_cardinality,
     without_autotuning,
 )
@@ -60,6 +61,7 @@ __all__ = [
     "compiles_with_xla",
     "counted_alone",
     "cross_device_ops",
+    "end_together",
     "first_replica",
     "forget_cardinality",
     "global_seed",

@@ -1,5 +1,6 @@
 """Hooks into datasets, for tf.data's autotuning and for workers whose data ends early."""
 
+import contextvars
 from typing import Any
 
 import tensorflow as tf
@@ -8,6 +9,8 @@ from tf_adasum.seams.base_strategy import GradientAggregatingStrategy
 from tf_adasum.seams.tensorflow.private_names import (
     AUTOTUNING,
     UNEVEN,
+    DistributedDatasetAndIteratorSpec,
+    DistributedIterator,
     input_lib,
     multi_device_iterator_ops,
 )
@@ -42,13 +45,66 @@ def without_autotuning(dataset: Any) -> Any:
     return dataset.with_options(options)
 
 
+# Whether the iterator that fetches a batch now belongs to a dataset that ends on all workers in the
+# same step.
+_ends_together = contextvars.ContextVar("_ends_together", default=False)
+
+
+def end_together(distributed: tf.distribute.DistributedDataset) -> None:
+    """Let a distributed dataset take batches without asking whether other workers have a batch.
+
+    Call it only if all workers have the same number of batches. TensorFlow would ask in each step,
+    because it does not know this, and all workers would wait for the answer.
+    """
+    distributed._enable_get_next_as_optional = False
+
+
+@hooks.replaces(DistributedIterator, "get_next_as_optional", feature=UNEVEN)
+def get_next_as_optional(original, self):
+    """Do not ask the other workers whether they have a batch, after `end_together`."""
+    token = _ends_together.set(not self._enable_get_next_as_optional)
+    try:
+        return original(self)
+    finally:
+        _ends_together.reset(token)
+
+
+@hooks.replaces(DistributedDatasetAndIteratorSpec, "sanity_check_type", feature=UNEVEN)
+def sanity_check_type(original, self, other):
+    """Let functions be traced again for an iterator that finds its end in another way.
+
+    TensorFlow compares only the shapes and dtypes of the batches. A function that was traced for an
+    endless dataset, or after `end_together`, does not ask whether other workers have a batch.
+    """
+    original(self, other)
+    if _end(self) != _end(other):
+        raise ValueError("One of the datasets asks in each step whether all workers have a batch.")
+
+
+@hooks.replaces(DistributedDatasetAndIteratorSpec, "_serialize", feature=UNEVEN)
+def serialize(original, self):
+    """Let functions be traced again for an iterator that finds its end in another way.
+
+    Specs with the same `_serialize` are equal. TensorFlow serializes only the shapes and dtypes.
+    """
+    return *original(self), *_end(self)
+
+
+def _end(spec):
+    """Return how an iterator with this spec finds its end: two booleans."""
+    return spec._enable_get_next_as_optional, spec._cardinality == tf.data.INFINITE_CARDINALITY
+
+
 @hooks.replaces(input_lib, "_calculate_replicas_with_values", feature=UNEVEN)
 def calculate_replicas_with_values(original, strategy, input_workers, optional_list):
     """Report to the strategy if some replicas have a batch in a step and other replicas have none.
 
     TensorFlow counts the replicas of all workers that have a batch, and continues until no replica
-    has a batch.
+    has a batch. After `end_together`, only the local replicas are counted.
     """
+    if _ends_together.get():
+        has_batch = [each.has_value() for own in optional_list for each in own]
+        return tf.reduce_sum(tf.cast(tf.stack(has_batch), tf.int64))
     number = original(strategy, input_workers, optional_list)
     if not isinstance(strategy, GradientAggregatingStrategy) or strategy.workers.count == 1:
         return number

@@ -47,6 +47,10 @@ multi_device_iterator_ops = name(f"{DATA}.ops", "multi_device_iterator_ops", fea
 
 UNEVEN = "the check that the parts of a dataset end in the same step on all workers"
 input_lib = name(DISTRIBUTE, "input_lib", feature=UNEVEN)
+DistributedIterator = name(f"{DISTRIBUTE}.input_lib", "DistributedIterator", feature=UNEVEN)
+DistributedDatasetAndIteratorSpec = name(
+    f"{DISTRIBUTE}.input_lib", "DistributedDatasetAndIteratorSpec", feature=UNEVEN
+)
 
 SEEDS = (
     "the same order on all workers for datasets that shuffle without a seed (while this is off, "
@@ -78,6 +82,8 @@ __all__ = [
     "CollectiveReplicaLauncher",
     "CommunicationOptions",
     "CoordinatedJob",
+    "DistributedDatasetAndIteratorSpec",
+    "DistributedIterator",
     "DistributedValues",
     "FuncGraph",
     "Function",
