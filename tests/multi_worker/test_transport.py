@@ -61,13 +61,12 @@ class TestSameBits:
     def test_a_step_has_few_operations(self, ucx_group):
         """A small model's step takes as long as its operations and its exchanges."""
         for result in ucx_group.run(scenarios.operations_of_a_step):
-            # Of several devices, TensorFlow asks in a collective of its own for the next batch.
-            is_one = ucx_group.devices == 1
-            assert result["collectives"] == (0 if is_one else 1)
-            # The gradients of each replica, the logs; of one device, whether there is a batch.
-            assert result["exchanges"] == 3
-            assert result["conditions"] <= 3 + 2 * ucx_group.devices
-            assert result["nodes"] <= 330 * ucx_group.devices
+            print({name: int(value) for name, value in result.items()})
+            assert result["collectives"] == 0
+            # The gradients of each replica, and the logs.
+            assert result["exchanges"] == 1 + ucx_group.devices
+            assert result["conditions"] == 0
+            assert result["nodes"] <= 1
 
     def test_reductions(self, ucx_group):
         plans = [{}, {"rule": "sum"}, {"wire_dtype": "bfloat16"}]

@@ -181,9 +181,19 @@ class Sharding:
         if policy == Policy.DATA:
             self.ends.must_be_same(distributed)
             if is_known:
-                tensorflow_seam.end_together(distributed)
+                self.end_together(distributed)
         if policy == Policy.OFF and is_known:
             tensorflow_seam.forget_cardinality(distributed)
+
+    def end_together(self, distributed: tf.distribute.DistributedDataset) -> None:
+        """Let no step ask whether all workers have a batch. All datasets end in the same step.
+
+        Args:
+            distributed: distributed dataset with the policy DATA, and with the same number of
+                batches on all workers.
+        """
+        if self._workers.count > 1:
+            tensorflow_seam.end_together(distributed)
 
     def _check_files(self, files: int) -> None:
         if 0 <= files < self._workers.count:

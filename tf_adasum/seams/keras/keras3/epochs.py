@@ -10,6 +10,7 @@ from tf_adasum.seams.keras.fit import call_under_way
 from tf_adasum.seams.keras.generation import hooks
 from tf_adasum.seams.keras.keras3 import py_datasets
 from tf_adasum.seams.keras.keras3.private_names import (
+    ArrayDataAdapter,
     BaseTrainer,
     TFDatasetAdapter,
     TFEpochIterator,
@@ -33,6 +34,8 @@ def get_iterator(original, self):
     workers use the same seed, which changes in each epoch. At the end of an epoch, Keras creates an
     iterator for the next epoch, and later a second iterator. If threads read a PyDataset, the first
     iterator is not created, because it would take batches from the threads.
+
+    Arrays end in the same step on all workers, so no step asks the workers for the end.
     """
     strategy = self._distribute_strategy
     is_at_end = self._current_iterator is not None and self._steps_seen >= (self._num_batches or 1)
@@ -46,6 +49,9 @@ def get_iterator(original, self):
             with tensorflow_seam.seeded(seed):
                 dataset = self.data_adapter.get_tf_dataset()
             self._distributed_dataset = strategy.experimental_distribute_dataset(dataset)
+    if is_ours(strategy) and isinstance(self.data_adapter, ArrayDataAdapter):
+        # The workers compare the numbers of rows, and raise an error if they differ.
+        strategy.sharding.end_together(self._distributed_dataset)
     return original(self)
 
 
