@@ -59,6 +59,24 @@ def end_together(distributed: tf.distribute.DistributedDataset) -> None:
     distributed._enable_get_next_as_optional = False
 
 
+# With these options, TensorFlow takes each batch from the dataset's own iterator.
+_DIRECT = tf.distribute.InputOptions(
+    experimental_fetch_to_device=False,
+    experimental_replication_mode=tf.distribute.InputReplicationMode.PER_REPLICA,
+)
+
+
+def read_directly(distributed: tf.distribute.DistributedDataset) -> None:
+    """Let a worker whose only device is a CPU take batches directly from its part of a dataset.
+
+    TensorFlow would use a `MultiDeviceIterator`, which calls a function for each batch. For a small
+    CNN, this takes 0.6 of 4.8 ms of CPU time per step (two workers, TensorFlow 2.21). Like the
+    `MultiDeviceIterator`, the dataset prepares one batch in advance.
+    """
+    distributed._options = _DIRECT
+    distributed._cloned_datasets = [each.prefetch(1) for each in distributed._cloned_datasets]
+
+
 @hooks.replaces(DistributedIterator, "get_next_as_optional", feature=UNEVEN)
 def get_next_as_optional(original, self):
     """Do not ask the other workers whether they have a batch, after `end_together`."""

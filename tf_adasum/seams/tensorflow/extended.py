@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 
-from tf_adasum.seams.tensorflow import carriers, collective_keys
+from tf_adasum.seams.tensorflow import carriers, collective_keys, datasets
 from tf_adasum.seams.tensorflow.cross_device_ops import (
     CommunicationOptions,
     GradientCrossDeviceOps,
@@ -117,6 +117,15 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
                 if job in cluster.jobs
             ],
         )
+
+    @hooks.overrides(CollectiveAllReduceExtended)
+    def _experimental_distribute_dataset(self, dataset, options):
+        """If the worker's only device is a CPU, read batches without functions for devices."""
+        distributed = super()._experimental_distribute_dataset(dataset, options)
+        is_cpu = len(self.worker_devices) == 1 and self.worker_devices[0].endswith("CPU:0")
+        if is_cpu and options is None and tf.executing_eagerly():
+            datasets.read_directly(distributed)
+        return distributed
 
     @hooks.overrides(CollectiveAllReduceExtended)
     def _get_variable_creator_initial_value(self, replica_id, device, primary_var, **kwargs):

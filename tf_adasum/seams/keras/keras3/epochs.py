@@ -31,24 +31,26 @@ def get_iterator(original, self):
     """Shuffle arrays on all workers with worker 0's seed, or with the seed of a `DataOrder`.
 
     In Keras each worker shuffles separately, so some rows are used twice and others never. Here all
-    workers use the same seed, which changes in each epoch. At the end of an epoch, Keras creates an
-    iterator for the next epoch, and later a second iterator. If threads read a PyDataset, the first
-    iterator is not created, because it would take batches from the threads.
+    workers use the same seed, which changes in each epoch.
+
+    At the end of an epoch, Keras creates an iterator that it never uses if there is no
+    `steps_per_epoch`. This hook does not create it, because it would take time, and would take
+    batches from the threads that read a PyDataset.
 
     Arrays end in the same step on all workers, so no step asks the workers for the end.
     """
     strategy = self._distribute_strategy
     is_at_end = self._current_iterator is not None and self._steps_seen >= (self._num_batches or 1)
-    if is_ours(strategy) and is_at_end and not self.steps_per_epoch:
-        if py_datasets.reads_in_threads(self.data_adapter):
-            return ()
+    is_unused = is_ours(strategy) and is_at_end and not self.steps_per_epoch
     order = getattr(self, "data_order", None)
     if (order or is_ours(strategy)) and getattr(self.data_adapter, "_shuffle", False):
         seed = order.seed_of_pass(self._steps_seen > 0) if order else strategy.seeds.common()
-        if seed is not None:
+        if seed is not None and not is_unused:
             with tensorflow_seam.seeded(seed):
                 dataset = self.data_adapter.get_tf_dataset()
             self._distributed_dataset = strategy.experimental_distribute_dataset(dataset)
+    if is_unused:
+        return ()
     if is_ours(strategy) and isinstance(self.data_adapter, ArrayDataAdapter):
         # The workers compare the numbers of rows, and raise an error if they differ.
         strategy.sharding.end_together(self._distributed_dataset)
@@ -109,7 +111,9 @@ def begin_epoch(original, self):
         if isinstance(self.data_adapter, TFDatasetAdapter):
             if tensorflow_seam.cardinality(self._distributed_dataset) == UNKNOWN_CARDINALITY:
                 self._num_batches = None
-    following = getattr(self.data_adapter.get_tf_dataset(), "following", lambda: None)()
+    following = None
+    if isinstance(self.data_adapter, TFDatasetAdapter):
+        following = getattr(self.data_adapter.get_tf_dataset(), "following", lambda: None)()
     if following is not None:
         strategy = self._distribute_strategy
         self._distributed_dataset = strategy.experimental_distribute_dataset(following)
