@@ -8,6 +8,7 @@ Its last line of output is JSON: the result.
 import dataclasses
 import hashlib
 import json
+import logging
 import os
 import pathlib
 import signal
@@ -245,6 +246,8 @@ def report(error, digest=None):
 
 
 if __name__ == "__main__":
+    logging.basicConfig()
+    logging.getLogger("tf_adasum").setLevel(logging.INFO)  # why a transport is used
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
     end_in_time()
     try:
