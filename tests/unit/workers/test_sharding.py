@@ -128,12 +128,13 @@ class TestWarnings:
             (lambda rank: arrays(X[rank:], Y[rank:]), sharding.DATA_DIFFERS),
             (lambda rank: arrays(*((X[::-1], Y[::-1]) if rank else (X, Y))), sharding.DATA_DIFFERS),
             (lambda rank: arrays(X + rank, np.zeros(24)), sharding.DATA_DIFFERS),
+            (lambda rank: arrays(*[np.roll(np.eye(24), rank, 0)] * 2), sharding.DATA_DIFFERS),
             (lambda rank: arrays(NAMES[:: 1 - 2 * rank], Y), sharding.DATA_DIFFERS),
             (lambda rank: arrays().shuffle(9, seed=rank + 1), sharding.ORDERS_DIFFER),
             (lambda rank: arrays().shard(2, rank), sharding.SHARDED_TWICE),
             (lambda rank: with_policy(arrays(), Policy.OFF), sharding.SAME_ROWS),
         ],
-        ids=["lengths", "orders", "parts", "names", "seeds", "shards", "copies"],
+        ids=["lengths", "orders", "parts", "one-hot", "names", "seeds", "shards", "copies"],
     )
     def test_rows_that_get_lost(self, monkeypatch, make, text):
         assert checked(monkeypatch, make)[1] == text
