@@ -127,6 +127,7 @@ class Probe(keras.Model):
         """Judge what the encoder says."""
         return self.head(code)
 
+    @tf.function  # needless, but some programs have it
     def train_step(self, data):
         """One step of the encoder, to keep rows apart, and one of the head."""
         unlabelled, (x, y) = data

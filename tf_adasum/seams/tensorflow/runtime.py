@@ -45,6 +45,11 @@ def is_tf_function(function: object) -> bool:
     return isinstance(function, Function)
 
 
+def python_function_of(function: Callable) -> Callable:
+    """Return the Python function of a `tf.function`; return other functions unchanged."""
+    return function.python_function if is_tf_function(function) else function
+
+
 def counted_alone(python_function: Callable, **options: Any) -> Callable:
     """Return a `tf.function` whose tracings TensorFlow counts separately.
 

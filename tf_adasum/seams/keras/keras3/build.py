@@ -45,7 +45,8 @@ def maybe_symbolic_build(original, self, iterator=None, data_batch=None):
         # With `run_eagerly`, the first step builds the model, because the step may need values.
         if not (self.run_eagerly or (self.train_function if is_training else self.test_function)):
             as_fit = getattr(self, "_autoconvert_optionals", lambda step: step)  # since Keras 3.12
-            tensorflow_seam.trace(strategy, as_fit(step), data)
+            step = as_fit(tensorflow_seam.python_function_of(step))
+            tensorflow_seam.trace(strategy, step, data)
             _built_by_step.add(self)
         return None
     if iterator is not None:

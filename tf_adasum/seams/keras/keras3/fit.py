@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.seams.keras.fit import synchronize
 from tf_adasum.seams.keras.generation import hooks
 from tf_adasum.seams.keras.keras3.jit import compiled_where_possible
@@ -36,11 +37,13 @@ def make_function(original, self, step_function):
     Keras would compile the whole step, but TensorFlow's collectives have no XLA kernels. A step may
     return variables, such as the result of a metric. Each replica reads its own values of these
     variables. If a gradient is not finite, `on_nonfinite="raise"` lets the step raise a
-    FloatingPointError.
+    FloatingPointError. If the step is a `tf.function`, its Python function is used, because
+    replicas cannot exchange gradients inside a nested `tf.function`.
     """
     strategy = self._distribute_strategy
     if not is_ours(strategy):
         return original(self, step_function)
+    step_function = tensorflow_seam.python_function_of(step_function)
     is_asked_for, self.jit_compile = self.jit_compile, False
     try:
         if is_asked_for and not self.run_eagerly:
