@@ -137,6 +137,15 @@ def calculate_replicas_with_values(original, strategy, input_workers, optional_l
     return tf.cond(is_uneven, note, lambda: tf.identity(number))
 
 
+@hooks.replaces(input_lib, "_get_value_or_dummy", feature=UNEVEN)
+def get_value_or_dummy(original, input_workers, optional_list, produce_dummy):
+    """Make no empty batch for replicas without a batch, after `end_together`.
+
+    The length of a batch would be unknown, because it might be 0.
+    """
+    return original(input_workers, optional_list, produce_dummy and not _ends_together.get())
+
+
 def cardinality(distributed: tf.distribute.DistributedDataset) -> int:
     """Return the number of batches of this worker's part of a distributed dataset."""
     return int(distributed.cardinality)
