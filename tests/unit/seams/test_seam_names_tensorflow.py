@@ -80,9 +80,8 @@ def of_tensorflow():
     """One of each kind of object in which the seam looks for private names."""
     strategy = tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"])
     collectives = tensorflow_seam.cross_device_ops(strategy.extended)
-    distributed = strategy.distribute_datasets_from_function(
-        lambda context: tf.data.Dataset.range(2).batch(1)
-    )
+    dataset = tf.data.Dataset.range(2).batch(1)
+    distributed = strategy.experimental_distribute_dataset(dataset)
     with tensorflow_seam.seeded(3):  # there is no generator of seeds before
         seeded = context.context()
     return [
@@ -92,6 +91,8 @@ def of_tensorflow():
         collectives._launchers[0],
         collectives._collective_keys,
         distributed,
+        strategy.distribute_datasets_from_function(lambda context: dataset),
+        iter(distributed)._type_spec,
         seeded,
         tf.function(lambda: 0),
         names_of_tensorflow.multi_device_iterator_ops,

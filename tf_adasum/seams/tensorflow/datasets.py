@@ -47,7 +47,7 @@ def without_autotuning(dataset: Any) -> Any:
 
 # Whether the iterator that fetches a batch now belongs to a dataset that ends on all workers in the
 # same step.
-_ends_together = contextvars.ContextVar("_ends_together", default=False)
+_ends_together = contextvars.ContextVar("ends_together", default=False)
 
 
 def end_together(distributed: tf.distribute.DistributedDataset) -> None:
