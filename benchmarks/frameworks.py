@@ -5,7 +5,8 @@
 
 Times the steps of a CNN with 13,706 parameters and of a model with 25 million, reads the peak
 memory of each. With `--kill`, kills worker 1 during training. Each framework has its own processes,
-which take turns. HOROVOD_PYTHON names the Python of an environment with Horovod
+which take turns. Each worker runs on its own share of the cores, as `tf-adasum-launch` and `mpirun`
+arrange it, which makes each framework faster (small_steps.py). HOROVOD_PYTHON names the Python of an environment with Horovod
 (horovod_beside.py), and JAX_PYTHON one with `pip install "jax[cpu]" keras`. Writes
 benchmarks/results/DATE-frameworks.md or DATE-frameworks_kill.md, from which
 `benchmarks/exchange.py --extend` writes README's table.
@@ -14,6 +15,7 @@ benchmarks/results/DATE-frameworks.md or DATE-frameworks_kill.md, from which
 import argparse
 import collections
 import contextlib
+import functools
 import json
 import os
 import pathlib
@@ -34,9 +36,11 @@ TURNS = 3
 EPOCHS = 6  # the first one traces
 WARM_UP = 3  # steps of each epoch that are not timed
 KILL_SECONDS = 150  # to wait for the error after worker 1 is killed
-STEPS = {"small": 60, "large": 6}
-ROWS = {"small": 8, "large": 32}  # of each worker
-SHAPES = {"small": (8, 8, 1), "large": (1024,)}
+SIZES = ("small", "large")
+STEPS = {"small": 60, "1 MB": 60, "4 MB": 60, "large": 6}
+ROWS = {"small": 8, "1 MB": 8, "4 MB": 8, "large": 32}  # of each worker
+SHAPES = {"small": (8, 8, 1), "1 MB": (64,), "4 MB": (64,), "large": (1024,)}
+WIDTHS = {"1 MB": (512, 416, 10), "4 MB": (1024, 896, 10), "large": (4096, 4096, 1000)}
 # In lines of worker 0's output that may explain why it ends.
 ERROR = ("Error: ", "UNAVAILABLE", "ABORTED", "DEADLINE", "unhealthy", "exited on signal")
 NAMES = re.compile(r"worker 1\b|task[: ]1\b|rank 1\b", re.IGNORECASE)
@@ -45,7 +49,10 @@ FRAMEWORKS = {
     "horovod": "Horovod, mean",
     "jax": "Keras on JAX, mean",
     "tf_adasum": "tf_adasum, Adasum",
+    "tf_adasum_mean": "tf_adasum, mean",
+    "one": "one process, no strategy",
 }
+COMPARED = ("stock", "horovod", "jax", "tf_adasum")
 PYTHONS = {"horovod": "HOROVOD_PYTHON", "jax": "JAX_PYTHON"}
 
 
@@ -55,8 +62,9 @@ def model_of(size):
     from keras.layers import Conv2D, Dense, Flatten, Input, MaxPooling2D
 
     keras.utils.set_random_seed(0)
-    if size == "large":
-        dense = [Dense(4096, "relu"), Dense(4096, "relu"), Dense(1000)]
+    if size in WIDTHS:
+        *hidden, classes = WIDTHS[size]
+        dense = [*(Dense(width, "relu") for width in hidden), Dense(classes)]
         return keras.Sequential([Input(SHAPES[size]), *dense])
     two = {"padding": "same", "activation": "relu"}
     layers = [Input(SHAPES[size]), Conv2D(16, 3, **two), MaxPooling2D(2), Conv2D(32, 3, **two)]
@@ -64,12 +72,14 @@ def model_of(size):
     return keras.Sequential(layers)
 
 
-def start(framework):
+def start(framework, workers):
     """Connect the workers; return rank, scope, the optimizer's wrapper, and the rows' factor.
 
     A strategy gets the rows of all workers and divides them. The others get their own.
     """
     rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("RANK", "0")))
+    if framework == "one":
+        return rank, contextlib.nullcontext, lambda optimizer: optimizer, 1
     if framework == "horovod":
         import horovod.tensorflow.keras as hvd
 
@@ -78,7 +88,7 @@ def start(framework):
     if framework == "jax":
         import keras
 
-        keras.distribution.initialize(os.environ["ADDRESS"], WORKERS, rank)
+        keras.distribution.initialize(os.environ["ADDRESS"], workers, rank)
         parallel = keras.distribution.DataParallel(auto_shard_dataset=False)
         keras.distribution.set_distribution(parallel)
         return rank, contextlib.nullcontext, lambda optimizer: optimizer, 1
@@ -93,8 +103,9 @@ def start(framework):
     else:
         import tf_adasum
 
-        strategy = tf_adasum.AdasumMirroredStrategy()
-    return rank, strategy.scope, lambda optimizer: optimizer, WORKERS
+        rule = "mean" if framework == "tf_adasum_mean" else "adasum"
+        strategy = tf_adasum.AdasumMirroredStrategy(aggregation=rule)
+    return rank, strategy.scope, lambda optimizer: optimizer, workers
 
 
 def compiled(size, scope, wrapper):
@@ -116,7 +127,7 @@ def rows_of(size, count):
 
 
 def timed(size, scope, wrapper, factor):
-    """Return the seconds of a step in each epoch but the first, and the peak memory in MiB."""
+    """Return the seconds of a step in each epoch or call but the first, and the peak memory."""
     import keras
 
     seconds = []
@@ -134,8 +145,18 @@ def timed(size, scope, wrapper, factor):
     x, y = rows_of(size, ROWS[size] * factor * (WARM_UP + STEPS[size]))
     batch = {"batch_size": ROWS[size] * factor, "shuffle": False, "verbose": 0}
     model.fit(x, y, **batch, epochs=EPOCHS, callbacks=[Stopwatch()])
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {"seconds": seconds, "peak": peak}
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # MiB
+    measured = {"seconds": seconds, "peak": peak}
+    if size == "small":
+        del batch["shuffle"]
+        calls = {"evaluate": functools.partial(model.evaluate, y=y), "predict": model.predict}
+        for name, call in calls.items():
+            starts = [time.perf_counter()]
+            for _ in range(EPOCHS):
+                call(x, **batch)
+                starts.append(time.perf_counter())
+            measured[name] = (np.diff(starts)[1:] / (WARM_UP + STEPS[size])).tolist()
+    return measured
 
 
 def train_until_killed(folder, rank, scope, wrapper, factor):
@@ -155,11 +176,11 @@ def train_until_killed(folder, rank, scope, wrapper, factor):
 def worker(arguments):
     """Be a worker of a framework."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    rank, *own = start(arguments.framework)
+    rank, *own = start(arguments.framework, arguments.workers)
     if arguments.task == "kill":
         train_until_killed(arguments.folder, rank, *own)
     else:
-        measured = {size: timed(size, *own) for size in STEPS}
+        measured = {size: timed(size, *own) for size in arguments.sizes}
         if rank == 0:
             pathlib.Path(arguments.folder, "out.json").write_text(json.dumps(measured))
 
@@ -172,21 +193,25 @@ def free_port():
 
 
 @contextlib.contextmanager
-def workers(framework, task, folder):
+def workers(framework, task, folder, count=WORKERS, sizes=SIZES, bind_to="cores"):
     """Start the workers; yield their processes, or that of `mpirun`; end them."""
+    from tf_adasum.launch.cpu_shares import cpu_shares
+
     python = os.environ[PYTHONS[framework]] if framework in PYTHONS else sys.executable
     command = [python, "-u", str(pathlib.Path(__file__)), "--framework", framework]
-    command += ["--task", task, "--folder", folder]
-    environments = [dict(os.environ) for _ in range(WORKERS)]
+    command += ["--task", task, "--folder", folder, "--workers", str(count), "--sizes", *sizes]
+    environments = [dict(os.environ) for _ in range(count)]
+    shares = cpu_shares(max(count, 2)) if bind_to == "cores" else []
     if framework == "horovod":
-        mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", str(WORKERS)]
+        mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", str(count)]
+        mpirun += ["--bind-to", "core:overload-allowed" if shares else "none"]
         command = [*mpirun, "--mca", "pml", "ob1", "--mca", "btl", "vader,self", *command]
-        environments = environments[:1]
+        environments, shares = environments[:1], []
     elif framework == "jax":
         address = {"ADDRESS": f"127.0.0.1:{free_port()}", "KERAS_BACKEND": "jax"}
         environments = [each | address | {"RANK": str(i)} for i, each in enumerate(environments)]
     else:
-        cluster = {"worker": [f"127.0.0.1:{free_port()}" for _ in range(WORKERS)]}
+        cluster = {"worker": [f"127.0.0.1:{free_port()}" for _ in range(count)]}
         for index, each in enumerate(environments):
             own = {"cluster": cluster, "task": {"type": "worker", "index": index}}
             each |= {"TF_CONFIG": json.dumps(own), "RANK": str(index)}
@@ -196,7 +221,10 @@ def workers(framework, task, folder):
             log = stack.enter_context(open(pathlib.Path(folder, f"{index}.log"), "wb"))
             # Its own process group, so that all that it starts can be ended.
             options = {"stdout": log, "stderr": subprocess.STDOUT, "start_new_session": True}
-            processes.append(subprocess.Popen(command, env=each, **options))
+            process = subprocess.Popen(command, env=each, **options)
+            processes.append(process)
+            if shares:
+                os.sched_setaffinity(process.pid, shares[index])
         try:
             yield processes
         finally:
@@ -213,10 +241,10 @@ def errors_of(folder):
     return [line for line in lines if any(each in line for each in ERROR)] or lines[-1:]
 
 
-def times(framework):
-    """Return what worker 0 measured."""
+def times(framework, **options):
+    """Return what worker 0 measured; the options are those of `workers`."""
     with tempfile.TemporaryDirectory() as folder:
-        with workers(framework, "times", folder) as processes:
+        with workers(framework, "times", folder, **options) as processes:
             for process in processes:
                 process.wait(report.SECONDS)
         out = pathlib.Path(folder, "out.json")
@@ -273,15 +301,23 @@ def version_of(framework):
     return ", ".join(map(" ".join, zip(packages[framework], numbers, strict=True)))
 
 
+def is_present(framework):
+    """Whether the framework is installed."""
+    return bool(os.environ.get(PYTHONS.get(framework, "PATH")))
+
+
 def present():
-    """Return the frameworks that are installed."""
-    return [each for each in FRAMEWORKS if os.environ.get(PYTHONS.get(each, "PATH"))]
+    """Return the compared frameworks that are installed."""
+    return [each for each in COMPARED if is_present(each)]
 
 
 def conditions():
     """Return the sentence about workers and versions that both reports share."""
     versions = "; ".join(version_of(each) for each in present() if each in PYTHONS)
-    return f"{WORKERS} workers of one device on one machine. Others: {versions}."
+    return (
+        f"{WORKERS} workers of one device on one machine, each on its own share of the cores. "
+        f"Others: {versions}."
+    )
 
 
 def compare():
@@ -294,10 +330,10 @@ def compare():
     rows = []
     for framework in present():
         row = [FRAMEWORKS[framework]]
-        for size in STEPS:
+        for size in SIZES:
             own = [seconds for turn in measured[framework] for seconds in turn[size]["seconds"]]
             row.append(report.quartiles(own, 1000, 1))
-        for size in STEPS:
+        for size in SIZES:
             row.append(f"{np.median([turn[size]['peak'] for turn in measured[framework]]):.0f}")
         rows.append(row)
     header = ["framework", "small, ms", "large, ms", "small, MiB", "large, MiB"]
@@ -343,6 +379,8 @@ def main():
     parser.add_argument("--framework")
     parser.add_argument("--task")
     parser.add_argument("--folder")
+    parser.add_argument("--workers", type=int, default=WORKERS)
+    parser.add_argument("--sizes", nargs="+", default=SIZES)
     arguments = parser.parse_args()
     if arguments.framework:
         worker(arguments)

@@ -5,6 +5,7 @@
 
 import numpy as np
 import pytest
+from scenarios import predict as predict_scenarios
 from scenarios import transport as scenarios
 from support import faults, meshes
 from support.worker_group import WorkerGroup
@@ -84,6 +85,12 @@ class TestSameBits:
         assert_same_bits(results)
         for result in results:
             np.testing.assert_array_equal(result["ucx weight0"], results[0]["ucx weight0"])
+
+    def test_predict_gives_every_row_once_and_in_order(self, ucx_group):
+        case = "101/32"  # the last batch has fewer rows on some replicas
+        for predicted in ucx_group.run(predict_scenarios.predict, arrays=[case], datasets=[case]):
+            for rows in predicted.values():
+                np.testing.assert_array_equal(rows, predict_scenarios.rows_from(1, 101))
 
     def test_several_steps_at_once(self, ucx_group):
         assert_same_bits(ucx_group.run(scenarios.train, rule="adasum", gathers=False, together=3))

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from tf_adasum import commands
 from tf_adasum.launch import hosts
+from tf_adasum.launch.cpu_shares import BIND_TO
 from tf_adasum.launch.environments import automatic_workers
 from tf_adasum.launch.jobs import launch
 from tf_adasum.launch.nodes import Nodes, parse_hosts
@@ -78,6 +79,7 @@ def _launch(command: Sequence[str], options: argparse.Namespace) -> int:
         "max_restarts": options.max_restarts,
         "log_dir": options.log_dir,
         "verbose": options.verbose,
+        "bind_to": options.bind_to,
     }
     workers, devices = _number(options.workers), options.devices_per_worker
     if options.hosts is not None:
@@ -134,6 +136,13 @@ def build_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="show the step, the speed and the state of each worker of this machine in a table "
         "below the output; if the output is no terminal, in a line every 30 seconds",
+    )
+    parser.add_argument(
+        "--bind-to",
+        choices=BIND_TO,
+        default=BIND_TO[0],
+        help="cores: without GPUs, each worker runs on its own share of the CPU cores; none: all "
+        "workers run on all cores (default: cores)",
     )
     parser.add_argument("-m", dest="module", action="store_true", help="run a module, as python -m")
     _add_machines(

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Sequence
 
 from tf_adasum.cluster import free_ports, secret
 from tf_adasum.cluster.administration import START_TIMEOUT
-from tf_adasum.launch.environments import worker_environments
+from tf_adasum.launch.cpu_shares import BIND_TO, cpu_shares
+from tf_adasum.launch.environments import visible_gpus, worker_environments
 from tf_adasum.launch.nodes import Nodes
 from tf_adasum.launch.output import logs_in
 from tf_adasum.launch.processes import Crew, Ending, run_group
@@ -38,6 +39,7 @@ def launch(
     log_dir: str | None = None,
     verbose: bool = False,
     status: bool = False,
+    bind_to: str = "cores",
 ) -> int:
     """Run `num_workers` copies of `command` on this machine until all of them have ended.
 
@@ -84,6 +86,9 @@ def launch(
         verbose: whether TensorFlow prints all its messages. Defaults to False.
         status: whether to show the status of each worker: on a terminal in a table below the
             output, otherwise in a line every 30 seconds. Defaults to False.
+        bind_to: "cores": without GPUs, each worker runs on its own share of the CPUs of this
+            process, see `cpu_shares`. "none": all workers run on all these CPUs. Defaults to
+            "cores".
 
     Returns:
         The exit status of the last start: 0 if every worker exited with status 0; the status of the
@@ -111,6 +116,7 @@ def launch(
         log_dir=log_dir,
         verbose=verbose,
         status=status,
+        bind_to=bind_to,
     ).code
 
 
@@ -126,6 +132,7 @@ def run_job(
     log_dir: str | None = None,
     verbose: bool = False,
     status: bool = False,
+    bind_to: str = "cores",
     is_heard: bool = False,
 ) -> Ending:
     """Run a job as `launch` does, and return how it ended. Most arguments are those of `launch`.
@@ -135,6 +142,9 @@ def run_job(
             False.
     """
     check(command, num_workers, timeout, max_restarts)
+    if bind_to not in BIND_TO:
+        raise ValueError(f"--bind-to: expected cores or none. Received: bind_to={bind_to!r}")
+    is_bound = bind_to == "cores" and not visible_gpus(os.environ)
     nodes = nodes or Nodes()
     ranks, in_all = nodes.ranks(num_workers), nodes.total(num_workers)
     ports_to_try = free_ports.candidates()  # shared by all starts, so a restart gets other ports
@@ -156,7 +166,9 @@ def run_job(
     logs = logs_in(log_dir, ranks)
     is_heard = is_heard or in_all > 1 or bool(logs) or status
     with tempfile.TemporaryDirectory() if status else contextlib.nullcontext() as folder:
-        crew = Crew(ranks, in_all, logs, is_heard, Board(folder, ranks) if folder else None)
+        board = Board(folder, ranks) if folder else None
+        cpus = cpu_shares(num_workers) if is_bound else []
+        crew = Crew(ranks, in_all, logs, is_heard, board, cpus)
         return run_group(command, crew, environments_of, timeout, grace, max_restarts)
 
 

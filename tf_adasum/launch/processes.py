@@ -53,6 +53,7 @@ class Crew:
         is_heard: whether output goes through this process. Defaults to True; False lets a single
             worker inherit stdin, stdout and stderr.
         board: the workers' status, shown with the output. Defaults to None: no status is shown.
+        cpus: the CPUs of each of `ranks`; empty if each worker runs on the CPUs of this process.
     """
 
     ranks: range
@@ -60,6 +61,7 @@ class Crew:
     logs: Sequence[Log] = ()
     is_heard: bool = True
     board: Board | None = None
+    cpus: Sequence[set[int]] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -269,8 +271,11 @@ class _Job:
         if crew.board:
             crew.board.begin()
         logs = crew.logs or [None] * len(crew.ranks)
+        cpus = crew.cpus or [None] * len(crew.ranks)
         try:
-            for rank, environment, log in zip(crew.ranks, environments, logs, strict=True):
+            for rank, environment, log, own in zip(
+                crew.ranks, environments, logs, cpus, strict=True
+            ):
                 if log is not None:
                     log.begin(rank, crew.num_workers, restart)
                 if crew.board:
@@ -280,7 +285,7 @@ class _Job:
                     env=environment,
                     bufsize=0,
                     start_new_session=True,
-                    preexec_fn=functools.partial(end_with_parent, os.getpid()),
+                    preexec_fn=functools.partial(_begin_worker, os.getpid(), own),
                     **streams,
                 )
                 is_quiet = noise.hides_information(environment)
@@ -416,6 +421,14 @@ def report_end(worker: _Worker, events: queue.SimpleQueue) -> None:
     """Wait until the worker ends, without reaping the worker, which would free its group id."""
     os.waitid(os.P_PID, worker.process.pid, os.WEXITED | os.WNOWAIT)
     events.put(worker)
+
+
+def _begin_worker(parent: int, cpus: set[int] | None) -> None:
+    """Prepare the process of a worker, before it runs the command."""
+    end_with_parent(parent)
+    if cpus:
+        with contextlib.suppress(OSError):  # CPUs may have been taken offline since the start
+            os.sched_setaffinity(0, cpus)
 
 
 def end_with_parent(parent: int, number: int = signal.SIGKILL) -> None:

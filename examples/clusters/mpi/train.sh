@@ -12,9 +12,11 @@ hosts=${HOSTS:-$(hostname):4} # such as HOSTS=node1:2,node2:2
 #   -x TF_ADASUM_COORDINATOR=node1:12345
 # The network that workers are reached at, on hosts that have several; an address works as well.
 #   -x TF_ADASUM_INTERFACE=ib0
-# Open MPI binds each worker to a core or a socket unless told not to: --bind-to none.
+# CORES=8 gives each worker eight cores of its own. Otherwise all workers run on all cores, which is slower
+# on CPUs. (By default, Open MPI binds each worker to a single core, or to a socket.)
+bind=${CORES:+--map-by slot:PE=$CORES --bind-to core}
 # Without a secret anybody who reaches a worker's port can take part in the start.
 export TF_ADASUM_SECRET=$(openssl rand -hex 32)
 
-exec mpirun --host "$hosts" --bind-to none --tag-output \
+exec mpirun --host "$hosts" ${bind:---bind-to none} --tag-output \
     -x TF_ADASUM_SECRET -x TF_CPP_MIN_LOG_LEVEL=2 python "$@"

@@ -380,6 +380,27 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
                 copies.append(tf.identity(total))
         return regroup(copies, wrap_class=Mirrored)
 
+    def gather_rows(self, values: Sequence[Any]) -> list[tf.Tensor] | None:
+        """Concatenate the rows of all replicas over the transport of gradients.
+
+        Args:
+            values: in a graph, for each value its tensors ``[rows, ...]`` on the local replicas.
+                Only the number of rows may differ between replicas.
+
+        Returns:
+            For each value a tensor with the rows of all replicas: first those of every worker's
+            first replica, in the order of the workers, then those of the second, and so on, as
+            Keras orders them. None, on all workers, if this transport cannot send the values.
+        """
+        by_value = [_of_local_replicas(value) for value in values]
+        group = None
+        if not tf.executing_eagerly() and not runtime.compiles_with_xla():
+            group = self.transport_group()
+        if group is None or not all(_has_rows(own) for each in by_value for own in each):
+            return None
+        with tf.device(self._devices[0]):
+            return self._counted(by_value, lambda: _gathered_rows(group, by_value))
+
     @hooks.overrides(CollectiveAllReduce)
     def _gather_implementation(self, per_replica_value, *arguments):
         """Count the collective, so that other workers can detect that this worker waits in it."""
@@ -390,6 +411,34 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
 
 def _of_local_replicas(value):
     return value.values if isinstance(value, DistributedValues) else (value,)
+
+
+def _has_rows(own):
+    if not isinstance(own, tf.Tensor) or not own.shape.rank:
+        return False
+    return own.dtype.is_floating or own.dtype.is_integer or own.dtype.is_bool
+
+
+def _gathered_rows(group, by_value):
+    """Return the rows of all replicas for each value, see `gather_rows`."""
+    counts = tf.stack([[tf.shape(own, tf.int64)[0] for own in each] for each in by_value])
+    counts_WVL = group.all_gather(counts)  # of W workers, V values and L local replicas
+    gathered = []
+    for number, each in enumerate(by_value):
+        counts_WL = counts_WVL[:, number]
+        most = tf.reduce_max(counts_WL)
+        padded = [
+            tf.pad(own, [[0, most - count], *[[0, 0]] * (own.shape.rank - 1)])
+            for own, count in zip(each, tf.unstack(counts[number]), strict=True)
+        ]
+        rows_WL = group.all_gather(tf.stack(padded))
+        parts = [
+            rows_WL[worker, local, : counts_WL[worker, local]]
+            for local in range(len(each))
+            for worker in range(group.size)
+        ]
+        gathered.append(tf.concat(parts, axis=0))
+    return gathered
 
 
 def _is_small(value):
