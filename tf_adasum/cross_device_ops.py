@@ -27,8 +27,9 @@ from tf_adasum.transport.collectives import UcxTransport
 
 # If a bucket has at most this many bytes on all replicas together, it is gathered and combined on
 # each replica, in one round instead of three. The additional bytes take less time than the
-# additional rounds (benchmarks/exchange.py).
-GATHERED_BYTES = 4 * 2**20
+# additional rounds. With 4 MiB, a step with 1 MB of gradients on four workers, bound to two cores,
+# took 8.7 instead of 6.5 ms over UCX, and 18 instead of 14.6 ms over TensorFlow's collectives.
+GATHERED_BYTES = 2 * 2**20
 
 
 class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
