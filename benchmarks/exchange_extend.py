@@ -94,7 +94,7 @@ def estimate(model, name, buckets):
         rows.append([replicas, *(f"{1000 * own:.1f}" for own in seconds), text_of(best)])
     header = ["N", "`[N]`", "`[2, 2, …]`", "best", "best plan"]
     left = [n for n in REPLICAS if set(plans[n]) != {(n,)}]
-    choice = f"another plan than `[N]` from N = {left[0]} on" if left else "`[N]` for each N"
+    choice = f"`[N]` only below N = {left[0]}" if left else "`[N]` for each N"
     return (
         f"{name}, {len(buckets)} {'bucket' if len(buckets) == 1 else 'buckets'}; milliseconds. The "
         f"model chooses {choice}.\n\n{report.table(header, rows)}"
