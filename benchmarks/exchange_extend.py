@@ -176,7 +176,10 @@ def frameworks_part():
         [linked("step, 25 million parameters", steps), *median("large, ms", "ms")],
         [linked("step, small CNN", steps), *median("small, ms", "ms")],
         [linked("peak memory of a worker, 25 million", steps), *median("large, MiB", "MiB")],
-        [linked("a worker is killed: time until the other ends", kills), *(row["seconds"] + " s" for row in killed)],
+        [
+            linked("a worker is killed: time until the other ends", kills),
+            *(row["seconds"] + " s" for row in killed),
+        ],
         [linked("errors that name that worker", kills), *(row["named"] for row in killed)],
     ]
     return report.table(["", *FRAMEWORKS], rows)
