@@ -1,4 +1,4 @@
-"""Write the generated parts of README and of three pages: `benchmarks/exchange.py --extend`.
+"""Write the generated parts of README and of four pages: `benchmarks/exchange.py --extend`.
 
 Nothing is measured here. The tables hold the predictions of the cost model with its default
 constants and for an assumed cluster, and the results of the newest reports.
@@ -33,6 +33,7 @@ def parts(resnet50_shapes):
         "scaling.md": {"rounding on the wire": rounding_part()},
         "cost_model.md": cost_model_parts(resnet50_shapes),
         "transport.md": {"exchange": exchange_part(), "steps of fit": steps_part()},
+        "launcher.md": {"small steps": small_steps_part()},
         "../README.md": {"frameworks": frameworks_part()},
     }
 
@@ -155,6 +156,22 @@ def steps_part():
         for kind, *times in map(dict.values, report.tables(path.read_text()))
     ]
     header = ["step of `fit`", "milliseconds", "/ stock"]
+    return from_report(report.table(header, rows), path)
+
+
+def small_steps_part():
+    """Return the table of steps with workers bound to cores and not."""
+    path = newest("small_steps")
+    found = {
+        (row["workers"], row["framework"], row["bound to"]): row["small, ms"].partition(" ")[0]
+        for row in report.tables(path.read_text())
+    }
+    rows = [
+        [workers, framework, found[workers, framework, "cores"], milliseconds]
+        for (workers, framework, bound_to), milliseconds in found.items()
+        if bound_to == "none"
+    ]
+    header = ["workers", "step of a small CNN", "own cores, ms", "all cores, ms"]
     return from_report(report.table(header, rows), path)
 
 
