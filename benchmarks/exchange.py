@@ -53,6 +53,8 @@ SHAPES = {
     "100 MB": [[25_000_000]],
     "ResNet-50, 161 variables": resnet50_shapes(),
 }
+# `--transport` also measures these.
+SMALL_SHAPES = {"64 KB": [[16_000]], "256 KB": [[64_000]], "4 MB": [[1_000_000]]}
 
 
 # Where buckets are too small to be gathered, radix plans differ.
@@ -155,7 +157,7 @@ def main():
     elif arguments.extend:
         exchange_extend.main(resnet50_shapes())
     elif arguments.transport:
-        exchange_transport.main(SHAPES, arguments.steps or 9, arguments.workers)
+        exchange_transport.main(SMALL_SHAPES | SHAPES, arguments.steps or 9, arguments.workers)
     else:
         compare(arguments.steps or 7, arguments.memory_runs)
 

@@ -1,4 +1,4 @@
-"""Write the generated parts of README and of three pages: `benchmarks/exchange.py --extend`.
+"""Write the generated parts of README and of four pages: `benchmarks/exchange.py --extend`.
 
 Nothing is measured here. The tables hold the predictions of the cost model with its default
 constants and for an assumed cluster, and the results of the newest reports.
@@ -33,6 +33,7 @@ def parts(resnet50_shapes):
         "scaling.md": {"rounding on the wire": rounding_part()},
         "cost_model.md": cost_model_parts(resnet50_shapes),
         "transport.md": {"exchange": exchange_part(), "steps of fit": steps_part()},
+        "launcher.md": {"small steps": small_steps_part()},
         "../README.md": {"frameworks": frameworks_part()},
     }
 
@@ -94,7 +95,7 @@ def estimate(model, name, buckets):
         rows.append([replicas, *(f"{1000 * own:.1f}" for own in seconds), text_of(best)])
     header = ["N", "`[N]`", "`[2, 2, …]`", "best", "best plan"]
     left = [n for n in REPLICAS if set(plans[n]) != {(n,)}]
-    choice = f"another plan than `[N]` from N = {left[0]} on" if left else "`[N]` for each N"
+    choice = f"`[N]` only below N = {left[0]}" if left else "`[N]` for each N"
     return (
         f"{name}, {len(buckets)} {'bucket' if len(buckets) == 1 else 'buckets'}; milliseconds. The "
         f"model chooses {choice}.\n\n{report.table(header, rows)}"
@@ -158,6 +159,22 @@ def steps_part():
     return from_report(report.table(header, rows), path)
 
 
+def small_steps_part():
+    """Return the table of steps with workers bound to cores and not."""
+    path = newest("small_steps")
+    found = {
+        (row["workers"], row["framework"], row["bound to"]): row["small, ms"].partition(" ")[0]
+        for row in report.tables(path.read_text())
+    }
+    rows = [
+        [workers, framework, found[workers, framework, "cores"], milliseconds]
+        for (workers, framework, bound_to), milliseconds in found.items()
+        if bound_to == "none"
+    ]
+    header = ["workers", "step of a small CNN", "own cores, ms", "all cores, ms"]
+    return from_report(report.table(header, rows), path)
+
+
 def frameworks_part():
     """Return README's table: a column for each framework."""
     steps, kills = newest("frameworks"), newest("frameworks_kill")
@@ -176,7 +193,10 @@ def frameworks_part():
         [linked("step, 25 million parameters", steps), *median("large, ms", "ms")],
         [linked("step, small CNN", steps), *median("small, ms", "ms")],
         [linked("peak memory of a worker, 25 million", steps), *median("large, MiB", "MiB")],
-        [linked("end after a worker is killed", kills), *(row["seconds"] + " s" for row in killed)],
+        [
+            linked("a worker is killed: time until the other ends", kills),
+            *(row["seconds"] + " s" for row in killed),
+        ],
         [linked("errors that name that worker", kills), *(row["named"] for row in killed)],
     ]
     return report.table(["", *FRAMEWORKS], rows)

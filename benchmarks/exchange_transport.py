@@ -64,10 +64,10 @@ def main(shapes, steps, counts):
     body = (
         "Kinds: TensorFlow's SUM; Adasum over TensorFlow's collectives; Adasum over UCX, of packed "
         "buckets and of the gradients' own memory, with the same bits; Horovod 0.28.1 over Open "
-        "MPI, where it is installed. In each step the kinds of one package take turns, in one "
-        "process; “alone” is a process that exchanges nothing over TensorFlow's collectives, as in "
-        "use, and as Horovod's. All of these take turns in "
-        f"{ROUNDS} rounds. Milliseconds of a reduction, median "
+        "MPI, where it is installed. Each worker runs on its own core; four workers share two. In "
+        "each step the kinds of one package take turns, in one process; “alone” is a process that "
+        "exchanges nothing over TensorFlow's collectives, as in use, and as Horovod's. All "
+        f"of these take turns in {ROUNDS} rounds. Milliseconds of a reduction, median "
         "(quartiles) of all steps on worker 0; ratios of a round's medians, median (lowest.."
         "highest) of the rounds; CPU milliseconds of worker 0's process, median.\n\n"
         + report.table(header, [row for each in counts for row in rows(each, shapes, steps)])

@@ -6,9 +6,9 @@
 Times the steps of a CNN with 13,706 parameters and of a model with 25 million, reads the peak
 memory of each. With `--kill`, kills worker 1 during training. Each framework has its own processes,
 which take turns. Each worker runs on its own share of the cores, as `tf-adasum-launch` and `mpirun`
-arrange it, which makes each framework faster (small_steps.py). HOROVOD_PYTHON names the Python of an environment with Horovod
-(horovod_beside.py), and JAX_PYTHON one with `pip install "jax[cpu]" keras`. Writes
-benchmarks/results/DATE-frameworks.md or DATE-frameworks_kill.md, from which
+arrange it, which makes each framework faster (small_steps.py). HOROVOD_PYTHON names the Python of
+an environment with Horovod (horovod_beside.py), and JAX_PYTHON one with `pip install "jax[cpu]"
+keras`. Writes benchmarks/results/DATE-frameworks.md or DATE-frameworks_kill.md, from which
 `benchmarks/exchange.py --extend` writes README's table.
 """
 

@@ -43,6 +43,7 @@ def on_workers(workers, way, task, **arguments):
     """
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", str(workers)]
+        command += ["--bind-to", "core:overload-allowed"]  # as tf-adasum-launch does
         command += ["--mca", "pml", "ob1", "--mca", "btl", WAYS[way]]
         command += [os.environ[PYTHON], str(pathlib.Path(__file__)), "--task", task]
         command += ["--arguments", json.dumps(arguments), "--out", file.name]

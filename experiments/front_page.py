@@ -48,13 +48,13 @@ def numbers(found):
     alone = statistics.median(found.alone_accuracies)
     p = p_text(found.tests(tuned=True)[REPLICAS, "adasum"])
     text = (
-        f"After {steps} steps, the median accuracy of {len(runs_alone)} seeds (lowest to highest) "
-        f"is {accuracy('adasum', adasum)} with Adasum at its best learning rate, "
-        f"{found.rate(adasum):g}, and {accuracy('mean', mean)} with the mean at its best learning "
-        f"rate, {found.rate(mean):g} (p = {p}). With the mean at the best learning "
-        f"rate of one replica, {found.rate(found.k_alone):g}, it is "
-        f"{accuracy('mean', found.k_alone)}. A single "
-        f"replica reaches {alone:.3f}, but needs {runs_alone[0]['steps'][-1]:,} steps."
+        f"Median accuracy of {len(runs_alone)} seeds (lowest to highest) after {steps} steps: "
+        f"Adasum reaches {accuracy('adasum', adasum)} at its best learning rate, "
+        f"{found.rate(adasum):g}. The mean reaches {accuracy('mean', mean)} at its best learning "
+        f"rate, {found.rate(mean):g} (p = {p} for the difference), and "
+        f"{accuracy('mean', found.k_alone)} at the best learning rate of one replica, "
+        f"{found.rate(found.k_alone):g}. A single replica reaches {alone:.3f}, but needs "
+        f"{runs_alone[0]['steps'][-1]:,} steps."
     )
     return textwrap.fill(text, WIDTH)
 

@@ -60,7 +60,8 @@ class DividedGroup(CollectiveGroup):
         collectives: as for `CollectiveGroup`.
         member_of_rank: as for `CollectiveGroup`.
         member: this replica's number in the group.
-        pairs: the pairs of classes that contain this replica, in the order of their all-to-alls.
+        pairs: the pairs of classes of replicas (see above) that contain this replica, in the order
+            in which their all-to-alls run.
             For each pair: the numbers of its members, and the `CollectiveGroup` of these members.
     """
 

@@ -60,7 +60,7 @@ class StopOnSignal:
             os.kill(os.getpid(), number)
 
     def before_batch(self, model, batch):
-        """Stop before a batch of the training if the workers have agreed on it."""
+        """Stop before this batch of the training if the workers have agreed to stop here."""
         is_first, self._is_first = self._is_first, False
         if is_first or batch > 0:
             if self._stopping.stops_here():

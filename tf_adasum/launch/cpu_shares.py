@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pathlib
 from collections.abc import Collection
@@ -42,7 +43,7 @@ def cpu_shares(num_workers: int, cpus: Collection[int] | None = None) -> list[se
     if count < num_workers and num_workers % count:
         return []
     starts = [worker * count // num_workers for worker in range(num_workers + 1)]
-    return [set(cpus[i : max(j, i + 1)]) for i, j in zip(starts, starts[1:], strict=False)]
+    return [set(cpus[i : max(j, i + 1)]) for i, j in itertools.pairwise(starts)]
 
 
 def _place(cpu: int) -> tuple[int, int, int]:
@@ -53,4 +54,3 @@ def _place(cpu: int) -> tuple[int, int, int]:
     except (OSError, ValueError):  # a container may hide it
         socket = core = 0
     return socket, core, cpu
-

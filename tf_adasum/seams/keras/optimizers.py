@@ -121,8 +121,9 @@ class Optimizers:
     def combine(self, optimizer, gradients, variables):
         """Combine the replicas' gradients of some variables with the strategy's rule.
 
-        Called in a replica, if Keras does not reduce the gradients (see `goes_own_way`). With the
-        rule mean, a sum is computed, because the loss is already divided by the number of replicas.
+        Called in a replica, unless Keras reduces the gradients itself (`goes_own_way` is True).
+        With the rule mean, a sum is computed, because the loss is already divided by the number of
+        replicas.
 
         Args:
             optimizer: the optimizer that was built for these variables.

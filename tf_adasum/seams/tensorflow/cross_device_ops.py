@@ -67,7 +67,10 @@ class GradientReduction(CommunicationOptions):
 
     @hooks.overrides(CommunicationOptions)
     def merge(self, options):
-        """Merge options as `CommunicationOptions` does, but keep the marker of gradients."""
+        """Merge options as `CommunicationOptions` does, but return an object of this class.
+
+        The class marks a reduction as a reduction of gradients.
+        """
         return self.with_options(super().merge(options))
 
 
@@ -316,9 +319,10 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
     def _all_reduce_per_replica_values(self, reduce_op, per_replica_values, options):
         """Reduce values other than gradients, as TensorFlow does.
 
-        Among logical CPUs of one process, reduce on one device, as `MirroredStrategy` does. For 32
-        devices a collective would need hundreds of threads, without benefit. Also reduce on one
-        device within `reading_alone`, and while a callback on worker 0 reads moving statistics.
+        If all replicas are logical CPUs of one process, reduce on one device, as `MirroredStrategy`
+        does. For 32 devices a collective would need hundreds of threads, without benefit. Also
+        reduce on one device within `reading_alone`, and while a callback on worker 0 reads moving
+        statistics.
         Small values in a graph are sent over the same transport as gradients, because a collective
         of TensorFlow takes milliseconds. A reduction among workers opens no files, because
         unauthenticated clients at TensorFlow's port may have used up all file descriptors.

@@ -89,10 +89,11 @@ def get_next_as_optional(original, self):
 
 @hooks.replaces(DistributedDatasetAndIteratorSpec, "sanity_check_type", feature=UNEVEN)
 def sanity_check_type(original, self, other):
-    """Let functions be traced again for an iterator that finds its end in another way.
+    """Let functions be traced again for an iterator that detects the end of the data differently.
 
-    TensorFlow compares only the shapes and dtypes of the batches. A function that was traced for an
-    endless dataset, or after `end_together`, does not ask whether other workers have a batch.
+    TensorFlow compares only the shapes and dtypes of the batches. If a function was traced for an
+    endless dataset, or for one that ends in the same step on all workers (`end_together`), it does
+    not ask whether other workers have a batch.
     """
     original(self, other)
     if _end(self) != _end(other):
@@ -101,9 +102,10 @@ def sanity_check_type(original, self, other):
 
 @hooks.replaces(DistributedDatasetAndIteratorSpec, "_serialize", feature=UNEVEN)
 def serialize(original, self):
-    """Let functions be traced again for an iterator that finds its end in another way.
+    """Let functions be traced again for an iterator that detects the end of the data differently.
 
-    Specs with the same `_serialize` are equal. TensorFlow serializes only the shapes and dtypes.
+    Specs with the same `_serialize` are equal. TensorFlow serializes only the shapes and dtypes of
+    the batches.
     """
     return *original(self), *_end(self)
 

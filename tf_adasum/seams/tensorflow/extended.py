@@ -177,7 +177,7 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
 
     @hooks.overrides(CollectiveAllReduceExtended)
     def _batch_reduce_to(self, reduce_op, value_destination_pairs, options):
-        """Merge options and keep the marker of gradients, which TensorFlow would drop."""
+        """Merge options, and keep their class, which TensorFlow would change."""
         if not isinstance(options, GradientReduction):
             return super()._batch_reduce_to(reduce_op, value_destination_pairs, options)
         marked = options.with_options(self._communication_options.merge(options))
