@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import pathlib
@@ -44,6 +45,13 @@ def cpu_shares(num_workers: int, cpus: Collection[int] | None = None) -> list[se
         return []
     starts = [worker * count // num_workers for worker in range(num_workers + 1)]
     return [set(cpus[i : max(j, i + 1)]) for i, j in itertools.pairwise(starts)]
+
+
+def bind(cpus: set[int]) -> None:
+    """Let this process run on these CPUs only; on all CPUs, if the set is empty."""
+    if cpus:
+        with contextlib.suppress(OSError):  # they may have been taken offline since the start
+            os.sched_setaffinity(0, cpus)
 
 
 def _place(cpu: int) -> tuple[int, int, int]:

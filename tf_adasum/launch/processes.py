@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from tf_adasum.launch import failures, live, noise, terminal
+from tf_adasum.launch.cpu_shares import bind
 from tf_adasum.launch.output import Log, Relay
 from tf_adasum.launch.status import Board
 
@@ -271,11 +272,10 @@ class _Job:
         if crew.board:
             crew.board.begin()
         logs = crew.logs or [None] * len(crew.ranks)
-        cpus = crew.cpus or [None] * len(crew.ranks)
+        cpus = crew.cpus or [set()] * len(crew.ranks)
         try:
-            for rank, environment, log, own in zip(
-                crew.ranks, environments, logs, cpus, strict=True
-            ):
+            of_workers = zip(crew.ranks, environments, logs, cpus, strict=True)
+            for rank, environment, log, own in of_workers:
                 if log is not None:
                     log.begin(rank, crew.num_workers, restart)
                 if crew.board:
@@ -423,12 +423,10 @@ def report_end(worker: _Worker, events: queue.SimpleQueue) -> None:
     events.put(worker)
 
 
-def _begin_worker(parent: int, cpus: set[int] | None) -> None:
+def _begin_worker(parent: int, cpus: set[int]) -> None:
     """Prepare the process of a worker, before it runs the command."""
     end_with_parent(parent)
-    if cpus:
-        with contextlib.suppress(OSError):  # CPUs may have been taken offline since the start
-            os.sched_setaffinity(0, cpus)
+    bind(cpus)
 
 
 def end_with_parent(parent: int, number: int = signal.SIGKILL) -> None:

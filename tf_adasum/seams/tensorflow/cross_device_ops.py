@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_adasum.seams import one_worker
-from tf_adasum.seams.tensorflow import carriers, runtime
+from tf_adasum.seams.tensorflow import carriers, rows, runtime
 from tf_adasum.seams.tensorflow.collective_counters import CollectiveCounters
 from tf_adasum.seams.tensorflow.collective_keys import (
     FIRST_PART,
@@ -67,10 +67,7 @@ class GradientReduction(CommunicationOptions):
 
     @hooks.overrides(CommunicationOptions)
     def merge(self, options):
-        """Merge options as `CommunicationOptions` does, but return an object of this class.
-
-        The class marks a reduction as a reduction of gradients.
-        """
+        """Merge options, but keep this class, which marks a reduction as one of gradients."""
         return self.with_options(super().merge(options))
 
 
@@ -320,12 +317,11 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         """Reduce values other than gradients, as TensorFlow does.
 
         If all replicas are logical CPUs of one process, reduce on one device, as `MirroredStrategy`
-        does. For 32 devices a collective would need hundreds of threads, without benefit. Also
-        reduce on one device within `reading_alone`, and while a callback on worker 0 reads moving
-        statistics.
-        Small values in a graph are sent over the same transport as gradients, because a collective
-        of TensorFlow takes milliseconds. A reduction among workers opens no files, because
-        unauthenticated clients at TensorFlow's port may have used up all file descriptors.
+        does, because 32 devices would need hundreds of threads for a collective. Also do so within
+        `reading_alone`, and while worker 0's callbacks read moving statistics. Small values in a
+        graph use the transport of gradients, which is faster. A reduction among workers opens no
+        files, because unauthenticated clients at TensorFlow's port may have used up all file
+        descriptors.
         """
         is_mean = reduce_op == tf.distribute.ReduceOp.MEAN
         reads_alone = _reads_alone or (is_mean and one_worker.is_alone())
@@ -385,25 +381,14 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         return regroup(copies, wrap_class=Mirrored)
 
     def gather_rows(self, values: Sequence[Any]) -> list[tf.Tensor] | None:
-        """Concatenate the rows of all replicas over the transport of gradients.
-
-        Args:
-            values: in a graph, for each value its tensors ``[rows, ...]`` on the local replicas.
-                Only the number of rows may differ between replicas.
-
-        Returns:
-            For each value a tensor with the rows of all replicas: first those of every worker's
-            first replica, in the order of the workers, then those of the second, and so on, as
-            Keras orders them. None, on all workers, if this transport cannot send the values.
-        """
+        """Gather the rows of all replicas, see `rows.gathered`; None if it is not possible."""
         by_value = [_of_local_replicas(value) for value in values]
-        group = None
-        if not tf.executing_eagerly() and not runtime.compiles_with_xla():
-            group = self.transport_group()
-        if group is None or not all(_has_rows(own) for each in by_value for own in each):
+        is_possible = not tf.executing_eagerly() and not runtime.compiles_with_xla()
+        group = self.transport_group() if is_possible and rows.can_be_gathered(by_value) else None
+        if group is None:
             return None
         with tf.device(self._devices[0]):
-            return self._counted(by_value, lambda: _gathered_rows(group, by_value))
+            return self._counted(by_value, lambda: rows.gathered(group, by_value))
 
     @hooks.overrides(CollectiveAllReduce)
     def _gather_implementation(self, per_replica_value, *arguments):
@@ -415,34 +400,6 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
 
 def _of_local_replicas(value):
     return value.values if isinstance(value, DistributedValues) else (value,)
-
-
-def _has_rows(own):
-    if not isinstance(own, tf.Tensor) or not own.shape.rank:
-        return False
-    return own.dtype.is_floating or own.dtype.is_integer or own.dtype.is_bool
-
-
-def _gathered_rows(group, by_value):
-    """Return the rows of all replicas for each value, see `gather_rows`."""
-    counts = tf.stack([[tf.shape(own, tf.int64)[0] for own in each] for each in by_value])
-    counts_WVL = group.all_gather(counts)  # of W workers, V values and L local replicas
-    gathered = []
-    for number, each in enumerate(by_value):
-        counts_WL = counts_WVL[:, number]
-        most = tf.reduce_max(counts_WL)
-        padded = [
-            tf.pad(own, [[0, most - count], *[[0, 0]] * (own.shape.rank - 1)])
-            for own, count in zip(each, tf.unstack(counts[number]), strict=True)
-        ]
-        rows_WL = group.all_gather(tf.stack(padded))
-        parts = [
-            rows_WL[worker, local, : counts_WL[worker, local]]
-            for local in range(len(each))
-            for worker in range(group.size)
-        ]
-        gathered.append(tf.concat(parts, axis=0))
-    return gathered
 
 
 def _is_small(value):
