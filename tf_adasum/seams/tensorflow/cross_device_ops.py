@@ -317,11 +317,10 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         """Reduce values other than gradients, as TensorFlow does.
 
         If all replicas are logical CPUs of one process, reduce on one device, as `MirroredStrategy`
-        does, because 32 devices would need hundreds of threads for a collective. Also do so within
+        does: a collective of 32 devices would need hundreds of threads. Also do so within
         `reading_alone`, and while worker 0's callbacks read moving statistics. Small values in a
-        graph use the transport of gradients, which is faster. A reduction among workers opens no
-        files, because unauthenticated clients at TensorFlow's port may have used up all file
-        descriptors.
+        graph use the transport of gradients. A reduction among workers opens no files, because
+        unauthenticated clients at TensorFlow's port may have used up all file descriptors.
         """
         is_mean = reduce_op == tf.distribute.ReduceOp.MEAN
         reads_alone = _reads_alone or (is_mean and one_worker.is_alone())
