@@ -126,8 +126,11 @@ def rows_of(size, count):
     return x, random.integers(0, 10, count)
 
 
-def timed(size, scope, wrapper, factor):
-    """Return the seconds of a step in each epoch or call but the first, and the peak memory."""
+def timed(size, scope, wrapper, factor, calls=False):
+    """Return the seconds of a step in each epoch but the first, and the peak memory.
+
+    With `calls`, also those in each call of `evaluate` and `predict`, which fail with JAX.
+    """
     import keras
 
     seconds = []
@@ -147,7 +150,7 @@ def timed(size, scope, wrapper, factor):
     model.fit(x, y, **batch, epochs=EPOCHS, callbacks=[Stopwatch()])
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # MiB
     measured = {"seconds": seconds, "peak": peak}
-    if size == "small":
+    if calls:
         del batch["shuffle"]
         calls = {"evaluate": functools.partial(model.evaluate, y=y), "predict": model.predict}
         for name, call in calls.items():
@@ -180,7 +183,9 @@ def worker(arguments):
     if arguments.task == "kill":
         train_until_killed(arguments.folder, rank, *own)
     else:
-        measured = {size: timed(size, *own) for size in arguments.sizes}
+        measured = {
+            size: timed(size, *own, arguments.calls and size == "small") for size in arguments.sizes
+        }
         if rank == 0:
             pathlib.Path(arguments.folder, "out.json").write_text(json.dumps(measured))
 
@@ -193,13 +198,14 @@ def free_port():
 
 
 @contextlib.contextmanager
-def workers(framework, task, folder, count=WORKERS, sizes=SIZES, bind_to="cores"):
+def workers(framework, task, folder, count=WORKERS, sizes=SIZES, bind_to="cores", calls=False):
     """Start the workers; yield their processes, or that of `mpirun`; end them."""
     from tf_adasum.launch.cpu_shares import cpu_shares
 
     python = os.environ[PYTHONS[framework]] if framework in PYTHONS else sys.executable
     command = [python, "-u", str(pathlib.Path(__file__)), "--framework", framework]
     command += ["--task", task, "--folder", folder, "--workers", str(count), "--sizes", *sizes]
+    command += ["--calls"] if calls else []
     environments = [dict(os.environ) for _ in range(count)]
     shares = cpu_shares(max(count, 2)) if bind_to == "cores" else []
     if framework == "horovod":
@@ -380,6 +386,7 @@ def main():
     parser.add_argument("--task")
     parser.add_argument("--folder")
     parser.add_argument("--workers", type=int, default=WORKERS)
+    parser.add_argument("--calls", action="store_true")
     parser.add_argument("--sizes", nargs="+", default=SIZES)
     arguments = parser.parse_args()
     if arguments.framework:

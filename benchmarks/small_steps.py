@@ -25,7 +25,7 @@ def measured(workers, turns, kinds):
     for turn in range(turns):
         for kind, bind_to in cases if turn % 2 == 0 else reversed(cases):
             count = 1 if kind == "one" else workers
-            own = frameworks.times(kind, count=count, sizes=SIZES, bind_to=bind_to)
+            own = frameworks.times(kind, count=count, sizes=SIZES, bind_to=bind_to, calls=True)
             found[kind, bind_to].append(own)
             print(workers, kind, bind_to, own, flush=True)
     return found
