@@ -127,7 +127,7 @@ def rows_of(size, count):
 
 
 def timed(size, scope, wrapper, factor, calls=False):
-    """Return the seconds of a step in each epoch but the first, and the peak memory.
+    """Return the seconds of a step in each epoch but the first, and the peak memory in MiB.
 
     With `calls`, also those in each call of `evaluate` and `predict`, which fail with JAX.
     """
@@ -148,12 +148,12 @@ def timed(size, scope, wrapper, factor, calls=False):
     x, y = rows_of(size, ROWS[size] * factor * (WARM_UP + STEPS[size]))
     batch = {"batch_size": ROWS[size] * factor, "shuffle": False, "verbose": 0}
     model.fit(x, y, **batch, epochs=EPOCHS, callbacks=[Stopwatch()])
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # MiB
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     measured = {"seconds": seconds, "peak": peak}
     if calls:
         del batch["shuffle"]
-        calls = {"evaluate": functools.partial(model.evaluate, y=y), "predict": model.predict}
-        for name, call in calls.items():
+        methods = {"evaluate": functools.partial(model.evaluate, y=y), "predict": model.predict}
+        for name, call in methods.items():
             starts = [time.perf_counter()]
             for _ in range(EPOCHS):
                 call(x, **batch)

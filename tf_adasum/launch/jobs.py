@@ -144,7 +144,7 @@ def run_job(
     check(command, num_workers, timeout, max_restarts)
     if bind_to not in BIND_TO:
         raise ValueError(f"--bind-to: expected cores or none. Received: bind_to={bind_to!r}")
-    is_bound = bind_to == "cores" and not visible_gpus(os.environ)
+    is_bound = bind_to == "cores" and num_workers > 1 and not visible_gpus(os.environ)
     nodes = nodes or Nodes()
     ranks, in_all = nodes.ranks(num_workers), nodes.total(num_workers)
     ports_to_try = free_ports.candidates()  # shared by all starts, so a restart gets other ports

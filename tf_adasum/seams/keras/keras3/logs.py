@@ -1,4 +1,4 @@
-"""Averages the results of the replicas' steps, which are the logs of Keras 3."""
+"""Averages the logs of the replicas' steps, and joins their predictions, for Keras 3."""
 
 import math
 import typing
