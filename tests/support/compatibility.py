@@ -23,8 +23,8 @@ COLUMNS = ["1×1", "1×K", "N×1", "N×K"]
 
 TEXT = """# What works where
 
-The columns are numbers of workers and of devices of each worker: one process and one device (1×1),
-several local devices (1×K), several workers (N×1), several workers with several devices each (N×K).
+Each column is a topology, written as workers × devices of each worker: one process with one device
+(1×1) or several (1×K), several workers with one device each (N×1) or several (N×K).
 ✓ means that all tests of the feature passed on the topologies in parentheses. – means that no test
 was run.
 

@@ -49,13 +49,11 @@ def section_of(hooks):
         path = f"{module.replace('.', '/')}.py"
         lines += ["", f"In [{path}](../{path}):", ""]
         for function, same in itertools.groupby(own, lambda hook: hook.function):
-            reason = " ".join(inspect.getdoc(function).split())
+            summary = " ".join(inspect.getdoc(function).split("\n\n")[0].split())
             same = list(same)
             features = dict.fromkeys(hook.feature for hook in same if hook.feature)
-            without = "".join(
-                f" *Only this feature needs the hook: {feature}.*" for feature in features
-            )
-            lines.append(f"- {_names(same)}: {reason}{without}")
+            only = "".join(f" *Feature: {feature}.*" for feature in features)
+            lines.append(f"- {_names(same)}: {summary}{only}")
     return "\n".join(lines[1:]) + "\n"
 
 

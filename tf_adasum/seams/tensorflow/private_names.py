@@ -53,8 +53,8 @@ DistributedDatasetAndIteratorSpec = name(
 )
 
 SEEDS = (
-    "the same order on all workers for datasets that shuffle without a seed (while this is off, "
-    "give all workers the same seed, or else some rows are used twice and others never)"
+    "the same order on all workers for datasets that shuffle without a seed (if it is off, "
+    "give all workers the same seed; otherwise some rows are used twice and others never)"
 )
 data_random_seed = name(f"{DATA}.util", "random_seed", feature=SEEDS)
 

@@ -47,8 +47,8 @@ class_weight_to_sample_weights = name(
 )
 
 PY_DATASETS = (
-    "the same order on all workers for a keras.utils.PyDataset that shuffles (while this is off, "
-    "pass shuffle=False, or else some rows are used twice and others never)"
+    "the same order on all workers for a keras.utils.PyDataset that shuffles (if it is off, pass "
+    "shuffle=False; otherwise some rows are used twice and others never)"
 )
 OF_PY_DATASETS = f"{OF_ADAPTERS}.py_dataset_adapter"
 OrderedEnqueuer = name(OF_PY_DATASETS, "OrderedEnqueuer", feature=PY_DATASETS)
