@@ -48,8 +48,8 @@ def body_of(experiment, results, report):
         return f"{report.body}\n\nNot run yet: {command}."
     runs = f"[{len(results)} runs](../../experiments/{experiment.name}/{results.path.name})"
     return (
-        f"{report.body}\n\nThese numbers are from {runs}. To repeat them ({duration(results.seconds)} on a busy "
-        f"machine), run {command}."
+        f"{report.body}\n\nThese numbers are from {runs}. To repeat them "
+        f"({duration(results.seconds)} on a busy machine), run {command}."
     )
 
 
