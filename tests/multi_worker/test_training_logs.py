@@ -49,3 +49,16 @@ def test_logs_are_means_over_all_replicas(group):
 def test_replicas_without_rows_have_no_part_in_logs(group):
     for result in group.run(scenarios.return_plain_loss):
         np.testing.assert_array_equal(result["error"], [2.0])
+
+
+@on("2x1", "2x2")
+def test_logs_are_averaged_only_if_a_callback_reads_them(group):
+    unread = group.run(scenarios.read_logs_on_last_worker, reads=False)
+    averaged = group.run(scenarios.read_logs_on_last_worker, reads=True)
+    for without, with_callback in zip(unread, averaged, strict=True):
+        # One in the step of `fit`, one in the step of `evaluate`.
+        assert with_callback.pop("reductions") == without.pop("reductions") + 2
+        for name, value in without.items():
+            np.testing.assert_array_equal(with_callback[name], value, err_msg=name)
+            read = averaged[-1][f"read in {name}"]
+            np.testing.assert_allclose(read, value, rtol=1e-6, err_msg=name)

@@ -71,6 +71,7 @@ class GainTracker(StepTracker):
         }
         return {name: float(value) for name, value in values.items()}
 
+    @keras_seam.leaves_logs_unread
     def on_train_batch_end(self, batch, logs=None):
         """Measure if a measurement is due, and show the last values."""
         super().on_train_batch_end(batch, logs)

@@ -8,6 +8,7 @@ import keras
 
 from tf_adasum import arguments
 from tf_adasum.callbacks.step_counter import StepCounter
+from tf_adasum.seams import keras as keras_seam
 from tf_adasum.seams.base_strategy import GradientAggregatingStrategy
 
 
@@ -75,6 +76,7 @@ class ReplicaCheck(keras.callbacks.Callback):
         if self._counter:
             self._counter.begin_epoch()
 
+    @keras_seam.leaves_logs_unread
     def on_train_batch_end(self, batch, logs=None):
         """Check the replicas if a check is due in this step."""
         if self._counter and self._counter.end_batch(batch):

@@ -70,6 +70,7 @@ class StopAtScaleInvariantStep(keras.callbacks.Callback):
             epochs = min(self.params["epochs"], epoch + math.ceil(steps / steps_per_epoch))
             keras_seam.expect(self.model, epochs=epochs, steps=min(steps, steps_per_epoch))
 
+    @keras_seam.leaves_logs_unread
     def on_train_batch_end(self, batch, logs=None):
         """Stop if the total is reached."""
         if float(self._adascale.scale_invariant_steps) >= self.total:

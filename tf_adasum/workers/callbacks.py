@@ -23,6 +23,9 @@ support several workers and are not changed.)
   that stops the training *within* an epoch must do so on all workers after the same batch.
   Otherwise, the other workers would wait for gradients that are never sent.
 
+* If no callback of any worker reads the logs of batches, the steps of `fit` and `evaluate` do not
+  exchange them, see `seams.keras.batch_logs`.
+
 All other callbacks run on every worker, with the same logs. So `EarlyStopping`,
 `ReduceLROnPlateau`, `LearningRateScheduler` and `TerminateOnNaN` decide the same on every worker.
 
@@ -120,10 +123,15 @@ class StepsOfStatus(keras.callbacks.Callback):
         """Keep the number of steps so far, because Keras counts batches from 0 in each epoch."""
         self._before_epoch = self._step
 
+    @keras_seam.leaves_logs_unread
     def on_train_batch_end(self, batch, logs=None):
         """Set the number of steps after a batch."""
         self._step = self._before_epoch + batch + 1
         status_file.set_step(self._step)
+
+
+# From the names of calls to the names that Keras's methods of callbacks have for them.
+KINDS_OF_CALL = {"fit": "train", "evaluate": "test"}
 
 
 class FirstCallback(keras.callbacks.Callback):
@@ -140,7 +148,8 @@ class FirstCallback(keras.callbacks.Callback):
 
     def __init__(self, workers, callbacks):
         super().__init__()
-        self.workers, self.restores = workers, False
+        self.workers, self.restores, self._trains = workers, False, False
+        self._callbacks = callbacks
         waiting = (getattr(callback, "same_on_all_workers", None) for callback in callbacks)
         self.waiting = [said for said in waiting if said is not None]
         self._restoring = [
@@ -152,14 +161,35 @@ class FirstCallback(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         """Check now whether a backup will be restored, because later nothing shows that it was."""
+        self._trains = True
         found = any(tf.io.gfile.exists(callback.backup_dir) for callback in self._restoring)
-        self.restores = self.workers.any(found)
+        self.restores, *reads = self.workers.gather([found, *self._reads()]).any(axis=0)
+        self._leave_unread(reads)
         if self.restores:  # otherwise, in a custom loop, only worker 0 would build the optimizer
             training_state.build_optimizer(self.model)
 
     def on_epoch_begin(self, epoch, logs=None):
         """Log the epoch, so that errors can name a worker that has left the training."""
         call_log.epoch(epoch + 1)
+
+    def on_train_end(self, logs=None):
+        """End the training."""
+        self._trains = False
+
+    def on_test_begin(self, logs=None):
+        """Find out whether the logs of `evaluate` are read; `fit` knows it for its validation."""
+        if not self._trains:
+            self._leave_unread(self.workers.gather(self._reads()).any(axis=0))
+
+    def _reads(self):
+        return [
+            any(keras_seam.reads_batch_logs(callback, kind) for callback in self._callbacks)
+            for kind in KINDS_OF_CALL.values()
+        ]
+
+    def _leave_unread(self, reads):
+        calls = zip(KINDS_OF_CALL, reads, strict=True)
+        keras_seam.leave_logs_unread([name for name, is_read in calls if not is_read])
 
 
 class LastCallback(keras.callbacks.Callback):

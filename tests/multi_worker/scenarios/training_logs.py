@@ -1,5 +1,7 @@
 """What the worker processes do for `test_training_logs.py`: steps that return all sorts."""
 
+import unittest.mock
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -115,3 +117,42 @@ def return_plain_loss(strategy):
         model.compile("sgd")
     history = model.fit(np.ones([1, 3]), 2 * np.ones([1, 1]), batch_size=24, verbose=0).history
     return {"error": history["error"]}
+
+
+def read_logs_on_last_worker(strategy, reads):
+    """Train and evaluate, if `reads` with a callback on the last worker that reads batch logs.
+
+    Returns:
+        The logs of the epoch and of `evaluate`, the last logs that the callback got in each, and
+        the number of reductions in traced functions.
+    """
+    original, reductions = strategy.reduce, []
+
+    def reduce(*args, **kwargs):
+        if not tf.executing_eagerly():
+            reductions.append(args)
+        return original(*args, **kwargs)
+
+    x, y = random_data(48)
+    fit_logs, evaluate_logs = [{}], [{}]
+    callback = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: fit_logs.append(logs),
+        on_test_batch_end=lambda batch, logs: evaluate_logs.append(logs),
+    )
+    is_last = strategy.workers.rank == strategy.workers.count - 1
+    callbacks = [callback] if reads and is_last else []
+    keras.utils.set_random_seed(1)
+    with scope(strategy):
+        model = keras.Sequential([keras.layers.Input([6]), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", metrics=["mae"])
+    with unittest.mock.patch.object(strategy, "reduce", reduce):
+        history = model.fit(x, y, batch_size=24, verbose=2, callbacks=callbacks).history
+        options = {"batch_size": 24, "verbose": 0, "return_dict": True}
+        evaluated = model.evaluate(x, y, **options, callbacks=callbacks)
+    return {
+        "reductions": len(reductions),
+        **{f"fit {name}": values[-1] for name, values in history.items()},
+        **{f"evaluate {name}": value for name, value in evaluated.items()},
+        **{f"read in fit {name}": value for name, value in fit_logs[-1].items()},
+        **{f"read in evaluate {name}": value for name, value in evaluate_logs[-1].items()},
+    }

@@ -15,9 +15,11 @@ import keras
 
 from tf_adasum.errors import see
 from tf_adasum.seams.keras import custom_loops, files, layers
+from tf_adasum.seams.keras.batch_logs import leaves_logs_unread, reads_batch_logs
 from tf_adasum.seams.keras.fit import (
     calls_under_way,
     exchangeable,
+    leave_logs_unread,
     settings_under_way,
     variables_so_far,
     when_fit_ends,

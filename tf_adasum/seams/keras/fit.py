@@ -23,21 +23,31 @@ CALLS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predi
 
 
 class _Calls:
-    """The names and settings of the running calls that all workers make, the outermost first."""
+    """The running calls that all workers make, the outermost first.
+
+    Attributes:
+        names: the name of each call.
+        settings: the `Settings` of each call.
+        unread: for each call, the names of the calls within it whose steps return logs that no
+            callback reads; None if the call has no list of callbacks of its own.
+        ends: for each `fit`, an `ExitStack` that is closed at its end.
+    """
 
     def __init__(self):
-        self.names, self.settings, self.ends = [], [], []
+        self.names, self.settings, self.unread, self.ends = [], [], [], []
 
     @contextlib.contextmanager
     def one_more(self, name, settings):
         self.names.append(name)
         self.settings.append(settings)
+        self.unread.append(None)
         try:
             with call_log.call(name):
                 yield
         finally:
             self.names.pop()
             self.settings.pop()
+            self.unread.pop()
 
     @contextlib.contextmanager
     def ending(self, name):
@@ -64,6 +74,24 @@ def when_fit_ends(function):
     """Call a function when the running `fit` ends or fails. In a custom loop, do nothing."""
     if _calls.ends:
         _calls.ends[-1].callback(function)
+
+
+def leave_logs_unread(names):
+    """Let the steps of calls return logs that are not averaged, because no callback reads them.
+
+    All workers have to call this function with the same names.
+
+    Args:
+        names: "fit" or "evaluate" or both, within the innermost running call.
+    """
+    if _calls.unread:
+        _calls.unread[-1] = frozenset(names)
+
+
+def are_logs_read():
+    """Return whether the steps of the innermost running call have to average their logs."""
+    decided = [unread for unread in _calls.unread if unread is not None]
+    return not decided or _calls.names[-1] not in decided[-1]
 
 
 def call_under_way():

@@ -5,10 +5,10 @@ import numpy as np
 import tensorflow as tf
 
 from tf_adasum.seams import tensorflow as tensorflow_seam
-from tf_adasum.seams.keras.fit import synchronize
+from tf_adasum.seams.keras.fit import are_logs_read, synchronize
 from tf_adasum.seams.keras.generation import hooks
 from tf_adasum.seams.keras.keras3.jit import compiled_where_possible
-from tf_adasum.seams.keras.keras3.logs import returning_logs
+from tf_adasum.seams.keras.keras3.logs import returning_logs, returning_own_logs
 from tf_adasum.seams.keras.keras3.private_names import (
     ENDING_CALLS,
     BaseTrainer,
@@ -39,19 +39,36 @@ def make_function(original, self, step_function):
     variables. If a gradient is not finite, `on_nonfinite="raise"` lets the step raise a
     FloatingPointError. If the step is a `tf.function`, its Python function is used, because
     replicas cannot exchange gradients inside a nested `tf.function`.
+
+    If no callback reads the logs of a step, the replicas do not exchange them. At the end of an
+    epoch, Keras reads the model's metrics instead.
     """
     strategy = self._distribute_strategy
     if not is_ours(strategy):
         return original(self, step_function)
     step_function = tensorflow_seam.python_function_of(step_function)
+    reads_metrics = _reads_metrics(self, step_function)
     is_asked_for, self.jit_compile = self.jit_compile, False
     try:
         if is_asked_for and not self.run_eagerly:
             step_function = compiled_where_possible(self, step_function)
-        function = original(self, returning_logs(step_function))
-        return strategy.nonfinite.raising_plainly(function)
+        averaging = original(self, returning_logs(step_function))
+        alone = original(self, returning_own_logs(step_function)) if reads_metrics else averaging
     finally:
         self.jit_compile = is_asked_for
+
+    def function(iterator):
+        return (averaging if are_logs_read() else alone)(iterator)
+
+    return strategy.nonfinite.raising_plainly(function)
+
+
+def _reads_metrics(model, step):
+    """Return whether Keras takes the logs of an epoch from the metrics, not from the last step."""
+    methods = ("compute_metrics", "get_metrics_result")
+    return getattr(step, "__func__", None) in (Trainer.train_step, Trainer.test_step) and all(
+        getattr(type(model), name) is getattr(Trainer, name) for name in methods
+    )
 
 
 @hooks.replaces(BaseTrainer, "_symbolic_build")

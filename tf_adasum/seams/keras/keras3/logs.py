@@ -42,6 +42,17 @@ def returning_logs(step):
     return with_numbers
 
 
+class _OwnLogs(typing.NamedTuple):
+    """The result of a step on one replica, which nobody reads: a structure of tensors and None."""
+
+    values: typing.Any
+
+
+def returning_own_logs(step):
+    """Return a step whose results `reduce_per_replica` does not average."""
+    return lambda data: _OwnLogs(tf.nest.map_structure(_as_tensor, step(data)))
+
+
 def _as_tensor(value):
     is_read = value is None or isinstance(value, tf.Tensor | tf.RaggedTensor | tf.SparseTensor)
     return value if is_read else tf.convert_to_tensor(value)
@@ -70,6 +81,10 @@ def reduce_per_replica(original, values, strategy, reduction):
     collective for every value. A value without a mean, such as a string or an array of unknown
     length, comes from this worker's first replica.
     """
+    if isinstance(values, _OwnLogs):
+        return tf.nest.map_structure(
+            lambda each: strategy.experimental_local_results(each)[0], values.values
+        )
     if not isinstance(values, _Logs):
         rows = _rows_of_all(values, strategy) if reduction == "concat" else None
         return original(values, strategy, reduction) if rows is None else rows
