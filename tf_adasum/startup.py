@@ -34,7 +34,7 @@ from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.transport import choice, mesh, trial
 from tf_adasum.transport.collectives import UcxTransport
 from tf_adasum.watch import status_file, watch
-from tf_adasum.watch.no_watch import NoWatch
+from tf_adasum.watch.null_monitor import NullMonitor
 from tf_adasum.workers import agreement
 from tf_adasum.workers.workers import Workers
 
@@ -64,8 +64,8 @@ def options_of_collectives(
 ) -> tensorflow_seam.CommunicationOptions:
     """Return the options without the timeout.
 
-    For a timeout, TensorFlow would keep one thread for each collective. `Watch` limits the wait
-    with one thread for all collectives.
+    For a timeout, TensorFlow would keep one thread for each collective. `HealthMonitor` limits the
+    wait with one thread for all collectives.
     """
     return tensorflow_seam.CommunicationOptions(
         bytes_per_pack=options.bytes_per_pack, implementation=options.implementation
@@ -188,7 +188,7 @@ def report(
     devices: int,
     scheme: Scheme,
     extended: tensorflow_seam.GradientAggregatingExtended,
-    watching: watch.Watch | NoWatch,
+    watching: watch.HealthMonitor | NullMonitor,
 ) -> None:
     """Begin to write the status; on worker 0, also print the `summary` and log the `details`.
 
@@ -221,7 +221,7 @@ def start(
     devices: tuple[str, ...],
     cross_device_ops: Callable,
     transport: str,
-) -> tuple[tensorflow_seam.GradientAggregatingExtended, watch.Watch | NoWatch]:
+) -> tuple[tensorflow_seam.GradientAggregatingExtended, watch.HealthMonitor | NullMonitor]:
     """Connect the workers, start TensorFlow, and return the strategy's `extended`.
 
     Args:
@@ -257,7 +257,7 @@ def start(
         )
 
     if tasks is None:
-        return make(), NoWatch()
+        return make(), NullMonitor()
     breakage = tensorflow_seam.breakage
     with _held_port(tasks), _forgotten_if_it_fails(tasks):
         watching = watch.begin(tasks, terms, timeout)

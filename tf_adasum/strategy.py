@@ -24,14 +24,14 @@ from tf_adasum.seams.base_strategy import GradientAggregatingStrategy, made
 from tf_adasum.transport import choice as transports
 from tf_adasum.workers import agreement
 from tf_adasum.workers import callbacks as worker_callbacks
-from tf_adasum.workers.place import Place
+from tf_adasum.workers.rank_properties import RankProperties
 from tf_adasum.workers.seeds import Seeds
 from tf_adasum.workers.sharding import Sharding
 from tf_adasum.workers.workers import Workers
 
 
 class AdasumMirroredStrategy(
-    GradientAggregatingStrategy, Place, tf.distribute.MultiWorkerMirroredStrategy
+    GradientAggregatingStrategy, RankProperties, tf.distribute.MultiWorkerMirroredStrategy
 ):
     """Synchronous data-parallel training with adaptive gradient aggregation.
 

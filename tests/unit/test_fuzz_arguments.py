@@ -356,7 +356,7 @@ def test_command_line_of_the_launcher(words):
         with environments_of(0) as environments:
             assert len(environments) == len(crew.ranks) <= crew.num_workers
             started.append(environments)
-        return processes.Ending(0)
+        return processes.RunResult(0)
 
     original, jobs.run_group = jobs.run_group, run_group
     errors, output = io.StringIO(), io.StringIO()

@@ -32,7 +32,7 @@ from tf_adasum.aggregation import buckets, cost_model
 from tf_adasum.aggregation.buckets import Bucket
 from tf_adasum.aggregation.fused import FusedPlan, FusedShards
 from tf_adasum.aggregation.groups import CollectiveGroup, LocalGroup
-from tf_adasum.aggregation.levels import Level, Shards, Together, shard_segments
+from tf_adasum.aggregation.levels import AllGatherLevel, Level, Shards, shard_segments
 from tf_adasum.aggregation.rules import AggregationRule
 from tf_adasum.aggregation.scheme import Scheme
 
@@ -138,7 +138,7 @@ class LocalExchange:
         is_halving = set(radix_plan) == {2} and self.scheme.averaged == 1
         if is_halving and self.scheme.rule.is_tree_of_pairs and not is_whole:
             return PairwisePlan(bucket)
-        return LocalPlan(bucket, [Together(self.scheme.whole_rule, self.group)])
+        return LocalPlan(bucket, [AllGatherLevel(self.scheme.whole_rule, self.group)])
 
     def all_slices(self, slices: Sequence[Sequence[Slices]]) -> list[list[Slices]]:
         """Return, for each sparse variable, the list of all replicas' gradients."""
@@ -181,7 +181,7 @@ class CollectiveExchange:
         wire_dtype = narrower(bucket.dtype, self.scheme.wire_dtype)
         size = bucket.size * (wire_dtype or bucket.dtype).size
         if replicas * size <= self._gathered_bytes:
-            together = Together(self.scheme.whole_rule, self.group)
+            together = AllGatherLevel(self.scheme.whole_rule, self.group)
             return Plan(bucket, [together], wire_dtype=wire_dtype)
 
         levels: list[Level] = []

@@ -48,7 +48,7 @@ class Level(Protocol):
         """Return the vector that consists of all members' combinations ``[W]``."""
 
 
-class Together(Level):
+class AllGatherLevel(Level):
     """A level of one round, in which every member receives all vectors and combines them.
 
     Args:

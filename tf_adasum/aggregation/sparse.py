@@ -20,7 +20,7 @@ import tensorflow as tf
 from tf_adasum.aggregation.buckets import Gradient
 from tf_adasum.aggregation.exchange import Exchange
 from tf_adasum.aggregation.groups import RowsGroup
-from tf_adasum.aggregation.levels import Together
+from tf_adasum.aggregation.levels import AllGatherLevel
 from tf_adasum.aggregation.rules import AggregationRule
 
 
@@ -42,7 +42,7 @@ class SparsePlan:
         rule: AggregationRule,
     ):
         self.indices = (index,)
-        self.levels = [Together(rule, RowsGroup())]
+        self.levels = [AllGatherLevel(rule, RowsGroup())]
         self._like = like
         self._slices = slices
         self._union = tf.sort(tf.unique(tf.concat([i for i, _ in slices], axis=0))[0])

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from tf_adasum.backup import notices
+from tf_adasum.backup import safe_print
 
 # A second signal within this many seconds is ignored, because a scheduler may send one signal to
 # the launcher and also to its workers.
@@ -110,7 +110,7 @@ class Signals:
         elif not self.received and self._ask():
             self.received, self._since = number, now
             name = signal.Signals(number).name
-            notices.say_at_once(
+            safe_print.write_at_once(
                 f"{name}: stopping with a backup at the next batch; a second signal stops at once"
             )
         elif not self.received or now - self._since > SECONDS_OF_ONE:

@@ -17,7 +17,7 @@ import os
 import signal
 import weakref
 
-from tf_adasum.backup import notices, training_state
+from tf_adasum.backup import safe_print, training_state
 from tf_adasum.backup.signals import Signals
 from tf_adasum.seams import keras as keras_seam
 
@@ -117,7 +117,7 @@ class StopOnSignal:
                 f"stopped by {by}, {where}: exit status {self._code}. The next start resumes from "
                 "there."
             )
-        notices.say_at_the_end(text)
+        safe_print.print_and_flush(text)
         self._stopping.end()
         self._signals.call_earlier()
         raise SystemExit(self._code)

@@ -5,9 +5,9 @@
     tf-adasum-doctor --explain TFA-501      print what to do about a message
 
 Reading order: `main` (command line) -> `installation` (checks of one worker, as `findings`) ->
-`together` (the steps of several workers) -> `station` (their open ports), `pairs` (latency and
-bandwidth), `exchange` (Adasum, in a separate process) -> `tables` (the printed tables). `answers`
-reads docs/troubleshooting.md, the page with an answer for each code.
+`cluster_report` (the steps of several workers) -> `probe_server` (their open ports), `pairs`
+(latency and bandwidth), `exchange` (Adasum, in a separate process) -> `tables` (the printed
+tables). `answers` reads docs/troubleshooting.md, the page with an answer for each code.
 
 At their import, these modules need only the standard library. TensorFlow may be broken, so it is
 imported later, inside the checks.
@@ -25,7 +25,7 @@ from typing import Any
 
 from tf_adasum import commands
 from tf_adasum.cluster.tasks import Cluster
-from tf_adasum.doctor import answers, installation, surroundings, tables, together
+from tf_adasum.doctor import answers, cluster_report, environment_checks, installation, tables
 from tf_adasum.doctor.findings import Finding, run
 
 _EXAMPLES = (
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.explain is not None:
         return _explain(parser, options.explain)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's own messages
-    surrounding, others = surroundings.find(os.environ)
+    surrounding, others = environment_checks.find(os.environ)
     is_alone = isinstance(others, Cluster) and len(others.addresses) == 1
     if others is None or is_alone:
         findings = diagnose(surrounding)
@@ -77,11 +77,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         own[:] = diagnose(surrounding)
         return own
 
-    def show(examination: together.Examination) -> int:
+    def show(examination: cluster_report.Examination) -> int:
         return _print_all(examination, own, options.json)
 
     try:
-        return together.examine(others, look, show)
+        return cluster_report.examine(others, look, show)
     finally:
         faulthandler.cancel_dump_traceback_later()
 
@@ -119,12 +119,12 @@ def diagnose(surrounding: Sequence[Finding] = ()) -> list[Finding]:
     findings = [finding for check in checks for finding in run(check)]
     imported = run(installation.check_tensorflow_import)
     findings += [*surrounding, *imported]
-    if not together.has_failed(imported):
+    if not cluster_report.has_failed(imported):
         of_keras = run(installation.check_keras)
         findings += of_keras
         for check in (
             installation.check_addons,
-            *([] if together.has_failed(of_keras) else [installation.check_hooks]),
+            *([] if cluster_report.has_failed(of_keras) else [installation.check_hooks]),
             installation.check_devices,
             installation.check_custom_op,
             installation.check_ucx,
@@ -143,7 +143,7 @@ def _explain(parser: argparse.ArgumentParser, code: str) -> int:
 
 
 def _print_one(findings: list[Finding], as_json: bool) -> int:
-    report = together.report_of(findings)
+    report = cluster_report.report_of(findings)
     if as_json:
         _print_json({**report, "cluster": None})
     else:
@@ -152,7 +152,7 @@ def _print_one(findings: list[Finding], as_json: bool) -> int:
     return int(not report["usable"])
 
 
-def _print_all(examination: together.Examination, own: list[Finding], as_json: bool) -> int:
+def _print_all(examination: cluster_report.Examination, own: list[Finding], as_json: bool) -> int:
     """Print this worker's findings, the tables, and the findings about several workers."""
     if as_json:
         first, *_ = examination.workers
@@ -160,7 +160,7 @@ def _print_all(examination: together.Examination, own: list[Finding], as_json: b
             "workers": examination.workers,
             "pairs": examination.pairs,
             "exchanges": examination.exchanges,
-            "findings": together.report_of(examination.findings)["findings"],
+            "findings": cluster_report.report_of(examination.findings)["findings"],
         }
         _print_json({**first, "usable": examination.usable, "cluster": cluster})
     else:

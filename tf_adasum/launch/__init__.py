@@ -7,10 +7,10 @@
 
 Reading order: `command_line` -> `jobs` (one job) -> `nodes` and `environments` (the environment of
 each worker, GPUs included) and `cpu_shares` (the CPUs of each worker). `cluster.free_ports` finds
-and holds the workers' ports, `processes` runs the processes, `output` shows their output, `noise`
-selects the lines of TensorFlow that are not shown, and `failures` finds the worker that failed
-first. `hosts` starts a launcher on each of several hosts, over `ssh`. `run` starts workers from a
-notebook.
+and holds the workers' ports, `processes` runs the processes, `output` shows their output,
+`log_filter` selects the lines of TensorFlow that are not shown, and `failures` finds the worker
+that failed first. `hosts` starts a launcher on each of several hosts, over `ssh`. `run` starts
+workers from a notebook.
 
 The launcher uses only the standard library, so it starts at once and never initialises a GPU.
 """

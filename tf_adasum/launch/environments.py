@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from tf_adasum.cluster import detection, tf_config
 from tf_adasum.errors import see
-from tf_adasum.launch import noise
+from tf_adasum.launch import log_filter
 from tf_adasum.launch.nodes import Nodes
 
 # Variables that give a process its cluster and rank. Workers do not inherit the launcher's values.
@@ -63,8 +63,8 @@ def worker_environments(
     for name in _PLACE:
         base.pop(name, None)
     if verbose:
-        base[noise.LEVEL] = "0"
-    base.setdefault(noise.LEVEL, noise.DEFAULT_LEVEL)
+        base[log_filter.LEVEL] = "0"
+    base.setdefault(log_filter.LEVEL, log_filter.DEFAULT_LEVEL)
     base.update(TF_ADASUM_LAUNCHER="1", PYTHONUNBUFFERED="1")
     base.setdefault("PYTHONHASHSEED", "0")  # so that a set of str has the same order everywhere
     if devices_per_worker is not None:

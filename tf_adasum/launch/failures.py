@@ -35,7 +35,7 @@ _MOST_LINES = 400  # of a traceback
 _MOST_NAMES = 8
 
 
-class LastWords:
+class StderrTail:
     """The last lines that a worker printed on stderr.
 
     Attributes:
@@ -74,7 +74,7 @@ class LastWords:
 
 
 @dataclasses.dataclass(frozen=True)
-class End:
+class ProcessFailure:
     """Describes how a worker ended.
 
     Attributes:
@@ -87,7 +87,7 @@ class End:
 
     rank: int
     code: int
-    words: LastWords | None = None
+    words: StderrTail | None = None
     log: str = ""
     is_stopped: bool = False
 
@@ -133,14 +133,14 @@ def name_of(number: int) -> str:
         return f"signal {number}"
 
 
-def first_of(ends: Sequence[End]) -> End:
-    """Return the `End` of the worker whose failure made the other workers end.
+def first_of(ends: Sequence[ProcessFailure]) -> ProcessFailure:
+    """Return the `ProcessFailure` of the worker whose failure made the other workers end.
 
     This is the worker that ended first, unless it ended because of another worker. In that case the
     order is misleading: a failed worker can take longer to end than the workers that it informed.
 
     Args:
-        ends: one `End` for each worker of this machine, in the order in which the workers ended. At
+        ends: one `ProcessFailure` for each worker of this machine, in the order of their ends. At
             least one worker has failed.
     """
     first = next(end for end in ends if end.code)
@@ -153,7 +153,7 @@ def first_of(ends: Sequence[End]) -> End:
     return (of_named or by_themselves or [first])[0]
 
 
-def summary(ends: Sequence[End]) -> list[str]:
+def summary(ends: Sequence[ProcessFailure]) -> list[str]:
     """Return lines that report which worker failed first, why, and which workers then ended.
 
     Args:

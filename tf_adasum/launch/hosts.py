@@ -25,7 +25,7 @@ from typing import Any
 from tf_adasum.cluster import own_address, secret
 from tf_adasum.cluster.coordinator import joined
 from tf_adasum.errors import see
-from tf_adasum.launch.failures import LastWords
+from tf_adasum.launch.failures import StderrTail
 from tf_adasum.launch.jobs import check
 from tf_adasum.launch.nodes import Host, Nodes
 from tf_adasum.launch.output import Console, Relay
@@ -186,7 +186,7 @@ class _Hosts:
                     prefix=b"",  # each host's launcher writes it
                     redraws=each is connections[0],
                     hides_noise=False,
-                    words=LastWords(),
+                    words=StderrTail(),
                     log=None,
                 )
                 self._threads.append(start_thread(relay.copy, stream, each.ended))

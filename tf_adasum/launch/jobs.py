@@ -18,7 +18,7 @@ from tf_adasum.launch.cpu_shares import BIND_TO, cpu_shares
 from tf_adasum.launch.environments import visible_gpus, worker_environments
 from tf_adasum.launch.nodes import Nodes
 from tf_adasum.launch.output import logs_in
-from tf_adasum.launch.processes import Crew, Ending, run_group
+from tf_adasum.launch.processes import RunResult, WorkerGroup, run_group
 from tf_adasum.launch.status import Board
 
 GRACE_SECONDS = 5.0
@@ -134,7 +134,7 @@ def run_job(
     status: bool = False,
     bind_to: str = "cores",
     is_heard: bool = False,
-) -> Ending:
+) -> RunResult:
     """Run a job as `launch` does, and return how it ended. Most arguments are those of `launch`.
 
     Args:
@@ -168,8 +168,8 @@ def run_job(
     with tempfile.TemporaryDirectory() if status else contextlib.nullcontext() as folder:
         board = Board(folder, ranks) if folder else None
         cpus = cpu_shares(num_workers) if is_bound else []
-        crew = Crew(ranks, in_all, logs, is_heard, board, cpus)
-        return run_group(command, crew, environments_of, timeout, grace, max_restarts)
+        group = WorkerGroup(ranks, in_all, logs, is_heard, board, cpus)
+        return run_group(command, group, environments_of, timeout, grace, max_restarts)
 
 
 def check(

@@ -17,8 +17,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from tf_adasum.launch import noise, terminal
-from tf_adasum.launch.failures import LastWords
+from tf_adasum.launch import log_filter, terminal
+from tf_adasum.launch.failures import StderrTail
 from tf_adasum.launch.status import Board
 from tf_adasum.launch.terminal import PROGRAM
 
@@ -175,7 +175,7 @@ class Relay:
         console: the console, which all workers share.
         prefix: the beginning of each line on the console.
         redraws: whether the console shows every change of a line.
-        hides_noise: whether to leave out the lines of stderr that `noise` hides.
+        hides_noise: whether to leave out the lines of stderr that `log_filter` hides.
         words: receives the lines of stderr.
         log: the file for the output; None without a file.
     """
@@ -188,12 +188,12 @@ class Relay:
         prefix: bytes,
         redraws: bool,
         hides_noise: bool,
-        words: LastWords,
+        words: StderrTail,
         log: Log | None,
     ):
         self._descriptor, self._console, self._log = descriptor, console, log
         self._prefix, self._redraws = prefix, redraws
-        self._noise = noise.Filter() if hides_noise and descriptor == 2 else None
+        self._filter = log_filter.Filter() if hides_noise and descriptor == 2 else None
         self._words = words if descriptor == 2 else None
 
     def copy(self, stream: Any, ended: threading.Event) -> None:
@@ -213,7 +213,7 @@ class Relay:
         stream.close()
 
     def _take(self, piece: bytes) -> None:
-        if self._noise is not None and self._noise.hides(piece):
+        if self._filter is not None and self._filter.hides(piece):
             return
         is_line = piece.endswith(b"\n")
         if is_line and self._words is not None:

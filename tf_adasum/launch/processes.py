@@ -24,7 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from tf_adasum.launch import failures, live, noise, terminal
+from tf_adasum.launch import failures, live, log_filter, terminal
 from tf_adasum.launch.cpu_shares import bind
 from tf_adasum.launch.output import Log, Relay
 from tf_adasum.launch.status import Board
@@ -44,7 +44,7 @@ _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None  # loaded here, n
 
 
 @dataclasses.dataclass(frozen=True)
-class Crew:
+class WorkerGroup:
     """The workers of this machine, and the receivers of their output.
 
     Attributes:
@@ -66,7 +66,7 @@ class Crew:
 
 
 @dataclasses.dataclass(frozen=True)
-class Ending:
+class RunResult:
     """Describes how a job ended.
 
     Attributes:
@@ -75,7 +75,7 @@ class Ending:
     """
 
     code: int
-    first: failures.End | None = None
+    first: failures.ProcessFailure | None = None
 
 
 EnvironmentsOf = Callable[[int], contextlib.AbstractContextManager[list[dict[str, str]]]]
@@ -83,12 +83,12 @@ EnvironmentsOf = Callable[[int], contextlib.AbstractContextManager[list[dict[str
 
 def run_group(
     command: Sequence[str],
-    crew: Crew,
+    group: WorkerGroup,
     environments_of: EnvironmentsOf,
     timeout: float | None,
     grace: float,
     max_restarts: int = 0,
-) -> Ending:
+) -> RunResult:
     """Run one worker per environment until all workers have ended or are stopped.
 
     If a worker fails, the whole group may be started again. There is no restart after a signal to
@@ -96,7 +96,7 @@ def run_group(
 
     Args:
         command: the complete argument vector of a worker.
-        crew: the workers.
+        group: the workers.
         environments_of: function that receives the number of the restart (0 for the first start).
             It returns a context manager that yields a list with the complete environment of each
             worker. The context is left when all workers have ended.
@@ -108,12 +108,12 @@ def run_group(
     Raises:
         OSError: if a worker could not be started. Workers that had started were stopped.
     """
-    job = _Job(command, crew, environments_of, grace)
+    job = _Job(command, group, environments_of, grace)
     with signals_sent_to(job.events):
         code = job.run(timeout, max_restarts)
     # This waits until our output is read. Handlers are restored, so an interrupt ends the wait.
     job.drain()
-    return Ending(code, job.first)
+    return RunResult(code, job.first)
 
 
 @contextlib.contextmanager
@@ -149,19 +149,21 @@ class _Job:
     def __init__(
         self,
         command: Sequence[str],
-        crew: Crew,
+        group: WorkerGroup,
         environments_of: EnvironmentsOf,
         grace: float,
     ):
         self.events: queue.SimpleQueue[_Worker | signal.Signals] = queue.SimpleQueue()
-        self.first: failures.End | None = None
+        self.first: failures.ProcessFailure | None = None
         self._command = list(command)
-        self._crew = crew
+        self._group = group
         self._environments_of = environments_of
         self._grace = grace
-        self._console = live.console(self.events, crew.board is not None)
+        self._console = live.console(self.events, group.board is not None)
         self._running: list[_Worker] = []
-        self._ends: list[failures.End] = []  # of this start, in the order in which workers ended
+        self._ends: list[
+            failures.ProcessFailure
+        ] = []  # of this start, in the order in which workers ended
         self._threads: list[threading.Thread] = []
         self._is_stopped = False  # by a signal or the timeout: there is no restart
         self._is_passed_on = False  # a signal was passed on: there is no restart
@@ -198,7 +200,7 @@ class _Job:
         for thread in self._threads:
             thread.join(remaining())
         is_all_copied = not any(each.is_alive() for each in self._threads)
-        for log in self._crew.logs:
+        for log in self._group.logs:
             if is_all_copied:
                 log.close()
             if log.failure():
@@ -212,8 +214,8 @@ class _Job:
         showing, is_over = [], threading.Event()
         try:
             self._start(environments, restart)
-            if self._crew.board:
-                showing = [start_thread(self._console.follow, self._crew.board, is_over)]
+            if self._group.board:
+                showing = [start_thread(self._console.follow, self._group.board, is_over)]
                 self._threads += showing
             code = self._supervise(deadline)
         finally:
@@ -225,7 +227,7 @@ class _Job:
             code = EXIT_ASKED  # workers also received the signal, and have made their backup
         if self.first is not None:
             self.first = failures.first_of(self._ends)
-            for line in failures.summary(self._ends) if self._crew.num_workers > 1 else ():
+            for line in failures.summary(self._ends) if self._group.num_workers > 1 else ():
                 self._console.say(line)
         return code
 
@@ -265,21 +267,21 @@ class _Job:
     def _start(self, environments: list[dict[str, str]], restart: int) -> None:
         # All processes start before the first thread, because `preexec_fn` runs Python between fork
         # and exec, where a lock held by another thread would never be released.
-        crew, streams = self._crew, {}  # a worker inherits our streams
-        if crew.is_heard:
+        group, streams = self._group, {}  # a worker inherits our streams
+        if group.is_heard:
             pipe = subprocess.PIPE
             streams = {"stdin": subprocess.DEVNULL, "stdout": pipe, "stderr": pipe}
-        if crew.board:
-            crew.board.begin()
-        logs = crew.logs or [None] * len(crew.ranks)
-        cpus = crew.cpus or [set()] * len(crew.ranks)
+        if group.board:
+            group.board.begin()
+        logs = group.logs or [None] * len(group.ranks)
+        cpus = group.cpus or [set()] * len(group.ranks)
         try:
-            of_workers = zip(crew.ranks, environments, logs, cpus, strict=True)
+            of_workers = zip(group.ranks, environments, logs, cpus, strict=True)
             for rank, environment, log, own in of_workers:
                 if log is not None:
-                    log.begin(rank, crew.num_workers, restart)
-                if crew.board:
-                    environment = {**environment, **crew.board.environment(rank)}
+                    log.begin(rank, group.num_workers, restart)
+                if group.board:
+                    environment = {**environment, **group.board.environment(rank)}
                 process = subprocess.Popen(
                     self._command,
                     env=environment,
@@ -288,7 +290,7 @@ class _Job:
                     preexec_fn=functools.partial(_begin_worker, os.getpid(), own),
                     **streams,
                 )
-                is_quiet = noise.hides_information(environment)
+                is_quiet = log_filter.hides_information(environment)
                 self._running.append(_Worker(rank, process, is_quiet, log))
         finally:  # even if a later worker could not start, because `_stop` waits for all of these
             for worker in self._running:
@@ -302,7 +304,7 @@ class _Job:
                     descriptor,
                     self._console,
                     prefix=terminal.prefix_of_worker(
-                        worker.rank, self._crew.num_workers, descriptor
+                        worker.rank, self._group.num_workers, descriptor
                     ),
                     redraws=worker.rank == 0,
                     hides_noise=worker.is_quiet,
@@ -371,13 +373,13 @@ class _Job:
         except queue.Empty:
             return None
 
-    def _reap(self, worker: _Worker) -> failures.End:
+    def _reap(self, worker: _Worker) -> failures.ProcessFailure:
         self._running.remove(worker)
         end = worker.reap()
         self._ends.append(end)
-        if self._crew.board:
+        if self._group.board:
             has_failed = end.code not in (0, EXIT_ASKED) and not end.is_stopped
-            self._crew.board.end(end.rank, end.code if has_failed else 0)
+            self._group.board.end(end.rank, end.code if has_failed else 0)
         return end
 
 
@@ -391,7 +393,7 @@ class _Worker:
         self.process = process
         self.is_quiet = is_quiet
         self.log = log
-        self.words = failures.LastWords()
+        self.words = failures.StderrTail()
         self.ended = threading.Event()
         self.is_stopped = False
         self.readers: list[threading.Thread] = []
@@ -401,7 +403,7 @@ class _Worker:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
 
-    def reap(self) -> failures.End:
+    def reap(self) -> failures.ProcessFailure:
         """Kill the processes that the ended worker left behind; return how the worker ended."""
         # Until `wait` the worker is a zombie, so the group id cannot belong to anyone else yet.
         self.signal_group(signal.SIGKILL)
@@ -414,7 +416,7 @@ class _Worker:
             reader.join(max(0.0, limit - time.monotonic()))
         path = self.log.path if self.log else ""
         words = self.words if self.readers else None
-        return failures.End(self.rank, code, words, path, self.is_stopped)
+        return failures.ProcessFailure(self.rank, code, words, path, self.is_stopped)
 
 
 def report_end(worker: _Worker, events: queue.SimpleQueue) -> None:

@@ -113,7 +113,7 @@ class DeltaAdasum(WrapperOptimizer):
         if self.is_synchronized:
             return
         if self._synchronize is None:
-            self._synchronize = tensorflow_seam.counted_alone(
+            self._synchronize = tensorflow_seam.function_without_retrace_warning(
                 lambda: self._strategy.run(self._step.combine)
             )
         self._synchronize()

@@ -55,4 +55,4 @@ def _averaging(strategy, variables):
         for variable, mean in zip(variables, means, strict=True):
             variable.assign(tf.reshape(tf.cast(mean, variable.dtype), variable.shape))
 
-    return tensorflow_seam.counted_alone(lambda: strategy.run(in_replica))
+    return tensorflow_seam.function_without_retrace_warning(lambda: strategy.run(in_replica))

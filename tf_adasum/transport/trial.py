@@ -47,11 +47,11 @@ SECONDS = 10.0  # an exchange that takes longer has failed
 MUCH = 1.5
 
 _channels = itertools.count()
-_carriers: dict[tuple[Cluster, str], Carrier] = {}
+_choices: dict[tuple[Cluster, str], TransportChoice] = {}
 
 
 @dataclasses.dataclass(frozen=True)
-class Carrier:
+class TransportChoice:
     """The transport that a strategy uses for its gradients.
 
     Attributes:
@@ -94,7 +94,7 @@ def carrier(
     devices: Sequence[str],
     gather: Gather,
     is_watched: bool = True,
-) -> Carrier:
+) -> TransportChoice:
     """Return the transport of a new strategy; every worker has to call this.
 
     Args:
@@ -108,7 +108,7 @@ def carrier(
     Raises:
         Unavailable: on all workers, if `transport` is "ucx" and one worker cannot use UCX.
     """
-    talk, kept = Talk(cluster, gather), _carriers.get((cluster, transport))
+    talk, kept = Talk(cluster, gather), _choices.get((cluster, transport))
     missing = choice.obstacle(devices, len(cluster.addresses)) or _missing()
     if transport == choice.AUTO and not is_watched:
         missing = "without the failure detector, UCX would wait forever for a lost worker"
@@ -118,7 +118,7 @@ def carrier(
     if kept is None or not are_kept.all():  # if any worker has closed its mesh, all need a new one
         ways, why_not = _ways(cluster, bool(are_given.any()), *map(np.ndarray.tolist, places))
         kept = _tried(transport, talk, gather, len(devices), failure, ways, why_not)
-        _carriers[cluster, transport] = kept
+        _choices[cluster, transport] = kept
     if kept.mesh is None:
         return kept
     return dataclasses.replace(kept, mesh=Mesh(kept.mesh.number, int(channels.max())))
@@ -126,7 +126,7 @@ def carrier(
 
 def forget() -> None:
     """Let the next strategy make new connections, because the present connections were closed."""
-    _carriers.clear()
+    _choices.clear()
 
 
 def chosen(
@@ -171,7 +171,7 @@ def _missing():
 
 
 def _tried(transport, talk, gather, devices, failure, ways, why_not):
-    """Return the `Carrier` after a trial; without a trial if `failure` names what is missing."""
+    """Return the `TransportChoice`, without a trial if `failure` names what is missing."""
     attempts: list[Attempt] = []
     if failure:
         best, why = None, f"UCX is not used: {failure}"
@@ -190,13 +190,13 @@ def _tried(transport, talk, gather, devices, failure, ways, why_not):
             each.port.close()
     if best is not None:
         what = f"UCX {library.opened().version} ({best.way}; {best.device})"
-        return Carrier(Mesh(best.number), f"{what}: {why}", ucx_port.connected(best.ends))
+        return TransportChoice(Mesh(best.number), f"{what}: {why}", ucx_port.connected(best.ends))
     if transport == choice.UCX:
         raise library.Unavailable(
             f"transport='ucx' cannot be used: {why}. Use transport='auto' on all workers, or make "
             f"UCX work on all of them. {see('TFA-213')}"
         )
-    return Carrier(None, f"TensorFlow's collectives ({why})")
+    return TransportChoice(None, f"TensorFlow's collectives ({why})")
 
 
 def _ways(cluster, is_given, memories, networks, free):

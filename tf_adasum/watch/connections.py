@@ -60,7 +60,7 @@ _SECONDS_BETWEEN_REFUSALS = 30.0
 _SECONDS_TO_REPLACE = 10.0
 
 
-class Refusals:
+class RateLimitedLog:
     """Reports refused connections and messages, at most one line in 30 seconds."""
 
     def __init__(self):
@@ -96,7 +96,7 @@ class Server:
     Attributes:
         offer: the data that clients need to connect. Clients receive it at the rendezvous.
         connections: dict from ranks to `Connection`.
-        refusals: the `Refusals`.
+        refusals: the `RateLimitedLog`.
     """
 
     def __init__(self, host: str, workers: int, port: int = 0):
@@ -106,7 +106,7 @@ class Server:
         self._strangers: list[tuple[Connection, str]] = []  # with their hosts, the oldest first
         self.offer = {"port": self._listener.getsockname()[1], "token": self._token}
         self.connections: dict[int, Connection] = {}
-        self.refusals = Refusals()
+        self.refusals = RateLimitedLog()
 
     def sockets(self) -> list[socket.socket]:
         """Return the sockets from which the server waits for data.
@@ -265,7 +265,7 @@ class Client:
 
     Attributes:
         connections: dict with one entry, from the rank 0 to the `Connection`.
-        refusals: the `Refusals`.
+        refusals: the `RateLimitedLog`.
 
     Raises:
         OSError: if the client cannot connect.
@@ -281,7 +281,7 @@ class Client:
         self._until = time.monotonic() + _SECONDS_TO_GET_IN
         self._is_in = False
         self._another: socket.socket | None = None
-        self.refusals = Refusals()
+        self.refusals = RateLimitedLog()
         self._connect(_SECONDS_TO_CONNECT)
 
     def call_again(self) -> None:

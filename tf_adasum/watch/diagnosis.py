@@ -136,7 +136,7 @@ def _one_line(value):
 
 
 @dataclasses.dataclass(frozen=True)
-class Breakage:
+class CollectiveError:
     """What an error of TensorFlow reports about collectives; another worker may be the cause.
 
     Attributes:
@@ -151,7 +151,7 @@ class Breakage:
 
 
 def broken(
-    cluster: Cluster, breakage: Breakage, unreachable: str, statuses: Mapping[int, Status]
+    cluster: Cluster, breakage: CollectiveError, unreachable: str, statuses: Mapping[int, Status]
 ) -> str:
     """Return why this worker cannot continue if only TensorFlow reports a reason.
 

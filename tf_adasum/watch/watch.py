@@ -25,11 +25,18 @@ from tf_adasum.cluster import administration, json_lines, rendezvous
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import WorkerLostError
 from tf_adasum.watch import call_log, call_site, connections, messages
-from tf_adasum.watch.diagnosis import Breakage, Status, broken, different_calls, failure, notice
+from tf_adasum.watch.diagnosis import (
+    CollectiveError,
+    Status,
+    broken,
+    different_calls,
+    failure,
+    notice,
+)
+from tf_adasum.watch.graceful_stop import GracefulStop
+from tf_adasum.watch.heartbeat_timeout import HeartbeatTimeout
 from tf_adasum.watch.reachability import Reachability
 from tf_adasum.watch.reason import reason_of
-from tf_adasum.watch.silence import Silence
-from tf_adasum.watch.stopping import Stopping
 
 SECONDS_BETWEEN_MESSAGES = 1.0
 
@@ -63,7 +70,7 @@ _SECONDS_TO_TRAIN_APART = 3.0  # within which workers that run the same program 
 _GONE = ("lost", "ended", "gave up")
 
 
-class Watch:
+class HealthMonitor:
     """Runs the failure detector on this worker, in a thread.
 
     Args:
@@ -76,7 +83,7 @@ class Watch:
         cause: why this worker cannot continue; None as long as it can.
         patience: seconds to wait in a collective for workers that are alive.
         seed: a random int that worker 0 has drawn; None before the rendezvous.
-        stopping: the `Stopping`, with which the workers agree on the place to stop a training.
+        stopping: the `GracefulStop`, with which the workers agree on the place to stop a training.
         also_try: `Reachability.also_try`.
     """
 
@@ -89,8 +96,8 @@ class Watch:
         self.cause: str | None = None
         self.seed: int | None = None
         self._cluster, self._channel = cluster, channel
-        self.stopping = Stopping(cluster.rank, len(cluster.names), lambda: self.cause)
-        self._silence = Silence(max(timeout / 2, SHORTEST_SILENCE) if timeout else SILENCE)
+        self.stopping = GracefulStop(cluster.rank, len(cluster.names), lambda: self.cause)
+        self._silence = HeartbeatTimeout(max(timeout / 2, SHORTEST_SILENCE) if timeout else SILENCE)
         self.patience = timeout or PATIENCE
         self._ranks = {str(rank): rank for rank in range(len(cluster.names))}  # keys in JSON
         self._own, self._lock = Status(), threading.Lock()
@@ -156,12 +163,14 @@ class Watch:
         return self._own
 
     @contextlib.contextmanager
-    def call(self, breakage_of: Callable[[BaseException], Breakage | None]) -> Iterator[None]:
+    def call(
+        self, breakage_of: Callable[[BaseException], CollectiveError | None]
+    ) -> Iterator[None]:
         """Return a context manager that reports exceptions in a call of all workers, such as `fit`.
 
         Args:
-            breakage_of: function that returns the `Breakage` in an exception, or None if no other
-                worker has caused the exception.
+            breakage_of: function that returns the `CollectiveError` in an exception, or None if
+                no other worker has caused the exception.
 
         Raises:
             WorkerLostError: instead of an exception that other workers have caused.
@@ -408,7 +417,7 @@ class Watch:
             self._told = 0.0
 
 
-_watches: dict[Cluster, Watch] = {}
+_watches: dict[Cluster, HealthMonitor] = {}
 
 
 def has_begun(cluster: Cluster) -> bool:
@@ -416,7 +425,7 @@ def has_begun(cluster: Cluster) -> bool:
     return cluster in _watches
 
 
-def begin(cluster: Cluster, terms: dict[str, Any], timeout: float | None) -> Watch:
+def begin(cluster: Cluster, terms: dict[str, Any], timeout: float | None) -> HealthMonitor:
     """Run the rendezvous with the other workers, and start the failure detector.
 
     Args:
@@ -425,8 +434,8 @@ def begin(cluster: Cluster, terms: dict[str, Any], timeout: float | None) -> Wat
         timeout: `communication_options.timeout_seconds`, or None.
 
     Returns:
-        The `Watch`, which all strategies with the same cluster share. The rendezvous may raise
-        errors, see `cluster.rendezvous`.
+        The `HealthMonitor`, which all strategies with the same cluster share. The rendezvous may
+        raise errors, see `cluster.rendezvous`.
     """
     if cluster in _watches:
         return _watches[cluster]
@@ -441,7 +450,7 @@ def begin(cluster: Cluster, terms: dict[str, Any], timeout: float | None) -> Wat
         if server:
             server.close()
         raise
-    watch = Watch(cluster, server, timeout)
+    watch = HealthMonitor(cluster, server, timeout)
     watch.seed = seed if server else offers[0].get("seed")
     if server:
         watch.start()

@@ -21,11 +21,11 @@ from tf_adasum.seams import one_worker
 from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.seams.base_strategy import GradientAggregatingStrategy
 from tf_adasum.watch import call_log
-from tf_adasum.watch.no_watch import NoWatch
+from tf_adasum.watch.null_monitor import NullMonitor
 from tf_adasum.workers import same_settings
 
 if typing.TYPE_CHECKING:
-    from tf_adasum.watch.watch import Watch
+    from tf_adasum.watch.watch import HealthMonitor
 
 # Bytes are sent in pieces of at most this size, because each device holds two copies of a piece.
 PIECE_BYTES = 64 * 2**20
@@ -45,10 +45,10 @@ class Workers:
             workers, ``[W, k]``; None if there is one worker.
         add: function that takes this worker's int64 array ``[k]`` and returns the sum of the arrays
             of all workers; None if there is one worker.
-        watch: the `Watch`, which detects failures. Defaults to `None`, for no failure detection.
+        watch: the `HealthMonitor`, which detects failures. Defaults to `None`, for no detection.
 
     Attributes:
-        watch: the `Watch` or `NoWatch`.
+        watch: the `HealthMonitor` or `NullMonitor`.
 
     Example:
         >>> workers = tf_adasum.AdasumMirroredStrategy().workers
@@ -62,10 +62,10 @@ class Workers:
         count: int,
         gather: Callable[[np.ndarray], np.ndarray] | None,
         add: Callable[[np.ndarray], np.ndarray] | None,
-        watch: Watch | NoWatch | None = None,
+        watch: HealthMonitor | NullMonitor | None = None,
     ):
         self.rank, self.count = rank, count
-        self.watch = watch or NoWatch()
+        self.watch = watch or NullMonitor()
         self._gather, self._add = gather, add
 
     @classmethod
@@ -75,7 +75,7 @@ class Workers:
         rank: int,
         count: int,
         options: tensorflow_seam.CommunicationOptions,
-        watch: Watch | NoWatch,
+        watch: HealthMonitor | NullMonitor,
     ) -> Workers:
         """Create the workers of a strategy, which use TensorFlow's collectives.
 

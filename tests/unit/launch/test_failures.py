@@ -9,7 +9,7 @@ import pytest
 
 from tf_adasum.cluster import start_timeout
 from tf_adasum.launch import failures
-from tf_adasum.launch.failures import End, LastWords
+from tf_adasum.launch.failures import ProcessFailure, StderrTail
 
 
 def words_of(program):
@@ -19,7 +19,7 @@ def words_of(program):
 
 
 def read(text):
-    words = LastWords()
+    words = StderrTail()
     for line in text.split("\n"):
         words.read(line)
     return words
@@ -80,9 +80,9 @@ LOST = "tf_adasum.errors.WorkerLostError: worker {} (127.0.0.1:2222) failed: Val
 
 
 def end(rank, code, error="", line="", **options):
-    words = LastWords()
+    words = StderrTail()
     words.error, words.line = error, line or error
-    return End(rank, code, words, **options)
+    return ProcessFailure(rank, code, words, **options)
 
 
 def test_the_first_to_end_is_the_first_to_fail():
@@ -129,7 +129,7 @@ def test_signals_and_codes(code, line, expected):
 
 
 def test_without_anybody_who_listened():
-    assert failures.summary([End(0, 3)]) == ["worker 0 failed first, with exit status 3"]
+    assert failures.summary([ProcessFailure(0, 3)]) == ["worker 0 failed first, with exit status 3"]
 
 
 def test_one_that_its_guard_has_killed_is_not_out_of_memory():
@@ -148,7 +148,7 @@ def test_one_that_its_guard_has_killed_is_not_out_of_memory():
     command = [sys.executable, "-S", "-c", program, json.dumps(task), start_timeout.__file__]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         words = read(process.stderr.read())
-    killed = End(0, process.returncode, words)
+    killed = ProcessFailure(0, process.returncode, words)
     assert process.returncode == -signal.SIGKILL
     (line,) = failures.summary([killed])
     assert line.startswith(

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from tf_adasum.seams.tensorflow import breakage
-from tf_adasum.watch.diagnosis import Breakage
+from tf_adasum.watch.diagnosis import CollectiveError
 
 RESET = """Graph execution error:
 
@@ -42,17 +42,17 @@ The following tasks are unhealthy (stopped sending heartbeats):
 )
 @pytest.mark.parametrize("kind", [tf.errors.UnavailableError, tf.errors.InternalError])
 def test_a_broken_connection(kind, text, line, workers):
-    assert breakage(kind(None, None, text)) == Breakage(line, workers)
+    assert breakage(kind(None, None, text)) == CollectiveError(line, workers)
 
 
 def test_calls_that_differ():
     text = "Collective instance 7 expected type 0 and data_type 9 but got type 1 and data_type 1"
     error = tf.errors.InternalError(None, None, f"{text}\n\t [[{{{{node Reduce}}}}]] [Op:f]")
-    assert breakage(error) == Breakage(text, differ=True)
+    assert breakage(error) == CollectiveError(text, differ=True)
 
 
 def test_errors_of_this_worker():
     assert breakage(ValueError("Collective ops is aborted by: me")) is None
     assert breakage(tf.errors.InternalError(None, None, "no memory")) is None
     own = tf.errors.UnavailableError(None, None, "the bucket does not answer")
-    assert breakage(own) == Breakage(), "it may come from others, and says nothing of them"
+    assert breakage(own) == CollectiveError(), "it may come from others, and says nothing of them"

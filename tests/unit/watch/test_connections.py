@@ -243,7 +243,7 @@ def test_who_has_the_token_gets_no_place_but_its_own(server, call, capfd):
 
 def test_refusals_are_counted_and_said_seldom(capfd, monkeypatch):
     monkeypatch.setattr(connections, "_SECONDS_BETWEEN_REFUSALS", 0.2)
-    refusals = connections.Refusals()
+    refusals = connections.RateLimitedLog()
     for number in range(5):
         refusals.say(f"number {number}")
     time.sleep(0.3)

@@ -13,7 +13,7 @@ from tf_adasum.watch.diagnosis import (
     DIFFERENT,
     GRACE,
     GRACE_OF_ALL,
-    Breakage,
+    CollectiveError,
     Status,
     broken,
     failure,
@@ -101,19 +101,23 @@ def test_a_link_that_is_cut():
 
 
 def test_what_tensorflow_alone_knows():
-    reset = Breakage("Connection reset by peer", ("worker 1", "worker 0"))
+    reset = CollectiveError("Connection reset by peer", ("worker 1", "worker 0"))
     assert broken(CLUSTER, reset, "", {}).startswith(
         "the connection between worker 0 (b:2) and worker 1 (c:3) broke: Connection reset by peer. "
         "Restart all"
     )
-    assert "between worker 0 (b:2) and others broke" in broken(CLUSTER, Breakage("no"), "", {})
+    assert "between worker 0 (b:2) and others broke" in broken(
+        CLUSTER, CollectiveError("no"), "", {}
+    )
     assert "worker 0 (b:2) cannot reach chief 0 (a:1): no answer" in broken(
         CLUSTER, reset, "chief 0 (a:1): no answer", {}
     )
     two = Cluster(("a:1", "b:2"), ("worker 0", "worker 1"), 1)
-    assert "between worker 1 (b:2) and worker 0 (a:1) broke" in broken(two, Breakage("no"), "", {})
+    assert "between worker 1 (b:2) and worker 0 (a:1) broke" in broken(
+        two, CollectiveError("no"), "", {}
+    )
     statuses = {1: Status("running", at="b.py:2 (f)"), 0: Status("running", at="a.py:1 (f)")}
-    differ = broken(CLUSTER, Breakage("expected type 0", differ=True), "", statuses)
+    differ = broken(CLUSTER, CollectiveError("expected type 0", differ=True), "", statuses)
     assert "chief 0 is at a.py:1 (f), worker 0 is at b.py:2 (f). TensorFlow reports" in differ
 
 

@@ -19,7 +19,7 @@ from tf_adasum.cluster import json_lines, start_timeout
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import WorkerLostError
 from tf_adasum.watch import call_site, connections, reachability, watch
-from tf_adasum.watch.diagnosis import Breakage
+from tf_adasum.watch.diagnosis import CollectiveError
 
 SOON = 20.0  # seconds, on a busy machine
 
@@ -44,7 +44,7 @@ def workers():
             watches = []
             for rank in range(count):
                 channel = connections.Client("127.0.0.1", server.offer, rank) if rank else server
-                one = watch.Watch(Cluster(addresses, names, rank), channel, timeout)
+                one = watch.HealthMonitor(Cluster(addresses, names, rank), channel, timeout)
                 one.aborted = []
                 one.start()
                 stack.callback(one.stop)
@@ -224,7 +224,7 @@ def test_the_exception_of_another_worker_ends_the_wait(workers, monkeypatch):
     up(watches[:1], counters=lambda: (1, 0, 0))  # in a collective
     monkeypatch.setattr(call_site, "of_thread", lambda _: (1, "train.py:4 (main)"))
     with pytest.raises(WorkerLostError, match=r"worker 1 .* failed: ValueError: no rows"):
-        with watches[0].call(lambda error: Breakage()):
+        with watches[0].call(lambda error: CollectiveError()):
             raising(watches[1], ValueError("no rows"))
             eventually(lambda: watches[0].aborted)
             raise OSError("what TensorFlow raises then")
@@ -237,7 +237,7 @@ def test_an_exception_on_all_workers_is_just_that(workers):
         raising(one, ValueError("the same"))
     time.sleep(0.5)
     assert [one.cause for one in watches] == [None, None]
-    raising(watches[0], OSError("of nobody"), breakage=Breakage())
+    raising(watches[0], OSError("of nobody"), breakage=CollectiveError())
 
 
 @pytest.mark.parametrize("failing", [0, 1, 2])
@@ -252,7 +252,7 @@ def test_what_tensorflow_raises_meanwhile_is_the_failure_of_another(workers, fai
     for rank, one in enumerate(watches):
         if rank != failing:
             with pytest.raises(WorkerLostError, match=f"worker {failing} .*{type(error).__name__}"):
-                with one.call(lambda error: Breakage("Socket closed")):
+                with one.call(lambda error: CollectiveError("Socket closed")):
                     raise OSError("what TensorFlow raises")
 
 
@@ -264,7 +264,7 @@ def test_what_nobody_knows_the_cause_of_is_told_as_tensorflow_does(workers, monk
         "worker 0 .* cannot reach worker 1 .*: Connection refused, and .*: Socket closed. Restart"
     )
     with pytest.raises(WorkerLostError, match=said):
-        with watches[0].call(lambda error: Breakage("Socket closed")):
+        with watches[0].call(lambda error: CollectiveError("Socket closed")):
             raise OSError("what TensorFlow raises")
     watches[1]._say(inside=1)
     eventually(lambda: watches[1].aborted)
@@ -387,7 +387,7 @@ def test_fuzz_whatever_is_heard_the_watch_goes_on(rank, messages):
     channel = types.SimpleNamespace(
         connections={}, refusals=types.SimpleNamespace(say=said.append), send=sent.append
     )
-    one = watch.Watch(cluster, channel)
+    one = watch.HealthMonitor(cluster, channel)
     one._say(state="running", inside=1)
     senders = [1, 2] if rank == 0 else [0]
     for number, message in enumerate(messages):

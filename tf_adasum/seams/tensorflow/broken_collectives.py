@@ -4,7 +4,7 @@ import re
 
 import tensorflow as tf
 
-from tf_adasum.watch.diagnosis import Breakage
+from tf_adasum.watch.diagnosis import CollectiveError
 
 # Classes of errors about a connection. A user's own operations may also raise such errors.
 _OF_A_CONNECTION = (
@@ -25,21 +25,21 @@ _TASK = re.compile(r"/job:(\w+)/(?:replica:\d+/)?task:(\d+)")
 _LONGEST_LINE = 300
 
 
-def breakage(error: BaseException) -> Breakage | None:
-    """Return the `Breakage` of an exception, or None if no other worker caused the exception."""
+def breakage(error: BaseException) -> CollectiveError | None:
+    """Return the `CollectiveError` of an exception; None if no other worker caused it."""
     if not isinstance(error, tf.errors.OpError):
         return None
     text = str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     for above, line in zip(["", *lines], lines, strict=False):
         if _DIFFERENT.search(line):
-            return Breakage(_clean(line), differ=True)
+            return CollectiveError(_clean(line), differ=True)
         if _ABORTED in line or line.startswith(_REMOTE):
             said = line.rpartition(_ABORTED)[2] if _ABORTED in line else above
             workers = dict.fromkeys(" ".join(task) for task in _TASK.findall(text))
-            return Breakage(_clean(said) or type(error).__name__, tuple(workers))
+            return CollectiveError(_clean(said) or type(error).__name__, tuple(workers))
     if isinstance(error, _OF_A_CONNECTION) or "DerivedStatus" in text:
-        return Breakage()
+        return CollectiveError()
     return None
 
 

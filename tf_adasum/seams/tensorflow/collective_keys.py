@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import tensorflow as tf
 
-from tf_adasum.seams.tensorflow import carriers
+from tf_adasum.seams.tensorflow import dtype_encoding
 from tf_adasum.seams.tensorflow.private_names import (
     CONTROL_FLOW,
     CollectiveReplicaLauncher,
@@ -124,10 +124,10 @@ class ReusingLauncher(CollectiveReplicaLauncher):
     @hooks.overrides(CollectiveReplicaLauncher)
     def all_reduce(self, input_tensor, *args, **kwargs):
         """Reuse keys, because TensorFlow never frees them, and sum values of every dtype."""
-        carrier = carriers.to_add(input_tensor)
-        with self.of("reduce", carrier):
-            total = super().all_reduce(carrier, *args, **kwargs)
-        return carriers.added(total, input_tensor.dtype)
+        encoded = dtype_encoding.encoded_for_sum(input_tensor)
+        with self.of("reduce", encoded):
+            total = super().all_reduce(encoded, *args, **kwargs)
+        return dtype_encoding.decoded_sum(total, input_tensor.dtype)
 
     @hooks.overrides(CollectiveReplicaLauncher)
     def all_gather(self, input_tensor, *args, **kwargs):
@@ -135,16 +135,16 @@ class ReusingLauncher(CollectiveReplicaLauncher):
         dtype = input_tensor.dtype
         if not (dtype.is_floating and dtype.size == 1):
             return super().all_gather(input_tensor, *args, **kwargs)
-        gathered = super().all_gather(carriers.to_move(input_tensor), *args, **kwargs)
-        return carriers.moved(gathered, dtype)
+        gathered = super().all_gather(dtype_encoding.encoded(input_tensor), *args, **kwargs)
+        return dtype_encoding.decoded(gathered, dtype)
 
     @hooks.overrides(CollectiveReplicaLauncher)
     def _all_gather(self, input_tensor, options):
         """Reuse keys, because TensorFlow never frees them, and gather values of every dtype."""
-        carrier = carriers.to_move(input_tensor)
-        with self.of("gather", carrier):
-            gathered = super()._all_gather(carrier, options)
-        return carriers.moved(gathered, input_tensor.dtype)
+        encoded = dtype_encoding.encoded(input_tensor)
+        with self.of("gather", encoded):
+            gathered = super()._all_gather(encoded, options)
+        return dtype_encoding.decoded(gathered, input_tensor.dtype)
 
     @hooks.overrides(CollectiveReplicaLauncher)
     def _next_instance_key(self):

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from tf_adasum.seams.tensorflow import carriers
+from tf_adasum.seams.tensorflow import dtype_encoding
 from tf_adasum.seams.tensorflow.collective_keys import ReusingLauncher
 
 
@@ -41,10 +41,10 @@ class ReplicaCollectives:
 
     def all_gather(self, value: tf.Tensor) -> tf.Tensor:
         """Concatenate the replicas' `value` along the first axis, in the order of the ranks."""
-        carrier = carriers.to_move(value)
-        arguments = self._arguments("gather", carrier)
-        gathered = tf.raw_ops.CollectiveGatherV2(input=carrier, **arguments)
-        return carriers.moved(gathered, value.dtype)
+        encoded = dtype_encoding.encoded(value)
+        arguments = self._arguments("gather", encoded)
+        gathered = tf.raw_ops.CollectiveGatherV2(input=encoded, **arguments)
+        return dtype_encoding.decoded(gathered, value.dtype)
 
     def _arguments(self, kind, value):
         launcher = self._launcher

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_adasum.seams import one_worker
-from tf_adasum.seams.tensorflow import carriers, rows, runtime
+from tf_adasum.seams.tensorflow import dtype_encoding, rows, runtime
 from tf_adasum.seams.tensorflow.collective_counters import CollectiveCounters
 from tf_adasum.seams.tensorflow.collective_keys import (
     FIRST_PART,
@@ -217,7 +217,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         tensors = [tf.constant(np.pad(vector, padding)) for vector in vectors]
         key = (tensors[0].dtype, tensors[0].shape[0], options.timeout_seconds)
         if key not in self._gathers:
-            self._gathers[key] = runtime.counted_alone(
+            self._gathers[key] = runtime.function_without_retrace_warning(
                 lambda tensors: gather_on_each(tensors, self.collectives(options))
             )
         gather = self._gathers[key]
@@ -235,7 +235,9 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         Returns:
             For each local replica the numbers of its group, in the order of the ranks.
         """
-        gather = runtime.counted_alone(lambda tensors: gather_on_each(tensors, parts))
+        gather = runtime.function_without_retrace_warning(
+            lambda tensors: gather_on_each(tensors, parts)
+        )
         tensors = [tf.constant([number], tf.int64) for number in numbers]
         return self._counted(tensors, lambda: [all_[:, 0].numpy() for all_ in gather(tensors)])
 
@@ -310,7 +312,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
             return self._combine(gradients, stateless.of(state_of(), stateless.indices))
 
         # Sparse gradients have another length in each step.
-        return runtime.counted_alone(combine, reduce_retracing=True)
+        return runtime.function_without_retrace_warning(combine, reduce_retracing=True)
 
     @hooks.overrides(CollectiveAllReduce)
     def _all_reduce_per_replica_values(self, reduce_op, per_replica_values, options):
@@ -369,8 +371,10 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         own = value.values
         dtype = own[0].dtype
         with tf.device(self._devices[0]):
-            local = tf.add_n([carriers.to_add(each) for each in own])
-            total = carriers.added(self._counted(local, lambda: group.all_reduce(local)), dtype)
+            local = tf.add_n([dtype_encoding.encoded_for_sum(each) for each in own])
+            total = dtype_encoding.decoded_sum(
+                self._counted(local, lambda: group.all_reduce(local)), dtype
+            )
             if reduce_op == tf.distribute.ReduceOp.MEAN:
                 total /= self._group_size
         copies = []

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 
-from tf_adasum.seams.tensorflow import carriers, collective_keys, datasets
+from tf_adasum.seams.tensorflow import collective_keys, datasets, dtype_encoding
 from tf_adasum.seams.tensorflow.cross_device_ops import (
     CommunicationOptions,
     GradientCrossDeviceOps,
@@ -146,10 +146,10 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
                 what = f"{value.dtype.name}{list(value.shape)}"
                 name = kwargs.get("name") or "without a name"
                 call_log.note(f"creates the variable {name} ({what})", same=what)
-                carrier = carriers.to_move(value)
-                sent = {**kwargs, "initial_value": carrier, "dtype": carrier.dtype}
+                encoded = dtype_encoding.encoded(value)
+                sent = {**kwargs, "initial_value": encoded, "dtype": encoded.dtype}
                 received = stock(replica_id, device, primary_var, **sent)()
-                return carriers.moved(received, value.dtype)
+                return dtype_encoding.decoded(received, value.dtype)
 
         return initial_value
 

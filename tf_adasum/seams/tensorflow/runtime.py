@@ -50,7 +50,7 @@ def python_function_of(function: Callable) -> Callable:
     return function.python_function if is_tf_function(function) else function
 
 
-def counted_alone(python_function: Callable, **options: Any) -> Callable:
+def function_without_retrace_warning(python_function: Callable, **options: Any) -> Callable:
     """Return a `tf.function` whose tracings TensorFlow counts separately.
 
     TensorFlow counts the tracings of all functions with the same code together, and warns of

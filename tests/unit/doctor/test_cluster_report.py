@@ -12,7 +12,7 @@ import pytest
 from tf_adasum.cluster.free_ports import held
 from tf_adasum.cluster.invitation import Invitation
 from tf_adasum.cluster.tasks import Cluster
-from tf_adasum.doctor import exchange_process, pairs, station, tables, together
+from tf_adasum.doctor import cluster_report, exchange_process, pairs, probe_server, tables
 from tf_adasum.doctor.findings import FAIL, OK, WARN, Finding
 
 pytestmark = pytest.mark.one_stack
@@ -50,9 +50,9 @@ def examined(
     """Let so many workers examine each other; return the exit statuses and what worker 0 shows."""
     results = results or {str(rank): GOOD for rank in range(count)}
     monkeypatch.setattr(Exchanged, "results", results)
-    monkeypatch.setattr(together, "ExchangeProcess", Exchanged)
-    monkeypatch.setattr(together, "_SECONDS_FOR_WORKER_0", 0.1)
-    monkeypatch.setattr(together, "_SECONDS_OF_SENDING", (0.02, 0.02))
+    monkeypatch.setattr(cluster_report, "ExchangeProcess", Exchanged)
+    monkeypatch.setattr(cluster_report, "_SECONDS_FOR_WORKER_0", 0.1)
+    monkeypatch.setattr(cluster_report, "_SECONDS_OF_SENDING", (0.02, 0.02))
     shown, codes = [], {}
 
     def show(examination):
@@ -67,7 +67,7 @@ def examined(
         found = (look or {}).get(rank) or [Finding(OK, "keras", "3", facts={"keras": "3.15.1"})]
         find = found if callable(found) else lambda: found
         with contextlib.suppress(SystemExit):
-            codes[rank] = together.examine(cluster, find, show, {}, timeout)
+            codes[rank] = cluster_report.examine(cluster, find, show, {}, timeout)
 
     with held(count) as ports:
         addresses = tuple(f"127.0.0.1:{port}" for port in ports)
@@ -128,7 +128,7 @@ def test_what_fails_on_one_worker_fails_on_all(monkeypatch):
 
 @pytest.mark.parametrize("failed", [0, 1])
 def test_who_waits_for_one_that_failed_is_stopped(monkeypatch, failed):
-    monkeypatch.setattr(together, "_SECONDS_FOR_OTHER_ERRORS", 0.2)
+    monkeypatch.setattr(cluster_report, "_SECONDS_FOR_OTHER_ERRORS", 0.2)
     results = {str(failed): {"error": "ValueError: no such device"}}
     codes, (shown,) = examined(monkeypatch, 3, results=results)
     assert codes == {0: 1, 1: 1, 2: 1}
@@ -150,7 +150,7 @@ def test_a_worker_that_is_lost_is_named(monkeypatch):
 
 
 def test_an_exchange_that_hangs_is_ended(monkeypatch):
-    monkeypatch.setattr(together, "SECONDS_FOR_THE_EXCHANGE", 0.5)
+    monkeypatch.setattr(cluster_report, "SECONDS_FOR_THE_EXCHANGE", 0.5)
     codes, (shown,) = examined(monkeypatch, 2, results={"0": GOOD})
     assert codes == {0: 1, 1: 1}
     (finding,) = [each for each in shown.findings if each.level == FAIL]
@@ -158,14 +158,14 @@ def test_an_exchange_that_hangs_is_ended(monkeypatch):
 
 
 def test_a_pair_that_cannot_reach_each_other_is_named(monkeypatch):
-    measure = station.measure
+    measure = probe_server.measure
 
     def cut(host, offer, sending, seconds):
         if threading.current_thread().name == "1":  # worker 1 calls worker 2 alone
             raise TimeoutError("timed out")
         return measure(host, offer, sending, seconds)
 
-    monkeypatch.setattr(station, "measure", cut)
+    monkeypatch.setattr(probe_server, "measure", cut)
     codes, (shown,) = examined(monkeypatch, 3)
     assert codes == {0: 0, 1: 0, 2: 0}
     (finding,) = [each for each in shown.findings if each.subject == "pair"]
@@ -185,7 +185,7 @@ def pair(sender, receiver, latency=5e-5, rate=1e9):
 
 
 def slow_ones(measured, count=4):
-    lead = object.__new__(together._Lead)
+    lead = object.__new__(cluster_report._Lead)
     names = tuple(f"worker {rank}" for rank in range(count))
     lead._cluster = Cluster(tuple(f"h{rank}:1" for rank in range(count)), names, 0)
     return lead._slow(measured)
@@ -208,9 +208,9 @@ def test_a_slow_pair_stands_out(odd, text):
 
 
 def test_many_workers_are_measured_at_few_distances():
-    found = together.pairs_of(list(range(64)))
+    found = cluster_report.pairs_of(list(range(64)))
     assert len(found) == sum(64 - distance for distance in (1, 2, 4, 8, 16, 32))
-    assert len(together.pairs_of(list(range(48)))) == 48 * 47 // 2
+    assert len(cluster_report.pairs_of(list(range(48)))) == 48 * 47 // 2
 
 
 def test_a_slow_link_is_measured_as_it_is():
@@ -240,11 +240,11 @@ def test_a_slow_link_is_measured_as_it_is():
 
 
 def test_strangers_get_no_answer():
-    with station.Station("127.0.0.1", 2) as own:
+    with probe_server.ProbeServer("127.0.0.1", 2) as own:
         port, token = own.offer
         with pytest.raises(ConnectionError, match="not the doctor"):
-            station.measure("127.0.0.1", [port, "wrong"], 0.01, 5.0)
-        assert station.measure("127.0.0.1", [port, token], 0.01, 5.0)["latency_seconds"] > 0
+            probe_server.measure("127.0.0.1", [port, "wrong"], 0.01, 5.0)
+        assert probe_server.measure("127.0.0.1", [port, token], 0.01, 5.0)["latency_seconds"] > 0
         assert own.waiting([1], 0.01) == {}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 
 
-class Silence:
+class HeartbeatTimeout:
     """Keeps track of the workers whose messages do not arrive.
 
     Args:

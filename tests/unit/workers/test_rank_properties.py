@@ -3,7 +3,7 @@
 import pytest
 
 from tf_adasum.cluster import tf_config
-from tf_adasum.workers.place import Place
+from tf_adasum.workers.rank_properties import RankProperties
 from tf_adasum.workers.workers import Workers
 
 pytestmark = pytest.mark.one_stack
@@ -18,7 +18,7 @@ def test_one_of_the_workers_is_the_first_where_there_is_a_chief(job, index, rank
     task = f'"task": {{"type": "{job}", "index": {index}}}'
     cluster = tf_config.parse(f"{{{CLUSTER}, {task}}}")
 
-    class Own(Place):
+    class Own(RankProperties):
         workers = Workers(cluster.rank, len(cluster.addresses), None, None)
 
     place = Own()

@@ -9,7 +9,7 @@ if typing.TYPE_CHECKING:
     from tf_adasum.workers.workers import Workers
 
 
-class Place:
+class RankProperties:
     """The properties of a strategy for the rank of this worker and the number of workers."""
 
     @property

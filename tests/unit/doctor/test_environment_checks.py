@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from tf_adasum.doctor import surroundings
+from tf_adasum.doctor import environment_checks
 from tf_adasum.doctor.findings import FAIL, NOTE, OK
 
 
@@ -30,7 +30,7 @@ def free_port():
 @pytest.mark.parametrize("index", [1, "1"])
 def test_tf_config_in_order(free_port, index):
     environment = tf_config(["other:99", f"127.0.0.1:{free_port}"], index=index)
-    findings = surroundings.check_tf_config(environment)
+    findings = environment_checks.check_tf_config(environment)
     assert levels(findings) == [OK, OK]
     assert "worker 1 of other:99" in findings[0].text
     assert str(free_port) in findings[1].text
@@ -39,7 +39,7 @@ def test_tf_config_in_order(free_port, index):
 def test_the_chief_is_the_first_task(free_port):
     jobs = {"worker": ["other:99"], "chief": [f"127.0.0.1:{free_port}"], "ps": ["p:1"]}
     text = json.dumps({"cluster": jobs, "task": {"type": "chief", "index": 0}})
-    found, port = surroundings.check_tf_config({"TF_CONFIG": text})
+    found, port = environment_checks.check_tf_config({"TF_CONFIG": text})
     assert (found.level, found.text) == (OK, f"chief 0 of 127.0.0.1:{free_port}, other:99")
     assert str(free_port) in port.text
 
@@ -47,7 +47,7 @@ def test_the_chief_is_the_first_task(free_port):
 @pytest.mark.parametrize("text", [None, "", "{}", '{"cluster": {}}', '{"task": {}}'])
 def test_tf_config_is_optional(text):
     environment = {"TF_CONFIG": text} if text is not None else {}
-    assert levels(surroundings.check_tf_config(environment)) == [NOTE]
+    assert levels(environment_checks.check_tf_config(environment)) == [NOTE]
 
 
 def test_a_port_in_use():
@@ -55,7 +55,7 @@ def test_a_port_in_use():
         server.bind(("127.0.0.1", 0))
         server.listen()
         port = server.getsockname()[1]
-        findings = surroundings.check_tf_config(tf_config([f"127.0.0.1:{port}"]))
+        findings = environment_checks.check_tf_config(tf_config([f"127.0.0.1:{port}"]))
     assert levels(findings) == [OK, FAIL]
     assert f"port {port}" in findings[1].text and "ss -ltnp" in findings[1].fix
 
@@ -82,7 +82,7 @@ def test_a_port_in_use():
     ],
 )
 def test_tf_config_out_of_order(environment, text):
-    (finding,) = surroundings.check_tf_config(environment)
+    (finding,) = environment_checks.check_tf_config(environment)
     assert finding.level == FAIL
     assert text in finding.text
     assert "tf-adasum-launch" in finding.fix
@@ -90,16 +90,16 @@ def test_tf_config_out_of_order(environment, text):
 
 def test_who_started_it_together_with_others():
     told = {"MASTER_ADDR": "a", "MASTER_PORT": "29500", "RANK": "1", "WORLD_SIZE": "2"}
-    (finding,), invitation = surroundings.find(told)
+    (finding,), invitation = environment_checks.find(told)
     assert finding.level == OK and "worker 1 of 2, with the rendezvous at a:29500" in finding.text
     assert (invitation.rank, invitation.num_workers) == (1, 2)
-    *_, failed = surroundings.find({**told, "RANK": "2"})[0]
+    *_, failed = environment_checks.find({**told, "RANK": "2"})[0]
     assert failed.level == FAIL and "RANK" in failed.text
-    assert surroundings.find({**told, "RANK": "2"})[1] is None
-    assert surroundings.find({})[1] is None
+    assert environment_checks.find({**told, "RANK": "2"})[1] is None
+    assert environment_checks.find({})[1] is None
 
 
 def test_a_cluster_of_tf_config(free_port):
-    findings, cluster = surroundings.find(tf_config([f"127.0.0.1:{free_port}", "b:1"]))
+    findings, cluster = environment_checks.find(tf_config([f"127.0.0.1:{free_port}", "b:1"]))
     assert levels(findings) == [OK, OK] and cluster.names == ("worker 0", "worker 1")
-    assert surroundings.find({"TF_CONFIG": "{"})[1] is None
+    assert environment_checks.find({"TF_CONFIG": "{"})[1] is None

@@ -25,7 +25,7 @@ _BACKLOG = 1024
 _LONGEST_HELLO = 1000
 
 
-class Station:
+class ProbeServer:
     """Serves other workers on an open port until the context ends.
 
     Args:
@@ -43,11 +43,11 @@ class Station:
         self._reception = Reception(listener, self._answer, workers)
         self._token = secrets.token_hex(16)
         self.offer = [listener.getsockname()[1], self._token]
-        self._waiting: dict[int, Line] = {}
+        self._waiting: dict[int, MessageStream] = {}
         self._change = threading.Condition()
         self._closing = threading.Event()
 
-    def __enter__(self) -> Station:
+    def __enter__(self) -> ProbeServer:
         """Start to serve clients."""
         self._reception.open()
         return self
@@ -59,7 +59,7 @@ class Station:
         for line in self._waiting.values():
             line.close()
 
-    def waiting(self, ranks: Iterable[int], seconds: float) -> dict[int, Line]:
+    def waiting(self, ranks: Iterable[int], seconds: float) -> dict[int, MessageStream]:
         """Return the open connections to the workers that wait for instructions.
 
         Args:
@@ -79,7 +79,7 @@ class Station:
             connection.settimeout(_SECONDS_FOR_A_WORD)
             if isinstance(hello.get("rank"), int):
                 with self._change:
-                    self._waiting[hello["rank"]] = Line(connection)
+                    self._waiting[hello["rank"]] = MessageStream(connection)
                     self._change.notify_all()
                 self._closing.wait()
             elif isinstance(hello.get("seconds"), (int, float)):
@@ -89,12 +89,12 @@ class Station:
             pass  # the client gets an error as well
 
 
-def wait_for_instructions(host: str, offer: Any, rank: int, seconds: float) -> Line:
-    """Connect to the station of worker 0, and stay connected.
+def wait_for_instructions(host: str, offer: Any, rank: int, seconds: float) -> MessageStream:
+    """Connect to the probe server of worker 0, and stay connected.
 
     Args:
         host: the host of worker 0's address.
-        offer: the `offer` of worker 0's station.
+        offer: the `offer` of worker 0's probe server.
         rank: the rank of this worker.
         seconds: how long to try.
 
@@ -102,17 +102,17 @@ def wait_for_instructions(host: str, offer: Any, rank: int, seconds: float) -> L
         OSError: if nothing answers.
     """
     port, token = offer
-    line = Line(socket.create_connection((host, port), seconds))
+    line = MessageStream(socket.create_connection((host, port), seconds))
     line.send({"token": token, "rank": rank})
     return line
 
 
 def measure(host: str, offer: Any, sending: float, seconds: float) -> dict[str, float]:
-    """Measure the connection to another worker's station with `pairs.call`.
+    """Measure the connection to another worker's probe server with `pairs.call`.
 
     Args:
         host: the host of the other worker's address.
-        offer: the `offer` of the other worker's station.
+        offer: the `offer` of the other worker's probe server.
         sending: how many seconds to send in each direction.
         seconds: how long to wait for an answer.
 
@@ -132,7 +132,7 @@ def measure(host: str, offer: Any, sending: float, seconds: float) -> dict[str, 
         return pairs.call(connection, sending)
 
 
-class Line:
+class MessageStream:
     """A connection over which worker 0 and another worker exchange messages.
 
     Args:

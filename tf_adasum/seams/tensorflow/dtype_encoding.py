@@ -22,7 +22,7 @@ _PARTS = {tf.complex64: tf.float32, tf.complex128: tf.float64}
 _ADDED_AS_INT64 = (tf.int8, tf.uint8, tf.int16, tf.uint16, tf.uint32)
 
 
-def to_move(value: tf.Tensor) -> tf.Tensor:
+def encoded(value: tf.Tensor) -> tf.Tensor:
     """Convert a tensor for broadcast and gather. The result may have one more axis."""
     dtype = value.dtype
     if dtype in MOVED or not _is_number(dtype):
@@ -33,14 +33,14 @@ def to_move(value: tf.Tensor) -> tf.Tensor:
     return tf.cast(value, tf.float16)
 
 
-def moved(carrier: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Convert a result of `to_move` back to a tensor of `dtype`."""
+def decoded(value: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Convert a result of `encoded` back to a tensor of `dtype`."""
     if dtype in MOVED or not _is_number(dtype):
-        return carrier
-    return tf.bitcast(carrier, dtype) if dtype.size > 1 else tf.cast(carrier, dtype)
+        return value
+    return tf.bitcast(value, dtype) if dtype.size > 1 else tf.cast(value, dtype)
 
 
-def to_add(value: tf.Tensor) -> tf.Tensor:
+def encoded_for_sum(value: tf.Tensor) -> tf.Tensor:
     """Convert a tensor for a reduction. The result may have one more axis."""
     dtype = value.dtype
     if dtype in _PARTS:
@@ -52,8 +52,8 @@ def to_add(value: tf.Tensor) -> tf.Tensor:
     return tf.cast(value, tf.float32) if _is_float8(dtype) else value
 
 
-def added(total: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Convert a sum of results of `to_add` back to `dtype`."""
+def decoded_sum(total: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Convert a sum of results of `encoded_for_sum` back to `dtype`."""
     if dtype in _PARTS or dtype == tf.uint64:
         return tf.bitcast(total, dtype)
     return tf.cast(total, dtype) if dtype in _ADDED_AS_INT64 or _is_float8(dtype) else total

@@ -5,23 +5,23 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
-from tf_adasum.watch.diagnosis import Breakage, Status
-from tf_adasum.watch.stopping import Stopping
+from tf_adasum.watch.diagnosis import CollectiveError, Status
+from tf_adasum.watch.graceful_stop import GracefulStop
 
 
-class NoWatch:
-    """The failure detector of a process that trains alone, see `watch.Watch`."""
+class NullMonitor:
+    """The failure detector of a process that trains alone, see `watch.HealthMonitor`."""
 
     cause = seed = None
     is_on = False
     status = Status()
 
     def __init__(self):
-        self.stopping = Stopping(0, 1)
+        self.stopping = GracefulStop(0, 1)
 
     @staticmethod
     @contextlib.contextmanager
-    def call(breakage_of: Callable[[BaseException], Breakage | None]) -> Iterator[None]:
+    def call(breakage_of: Callable[[BaseException], CollectiveError | None]) -> Iterator[None]:
         """Return a context manager that does nothing, because there are no other workers."""
         del breakage_of
         yield

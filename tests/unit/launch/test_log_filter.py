@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tf_adasum.launch import noise
+from tf_adasum.launch import log_filter
 
 # As TensorFlow 2.21 has written them.
 HIDDEN = [
@@ -61,19 +61,19 @@ SHOWN = [
 
 @pytest.mark.parametrize("line", HIDDEN)
 def test_what_is_hidden(line):
-    assert noise.is_hidden(line.encode())
-    assert noise.is_hidden(f"{line}\n".encode())
+    assert log_filter.is_hidden(line.encode())
+    assert log_filter.is_hidden(f"{line}\n".encode())
 
 
 @pytest.mark.parametrize("line", SHOWN)
 def test_what_is_shown(line):
-    assert not noise.is_hidden(line.encode())
-    assert not noise.is_hidden(f"{line}\n".encode())
+    assert not log_filter.is_hidden(line.encode())
+    assert not log_filter.is_hidden(f"{line}\n".encode())
 
 
 def test_aborted_collectives_are_hidden_with_the_lines_that_belong_to_them():
     traceback = ["Traceback (most recent call last):", '  File "train.py", line 7', *GOES_ON]
-    hides = noise.Filter().hides
+    hides = log_filter.Filter().hides
     lines = [*ABORTED, *traceback, *HIDDEN, *ABORTED, *SHOWN[3:]]
     shown = [line for line in lines if not hides(f"{line}\n".encode())]
     assert shown == [*traceback, *SHOWN[3:]]
@@ -84,8 +84,8 @@ def test_aborted_collectives_are_hidden_with_the_lines_that_belong_to_them():
     [("0", False), ("1", True), ("2", True), ("3", True), ("", False), ("-1", False), ("x", False)],
 )
 def test_the_level_decides(level, hides):
-    assert noise.hides_information({"TF_CPP_MIN_LOG_LEVEL": level}) is hides
-    assert not noise.hides_information({})
+    assert log_filter.hides_information({"TF_CPP_MIN_LOG_LEVEL": level}) is hides
+    assert not log_filter.hides_information({})
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ pytestmark = pytest.mark.one_stack
 
 STOP = (
     "import contextlib, sys\n"
-    "from tf_adasum.backup import notices\n"
+    "from tf_adasum.backup import safe_print\n"
     "with contextlib.suppress(OSError): sys.stderr.write('a warning')\n"
     "if sys.argv[2]: sys.stdout.write('a bar')\n"
-    "notices.say_at_the_end(sys.argv[1])\n"
+    "safe_print.print_and_flush(sys.argv[1])\n"
     "raise SystemExit(75)\n"
 )
 

@@ -28,7 +28,7 @@ from tf_adasum.watch.diagnosis import Status
 _SECONDS_BETWEEN_LOOKS = 0.1  # between checks for lost workers
 
 
-class Stopping:
+class GracefulStop:
     """Agrees with the other workers on the place to stop at; one object is used for all trainings.
 
     Args:

@@ -8,13 +8,13 @@ import os
 import sys
 
 
-def say_at_once(text: str) -> None:
+def write_at_once(text: str) -> None:
     """Write a line to stderr without `print`, because a signal may have interrupted a `print`."""
     with contextlib.suppress(OSError):
         os.write(2, f"tf_adasum: {text}\n".encode())
 
 
-def say_at_the_end(text: str = "") -> None:
+def print_and_flush(text: str = "") -> None:
     """Write a line to stdout, and flush the buffers of stdout and stderr.
 
     Output that cannot be written is dropped. Otherwise, Python would try to write it again when the

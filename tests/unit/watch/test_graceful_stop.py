@@ -8,7 +8,7 @@ import pytest
 
 from tf_adasum.errors import WorkerLostError
 from tf_adasum.watch.diagnosis import Status
-from tf_adasum.watch.stopping import Stopping
+from tf_adasum.watch.graceful_stop import GracefulStop
 
 pytestmark = pytest.mark.one_stack
 
@@ -19,7 +19,7 @@ class Cluster:
     """Workers whose statuses travel, late and one after the other, and who wait for each other."""
 
     def __init__(self, count, places=200, lead=1):
-        self.stoppings = [Stopping(rank, count) for rank in range(count)]
+        self.stoppings = [GracefulStop(rank, count) for rank in range(count)]
         self.statuses = [{} for _ in range(count)]
         self.stopped = [None] * count
         self.steps = [0] * count
@@ -83,7 +83,7 @@ def test_nobody_stops_who_is_not_asked():
 
 
 def test_alone_it_is_the_next_place():
-    alone = Stopping(0, 1)
+    alone = GracefulStop(0, 1)
     assert not alone.stops_here(), "no training"
     alone.begin()
     assert not alone.stops_here()
@@ -94,7 +94,7 @@ def test_alone_it_is_the_next_place():
 
 
 def test_one_that_is_not_in_that_training_is_waited_for():
-    first = Stopping(0, 2)
+    first = GracefulStop(0, 2)
     first.begin()
     first.asked = True
     assert first.exchange({1: Status(training=0, passed=0)})["stop_at"] == 0
@@ -104,7 +104,7 @@ def test_one_that_is_not_in_that_training_is_waited_for():
 
 
 def test_what_was_said_stays_true():
-    second = Stopping(1, 2)
+    second = GracefulStop(1, 2)
     second.begin()
     assert [second.stops_here() for _ in range(3)] == [False] * 3
     held = {"training": 1, "asked": 1, "passed": 4, "stop_at": 0}
@@ -122,7 +122,7 @@ def test_what_was_said_stays_true():
 
 def test_it_does_not_wait_for_a_lost_worker():
     causes = [None]
-    first = Stopping(0, 2, lambda: causes[0])
+    first = GracefulStop(0, 2, lambda: causes[0])
     first.begin()
     first.asked = True
     threading.Timer(0.2, lambda: causes.__setitem__(0, "worker 1 was lost")).start()

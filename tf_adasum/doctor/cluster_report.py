@@ -1,6 +1,7 @@
 """Check the installation and the connections of several workers; worker 0 coordinates the steps.
 
-    rendezvous  workers find each other as in training; each worker sends its station's port
+    rendezvous  workers find each other as in training; each worker sends the port of its
+                probe server
     pairs       worker 0 asks one worker after the other to measure its connections, so that nothing
                 else is sent meanwhile
     exchange    all workers start a process that exchanges gradients, as in training
@@ -28,10 +29,10 @@ from tf_adasum._version import series
 from tf_adasum.cluster import administration, joining, rendezvous
 from tf_adasum.cluster.invitation import Invitation
 from tf_adasum.cluster.tasks import Cluster
-from tf_adasum.doctor import station as stations
+from tf_adasum.doctor import probe_server
 from tf_adasum.doctor.exchange_process import SECONDS_FOR_THE_EXCHANGE, ExchangeProcess
 from tf_adasum.doctor.findings import FAIL, NOTE, WARN, Finding, describe
-from tf_adasum.doctor.station import Line, Station
+from tf_adasum.doctor.probe_server import MessageStream, ProbeServer
 from tf_adasum.errors import WorkerLostError
 
 _TERMS = {"program": "tf-adasum-doctor"}
@@ -121,13 +122,13 @@ def examine(
                     cluster = joining.enter(found, seconds, environment, joining_alone)
                 name = {"name": cluster.names[found.rank], "address": cluster.addresses[found.rank]}
                 host, _ = cluster.host_and_port(cluster.rank)
-                station = stack.enter_context(Station(host, len(cluster.names)))
-                offer = {"station": station.offer}
+                server = stack.enter_context(ProbeServer(host, len(cluster.names)))
+                offer = {"probe server": server.offer}
                 offers = rendezvous.meet(cluster, _TERMS, seconds, offer, environment)
-            of_stations = {rank: each.get("station") for rank, each in offers.items()}
+            of_servers = {rank: each.get("probe server") for rank, each in offers.items()}
             if cluster.rank > 0:
-                return _follow(cluster, of_stations[0], look)
-            return _Lead(cluster, station, of_stations).examine(look, show)
+                return _follow(cluster, of_servers[0], look)
+            return _Lead(cluster, server, of_servers).examine(look, show)
     except (OSError, ValueError, WorkerLostError) as error:
         fix = "start the doctor on all workers, in the same way"
         finding = Finding(FAIL, "cluster", describe(error), fix)
@@ -151,19 +152,19 @@ class _Lead:
 
     Args:
         cluster: the `Cluster`.
-        station: the `Station` at which the other workers wait for instructions.
-        offers: the `offer` of each other worker's station.
+        server: the `ProbeServer` at which the other workers wait for instructions.
+        offers: the `offer` of each other worker's server.
     """
 
-    def __init__(self, cluster: Cluster, station: Station, offers: dict[int, Any]):
-        self._cluster, self._offers = cluster, {**offers, 0: station.offer}
+    def __init__(self, cluster: Cluster, server: ProbeServer, offers: dict[int, Any]):
+        self._cluster, self._offers = cluster, {**offers, 0: server.offer}
         self._findings: list[Finding] = []
         others = range(1, len(cluster.addresses))
-        self._lines: dict[int, Line] = station.waiting(others, _SECONDS_TO_CALL)
+        self._lines: dict[int, MessageStream] = server.waiting(others, _SECONDS_TO_CALL)
         for rank in others:
             if rank not in self._lines:
                 self._fail(
-                    f"{cluster.named([rank])} does not connect to port {station.offer[0]} of "
+                    f"{cluster.named([rank])} does not connect to port {server.offer[0]} of "
                     f"{cluster.named([0])}",
                     "let workers connect to each other on any port, because failure detection "
                     "needs it",
@@ -358,7 +359,7 @@ def differences(workers: list[dict[str, Any]]) -> list[Finding]:
 def _follow(cluster, offer, look):
     """Follow the instructions of worker 0; return the exit status that it sends."""
     host, _ = cluster.host_and_port(0)
-    line = stations.wait_for_instructions(host, offer, cluster.rank, _SECONDS_TO_CALL)
+    line = probe_server.wait_for_instructions(host, offer, cluster.rank, _SECONDS_TO_CALL)
     answers = {
         "measure": lambda asked: {"measured": _measure(asked)},
         "exchange": lambda asked: {"exchanged": _exchange(line)},
@@ -375,7 +376,7 @@ def _follow(cluster, offer, look):
 
 def _measure(asked):
     try:
-        measure = functools.partial(stations.measure, seconds=_SECONDS_FOR_A_PAIR)
+        measure = functools.partial(probe_server.measure, seconds=_SECONDS_FOR_A_PAIR)
         return measure(asked["host"], asked["offer"], asked["sending"])
     except (OSError, ValueError) as error:
         return {"error": describe(error)}
