@@ -31,7 +31,7 @@ from tf_adasum.cluster import (
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import see
 from tf_adasum.seams import tensorflow as tensorflow_seam
-from tf_adasum.transport import choice, mesh, trial
+from tf_adasum.transport import argument, mesh, selection
 from tf_adasum.transport.collectives import UcxTransport
 from tf_adasum.watch import status_file, watch
 from tf_adasum.watch.null_monitor import NullMonitor
@@ -296,17 +296,17 @@ def start(
 def _connect(extended, tasks, transport, options, watching):
     """If UCX is chosen and works, let it send the gradients; a single process sends nothing."""
     collectives = tensorflow_seam.cross_device_ops(extended)
-    if transport == choice.TENSORFLOW or collectives.all_local:
+    if transport == argument.TENSORFLOW or collectives.all_local:
         return
     devices = collectives.local_devices
     gather = functools.partial(collectives.gather_from_workers, options=options)
-    carrier = trial.carrier(tasks, transport, devices, gather, watching.is_on)
-    collectives.carrier = carrier.summary
-    if carrier.mesh is None:
+    choice = selection.select(tasks, transport, devices, gather, watching.is_on)
+    collectives.carrier = choice.summary
+    if choice.mesh is None:
         return
-    watching.also_try(carrier.ends)
+    watching.also_try(choice.ends)
     collectives.transport = UcxTransport(
-        carrier.mesh,
+        choice.mesh,
         devices=len(devices),
         first_replica=tensorflow_seam.first_replica(extended),
     )
@@ -332,7 +332,7 @@ def guard(
 def _end_collectives(message):
     """End all operations in which this process waits for other workers."""
     mesh.abort(message)
-    trial.forget()
+    selection.forget()
     tensorflow_seam.abort_collectives(message)
 
 

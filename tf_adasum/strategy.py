@@ -21,7 +21,7 @@ from tf_adasum.seams import keras as keras_seam
 from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.seams import tracebacks
 from tf_adasum.seams.base_strategy import GradientAggregatingStrategy, made
-from tf_adasum.transport import choice as transports
+from tf_adasum.transport import argument as transports
 from tf_adasum.workers import agreement
 from tf_adasum.workers import callbacks as worker_callbacks
 from tf_adasum.workers.rank_properties import RankProperties

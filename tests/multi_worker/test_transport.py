@@ -10,7 +10,7 @@ from scenarios import transport as scenarios
 from support import faults, meshes
 from support.worker_group import WorkerGroup
 
-from tf_adasum.transport import choice
+from tf_adasum.transport import argument
 
 AT_ONCE = 8  # seconds, as in test_faults.py
 
@@ -109,7 +109,7 @@ LOST = "was lost: its process ended without reporting an error"
     ],
 )
 def test_a_killed_worker_is_named(tmp_path, monkeypatch, moment, victim, workers, transports):
-    monkeypatch.setenv(choice.VARIABLE, "ucx")
+    monkeypatch.setenv(argument.VARIABLE, "ucx")
     if transports:
         monkeypatch.setenv("UCX_TLS", transports)
     outcomes = faults.play(tmp_path, fault="kill", moment=moment, victim=victim, workers=workers)

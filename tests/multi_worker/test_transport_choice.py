@@ -9,7 +9,7 @@ import pytest
 from support import meshes
 from support.worker_group import worker_environment
 
-from tf_adasum.transport import choice
+from tf_adasum.transport import argument
 
 PROGRAM = """
 import ctypes, json, logging, os, sys, zlib
@@ -51,7 +51,7 @@ def played(folder, arguments="", prelude="", prefix=(), variables=None):
     command = [*prefix, sys.executable, "-m", "tf_adasum.launch", "-n", "2", str(path)]
     ended = subprocess.run(
         command,
-        env={**worker_environment([], 0, devices=1), choice.VARIABLE: "", **(variables or {})},
+        env={**worker_environment([], 0, devices=1), argument.VARIABLE: "", **(variables or {})},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -6,7 +6,7 @@ from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.transport import library
 from tf_adasum.transport.collectives import UcxCollectives
 from tf_adasum.transport.mesh import Mesh
-from tf_adasum.transport.trial import SHARED_MEMORY
+from tf_adasum.transport.selection import SHARED_MEMORY
 
 
 def opened():

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tf_adasum.cluster.tasks import Cluster
-from tf_adasum.transport.talk import Gather, Talk
+from tf_adasum.transport.all_gather import AllGather, Gather
 
 # The fastest of TIMES exchanges counts. On a slow network, where an exchange takes more than
 # SLOW_SECONDS, only one exchange is made.
@@ -26,7 +26,7 @@ PAUSE, MOST_BITS = 0.005, 4
 Exchange = Callable[[], float]  # returns the seconds that it took
 
 
-def of_gather(talk: Talk, gather: Gather, words: int) -> float:
+def of_gather(all_workers: AllGather, gather: Gather, words: int) -> float:
     """Return how many seconds TensorFlow takes to gather int64 ``[words]`` from each worker."""
 
     def exchange():
@@ -34,11 +34,11 @@ def of_gather(talk: Talk, gather: Gather, words: int) -> float:
         gather(np.zeros(words, np.int64))
         return time.perf_counter() - begun
 
-    _, seconds = measured(talk, exchange)
+    _, seconds = measured(all_workers, exchange)
     return seconds
 
 
-def measured(talk: Talk, exchange: Exchange) -> tuple[str, float]:
+def measured(all_workers: AllGather, exchange: Exchange) -> tuple[str, float]:
     """Measure an exchange on all workers.
 
     On a slow network, only one exchange is made. Otherwise, the first exchange does not count.
@@ -46,23 +46,23 @@ def measured(talk: Talk, exchange: Exchange) -> tuple[str, float]:
     Returns:
         An error message, "" if no worker failed; the seconds on the slowest worker.
     """
-    failure, seconds = once(talk, exchange)
+    failure, seconds = once(all_workers, exchange)
     if failure or seconds > SLOW_SECONDS:
         return failure, seconds
     slowest: list[float] = []
-    failure = failure_of(lambda: slowest.append(_after_pauses(talk.cluster, exchange)))
-    return _told(talk, failure, slowest)
+    failure = failure_of(lambda: slowest.append(_after_pauses(all_workers.cluster, exchange)))
+    return _of_all(all_workers, failure, slowest)
 
 
-def once(talk: Talk, exchange: Exchange) -> tuple[str, float]:
+def once(all_workers: AllGather, exchange: Exchange) -> tuple[str, float]:
     """Return what `measured` returns, but for a single exchange."""
     took: list[float] = []
     failure = failure_of(lambda: took.append(exchange()))
-    return _told(talk, failure, took)
+    return _of_all(all_workers, failure, took)
 
 
-def _told(talk, failure, took):
-    failure, of_all = talk.tell(failure, int(1e9 * max(took, default=0)))
+def _of_all(all_workers, failure, took):
+    failure, of_all = all_workers.results(failure, int(1e9 * max(took, default=0)))
     return failure, of_all.max() / 1e9
 
 

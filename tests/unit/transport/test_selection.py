@@ -7,8 +7,8 @@ import pytest
 from support import meshes
 
 from tf_adasum.cluster.tasks import Cluster
-from tf_adasum.transport import library, trial, ucx_port
-from tf_adasum.transport.trial import Attempt
+from tf_adasum.transport import library, selection, ucx_port
+from tf_adasum.transport.selection import Attempt
 
 SHARED, TCP = "shared memory", "TCP"
 
@@ -30,7 +30,7 @@ def attempt(way, milliseconds, failure=""):
     ],
 )
 def test_the_choice(attempts, stock, transport, expected, why):
-    best, said = trial.chosen([attempt(*each) for each in attempts], stock / 1000, transport)
+    best, said = selection.chosen([attempt(*each) for each in attempts], stock / 1000, transport)
     assert (best and best.way) == expected
     assert why in said
 
@@ -39,7 +39,7 @@ def test_the_choice(attempts, stock, transport, expected, why):
     ("workers", "expected"), [(2, 2**21), (8, 2**21), (64, 2**18), (1024, 2**16)]
 )
 def test_more_workers_send_each_other_less(workers, expected):
-    assert trial.large(workers) == expected
+    assert selection.large(workers) == expected
 
 
 def cluster_of(rank, workers=2):
@@ -60,7 +60,7 @@ def on_workers(transport, workers=2, devices=lambda rank: ["CPU:0"], is_watched=
             return of_all
 
         try:
-            results[rank] = trial.carrier(
+            results[rank] = selection.select(
                 cluster_of(rank, workers), transport, devices(rank), gather, is_watched(rank)
             )
         except library.Unavailable as error:
@@ -113,8 +113,8 @@ class Fake:
 
 @pytest.fixture
 def fake(monkeypatch):
-    monkeypatch.setattr(trial, "_carriers", {})
-    monkeypatch.delenv(trial.VARIABLE, raising=False)
+    monkeypatch.setattr(selection, "_choices", {})
+    monkeypatch.delenv(selection.VARIABLE, raising=False)
 
     def use(**options):
         functions = Fake(**options)
@@ -126,7 +126,7 @@ def fake(monkeypatch):
 
 @pytest.mark.parametrize("where", ["connect", "attempt"])
 def test_a_way_that_fails_on_one_worker_is_taken_by_none(fake, where):
-    functions = fake(fails=[(where, trial.SHARED_MEMORY)], seconds=1e-6)
+    functions = fake(fails=[(where, selection.SHARED_MEMORY)], seconds=1e-6)
     first, second = on_workers("auto")
     assert first.summary == second.summary
     assert first.summary.startswith("UCX 1 (TCP; lo): ")
@@ -134,15 +134,16 @@ def test_a_way_that_fails_on_one_worker_is_taken_by_none(fake, where):
         first.summary
     )
     for each in (first, second):
-        assert functions.made[each.mesh.number] == trial.TCP
+        assert functions.made[each.mesh.number] == selection.TCP
         assert each.mesh.channel == first.mesh.channel
     assert (
-        sorted(functions.made[number] for number in functions.closed) == [trial.SHARED_MEMORY] * 2
+        sorted(functions.made[number] for number in functions.closed)
+        == [selection.SHARED_MEMORY] * 2
     )
 
 
 def test_where_no_way_works(fake):
-    functions = fake(fails=[("attempt", trial.SHARED_MEMORY), ("attempt", trial.TCP)])
+    functions = fake(fails=[("attempt", selection.SHARED_MEMORY), ("attempt", selection.TCP)])
     for each in on_workers("auto"):
         assert each.mesh is None
         assert each.summary.startswith("TensorFlow's collectives (UCX over shared memory fails: ")
@@ -165,7 +166,7 @@ def test_strategies_share_the_connections_until_they_are_ended(fake):
     for one, other in zip(first, again, strict=True):
         assert one.mesh.number == other.mesh.number and one.mesh.channel < other.mesh.channel
     assert len(functions.made) == 4
-    del trial._carriers[cluster_of(1), "auto"]  # ended on one worker alone
+    del selection._choices[cluster_of(1), "auto"]  # ended on one worker alone
     for one, other in zip(first, on_workers("auto"), strict=True):
         assert one.mesh.number != other.mesh.number
     assert len(functions.made) == 8
@@ -173,7 +174,7 @@ def test_strategies_share_the_connections_until_they_are_ended(fake):
 
 def test_what_the_user_has_chosen_for_ucx_is_the_only_way(fake, monkeypatch):
     functions = fake(seconds=1e-6)
-    monkeypatch.setenv(trial.VARIABLE, "tcp,self")
+    monkeypatch.setenv(selection.VARIABLE, "tcp,self")
     for each in on_workers("auto"):
         assert each.summary.startswith("UCX 1 (UCX_TLS=tcp,self; lo): ")
     assert len(functions.made) == 2
@@ -183,7 +184,7 @@ def test_where_one_worker_has_no_ucx(fake, monkeypatch):
     functions = fake(seconds=1e-6)
     for transport in ("auto", "ucx"):
         of_workers = iter(["libucp.so.0: no such file", ""])
-        monkeypatch.setattr(trial, "_missing", lambda texts=of_workers: next(texts))
+        monkeypatch.setattr(selection, "_missing", lambda texts=of_workers: next(texts))
         for found in on_workers(transport):
             said = str(found) if transport == "ucx" else found.summary
             assert "UCX is not used: worker" in said
@@ -225,7 +226,7 @@ def test_more_devices_than_tags_have_bits_for(fake):
 
 def test_an_interface_that_the_system_does_not_tell(fake, monkeypatch):
     fake()
-    monkeypatch.setattr(trial.interface, "of", _refused)
+    monkeypatch.setattr(selection.interface, "of", _refused)
     for each in on_workers("auto"):
         assert each.mesh is None and "Operation not permitted" in each.summary
 
@@ -237,7 +238,7 @@ def _refused(cluster):
 @pytest.mark.parametrize("workers", [2, 3])
 def test_ucx_itself(monkeypatch, workers):
     meshes.opened()
-    monkeypatch.setattr(trial, "_carriers", {})
+    monkeypatch.setattr(selection, "_choices", {})
     before = ucx_port.listening()
     found = on_workers("ucx", workers)
     assert ucx_port.listening() == before, "nobody can connect any more"
@@ -249,8 +250,8 @@ def test_ucx_itself(monkeypatch, workers):
 def test_ucx_itself_over_tcp(monkeypatch):
     """The port to which a worker is connected is one that the watch can try."""
     meshes.opened()
-    monkeypatch.setattr(trial, "_carriers", {})
-    monkeypatch.setenv(trial.VARIABLE, "tcp,self")
+    monkeypatch.setattr(selection, "_choices", {})
+    monkeypatch.setenv(selection.VARIABLE, "tcp,self")
     ends = [each.ends for each in on_workers("ucx")]
     assert any(ends), "one of two has called the other"
     for rank, of_rank in enumerate(ends):
@@ -267,33 +268,41 @@ def places(memories, networks, free=100):
 @pytest.mark.parametrize(
     ("place", "made", "words"),
     [
-        (places([1, 1], [7, 7]), [trial.SHARED_MEMORY, trial.TCP], "UCX 1 (shared memory; lo)"),
-        (places([1, 2], [7, 7]), [trial.TCP], "UCX 1 (TCP; lo)"),
-        (places([1, 1], [7, 8]), [trial.TCP], "no shared memory: worker 0 (127.0.0.1:1), worker 1"),
+        (
+            places([1, 1], [7, 7]),
+            [selection.SHARED_MEMORY, selection.TCP],
+            "UCX 1 (shared memory; lo)",
+        ),
+        (places([1, 2], [7, 7]), [selection.TCP], "UCX 1 (TCP; lo)"),
+        (
+            places([1, 1], [7, 8]),
+            [selection.TCP],
+            "no shared memory: worker 0 (127.0.0.1:1), worker 1",
+        ),
         (
             places([1, 1], [7, 7], free=16),
-            [trial.SINGLE_COPIES, trial.TCP],
+            [selection.SINGLE_COPIES, selection.TCP],
             "/dev/shm has 16 MiB free, and 2 workers need 26 MiB",
         ),
     ],
 )
 def test_the_ways_that_are_tried(fake, monkeypatch, place, made, words):
     functions = fake(seconds=1e-6)
-    monkeypatch.setattr(trial.shared_memory, "place", place)
+    monkeypatch.setattr(selection.shared_memory, "place", place)
     for each in on_workers("auto"):
         assert words in each.summary
     assert set(functions.made) == set(made)
 
 
 def test_a_way_that_crashes_is_not_made(fake):
-    functions = fake(fails=[("rehearse", trial.SHARED_MEMORY)], seconds=1e-6)
+    functions = fake(fails=[("rehearse", selection.SHARED_MEMORY)], seconds=1e-6)
     for each in on_workers("auto"):
         assert each.summary.startswith("UCX 1 (TCP; lo)")
-    assert set(functions.made) == {trial.TCP}
+    assert set(functions.made) == {selection.TCP}
 
 
 def test_ucx_itself_waits_no_longer_than_asked():
-    functions, numbers = meshes.opened(), meshes.connected(2, trial.TCP)
+    functions, numbers = meshes.opened(), meshes.connected(2, selection.TCP)
     with pytest.raises(library.Unavailable, match="an exchange did not end in time"):
         functions.attempt(numbers[0], 0, 2, 0, 1000, 0.2)
     for number in numbers:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tf_adasum.transport import choice
+from tf_adasum.transport import argument
 
 
 @pytest.mark.parametrize(
@@ -20,8 +20,8 @@ from tf_adasum.transport import choice
     ],
 )
 def test_the_argument_counts_before_the_variable(argument, variable, expected):
-    environment = {} if variable is None else {choice.VARIABLE: variable}
-    assert choice.chosen(argument, ["CPU:0", "CPU:1"], environment) == expected
+    environment = {} if variable is None else {argument.VARIABLE: variable}
+    assert argument.chosen(argument, ["CPU:0", "CPU:1"], environment) == expected
 
 
 @pytest.mark.parametrize(
@@ -33,22 +33,22 @@ def test_the_argument_counts_before_the_variable(argument, variable, expected):
     ],
 )
 def test_another_name_is_refused(argument, variable, message):
-    environment = {} if variable is None else {choice.VARIABLE: variable}
+    environment = {} if variable is None else {argument.VARIABLE: variable}
     with pytest.raises(ValueError, match=message):
-        choice.chosen(argument, ["CPU:0"], environment)
+        argument.chosen(argument, ["CPU:0"], environment)
 
 
 def test_ucx_carries_no_gradients_of_gpus():
     with pytest.raises(ValueError, match=r"GPU:0, GPU:1\).*Received: transport='ucx' .*TFA-213"):
-        choice.chosen("ucx", ["GPU:0", "GPU:1"], {})
-    assert choice.chosen("auto", ["GPU:0"], {}) == "auto", "which other workers may have, too"
-    assert "NCCL (devices GPU:0)" in choice.obstacle(["CPU:0", "GPU:0"])
-    assert choice.obstacle(["/device:CPU:0", "cpu:1"]) == ""
+        argument.chosen("ucx", ["GPU:0", "GPU:1"], {})
+    assert argument.chosen("auto", ["GPU:0"], {}) == "auto", "which other workers may have, too"
+    assert "NCCL (devices GPU:0)" in argument.obstacle(["CPU:0", "GPU:0"])
+    assert argument.obstacle(["/device:CPU:0", "cpu:1"]) == ""
 
 
 def test_ucx_has_bits_for_so_many_replicas():
     devices = [f"CPU:{number}" for number in range(256)]
-    assert choice.obstacle(devices, workers=256) == ""
-    assert "at most 65536 replicas" in choice.obstacle(devices, workers=257)
+    assert argument.obstacle(devices, workers=256) == ""
+    assert "at most 65536 replicas" in argument.obstacle(devices, workers=257)
     with pytest.raises(ValueError, match=r"at most .* 256 devices per worker\. Use .*TFA-213"):
-        choice.chosen("ucx", [*devices, "CPU:256"], {})
+        argument.chosen("ucx", [*devices, "CPU:256"], {})

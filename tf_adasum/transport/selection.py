@@ -21,15 +21,15 @@ import numpy as np
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import see
 from tf_adasum.transport import (
-    choice,
+    argument,
     exchange_time,
     interface,
     library,
     shared_memory,
     ucx_port,
 )
+from tf_adasum.transport.all_gather import AllGather, Gather
 from tf_adasum.transport.mesh import Mesh
-from tf_adasum.transport.talk import Gather, Talk
 from tf_adasum.transport.ucx_port import End, UcxPort
 
 # Three ways: shared memory; copies between the memories of two processes of a host, with messages
@@ -88,7 +88,7 @@ class Attempt:
     ends: Mapping[int, Sequence[End]] = dataclasses.field(default_factory=dict)
 
 
-def carrier(
+def select(
     cluster: Cluster,
     transport: str,
     devices: Sequence[str],
@@ -108,16 +108,16 @@ def carrier(
     Raises:
         Unavailable: on all workers, if `transport` is "ucx" and one worker cannot use UCX.
     """
-    talk, kept = Talk(cluster, gather), _choices.get((cluster, transport))
-    missing = choice.obstacle(devices, len(cluster.addresses)) or _missing()
-    if transport == choice.AUTO and not is_watched:
+    all_workers, kept = AllGather(cluster, gather), _choices.get((cluster, transport))
+    missing = argument.obstacle(devices, len(cluster.addresses)) or _missing()
+    if transport == argument.AUTO and not is_watched:
         missing = "without the failure detector, UCX would wait forever for a lost worker"
     own = [kept is not None, VARIABLE in os.environ, next(_channels), *shared_memory.place()]
-    failure, numbers = talk.tell(missing, *own)
+    failure, numbers = all_workers.results(missing, *own)
     are_kept, are_given, channels, *places = numbers.T
     if kept is None or not are_kept.all():  # if any worker has closed its mesh, all need a new one
         ways, why_not = _ways(cluster, bool(are_given.any()), *map(np.ndarray.tolist, places))
-        kept = _tried(transport, talk, gather, len(devices), failure, ways, why_not)
+        kept = _tried(transport, all_workers, gather, len(devices), failure, ways, why_not)
         _choices[cluster, transport] = kept
     if kept.mesh is None:
         return kept
@@ -151,7 +151,7 @@ def chosen(
         reasons.append(f"{first.way} is slower: {_ms(first.seconds)}")
     times = f"{_ms(best.seconds)}, TensorFlow's collectives: {_ms(stock_seconds)}"
     if best.seconds > stock_seconds:
-        if transport == choice.AUTO:
+        if transport == argument.AUTO:
             return None, "; ".join([f"UCX over {best.way} is slower: {times}", *reasons])
         reasons.insert(0, "the collectives are faster here")
     return best, "; ".join([times, *reasons])
@@ -170,17 +170,17 @@ def _missing():
     return ""
 
 
-def _tried(transport, talk, gather, devices, failure, ways, why_not):
+def _tried(transport, all_workers, gather, devices, failure, ways, why_not):
     """Return the `TransportChoice`, without a trial if `failure` names what is missing."""
     attempts: list[Attempt] = []
     if failure:
         best, why = None, f"UCX is not used: {failure}"
     else:
-        attempts += [_attempt(talk, *way) for way in ways]
+        attempts += [_attempt(all_workers, *way) for way in ways]
         stock_seconds = 0.0
         if not all(each.failure for each in attempts):
-            words = large(len(talk.cluster.addresses)) // 8 // devices
-            stock_seconds = exchange_time.of_gather(talk, gather, words)
+            words = large(len(all_workers.cluster.addresses)) // 8 // devices
+            stock_seconds = exchange_time.of_gather(all_workers, gather, words)
         best, why = chosen(attempts, stock_seconds, transport)
         why = "; ".join(filter(None, [why, why_not and f"no shared memory: {why_not}"]))
     for each in attempts:
@@ -191,7 +191,7 @@ def _tried(transport, talk, gather, devices, failure, ways, why_not):
     if best is not None:
         what = f"UCX {library.opened().version} ({best.way}; {best.device})"
         return TransportChoice(Mesh(best.number), f"{what}: {why}", ucx_port.connected(best.ends))
-    if transport == choice.UCX:
+    if transport == argument.UCX:
         raise library.Unavailable(
             f"transport='ucx' cannot be used: {why}. Use transport='auto' on all workers, or make "
             f"UCX work on all of them. {see('TFA-213')}"
@@ -220,26 +220,26 @@ def _ways(cluster, is_given, memories, networks, free):
     return [(SHARED_MEMORY, f"shared memory{mixed}"), tcp], ""
 
 
-def _attempt(talk, transports, way, failure=""):
+def _attempt(all_workers, transports, way, failure=""):
     """Try a way, unless it has already failed; all workers return at the same point."""
-    functions, cluster = library.opened(), talk.cluster
+    functions, cluster = library.opened(), all_workers.cluster
     number, device, address, port = -1, "", b"", None
     if not failure:
         number, device, address, port, failure = _opened(functions, cluster, transports)
     own = json.dumps(port.ends if port else []).encode() + b"\n" + address
-    failure, lengths = talk.tell(failure, len(own))
+    failure, lengths = all_workers.results(failure, len(own))
     ends: dict[int, list[End]] = {}
     seconds = 0.0
     if not failure:
-        told = [each.partition(b"\n") for each in talk.bytes_of_all(own, lengths[:, 0])]
+        told = [each.partition(b"\n") for each in all_workers.bytes_of_all(own, lengths[:, 0])]
         ends = {rank: [(*end,) for end in json.loads(each[0])] for rank, each in enumerate(told)}
-        failure = _admitted(talk, port, ends)
+        failure = _admitted(all_workers, port, ends)
         del ends[cluster.rank]
     if not failure:
-        failure, _ = talk.tell(ucx_port.unreachable(cluster, ends))
+        failure, _ = all_workers.results(ucx_port.unreachable(cluster, ends))
     if not failure:
         addresses = [each[2] for each in told]
-        failure, _ = talk.tell(
+        failure, _ = all_workers.results(
             exchange_time.failure_of(lambda: functions.connect(number, addresses))
         )
     if not failure:
@@ -249,9 +249,9 @@ def _attempt(talk, transports, way, failure=""):
             place = (number, cluster.rank, workers, next(counter))
             return functions.attempt(*place, size, SECONDS)
 
-        failure, _ = exchange_time.once(talk, lambda: exchange(SMALL))
+        failure, _ = exchange_time.once(all_workers, lambda: exchange(SMALL))
     if not failure:
-        failure, seconds = exchange_time.measured(talk, lambda: exchange(large(workers)))
+        failure, seconds = exchange_time.measured(all_workers, lambda: exchange(large(workers)))
     return Attempt(way, number, device, failure, seconds, port, ends)
 
 
@@ -268,13 +268,13 @@ def _opened(functions, cluster, transports):
     return number, device, address, UcxPort(before, address), ""
 
 
-def _admitted(talk, port, ends):
+def _admitted(all_workers, port, ends):
     """Let the workers connect to each other's ports; return what has failed."""
-    workers = len(talk.cluster.addresses)
-    packed = talk.bytes_of_all(ucx_port.sources(ends), [ucx_port.BYTES_OF_SOURCES] * workers)
+    workers = len(all_workers.cluster.addresses)
+    packed = all_workers.bytes_of_all(ucx_port.sources(ends), [ucx_port.BYTES_OF_SOURCES] * workers)
     hosts = [host for each in packed for host in ucx_port.hosts_in(each)]
     port.admit(hosts + [host for of_rank in ends.values() for host, _ in of_rank])
-    return talk.tell("")[0]  # no worker connects before all workers have called `admit`
+    return all_workers.results("")[0]  # no worker connects before all workers have called `admit`
 
 
 def _ms(seconds):
