@@ -49,11 +49,11 @@ def times(strategy, cases, steps, gathers=True):
     """
     import tensorflow as tf
 
-    from tf_adasum.seams import tensorflow as tensorflow_seam
+    from tf_adasum.compat import tensorflow as tensorflow_compat
 
     # Over what the gradients go: a barrier of another transport lets some workers go earlier, by
     # 1 ms over TensorFlow's collectives, which would count as time of a small exchange.
-    collectives = tensorflow_seam.cross_device_ops(strategy.extended)
+    collectives = tensorflow_compat.cross_device_ops(strategy.extended)
     barrier = "sum" if collectives.transport is None else "adasum; ucx"
     at_the_start = reduction(strategy, barrier, [tf.constant(0.0)])
     measured = []
@@ -148,9 +148,9 @@ def over(strategy, ucx, fuses):
         ucx: whether over UCX.
         fuses: whether they are left unpacked there.
     """
-    from tf_adasum.seams import tensorflow as tensorflow_seam
+    from tf_adasum.compat import tensorflow as tensorflow_compat
 
-    collectives = tensorflow_seam.cross_device_ops(strategy.extended)
+    collectives = tensorflow_compat.cross_device_ops(strategy.extended)
     saved = collectives.transport
     if not ucx:
         collectives.transport = None
@@ -180,10 +180,10 @@ def scheme_options(parts):
 def use(strategy, options):
     """Give the strategy another scheme; outside benchmarks and tests it has one for life."""
     from tf_adasum.aggregation import Scheme
-    from tf_adasum.seams import tensorflow as tensorflow_seam
+    from tf_adasum.compat import tensorflow as tensorflow_compat
 
     scheme = Scheme.checked(strategy.aggregation, strategy.num_replicas_in_sync, **options)
-    tensorflow_seam.cross_device_ops(strategy.extended).scheme = scheme
+    tensorflow_compat.cross_device_ops(strategy.extended).scheme = scheme
 
 
 def arithmetic(replicas, gradients):

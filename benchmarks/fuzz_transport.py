@@ -172,10 +172,10 @@ class Program:
         import tensorflow as tf
         from scenarios import aggregation, basics
 
-        from tf_adasum.seams import tensorflow as tensorflow_seam
+        from tf_adasum.compat import tensorflow as tensorflow_compat
 
         self._strategy, self._drawn, self._names = strategy, drawn, names
-        self._ucx = tensorflow_seam.cross_device_ops(strategy.extended).transport
+        self._ucx = tensorflow_compat.cross_device_ops(strategy.extended).transport
         rule = aggregation.RULES[drawn["rule"]]()
         basics.use_rule(strategy, rule, **drawn["options"])
         self._markers = {(name, n): self._marker(n) for name in names for n in self._numbers()}
@@ -194,14 +194,14 @@ class Program:
         return range(len(self._drawn["lists"]))
 
     def _marker(self, number):
-        from tf_adasum.seams import tensorflow as tensorflow_seam
+        from tf_adasum.compat import tensorflow as tensorflow_compat
 
         size = self._drawn["bytes_per_pack"]
         if self._drawn["rule"] == "mean":
-            return tensorflow_seam.GradientSum(size)
+            return tensorflow_compat.GradientSum(size)
         paths = [f"{number}/{place}" for place in range(len(self._drawn["lists"][number]))]
         state = self._strategy.aggregation_state(paths)
-        return tensorflow_seam.GradientReduction(size).of(state, range(len(paths)))
+        return tensorflow_compat.GradientReduction(size).of(state, range(len(paths)))
 
     def _exchanges(self, times):
         import tensorflow as tf

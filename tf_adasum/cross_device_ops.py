@@ -21,8 +21,8 @@ from tf_adasum.aggregation import (
 from tf_adasum.aggregation.divided_group import DividedGroup, classes_of, pairs_of
 from tf_adasum.aggregation.groups import CollectiveGroup
 from tf_adasum.aggregation.rules.checks import is_own
+from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.errors import see
-from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.transport.collectives import UcxTransport
 
 # If a bucket has at most this many bytes on all replicas together, it is gathered and combined on
@@ -32,7 +32,7 @@ from tf_adasum.transport.collectives import UcxTransport
 GATHERED_BYTES = 2 * 2**20
 
 
-class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
+class AdasumCrossDeviceOps(tensorflow_compat.GradientCrossDeviceOps):
     """The `tf.distribute.CrossDeviceOps` that `AdasumMirroredStrategy` installs.
 
     A reduction that is marked as a reduction of gradients returns ``Σ_i c_i g_i``, where ``g_i`` is
@@ -128,14 +128,14 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
         return self.transport.group_of_workers(self.replicas // len(self.local_devices))
 
     @property
-    def gradient_sum(self) -> tensorflow_seam.GradientSum | None:
+    def gradient_sum(self) -> tensorflow_compat.GradientSum | None:
         """Options that mark a sum of gradients; None if TensorFlow's own all-reduce sums them."""
-        return None if self.transport is None else tensorflow_seam.GradientSum()
+        return None if self.transport is None else tensorflow_compat.GradientSum()
 
     def combine_gradients(
         self,
         gradients: list[list[tf.Tensor | tf.IndexedSlices]],
-        options: tensorflow_seam.GradientReduction,
+        options: tensorflow_compat.GradientReduction,
     ) -> list[list[tf.Tensor | tf.IndexedSlices]]:
         """Combine the gradients of the local replicas with the gradients of all other replicas.
 
@@ -153,7 +153,7 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
             return self._combine_locally(gradients, options)
         return self._combine_collectively(gradients, options)
 
-    def leaves_one_gradient_alone(self, options: tensorflow_seam.GradientReduction) -> bool:
+    def leaves_one_gradient_alone(self, options: tensorflow_compat.GradientReduction) -> bool:
         """Return whether combining the gradients of a single replica changes nothing."""
         state = options.state
         is_measured = state is not None and state.measures_orthogonality
@@ -171,7 +171,7 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
 
     def _combine_collectively(self, gradients, options):
         combined = []
-        is_sum = isinstance(options, tensorflow_seam.GradientSum)
+        is_sum = isinstance(options, tensorflow_compat.GradientSum)
         for local, device in enumerate(self.local_devices):
             same_bits = ops.same_bits_everywhere(device)
             exchange = CollectiveExchange(
@@ -188,7 +188,7 @@ class AdasumCrossDeviceOps(tensorflow_seam.GradientCrossDeviceOps):
         return combined
 
     def _application(
-        self, options: tensorflow_seam.GradientReduction, local: int
+        self, options: tensorflow_compat.GradientReduction, local: int
     ) -> RuleApplication | None:
         if options.state is not None:
             return options.state.application(options.indices, local)

@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from tf_adasum import arguments
-from tf_adasum.seams import keras as keras_seam
+from tf_adasum.compat import keras as keras_compat
 
 
 @keras.saving.register_keras_serializable("tf_adasum")
@@ -103,7 +103,7 @@ class LinearScalingWarmup(keras.optimizers.schedules.LearningRateSchedule):
             # Computed in integers, because float32 is wrong if t T / n is close to an integer, or
             # if t T is above 2^24.
             learning_rate = learning_rate(t * self.total_steps // self.iterations)
-        learning_rate = keras_seam.floating(learning_rate)
+        learning_rate = keras_compat.floating(learning_rate)
         return learning_rate * tf.cast(self._factor(t), learning_rate.dtype)
 
     def _factor(self, t: tf.Tensor) -> tf.Tensor:

@@ -29,8 +29,8 @@ from tf_adasum.cluster import (
     start_timeout,
 )
 from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.errors import see
-from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.transport import argument, mesh, selection
 from tf_adasum.transport.collectives import UcxTransport
 from tf_adasum.watch import status_file, watch
@@ -40,8 +40,8 @@ from tf_adasum.workers.workers import Workers
 
 
 def checked_options(
-    options: tensorflow_seam.CommunicationOptions | None,
-) -> tensorflow_seam.CommunicationOptions:
+    options: tensorflow_compat.CommunicationOptions | None,
+) -> tensorflow_compat.CommunicationOptions:
     """Check the argument `communication_options` of a strategy, and return it.
 
     For None, new default options are returned.
@@ -50,8 +50,8 @@ def checked_options(
         ValueError: for an object of another class.
     """
     if options is None:
-        return tensorflow_seam.CommunicationOptions()
-    if not isinstance(options, tensorflow_seam.CommunicationOptions):
+        return tensorflow_compat.CommunicationOptions()
+    if not isinstance(options, tensorflow_compat.CommunicationOptions):
         raise ValueError(
             "`communication_options` must be tf.distribute.experimental.CommunicationOptions. "
             f"Received: communication_options={options!r}"
@@ -60,14 +60,14 @@ def checked_options(
 
 
 def options_of_collectives(
-    options: tensorflow_seam.CommunicationOptions,
-) -> tensorflow_seam.CommunicationOptions:
+    options: tensorflow_compat.CommunicationOptions,
+) -> tensorflow_compat.CommunicationOptions:
     """Return the options without the timeout.
 
     For a timeout, TensorFlow would keep one thread for each collective. `HealthMonitor` limits the
     wait with one thread for all collectives.
     """
-    return tensorflow_seam.CommunicationOptions(
+    return tensorflow_compat.CommunicationOptions(
         bytes_per_pack=options.bytes_per_pack, implementation=options.implementation
     )
 
@@ -187,7 +187,7 @@ def report(
     source: str,
     devices: int,
     scheme: Scheme,
-    extended: tensorflow_seam.GradientAggregatingExtended,
+    extended: tensorflow_compat.GradientAggregatingExtended,
     watching: watch.HealthMonitor | NullMonitor,
 ) -> None:
     """Begin to write the status; on worker 0, also print the `summary` and log the `details`.
@@ -204,7 +204,7 @@ def report(
     if tasks and tasks.rank > 0:
         return
     workers = len(tasks.addresses) if tasks else 1
-    collectives = tensorflow_seam.cross_device_ops(extended)
+    collectives = tensorflow_compat.cross_device_ops(extended)
     transport = "UCX" if collectives.transport else "TensorFlow's collectives"
     say(summary(workers, devices, scheme.rule, transport if workers > 1 else ""))
     log_details(details(source, workers, devices, scheme, collectives.carrier))
@@ -216,12 +216,12 @@ def start(
     tasks: Cluster | None,
     *,
     terms: dict,
-    options: tensorflow_seam.CommunicationOptions,
+    options: tensorflow_compat.CommunicationOptions,
     timeout: float | None,
     devices: tuple[str, ...],
     cross_device_ops: Callable,
     transport: str,
-) -> tuple[tensorflow_seam.GradientAggregatingExtended, watch.HealthMonitor | NullMonitor]:
+) -> tuple[tensorflow_compat.GradientAggregatingExtended, watch.HealthMonitor | NullMonitor]:
     """Connect the workers, start TensorFlow, and return the strategy's `extended`.
 
     Args:
@@ -246,7 +246,7 @@ def start(
     deadline = time.monotonic() + seconds
 
     def make():
-        return tensorflow_seam.GradientAggregatingExtended(
+        return tensorflow_compat.GradientAggregatingExtended(
             strategy,
             resolver,
             options,
@@ -258,7 +258,7 @@ def start(
 
     if tasks is None:
         return make(), NullMonitor()
-    breakage = tensorflow_seam.breakage
+    breakage = tensorflow_compat.breakage
     with _held_port(tasks), _forgotten_if_it_fails(tasks):
         watching = watch.begin(tasks, terms, timeout)
         is_first = watching.status.state == "starting"
@@ -271,7 +271,7 @@ def start(
         collectives = _announce(extended, watching)
         remaining = max(1.0, deadline - time.monotonic())
         with watching.call(breakage), _naming_the_others(tasks, remaining):
-            collectives.meet(tensorflow_seam.first_replica(extended), _timeout(remaining))
+            collectives.meet(tensorflow_compat.first_replica(extended), _timeout(remaining))
             unwatched = _timeout(None if watching.is_on else remaining)
             _connect(extended, tasks, transport, unwatched, watching)
         _leave_progress_bars_to_the_first_worker(tasks)
@@ -282,7 +282,7 @@ def start(
         extended = make()
         collectives = _announce(extended, watching)
         unwatched = _timeout(None if watching.is_on else watching.patience)
-        collectives.meet(tensorflow_seam.first_replica(extended), unwatched)
+        collectives.meet(tensorflow_compat.first_replica(extended), unwatched)
         gather = functools.partial(collectives.gather_from_workers, options=unwatched)
         Workers(tasks.rank, len(tasks.addresses), gather, None).check_same(
             "All workers have to make their strategies in the same order, with the same settings.",
@@ -295,7 +295,7 @@ def start(
 
 def _connect(extended, tasks, transport, options, watching):
     """If UCX is chosen and works, let it send the gradients; a single process sends nothing."""
-    collectives = tensorflow_seam.cross_device_ops(extended)
+    collectives = tensorflow_compat.cross_device_ops(extended)
     if transport == argument.TENSORFLOW or collectives.all_local:
         return
     devices = collectives.local_devices
@@ -308,12 +308,12 @@ def _connect(extended, tasks, transport, options, watching):
     collectives.transport = UcxTransport(
         choice.mesh,
         devices=len(devices),
-        first_replica=tensorflow_seam.first_replica(extended),
+        first_replica=tensorflow_compat.first_replica(extended),
     )
 
 
 def guard(
-    extended: tensorflow_seam.GradientAggregatingExtended,
+    extended: tensorflow_compat.GradientAggregatingExtended,
     watching: Callable[[], contextlib.AbstractContextManager],
     check_same_gradients: Callable[[list[str], list[str]], None],
 ) -> None:
@@ -324,7 +324,7 @@ def guard(
         watching: the strategy's method `watching`.
         check_same_gradients: function that compares the gradients of all workers.
     """
-    collectives = tensorflow_seam.cross_device_ops(extended)
+    collectives = tensorflow_compat.cross_device_ops(extended)
     if not collectives.all_local:
         collectives.guard, collectives.check_same_gradients = watching, check_same_gradients
 
@@ -333,16 +333,16 @@ def _end_collectives(message):
     """End all operations in which this process waits for other workers."""
     mesh.abort(message)
     selection.forget()
-    tensorflow_seam.abort_collectives(message)
+    tensorflow_compat.abort_collectives(message)
 
 
 def _timeout(seconds):
-    return tensorflow_seam.CommunicationOptions(timeout_seconds=seconds)
+    return tensorflow_compat.CommunicationOptions(timeout_seconds=seconds)
 
 
 def _announce(extended, watching):
     """Let the failure detector count and end collectives; return the `CrossDeviceOps`."""
-    collectives = tensorflow_seam.cross_device_ops(extended)
+    collectives = tensorflow_compat.cross_device_ops(extended)
     if collectives.counters is not None:
         watching.started(collectives.counters.read, _end_collectives)
     return collectives
@@ -353,7 +353,7 @@ def _bounded(tasks, seconds, watching) -> Iterator[None]:
     try:
         with (
             start_timeout.bounded(tasks, seconds),
-            watching.call(tensorflow_seam.breakage),
+            watching.call(tensorflow_compat.breakage),
         ):
             yield
     except BaseException:

@@ -13,14 +13,14 @@ from tf_adasum import startup
 from tf_adasum.aggregation import Scheme, rules
 from tf_adasum.cluster import resolver as cluster_resolvers
 from tf_adasum.cluster.devices import local_devices
+from tf_adasum.compat import keras as keras_compat
+from tf_adasum.compat import tensorflow as tensorflow_compat
+from tf_adasum.compat import tracebacks
+from tf_adasum.compat.base_strategy import GradientAggregatingStrategy, made
 from tf_adasum.cross_device_ops import AdasumCrossDeviceOps
 from tf_adasum.replicas import average_statistics, batches, equal_variables, nonfinite_gradients
 from tf_adasum.replicas.aggregation_state import AggregationState
 from tf_adasum.replicas.empty_replicas import EmptyReplicas
-from tf_adasum.seams import keras as keras_seam
-from tf_adasum.seams import tensorflow as tensorflow_seam
-from tf_adasum.seams import tracebacks
-from tf_adasum.seams.base_strategy import GradientAggregatingStrategy, made
 from tf_adasum.transport import argument as transports
 from tf_adasum.workers import agreement
 from tf_adasum.workers import callbacks as worker_callbacks
@@ -124,7 +124,7 @@ class AdasumMirroredStrategy(
         transport: str | None = None,
     ):
         worker_callbacks.install()
-        tensorflow_seam.hooks.install()
+        tensorflow_compat.hooks.install()
         timeout = getattr(communication_options, "timeout_seconds", None)
         resolver, tasks, source = cluster_resolvers.resolve(cluster_resolver, timeout)
         with startup.refusing_together(tasks):
@@ -175,7 +175,7 @@ class AdasumMirroredStrategy(
         return self._aggregation
 
     @property
-    def gradient_reduction(self) -> tensorflow_seam.GradientReduction | None:
+    def gradient_reduction(self) -> tensorflow_compat.GradientReduction | None:
         """Options that mark an `all_reduce` as a reduction of gradients; None for the rule `Mean`.
 
         Use it in custom training loops without a Keras optimizer.
@@ -189,11 +189,11 @@ class AdasumMirroredStrategy(
         """
         if self._aggregation.is_stock_mean:
             return None
-        return tensorflow_seam.GradientReduction()
+        return tensorflow_compat.GradientReduction()
 
     def gradient_reduction_of(
         self, variables: Sequence[typing.Any]
-    ) -> tensorflow_seam.GradientReduction | None:
+    ) -> tensorflow_compat.GradientReduction | None:
         """Return `gradient_reduction` for the gradients of some variables; None for rule `Mean`.
 
         Use it if the rule has a state, or a granularity that needs variable paths. Call it once,
@@ -212,14 +212,14 @@ class AdasumMirroredStrategy(
             ...     model = keras.Sequential([keras.layers.Input([3]), keras.layers.Dense(1)])
             >>> options = strategy.gradient_reduction_of(model.trainable_variables)
         """
-        if not all(isinstance(variable, keras_seam.VARIABLE_TYPES) for variable in variables):
+        if not all(isinstance(variable, keras_compat.VARIABLE_TYPES) for variable in variables):
             raise ValueError(
                 f"`variables` must be a list of Keras variables. Received: variables={variables!r}"
             )
         marker = self.gradient_reduction
         if marker is None:
             return None
-        paths = [keras_seam.path_of(variable) for variable in variables]
+        paths = [keras_compat.path_of(variable) for variable in variables]
         return marker.of(self.aggregation_state(paths), range(len(paths)))
 
     def aggregation_state(self, paths: Sequence[str]) -> AggregationState:
@@ -262,7 +262,7 @@ class AdasumMirroredStrategy(
         eager code, they are counted in the first argument with a batch axis. In `fit` of a model of
         the package tf_keras, this method raises NotImplementedError.
         """
-        keras_seam.refuse_tf_keras(fn)
+        keras_compat.refuse_tf_keras(fn)
         watching = self.watching if tf.executing_eagerly() else contextlib.nullcontext
         try:
             with watching():  # a function that is being traced is called later
@@ -303,7 +303,7 @@ class AdasumMirroredStrategy(
             >>> with strategy.working_together():
             ...     results = [strategy.run(lambda: tf.constant(step)) for step in range(3)]
         """
-        collectives = tensorflow_seam.cross_device_ops(self.extended)
+        collectives = tensorflow_compat.cross_device_ops(self.extended)
         with self.watching():
             if collectives.all_local:
                 yield
@@ -313,7 +313,7 @@ class AdasumMirroredStrategy(
 
     def watching(self) -> contextlib.AbstractContextManager[None]:
         """Return `working_together`'s context manager, but without reuse of collective keys."""
-        return tracebacks.shortened(self._watch.call(tensorflow_seam.breakage))
+        return tracebacks.shortened(self._watch.call(tensorflow_compat.breakage))
 
     def check_replicas(self, variables: Sequence[typing.Any] | None = None) -> None:
         """Check that all replicas on all workers hold the same bits of the variables they share.
@@ -402,7 +402,7 @@ class AdasumMirroredStrategy(
             dataset = self._sharding.checked(dataset)
         if is_dataset and self.num_replicas_in_sync > 1:
             dataset = batches.in_their_own_memory(dataset)
-        dataset = tensorflow_seam.without_autotuning(dataset)
+        dataset = tensorflow_compat.without_autotuning(dataset)
         distributed = super().experimental_distribute_dataset(dataset, options)
         self._sharding.note_length(dataset, distributed)
         return distributed
@@ -423,15 +423,15 @@ class AdasumMirroredStrategy(
         """
 
         def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            return tensorflow_seam.without_autotuning(dataset_fn(context))
+            return tensorflow_compat.without_autotuning(dataset_fn(context))
 
-        with tensorflow_seam.unseeded_datasets():  # each worker may shuffle as it likes
+        with tensorflow_compat.unseeded_datasets():  # each worker may shuffle as it likes
             distributed = super().distribute_datasets_from_function(make, options)
         if tf.executing_eagerly():
-            own = tensorflow_seam.cardinality(distributed)
+            own = tensorflow_compat.cardinality(distributed)
             if not agreement.is_same_length(self._workers, own):
                 # Otherwise, Keras would use the number of batches of one worker for all workers.
-                tensorflow_seam.forget_cardinality(distributed)
+                tensorflow_compat.forget_cardinality(distributed)
         return distributed
 
     # ---- reductions of other values ------------------------------------------------------------

@@ -12,7 +12,7 @@ using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 
-// How TensorFlow's own collectives say it; seams/tensorflow/broken_collectives.py knows it by that.
+// How TensorFlow's own collectives say it; compat/tensorflow/broken_collectives.py knows it by that.
 constexpr char kAborted[] = "Collective ops is aborted by: ";
 
 }  // namespace

@@ -39,7 +39,7 @@ ROOMS = {
     "aggregation": "Rules and plans",
     "optimizers": "Optimizers",
     "ops": "The compiled op",
-    "seams": "Keras and TensorFlow",
+    "compat": "Keras and TensorFlow",
     "doctor": "The doctor",
     "": "The rest",
 }

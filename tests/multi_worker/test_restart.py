@@ -9,8 +9,8 @@ from support import stacks
 from support.stacks import Variable
 from support.worker_group import WorkerGroup
 
+from tf_adasum.compat import keras as keras_compat
 from tf_adasum.optimizers import AdaScale
-from tf_adasum.seams import keras as keras_seam
 
 on_two_workers = pytest.mark.parametrize("group", ["2x1"], indirect=True, scope="module")
 # Those with a state of their own in both forms.
@@ -59,7 +59,7 @@ def test_adascale_can_be_checkpointed(tmp_path):
     tf.train.Checkpoint(optimizer=restored).read(path).assert_existing_objects_matched()
     for actual, expected in zip(restored.variables, saved.variables, strict=True):
         np.testing.assert_array_equal(
-            actual.numpy(), expected.numpy(), err_msg=keras_seam.path_of(expected)
+            actual.numpy(), expected.numpy(), err_msg=keras_compat.path_of(expected)
         )
 
 

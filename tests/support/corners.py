@@ -64,7 +64,7 @@ EVERY_ONES_PYTHON = "3.11"
 # workers, restarts, a fault, joining.
 KERAS_TESTS = "tests/multi_worker/test_keras.py"
 TESTS = [
-    "tests/unit/seams",
+    "tests/unit/compat",
     "tests/unit/test_versions.py",
     "tests/unit/doctor/test_installation.py",
     "tests/multi_worker/test_training.py::TestTraining",
@@ -85,7 +85,7 @@ TESTS = [
 
 # What a day's corner takes of them, as a change has to wait for it.
 TESTS_OF_TODAY = [
-    "tests/unit/seams",
+    "tests/unit/compat",
     "tests/unit/test_versions.py",
     "tests/multi_worker/test_training.py::TestTraining::test_replicas_are_bit_identical",
     "tests/multi_worker/test_backup.py::TestGoingOn::test_within_an_epoch",

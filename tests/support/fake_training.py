@@ -4,7 +4,7 @@ import types
 
 import numpy as np
 
-from tf_adasum.seams.base_strategy import GradientAggregatingStrategy
+from tf_adasum.compat.base_strategy import GradientAggregatingStrategy
 
 
 class FakeCopy:

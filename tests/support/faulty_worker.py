@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 
-from tf_adasum.seams import keras as keras_seam
+from tf_adasum.compat import keras as keras_compat
 
 ASKED = json.loads(sys.argv[1])
 RANK = int(os.environ.get("TF_ADASUM_RANK") or json.loads(os.environ["TF_CONFIG"])["task"]["index"])
@@ -203,7 +203,7 @@ def train_without_fit(strategy, model, dataset, callbacks):
                 loss = tf.reduce_mean(tf.square(model(x) - y))
             gradients = tape.gradient(loss, variables)
             context = tf.distribute.get_replica_context()
-            keras_seam.apply(model.optimizer, context.all_reduce("SUM", gradients), variables)
+            keras_compat.apply(model.optimizer, context.all_reduce("SUM", gradients), variables)
             return loss
 
         return strategy.run(in_replica, args=batch)

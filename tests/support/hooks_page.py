@@ -19,10 +19,10 @@ PAGE = Path(__file__).parents[2] / "docs" / "hooks.md"
 def registries():
     """Return the registries of the stack that is installed."""
     importlib.import_module("tf_adasum.strategy")  # which imports all files that have hooks
-    from tf_adasum.seams import keras as keras_seam
-    from tf_adasum.seams import tensorflow as tensorflow_seam
+    from tf_adasum.compat import keras as keras_compat
+    from tf_adasum.compat import tensorflow as tensorflow_compat
 
-    return [keras_seam.hooks, tensorflow_seam.hooks]
+    return [keras_compat.hooks, tensorflow_compat.hooks]
 
 
 def renewed(text):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tf_adasum.seams import tensorflow as tensorflow_seam
+from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.transport import library
 from tf_adasum.transport.collectives import UcxCollectives
 from tf_adasum.transport.mesh import Mesh
@@ -42,7 +42,7 @@ def replicas(workers, devices, transports=SHARED_MEMORY):
             members,
             replica,
             devices,
-            tensorflow_seam.CallKeys().next,
+            tensorflow_compat.CallKeys().next,
         )
         for replica in members
     ]

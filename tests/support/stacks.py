@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from tf_adasum._version import place
-from tf_adasum.seams import keras as keras_seam
+from tf_adasum.compat import keras as keras_compat
 
 IS_KERAS_2 = keras.__version__.startswith("2.")
 
@@ -90,7 +90,7 @@ def calls_at_once():
 
 def build(optimizer, variables):
     """Build an optimizer; a legacy one, too, which Keras builds in its first step."""
-    keras_seam.build(optimizer, variables)
+    keras_compat.build(optimizer, variables)
 
 
 def apply(optimizer, calls, variables):
@@ -241,7 +241,7 @@ def scale_loss(optimizer, loss):
 
 def state_of(optimizer):
     """Return the variables of an optimizer; without `iterations`, where skipped steps count."""
-    variables = keras_seam.all_variables(optimizer)
+    variables = keras_compat.all_variables(optimizer)
     if not IS_KERAS_2:
         return variables
     return [variable for variable in variables if variable is not optimizer.iterations]
@@ -254,4 +254,4 @@ def in_model(path):
 
 def copies_of(strategy, variable):
     """Return the variables on the local replicas that a Keras variable stands for."""
-    return strategy.experimental_local_results(keras_seam.tensorflow_variable(variable))
+    return strategy.experimental_local_results(keras_compat.tensorflow_variable(variable))

@@ -32,13 +32,13 @@ def restorer_of_rule(strategy, name):
     """Return a function that gives the strategy back the rule it has now."""
     if name == "stock":
         return lambda: None
-    from tf_adasum.seams import tensorflow as tensorflow_seam
+    from tf_adasum.compat import tensorflow as tensorflow_compat
 
     rule, scheme = strategy._aggregation, strategy._scheme
 
     def restore():
         strategy._aggregation = rule
-        strategy._scheme = tensorflow_seam.cross_device_ops(strategy.extended).scheme = scheme
+        strategy._scheme = tensorflow_compat.cross_device_ops(strategy.extended).scheme = scheme
 
     return restore
 

@@ -27,7 +27,7 @@ PLACES = [
     "",
     "tf_adasum",
     "tf_adasum/aggregation",
-    "tf_adasum/seams/keras",
+    "tf_adasum/compat/keras",
     "custom_ops/cuda",
     "tests/support",
 ]

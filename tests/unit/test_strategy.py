@@ -14,7 +14,7 @@ import tf_adasum
 from tf_adasum import ops, rules, startup
 from tf_adasum.cluster import administration, rendezvous, start_timeout
 from tf_adasum.cluster import tasks as cluster_tasks
-from tf_adasum.seams import tensorflow as tensorflow_seam
+from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.workers import agreement
 
 
@@ -38,7 +38,7 @@ def two_workers(monkeypatch):
     jobs = {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": jobs, "task": task}))
     monkeypatch.setattr(rendezvous, "meet", meet)
-    monkeypatch.setattr(tensorflow_seam.GradientAggregatingExtended, "__init__", talk)
+    monkeypatch.setattr(tensorflow_compat.GradientAggregatingExtended, "__init__", talk)
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +104,7 @@ def test_refused_without_a_cluster_too(case, monkeypatch):
     def build(*arguments, **options):
         raise Talked
 
-    monkeypatch.setattr(tensorflow_seam.GradientAggregatingExtended, "__init__", build)
+    monkeypatch.setattr(tensorflow_compat.GradientAggregatingExtended, "__init__", build)
     arguments, message = WRONG[case]
     with pytest.raises(ValueError, match=message):
         make(**arguments)
@@ -220,7 +220,7 @@ def test_one_device(rule):
 def test_every_rule_but_mean_marks_the_reduction_of_gradients():
     for rule in ("adasum", "sum"):
         assert isinstance(
-            make(aggregation=rule).gradient_reduction, tensorflow_seam.GradientReduction
+            make(aggregation=rule).gradient_reduction, tensorflow_compat.GradientReduction
         )
     assert make(aggregation="mean").gradient_reduction is None
 

@@ -11,7 +11,7 @@ import keras
 
 from tf_adasum.backup.stop_on_signal import StopOnSignal
 from tf_adasum.backup.training_backup import TrainingBackup
-from tf_adasum.seams import keras as keras_seam
+from tf_adasum.compat import keras as keras_compat
 
 
 class BackupArguments(keras.callbacks.BackupAndRestore):
@@ -50,7 +50,7 @@ class RestoreFirst(keras.callbacks.Callback):
         if self.backup:
             self.backup.begin(self.model)
             if self.backup.saves_within_epochs:
-                keras_seam.call_in_order(self._calling)
+                keras_compat.call_in_order(self._calling)
             if self.backup.on_signal:
                 self.stop = StopOnSignal(self.backup, self.workers, self._calling)
                 self.stop.begin()
@@ -92,7 +92,7 @@ class SaveLast(keras.callbacks.Callback):
         if self.first.backup:
             self.first.backup.begin_batches(self.model)
 
-    @keras_seam.leaves_logs_unread
+    @keras_compat.leaves_logs_unread
     def on_train_batch_end(self, batch, logs=None):
         """Save after every `save_freq` batches."""
         if self.first.backup:

@@ -19,7 +19,7 @@ import weakref
 
 from tf_adasum.backup import safe_print, training_state
 from tf_adasum.backup.signals import Signals
-from tf_adasum.seams import keras as keras_seam
+from tf_adasum.compat import keras as keras_compat
 
 
 class StopOnSignal:
@@ -48,7 +48,7 @@ class StopOnSignal:
         """Handle the signals until `fit` ends, even if it ends with an error."""
         self._stopping.begin()
         self._signals.take()
-        keras_seam.when_fit_ends(self.end)
+        keras_compat.when_fit_ends(self.end)
 
     def end(self):
         """Install the previous handlers; send them a signal that came too late for `at_end`."""
@@ -96,7 +96,7 @@ class StopOnSignal:
         self._is_over = True
 
     def _stop(self, model, place):
-        keras_seam.finish_calls(self._calling)
+        keras_compat.finish_calls(self._calling)
         if place is not None:
             batch, options = place
             self._backup.save_now(model, batch, **options)

@@ -16,10 +16,10 @@ from tf_adasum import atomic_files
 from tf_adasum.backup import signals, training_state
 from tf_adasum.backup.backup_files import Backup, BackupFiles
 from tf_adasum.backup.data_order import DataOrder
+from tf_adasum.compat import keras as keras_compat
+from tf_adasum.compat import tensorflow as tensorflow_compat
+from tf_adasum.compat.base_strategy import GradientAggregatingStrategy
 from tf_adasum.errors import DamagedBackup, see
-from tf_adasum.seams import keras as keras_seam
-from tf_adasum.seams import tensorflow as tensorflow_seam
-from tf_adasum.seams.base_strategy import GradientAggregatingStrategy
 
 # The exit status after a signal has stopped a training: EX_TEMPFAIL of <sysexits.h>, "try again".
 EXIT_CODE = 75
@@ -132,7 +132,7 @@ class TrainingBackup:
             tf_adasum.errors.DamagedBackup: if there are backups, but none can be read.
             OSError: if worker 0 cannot write backups.
         """
-        if not keras_seam.is_model_built(model):
+        if not keras_compat.is_model_built(model):
             raise ValueError(
                 "BackupAndRestore needs a model that is built before `fit`. Give it a keras.Input, "
                 "or call it on a batch before `fit`. "
@@ -151,7 +151,7 @@ class TrainingBackup:
             self._restore_as_keras(model)
         if self._order is None:
             self._order = DataOrder(self._workers.from_first(_draw_seed(model)))
-        keras_seam.set_data_order(model, self._order)
+        keras_compat.set_data_order(model, self._order)
 
     def begin_epoch(self, model, epoch):
         """Restore the metrics of an interrupted epoch; called after Keras resets the metrics."""
@@ -197,8 +197,8 @@ class TrainingBackup:
 
     def end(self, model):
         """Remove the backups if `delete` is True; called when the training ends."""
-        keras_seam.set_initial_epoch(model, 0)  # the next `fit` starts at its own `initial_epoch`
-        keras_seam.set_data_order(model, None)
+        keras_compat.set_initial_epoch(model, 0)  # the next `fit` starts at its own `initial_epoch`
+        keras_compat.set_data_order(model, None)
         if self._delete:
             # Wait until all workers have reached this line, because the last backup is needed if a
             # worker fails in the last step.
@@ -232,7 +232,7 @@ class TrainingBackup:
 
     def _save(self, model, epoch, batch, since=0, has_begun=False, is_validating=False):
         self._batches_since, self._saved = 0, (epoch, batch)
-        position = keras_seam.position_in_data(model, 0 if is_validating else batch, has_begun)
+        position = keras_compat.position_in_data(model, 0 if is_validating else batch, has_begun)
         sections = [*training_state.SECTIONS, *([training_state.METRICS] if batch else [])]
         arrays = training_state.collect(model, self._workers, sections)
         if weight := self._refused_weight(model, arrays):
@@ -309,7 +309,7 @@ class TrainingBackup:
         facts = backup.facts
         epoch, batch = backup.progress
         self._assign(model, backup.arrays, training_state.SECTIONS)
-        keras_seam.set_initial_epoch(model, epoch)
+        keras_compat.set_initial_epoch(model, epoch)
         self._batches_since, self._saved = facts.get("since", 0), backup.progress
         is_validating = bool(facts.get("validating", 0))
         done = 0 if is_validating else batch
@@ -372,5 +372,5 @@ def _draw_seed(model):
     strategy = model.distribute_strategy
     if isinstance(strategy, GradientAggregatingStrategy):
         return strategy.seeds.draw()
-    own = tensorflow_seam.global_seed()
+    own = tensorflow_compat.global_seed()
     return random.Random(None if own is None else int(own)).getrandbits(31)

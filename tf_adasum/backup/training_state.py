@@ -15,8 +15,8 @@ import numpy as np
 import tensorflow as tf
 
 from tf_adasum.backup.backup_files import Array, bytes_of
+from tf_adasum.compat import keras as keras_compat
 from tf_adasum.errors import see
-from tf_adasum.seams import keras as keras_seam
 
 # The sections that are needed to resume; metrics are only used for the logs of an epoch.
 SECTIONS = ("model", "optimizer", "rule")
@@ -50,7 +50,7 @@ def collect(model, workers, sections):
         zip(np.flatnonzero(differ), _of_all_workers(workers, local, differ), strict=True)
     )
     return [
-        Array(name, keras_seam.path_of(variable), copies_of.get(index, local[index][:1]))
+        Array(name, keras_compat.path_of(variable), copies_of.get(index, local[index][:1]))
         for index, (name, variable) in enumerate(variables)
     ]
 
@@ -70,9 +70,9 @@ def local_values(model, section):
 def build_optimizer(model):
     """Create the optimizer's variables if they do not exist yet, for example in a custom loop."""
     optimizer = model.optimizer
-    if optimizer is not None and not keras_seam.is_built(optimizer):
+    if optimizer is not None and not keras_compat.is_built(optimizer):
         with model.distribute_strategy.scope():
-            keras_seam.build(optimizer, model.trainable_variables)
+            keras_compat.build(optimizer, model.trainable_variables)
 
 
 def _of_all_workers(workers, local, differ):
@@ -109,7 +109,7 @@ def share(model, workers):
         model: a built model with a built optimizer.
         workers: the `Workers`.
     """
-    keras_seam.set_initial_epoch(model, workers.from_first(keras_seam.initial_epoch(model)))
+    keras_compat.set_initial_epoch(model, workers.from_first(keras_compat.initial_epoch(model)))
     variables = [one for section in SECTIONS for one in _variables(model, section)]
     values = [_local_copies(model, variable)[0].numpy() for variable in variables]
     data = workers.bytes_from(0, b"".join(value.tobytes() for value in values))
@@ -156,7 +156,7 @@ def nonfinite_weight(model, arrays):
         is_floating = tf.as_dtype(variable.dtype).is_floating
         if id(variable) in is_trained and is_floating:
             if not all(np.isfinite(copy).all() for copy in array.copies):
-                return keras_seam.path_of(variable)
+                return keras_compat.path_of(variable)
     return None
 
 
@@ -205,10 +205,10 @@ def _variables(model, section):
         return list(model.variables)
     if section == METRICS:
         return list(model.metrics_variables)
-    optimizers = keras_seam.optimizers_of(model)
+    optimizers = keras_compat.optimizers_of(model)
     if section == "optimizer":
-        return [one for each in optimizers for one in keras_seam.all_variables(each)]
-    states = [keras_seam.aggregation_state_of(each) for each in optimizers]
+        return [one for each in optimizers for one in keras_compat.all_variables(each)]
+    states = [keras_compat.aggregation_state_of(each) for each in optimizers]
     states = [state.rule_state for state in states if state and state.rule_state]
     return [one for state in states for one in state.of_name.values()]
 
@@ -216,7 +216,7 @@ def _variables(model, section):
 def _local_copies(model, variable):
     """Return the `tf.Variable` of each local replica."""
     return model.distribute_strategy.experimental_local_results(
-        keras_seam.tensorflow_variable(variable)
+        keras_compat.tensorflow_variable(variable)
     )
 
 

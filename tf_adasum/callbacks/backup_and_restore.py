@@ -11,7 +11,7 @@ from tf_adasum import arguments
 from tf_adasum.backup import signals
 from tf_adasum.backup.driver import BackupArguments
 from tf_adasum.backup.training_backup import EXIT_CODE, check_local
-from tf_adasum.seams import keras as keras_seam
+from tf_adasum.compat import keras as keras_compat
 from tf_adasum.workers import callbacks as worker_callbacks
 
 
@@ -104,7 +104,7 @@ class BackupAndRestore(BackupArguments):
         exit_code: int = EXIT_CODE,
         refuse_nonfinite: bool = True,
     ):
-        if not keras_seam.BACKS_UP_ONE_WORKER:
+        if not keras_compat.BACKS_UP_ONE_WORKER:
             raise ValueError(
                 "With Keras 2, use keras.callbacks.BackupAndRestore, which backs up all workers. "
                 f"Received: tf_adasum.callbacks.BackupAndRestore with Keras {keras.__version__}"

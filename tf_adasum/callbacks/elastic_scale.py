@@ -8,8 +8,8 @@ from collections.abc import Callable
 import keras
 import tensorflow as tf
 
+from tf_adasum.compat import keras as keras_compat
 from tf_adasum.optimizers import adascale
-from tf_adasum.seams import keras as keras_seam
 
 
 @keras.saving.register_keras_serializable("tf_adasum")
@@ -69,7 +69,7 @@ class ElasticScale(keras.callbacks.Callback):
         self.dataset: tf.data.Dataset | None = None
         self._following: tf.data.Dataset | None = None
         if make_dataset is not None:
-            self.dataset = keras_seam.exchangeable(self._make(make_dataset), self._take_following)
+            self.dataset = keras_compat.exchangeable(self._make(make_dataset), self._take_following)
 
     def _make(self, make_dataset: Callable[[float], tf.data.Dataset]) -> tf.data.Dataset:
         dataset = make_dataset(self.scale)
@@ -109,7 +109,7 @@ class ElasticScale(keras.callbacks.Callback):
             if self._whole_epochs:
                 steps = int(following.cardinality())
                 self.params["steps"] = steps if steps >= 0 else None  # all callbacks share the dict
-                keras_seam.expect(self.model, steps=self.params["steps"])
+                keras_compat.expect(self.model, steps=self.params["steps"])
 
     def _take_following(self, epoch=None):
         """Return a dataset that replaces the current one, only once; None if there is none.
@@ -134,7 +134,7 @@ class ElasticScale(keras.callbacks.Callback):
 
     def on_train_end(self, logs=None):
         """Reset the progress bar for the next training."""
-        keras_seam.expect_as_asked(self.model)
+        keras_compat.expect_as_asked(self.model)
 
     def get_config(self) -> dict[str, typing.Any]:
         """Return the constructor's arguments; functions are saved by their registered names."""

@@ -8,8 +8,8 @@ import keras
 import numpy as np
 
 from tf_adasum.callbacks.step_tracker import StepTracker
+from tf_adasum.compat import keras as keras_compat
 from tf_adasum.optimizers import adascale
-from tf_adasum.seams import keras as keras_seam
 
 if typing.TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -71,7 +71,7 @@ class GainTracker(StepTracker):
         }
         return {name: float(value) for name, value in values.items()}
 
-    @keras_seam.leaves_logs_unread
+    @keras_compat.leaves_logs_unread
     def on_train_batch_end(self, batch, logs=None):
         """Measure if a measurement is due, and show the last values."""
         super().on_train_batch_end(batch, logs)
@@ -86,7 +86,7 @@ class GainTracker(StepTracker):
         self._log(logs, values)
 
     def _log(self, logs, values):
-        keras_seam.log(self.model, logs, {"gain": values.pop("gain")}, values)
+        keras_compat.log(self.model, logs, {"gain": values.pop("gain")}, values)
 
     def draw(self, axes: Axes) -> None:
         """Draw the gain as a function of the scale-invariant step."""

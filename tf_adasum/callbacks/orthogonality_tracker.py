@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from tf_adasum.callbacks.step_tracker import StepTracker
-from tf_adasum.seams import keras as keras_seam
+from tf_adasum.compat import keras as keras_compat
 
 if typing.TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -71,8 +71,8 @@ class OrthogonalityTracker(StepTracker):
         """Add the measurement to the training step."""
         if self.model.built:
             with self.model.distribute_strategy.scope():
-                keras_seam.build(self.model.optimizer, self.model.trainable_variables)
-        state = keras_seam.aggregation_state_of(self.model.optimizer)
+                keras_compat.build(self.model.optimizer, self.model.trainable_variables)
+        state = keras_compat.aggregation_state_of(self.model.optimizer)
         if state is None:
             raise ValueError(
                 "OrthogonalityTracker needs a model that was compiled under an "
@@ -90,13 +90,13 @@ class OrthogonalityTracker(StepTracker):
         values = self._state.orthogonality.numpy()
         return values if np.isfinite(values).any() else None
 
-    @keras_seam.leaves_logs_unread
+    @keras_compat.leaves_logs_unread
     def on_train_batch_end(self, batch, logs=None):
         """Measure if a measurement is due, and show the last value."""
         super().on_train_batch_end(batch, logs)
         if self.values:
             overall = float(self.values[-1][-1])
-            keras_seam.log(self.model, logs, {"orthogonality": overall}, {})
+            keras_compat.log(self.model, logs, {"orthogonality": overall}, {})
 
     def on_epoch_end(self, epoch, logs=None):
         """Put the means of the epoch into the logs."""
@@ -104,7 +104,7 @@ class OrthogonalityTracker(StepTracker):
         *of_variables, overall = (_mean(column) for column in measured.T)
         names = [f"orthogonality/{path}" for path in self.paths] if self.per_variable else []
         hidden = dict(zip(names, of_variables, strict=False))
-        keras_seam.log(self.model, logs, {"orthogonality": overall}, hidden)
+        keras_compat.log(self.model, logs, {"orthogonality": overall}, hidden)
 
     def on_train_end(self, logs=None):
         """Remove the measurement from the training step."""

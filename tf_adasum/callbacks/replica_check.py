@@ -8,8 +8,8 @@ import keras
 
 from tf_adasum import arguments
 from tf_adasum.callbacks.step_counter import StepCounter
-from tf_adasum.seams import keras as keras_seam
-from tf_adasum.seams.base_strategy import GradientAggregatingStrategy
+from tf_adasum.compat import keras as keras_compat
+from tf_adasum.compat.base_strategy import GradientAggregatingStrategy
 
 
 @keras.saving.register_keras_serializable("tf_adasum")
@@ -76,7 +76,7 @@ class ReplicaCheck(keras.callbacks.Callback):
         if self._counter:
             self._counter.begin_epoch()
 
-    @keras_seam.leaves_logs_unread
+    @keras_compat.leaves_logs_unread
     def on_train_batch_end(self, batch, logs=None):
         """Check the replicas if a check is due in this step."""
         if self._counter and self._counter.end_batch(batch):

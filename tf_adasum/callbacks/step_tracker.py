@@ -9,7 +9,7 @@ import keras
 from tf_adasum import arguments
 from tf_adasum.callbacks.plotting import Plotting
 from tf_adasum.callbacks.step_counter import StepCounter
-from tf_adasum.seams import keras as keras_seam
+from tf_adasum.compat import keras as keras_compat
 
 
 class StepTracker(Plotting, keras.callbacks.Callback):
@@ -52,7 +52,7 @@ class StepTracker(Plotting, keras.callbacks.Callback):
         self._counter.begin_epoch()
         self._first_of_epoch = len(self.values)
 
-    @keras_seam.leaves_logs_unread
+    @keras_compat.leaves_logs_unread
     def on_train_batch_end(self, batch, logs=None):
         """Measure if a measurement is due."""
         if self._counter.end_batch(batch):

@@ -8,8 +8,8 @@ import typing
 import keras
 
 from tf_adasum import arguments
+from tf_adasum.compat import keras as keras_compat
 from tf_adasum.optimizers import adascale
-from tf_adasum.seams import keras as keras_seam
 
 
 @keras.saving.register_keras_serializable("tf_adasum")
@@ -64,13 +64,13 @@ class StopAtScaleInvariantStep(keras.callbacks.Callback):
         """Show in the progress bar how many epochs are left."""
         remaining = self.total - float(self._adascale.scale_invariant_steps)
         updates = max(1, math.ceil(remaining / float(self._adascale.gain)))
-        steps = updates * keras_seam.accumulation_steps(self._adascale)
+        steps = updates * keras_compat.accumulation_steps(self._adascale)
         steps_per_epoch = self.params["steps"]
         if steps_per_epoch:
             epochs = min(self.params["epochs"], epoch + math.ceil(steps / steps_per_epoch))
-            keras_seam.expect(self.model, epochs=epochs, steps=min(steps, steps_per_epoch))
+            keras_compat.expect(self.model, epochs=epochs, steps=min(steps, steps_per_epoch))
 
-    @keras_seam.leaves_logs_unread
+    @keras_compat.leaves_logs_unread
     def on_train_batch_end(self, batch, logs=None):
         """Stop if the total is reached."""
         if float(self._adascale.scale_invariant_steps) >= self.total:
@@ -78,4 +78,4 @@ class StopAtScaleInvariantStep(keras.callbacks.Callback):
 
     def on_train_end(self, logs=None):
         """Reset the progress bar for the next training."""
-        keras_seam.expect_as_asked(self.model)
+        keras_compat.expect_as_asked(self.model)

@@ -11,9 +11,9 @@ import keras
 import numpy as np
 
 from tf_adasum.callbacks.plotting import Plotting
-from tf_adasum.seams import keras as keras_seam
-from tf_adasum.seams import tensorflow as tensorflow_seam
-from tf_adasum.seams.base_strategy import GradientAggregatingStrategy
+from tf_adasum.compat import keras as keras_compat
+from tf_adasum.compat import tensorflow as tensorflow_compat
+from tf_adasum.compat.base_strategy import GradientAggregatingStrategy
 
 if typing.TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -105,13 +105,13 @@ class StragglerReport(Plotting, keras.callbacks.Callback):
                 f"Received: a model of {type(strategy).__name__}"
             )
         self._workers = strategy.workers
-        counters = tensorflow_seam.cross_device_ops(
+        counters = tensorflow_compat.cross_device_ops(
             self.model.distribute_strategy.extended
         ).counters
         self._looks, self._is_first = None, True
         if counters is not None:
             self._looks = _Looks(counters.read)
-            keras_seam.when_fit_ends(self._looks.end)
+            keras_compat.when_fit_ends(self._looks.end)
 
     def on_epoch_begin(self, epoch, logs=None):
         """Start an epoch."""
@@ -154,7 +154,7 @@ class StragglerReport(Plotting, keras.callbacks.Callback):
         }
         named = {"slowest_worker": slowest}
         shown = named if slowest >= 0 else {}
-        keras_seam.log(self.model, logs, shown, {**hidden, **named})
+        keras_compat.log(self.model, logs, shown, {**hidden, **named})
 
     def on_train_end(self, logs=None):
         """Stop sampling; worker 0 prints which worker was slow."""

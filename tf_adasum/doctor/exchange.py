@@ -37,12 +37,14 @@ def measured() -> dict:
     import tensorflow as tf
 
     import tf_adasum
-    from tf_adasum.seams import tensorflow as tensorflow_seam
+    from tf_adasum.compat import tensorflow as tensorflow_compat
 
     options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=_SECONDS_TO_WAIT)
     strategy = tf_adasum.AdasumMirroredStrategy(communication_options=options)
     devices = [each.partition("device:")[2] for each in strategy.extended.worker_devices]
-    over = tensorflow_seam.cross_device_ops(strategy.extended).carrier or "TensorFlow's collectives"
+    over = (
+        tensorflow_compat.cross_device_ops(strategy.extended).carrier or "TensorFlow's collectives"
+    )
 
     @tf.function
     def exchange(gradients):

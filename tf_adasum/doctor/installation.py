@@ -153,8 +153,8 @@ def check_hooks() -> list[Finding]:
     """Check whether this TensorFlow and this Keras have the functions that the hooks replace."""
     counts, off = {}, {}
     try:
-        for seam in ("tensorflow", "keras"):
-            hooks = importlib.import_module(f"tf_adasum.seams.{seam}").hooks
+        for name in ("tensorflow", "keras"):
+            hooks = importlib.import_module(f"tf_adasum.compat.{name}").hooks
             hooks.check()
             counts[hooks.of] = sum(hook.is_there for hook in hooks)
             off |= hooks.off

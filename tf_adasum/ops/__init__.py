@@ -249,11 +249,11 @@ def _implementation(tensor: tf.Tensor, device: str | None) -> types.ModuleType |
 
 
 def _compiles_with_xla() -> bool:
-    from tf_adasum.seams import (
-        tensorflow as tensorflow_seam,  # here, because not every use of the operations needs it
+    from tf_adasum.compat import (
+        tensorflow as tensorflow_compat,  # here, because not every use of the operations needs it
     )
 
-    return tensorflow_seam.compiles_with_xla()
+    return tensorflow_compat.compiles_with_xla()
 
 
 def _device_of(tensor: tf.Tensor, device: str | None) -> str:

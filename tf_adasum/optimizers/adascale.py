@@ -10,12 +10,12 @@ import keras
 import tensorflow as tf
 
 from tf_adasum.arguments import check_number
+from tf_adasum.compat import keras as keras_compat
+from tf_adasum.compat.base_strategy import GradientAggregatingStrategy
 from tf_adasum.errors import see
 from tf_adasum.optimizers import gain
 from tf_adasum.optimizers.wrapper import WrapperOptimizer, checked
 from tf_adasum.schedules import LinearScalingWarmup
-from tf_adasum.seams import keras as keras_seam
-from tf_adasum.seams.base_strategy import GradientAggregatingStrategy
 
 VALIDATED = (keras.optimizers.SGD,)
 
@@ -121,9 +121,9 @@ class AdaScale(WrapperOptimizer):
         super().__init__(optimizer, name)
         self.smoothing, self.debias = smoothing, bool(debias)
         self._given_scale = scale
-        base = keras_seam.exchange_learning_rate(optimizer, ScaledLearningRate(self))
+        base = keras_compat.exchange_learning_rate(optimizer, ScaledLearningRate(self))
         if isinstance(base, LinearScalingWarmup):
-            keras_seam.exchange_learning_rate(optimizer, base)  # restores the optimizer
+            keras_compat.exchange_learning_rate(optimizer, base)  # restores the optimizer
             raise ValueError(
                 "AdaScale already scales the learning rate. Give the optimizer the learning rate "
                 "or schedule of one device, without LinearScalingWarmup. Received: "
@@ -218,7 +218,7 @@ class AdaScale(WrapperOptimizer):
         You can set it to a schedule. If `lr` is a number, you can also set it to another number.
         """
         base = self._step.base_learning_rate
-        if isinstance(base, keras_seam.VARIABLE_TYPES):
+        if isinstance(base, keras_compat.VARIABLE_TYPES):
             return base
         if isinstance(base, keras.optimizers.schedules.LearningRateSchedule):
             return base(tf.cast(tf.floor(self.scale_invariant_steps), tf.int64))
@@ -227,9 +227,9 @@ class AdaScale(WrapperOptimizer):
     @learning_rate.setter
     def learning_rate(self, learning_rate):
         base = self._step.base_learning_rate
-        if callable(learning_rate) and not isinstance(learning_rate, keras_seam.VARIABLE_TYPES):
+        if callable(learning_rate) and not isinstance(learning_rate, keras_compat.VARIABLE_TYPES):
             self._step.base_learning_rate = learning_rate
-        elif isinstance(base, keras_seam.VARIABLE_TYPES):
+        elif isinstance(base, keras_compat.VARIABLE_TYPES):
             base.assign(learning_rate)
         else:
             raise TypeError(
@@ -241,17 +241,17 @@ class AdaScale(WrapperOptimizer):
     @property
     def effective_learning_rate(self) -> tf.Tensor:
         """η = r · lr(⌊τ⌋) with the gain ratio r of the last step: scalar tensor."""
-        base = keras_seam.floating(self.learning_rate)
+        base = keras_compat.floating(self.learning_rate)
         return tf.cast(self.gain, base.dtype) * base
 
     def get_config(self) -> dict:
         """Return the constructor's arguments; the inner optimizer's learning rate is not scaled."""
         inner = self.inner_optimizer
-        scaled = keras_seam.exchange_learning_rate(inner, self._step.base_learning_rate)
+        scaled = keras_compat.exchange_learning_rate(inner, self._step.base_learning_rate)
         try:
             serialized = keras.saving.serialize_keras_object(inner)
         finally:
-            keras_seam.exchange_learning_rate(inner, scaled)
+            keras_compat.exchange_learning_rate(inner, scaled)
         return {
             "optimizer": serialized,
             "scale": self._given_scale,
@@ -261,7 +261,7 @@ class AdaScale(WrapperOptimizer):
         }
 
 
-class AdaScaleStep(keras_seam.Step):
+class AdaScaleStep(keras_compat.Step):
     """A step that estimates the gain ratio before the inner optimizer updates the weights.
 
     `build` creates the scalar variables that are listed as attributes.
@@ -287,7 +287,7 @@ class AdaScaleStep(keras_seam.Step):
 
     def build(self, wrapper, variables):
         """Create the accumulator of the measurements, and the state of the estimates."""
-        keras_seam.add_accumulator(self.optimizer)
+        keras_compat.add_accumulator(self.optimizer)
 
         def state(name, initializer="zeros"):
             return wrapper.add_variable(
@@ -306,7 +306,7 @@ class AdaScaleStep(keras_seam.Step):
     @property
     def count(self):
         """C, the number of gradients that are measured in a step."""
-        return self.replicas * keras_seam.accumulation_steps(self.optimizer)
+        return self.replicas * keras_compat.accumulation_steps(self.optimizer)
 
     def measure(self, gradients):
         """Return a list of N‖g_i/N‖², for N replicas and this replica's gradients g_i/N.
@@ -327,7 +327,7 @@ class AdaScaleStep(keras_seam.Step):
         gradients, measured = values[: len(variables)], values[len(variables) :]
         gradients, measured = _sums_over_replicas(gradients, measured)
         pairs = zip(gradients, variables, strict=True)
-        gradients = [keras_seam.of_known_shape(*pair) for pair in pairs]
+        gradients = [keras_compat.of_known_shape(*pair) for pair in pairs]
         advance = 1.0
         if measured:
             advance = self.estimate(measured[0], gain.squared_norm(gradients))
@@ -389,9 +389,9 @@ def _sums_over_replicas(gradients, measured):
     if dtypes <= {tf.float32} or dtypes == {tf.float64}:
         (dtype,) = dtypes
         together = [*gradients, *(tf.cast(scalar, dtype) for scalar in measured)]
-        sums = keras_seam.summed(context, together)
+        sums = keras_compat.summed(context, together)
         return sums[: len(gradients)], sums[len(gradients) :]
-    sums = keras_seam.summed(context, gradients)
+    sums = keras_compat.summed(context, gradients)
     return sums, context.all_reduce("SUM", measured) if measured else []
 
 
@@ -405,7 +405,7 @@ def within(optimizer: keras.optimizers.Optimizer | None, asker: str) -> AdaScale
     Raises:
         ValueError: if there is no `AdaScale`.
     """
-    for each in keras_seam.optimizers_within(optimizer):
+    for each in keras_compat.optimizers_within(optimizer):
         if isinstance(each, AdaScale):
             return each
     raise ValueError(

@@ -10,10 +10,10 @@ import tensorflow as tf
 from tf_adasum.aggregation import rules
 from tf_adasum.aggregation.sparse import coalesced
 from tf_adasum.arguments import check_count
+from tf_adasum.compat import keras as keras_compat
+from tf_adasum.compat import tensorflow as tensorflow_compat
+from tf_adasum.compat.base_strategy import GradientAggregatingStrategy
 from tf_adasum.optimizers.wrapper import WrapperOptimizer, checked
-from tf_adasum.seams import keras as keras_seam
-from tf_adasum.seams import tensorflow as tensorflow_seam
-from tf_adasum.seams.base_strategy import GradientAggregatingStrategy
 
 
 @keras.saving.register_keras_serializable("tf_adasum")
@@ -113,7 +113,7 @@ class DeltaAdasum(WrapperOptimizer):
         if self.is_synchronized:
             return
         if self._synchronize is None:
-            self._synchronize = tensorflow_seam.function_without_retrace_warning(
+            self._synchronize = tensorflow_compat.function_without_retrace_warning(
                 lambda: self._strategy.run(self._step.combine)
             )
         self._synchronize()
@@ -143,7 +143,7 @@ class DeltaAdasum(WrapperOptimizer):
         }
 
 
-class DeltaStep(keras_seam.Step):
+class DeltaStep(keras_compat.Step):
     """Takes a local step, and combines the replicas' changes after every k local steps.
 
     `build` sets the attributes; it sets only `variables` if k is 1.
@@ -188,16 +188,16 @@ class DeltaStep(keras_seam.Step):
 
     def rests(self):
         """Return whether this replica has no rows, and so skips the step; None if none skips it."""
-        if self.replicas == 1 or keras_seam.accumulation_steps(self.optimizer) > 1:
+        if self.replicas == 1 or keras_compat.accumulation_steps(self.optimizer) > 1:
             return None
         return tf.distribute.get_strategy().empty_replicas.is_empty_if_any()
 
     def _update_in_turn(self, values, variables):
         context = tf.distribute.get_replica_context()
-        keras_seam.cond(context, self.taken == 0, self._remember, lambda: None)
+        keras_compat.cond(context, self.taken == 0, self._remember, lambda: None)
         super().update(values, variables)
         self.taken.assign_add(1)
-        keras_seam.cond(context, self.taken >= self.local_steps, self.combine, lambda: None)
+        keras_compat.cond(context, self.taken >= self.local_steps, self.combine, lambda: None)
 
     def _remember(self):
         for start, variable in zip(self.starts, self.variables, strict=True):
@@ -209,7 +209,7 @@ class DeltaStep(keras_seam.Step):
             self._combine(self.variables, self.starts)
         self.taken.assign(0)
         if getattr(self.optimizer, "use_ema", False):
-            keras_seam.average_weights(self.optimizer, self.combinations)
+            keras_compat.average_weights(self.optimizer, self.combinations)
         self.combinations.assign_add(1)
 
     def _combine(self, variables, starts):
@@ -217,9 +217,9 @@ class DeltaStep(keras_seam.Step):
         starts = [tf.convert_to_tensor(start) for start in starts]
         pairs = zip(variables, starts, strict=True)
         deltas = [tf.convert_to_tensor(variable) - start for variable, start in pairs]
-        combined = keras_seam.combine(self.optimizer, deltas, variables)
+        combined = keras_compat.combine(self.optimizer, deltas, variables)
         pairs = zip(starts, combined, strict=True)
-        keras_seam.assign(variables, [start + delta for start, delta in pairs])
+        keras_compat.assign(variables, [start + delta for start, delta in pairs])
 
     def average(self):
         """Update the moving averages of the weights if k is 1; otherwise `combine` does it."""

@@ -10,10 +10,10 @@ import keras
 import tensorflow as tf
 from keras.optimizers.schedules import LearningRateSchedule
 
+from tf_adasum.compat import keras as keras_compat
+from tf_adasum.compat.keras.keras3.wrapper import SelfDecayingOptimizer
 from tf_adasum.errors import see
 from tf_adasum.optimizers.lamb_arguments import check_numbers, patterns
-from tf_adasum.seams import keras as keras_seam
-from tf_adasum.seams.keras.keras3.wrapper import SelfDecayingOptimizer
 
 
 @keras.saving.register_keras_serializable("tf_adasum")
@@ -160,7 +160,7 @@ class LAMB(SelfDecayingOptimizer):
         no_decay = self._no_decay_patterns or ()
         no_adaptation = self._no_adaptation_patterns
         no_adaptation = no_decay if no_adaptation is None else no_adaptation
-        paths = [keras_seam.path_of(variable) for variable in variables]
+        paths = [keras_compat.path_of(variable) for variable in variables]
         self._decays = [not _matches(no_decay, path) for path in paths]
         self._adapts = [not _matches(no_adaptation, path) for path in paths]
         unused = [
@@ -177,12 +177,12 @@ class LAMB(SelfDecayingOptimizer):
 
     def _add_moment(self, variable, name):
         """Create a moment of zeros in float32 or more: in 16 bits, v would soon stop changing."""
-        beside = keras_seam.tensorflow_variable(variable)
+        beside = keras_compat.tensorflow_variable(variable)
         with tf.distribute.get_strategy().extended.colocate_vars_with(beside):
             return self.add_variable(
                 shape=variable.shape,
                 dtype=_at_least_float32(variable.dtype),
-                name=f"{keras_seam.path_of(variable).replace('/', '_')}_{name}",
+                name=f"{keras_compat.path_of(variable).replace('/', '_')}_{name}",
             )
 
     def update_step(self, gradient, variable, learning_rate):
@@ -193,7 +193,7 @@ class LAMB(SelfDecayingOptimizer):
             variable: one of the variables of `build`.
             learning_rate: η, scalar.
         """
-        index = keras_seam.index_of(self, variable)
+        index = keras_compat.index_of(self, variable)
         m, v = (tf.convert_to_tensor(own[index]) for own in (self._momentums, self._velocities))
         g = _dense(tf.cast(gradient, m.dtype), variable.shape)
         w = tf.cast(variable, m.dtype)

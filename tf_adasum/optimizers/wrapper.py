@@ -5,8 +5,8 @@ import warnings
 import keras
 import tensorflow as tf
 
+from tf_adasum.compat import keras as keras_compat
 from tf_adasum.errors import see
-from tf_adasum.seams import keras as keras_seam
 
 
 def _of_inner_optimizer(name):
@@ -23,13 +23,13 @@ def _of_inner_optimizer(name):
     return property(read, write)
 
 
-class WrapperOptimizer(keras_seam.WrapperBase):
+class WrapperOptimizer(keras_compat.WrapperBase):
     """An optimizer that changes the updates of the optimizer that it wraps.
 
     The inner optimizer keeps everything else: its slots, `iterations`, accumulation, clipping,
     weight decay and moving averages. Its settings, such as `clipnorm` and `weight_decay`, are also
     attributes of this optimizer, which you can read and set.
-    The changed update is a `keras_seam.Step`; see `take_steps`.
+    The changed update is a `keras_compat.Step`; see `take_steps`.
 
     Args:
         optimizer: the `keras.optimizers.Optimizer`, as `checked` returns it.
@@ -37,7 +37,7 @@ class WrapperOptimizer(keras_seam.WrapperBase):
     """
 
     def __init__(self, optimizer, name):
-        keras_seam.install()
+        keras_compat.install()
         super().__init__(name)
         self.inner_optimizer = optimizer
 
@@ -45,10 +45,10 @@ class WrapperOptimizer(keras_seam.WrapperBase):
         """Set the step that updates the weights for the inner optimizer.
 
         Args:
-            step: a `keras_seam.Step` of the inner optimizer.
+            step: a `keras_compat.Step` of the inner optimizer.
         """
         self._step = step
-        keras_seam.take_over(step)
+        keras_compat.take_over(step)
 
     clipnorm = _of_inner_optimizer("clipnorm")
     clipvalue = _of_inner_optimizer("clipvalue")
@@ -68,21 +68,21 @@ class WrapperOptimizer(keras_seam.WrapperBase):
         self.check_strategy(self._strategy)
         self._step.enter(self._strategy)
         self.check_same_settings()  # before variables are created, which all workers do together
-        keras_seam.build(self.inner_optimizer, variables)
+        keras_compat.build(self.inner_optimizer, variables)
         self.built = True
         self._step.build(self, variables)
 
     def apply(self, grads, trainable_variables=None):
         """Apply the gradients of this replica, as `keras.optimizers.Optimizer.apply` does."""
         if trainable_variables is not None:
-            keras_seam.build(self, trainable_variables)
+            keras_compat.build(self, trainable_variables)
         self.check()
 
         def step(gradients):
             with self._step.called_by_wrapper():
-                keras_seam.apply(self.inner_optimizer, gradients, trainable_variables)
+                keras_compat.apply(self.inner_optimizer, gradients, trainable_variables)
 
-        keras_seam.begin_together(self, grads, trainable_variables, step)
+        keras_compat.begin_together(self, grads, trainable_variables, step)
 
     def check_strategy(self, strategy):
         """Raise a ValueError if the optimizer cannot be built under a strategy.
@@ -101,7 +101,7 @@ class WrapperOptimizer(keras_seam.WrapperBase):
         steps = f"gradient_accumulation_steps={self.gradient_accumulation_steps}"
         inner = f"{type(self.inner_optimizer).__name__}({steps})"
         settings = f"{type(self).__name__}({inner}, {self.settings})"
-        keras_seam.check_same_settings(self._strategy, settings)
+        keras_compat.check_same_settings(self._strategy, settings)
 
     @property
     def settings(self):
@@ -114,12 +114,12 @@ class WrapperOptimizer(keras_seam.WrapperBase):
 
     def save_own_variables(self, store):
         """Save the variables of this optimizer; Keras saves the inner optimizer separately."""
-        for index, variable in enumerate(keras_seam.variables_to_save(self)):
+        for index, variable in enumerate(keras_compat.variables_to_save(self)):
             store[str(index)] = variable.numpy()
 
     def load_own_variables(self, store):
         """Load the variables that `save_own_variables` has saved; warn if their number differs."""
-        own = keras_seam.variables_to_save(self)
+        own = keras_compat.variables_to_save(self)
         if len(store.keys()) != len(own):
             warnings.warn(
                 f"The state of {self.name!r} is reset, because the file has {len(store.keys())} "
@@ -154,7 +154,7 @@ class WrapperOptimizer(keras_seam.WrapperBase):
         return cls(**config)
 
 
-for attribute in keras_seam.OF_SWAP_EMA_WEIGHTS:
+for attribute in keras_compat.OF_SWAP_EMA_WEIGHTS:
     setattr(WrapperOptimizer, attribute, _of_inner_optimizer(attribute))
 
 
@@ -169,13 +169,13 @@ def checked(wrapper, optimizer):
         ValueError: if the object is not a single Keras optimizer, if it is a wrapper, or if it is
             already wrapped.
     """
-    if not isinstance(optimizer, keras_seam.OPTIMIZERS):
+    if not isinstance(optimizer, keras_compat.OPTIMIZERS):
         raise ValueError(
             f"`optimizer` of {wrapper} must be a Keras optimizer, such as "
             "keras.optimizers.SGD(0.1). "
             f"Received: optimizer={optimizer!r}"
         )
-    if isinstance(optimizer, keras_seam.LOSS_SCALE_OPTIMIZERS):
+    if isinstance(optimizer, keras_compat.LOSS_SCALE_OPTIMIZERS):
         raise ValueError(
             f"Swap the two wrappers: LossScaleOptimizer({wrapper}(optimizer)). "
             "Received: optimizer=LossScaleOptimizer(…)"
@@ -190,7 +190,7 @@ def checked(wrapper, optimizer):
             f"{wrapper} wraps one optimizer, not several optimizers for different variables. "
             f"Received: optimizer={type(optimizer).__name__}(…)"
         )
-    if keras_seam.is_wrapped(optimizer):
+    if keras_compat.is_wrapped(optimizer):
         raise ValueError(
             f"This optimizer is already wrapped: pass a new optimizer to {wrapper}. "
             f"Received: optimizer={optimizer!r}"

@@ -18,8 +18,8 @@ import tensorflow as tf
 
 from tf_adasum.aggregation import RuleApplication
 from tf_adasum.aggregation.rules import granularity
+from tf_adasum.compat import keras as keras_compat
 from tf_adasum.errors import see
-from tf_adasum.seams import keras as keras_seam
 
 
 class RuleState(keras.layers.Layer):
@@ -41,7 +41,7 @@ class RuleState(keras.layers.Layer):
                 dtype=array.dtype.name,
                 initializer=lambda shape, dtype, array=array: tf.constant(array, dtype),
                 trainable=False,
-                **keras_seam.WITHOUT_AUTOCAST,
+                **keras_compat.WITHOUT_AUTOCAST,
             )
             for name, array in arrays.items()
         }
@@ -62,7 +62,7 @@ class RuleState(keras.layers.Layer):
         """
         strategy = tf.distribute.get_strategy()
         return {
-            name: strategy.experimental_local_results(keras_seam.tensorflow_variable(variable))[
+            name: strategy.experimental_local_results(keras_compat.tensorflow_variable(variable))[
                 local
             ]
             for name, variable in self.of_name.items()

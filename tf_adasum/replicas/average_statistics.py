@@ -10,8 +10,8 @@ import weakref
 
 import tensorflow as tf
 
+from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.replicas.equal_variables import is_shared
-from tf_adasum.seams import tensorflow as tensorflow_seam
 
 # For each model: the ids of the averaged variables, and the traced function that averages them.
 _averages: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
@@ -55,4 +55,4 @@ def _averaging(strategy, variables):
         for variable, mean in zip(variables, means, strict=True):
             variable.assign(tf.reshape(tf.cast(mean, variable.dtype), variable.shape))
 
-    return tensorflow_seam.function_without_retrace_warning(lambda: strategy.run(in_replica))
+    return tensorflow_compat.function_without_retrace_warning(lambda: strategy.run(in_replica))

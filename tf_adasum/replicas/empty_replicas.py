@@ -9,7 +9,7 @@ import weakref
 
 import tensorflow as tf
 
-from tf_adasum.seams import tensorflow as tensorflow_seam
+from tf_adasum.compat import tensorflow as tensorflow_compat
 
 
 class EmptyReplicas:
@@ -32,11 +32,11 @@ class EmptyReplicas:
         Args:
             function: the function that was passed to `strategy.run`.
         """
-        if not tensorflow_seam.is_tf_function(function):
+        if not tensorflow_compat.is_tf_function(function):
             return self._in_replica(function)
         if function not in self._noting:
             python_function = self._in_replica(function.python_function)
-            self._noting[function] = tensorflow_seam.of_function(function, python_function)
+            self._noting[function] = tensorflow_compat.of_function(function, python_function)
         return self._noting[function]
 
     def _in_replica(self, function):

@@ -20,8 +20,8 @@ import zlib
 import numpy as np
 import tensorflow as tf
 
+from tf_adasum.compat import keras as keras_compat
 from tf_adasum.errors import ReplicasDiffer, see
-from tf_adasum.seams import keras as keras_seam
 
 NOT_HERE = 0  # the digest of a variable that does not exist on a worker (any more)
 
@@ -50,16 +50,16 @@ def shared_variables(model):
     The state of the aggregation rule is included. While a `DeltaAdasum` has taken local steps that
     are not combined yet, the weights differ between replicas, so they are not included.
     """
-    optimizers = keras_seam.optimizers_of(model)
+    optimizers = keras_compat.optimizers_of(model)
     # Variables that do not exist yet are created in the first step, from the values of worker 0.
-    candidates = keras_seam.variables_so_far(model)
+    candidates = keras_compat.variables_so_far(model)
     if not all(map(_is_synchronized, optimizers)):
         candidates = []
     for optimizer in optimizers:
-        candidates += keras_seam.all_variables(optimizer)
+        candidates += keras_compat.all_variables(optimizer)
     shared = [variable for variable in candidates if is_shared(variable)]
     for optimizer in optimizers:
-        state = keras_seam.aggregation_state_of(optimizer)
+        state = keras_compat.aggregation_state_of(optimizer)
         if state is not None and state.rule_state:
             shared += state.rule_state.of_name.values()
     return shared
@@ -67,7 +67,7 @@ def shared_variables(model):
 
 def _is_synchronized(optimizer):
     """Return False if the optimizer, or one inside it, has local steps not yet combined."""
-    each_within = keras_seam.optimizers_within(optimizer)
+    each_within = keras_compat.optimizers_within(optimizer)
     return all(getattr(each, "is_synchronized", True) for each in each_within)
 
 
@@ -130,7 +130,7 @@ def _all_shared(strategy):
 
 def _checked(variables):
     is_list = isinstance(variables, (list, tuple))
-    if not is_list or not all(isinstance(v, keras_seam.VARIABLE_TYPES) for v in variables):
+    if not is_list or not all(isinstance(v, keras_compat.VARIABLE_TYPES) for v in variables):
         raise ValueError(
             "`variables` must be a list of Keras or TensorFlow variables, or None. "
             f"Received: variables={variables!r}"
@@ -175,7 +175,7 @@ def _message(variable, replicas, differing, devices):
         f"replica {replica}" + (f" (worker {replica // devices})" if replica >= devices else "")
         for replica in replicas
     ]
-    path = keras_seam.path_of(variable)
+    path = keras_compat.path_of(variable)
     return (
         f"The replicas hold different values of {path!r}{more}. Restore the same file on all "
         "workers, make the same assignments on all workers, and let only the optimizer change "
@@ -185,4 +185,4 @@ def _message(variable, replicas, differing, devices):
 
 
 def _tf_variable(variable):
-    return keras_seam.tensorflow_variable(variable)
+    return keras_compat.tensorflow_variable(variable)

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_adasum.aggregation.groups import CollectiveGroup
-from tf_adasum.seams import tensorflow as tensorflow_seam
+from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.transport import library
 from tf_adasum.transport.mesh import Mesh
 
@@ -39,7 +39,7 @@ class UcxTransport:
 
     def __init__(self, mesh: Mesh, devices: int, first_replica: int):
         self._mesh, self._devices, self._first_replica = mesh, devices, first_replica
-        self._keys = [tensorflow_seam.CallKeys() for _ in range(devices)]
+        self._keys = [tensorflow_compat.CallKeys() for _ in range(devices)]
         self.fuses = True
 
     def group(self, local: int, stride: int, radix: int) -> CollectiveGroup:

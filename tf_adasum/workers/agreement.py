@@ -13,8 +13,8 @@ import tensorflow as tf
 from tf_adasum import ops
 from tf_adasum._version import __version__, series
 from tf_adasum.aggregation import Scheme
+from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.errors import see
-from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.workers.workers import Workers
 
 SPECIAL_CARDINALITIES = {
@@ -48,7 +48,7 @@ VARIABLES = (
 def terms(
     scheme: Scheme,
     devices: int,
-    options: tensorflow_seam.CommunicationOptions,
+    options: tensorflow_compat.CommunicationOptions,
     on_nonfinite: str,
     transport: str,
 ) -> dict:

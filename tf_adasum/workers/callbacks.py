@@ -24,7 +24,7 @@ support several workers and are not changed.)
   Otherwise, the other workers would wait for gradients that are never sent.
 
 * If no callback of any worker reads the logs of batches, the steps of `fit` and `evaluate` do not
-  exchange them, see `seams.keras.batch_logs`.
+  exchange them, see `compat.keras.batch_logs`.
 
 All other callbacks run on every worker, with the same logs. So `EarlyStopping`,
 `ReduceLROnPlateau`, `LearningRateScheduler` and `TerminateOnNaN` decide the same on every worker.
@@ -48,8 +48,8 @@ import numpy as np
 import tensorflow as tf
 
 from tf_adasum.backup import driver, training_state
+from tf_adasum.compat import keras as keras_compat
 from tf_adasum.errors import see
-from tf_adasum.seams import keras as keras_seam
 from tf_adasum.watch import call_log, status_file
 from tf_adasum.workers.first_worker import FirstWorkerOnly, is_for_first_worker
 from tf_adasum.workers.workers import Workers
@@ -57,10 +57,10 @@ from tf_adasum.workers.workers import Workers
 
 def install() -> None:
     """Install the hooks into Keras, including the hook below; a second call does nothing."""
-    keras_seam.install()
+    keras_compat.install()
 
 
-@keras_seam.hooks.replaces(keras.callbacks.CallbackList, "set_model")
+@keras_compat.hooks.replaces(keras.callbacks.CallbackList, "set_model")
 def set_model(original, self, model):
     """Replace the list of callbacks by the list that `arranged` returns.
 
@@ -108,7 +108,7 @@ def _is_driven(callback, workers):
     if isinstance(callback, driver.BackupArguments):
         return True
     is_keras_own = type(callback) is keras.callbacks.BackupAndRestore  # and not a subclass
-    return keras_seam.BACKS_UP_ONE_WORKER and is_keras_own and workers.count > 1
+    return keras_compat.BACKS_UP_ONE_WORKER and is_keras_own and workers.count > 1
 
 
 class StepsOfStatus(keras.callbacks.Callback):
@@ -123,7 +123,7 @@ class StepsOfStatus(keras.callbacks.Callback):
         """Keep the number of steps so far, because Keras counts batches from 0 in each epoch."""
         self._before_epoch = self._step
 
-    @keras_seam.leaves_logs_unread
+    @keras_compat.leaves_logs_unread
     def on_train_batch_end(self, batch, logs=None):
         """Set the number of steps after a batch."""
         self._step = self._before_epoch + batch + 1
@@ -156,7 +156,7 @@ class FirstCallback(keras.callbacks.Callback):
             callback
             for callback in callbacks
             if isinstance(callback, keras.callbacks.BackupAndRestore)
-            and keras_seam.BACKS_UP_ONE_WORKER
+            and keras_compat.BACKS_UP_ONE_WORKER
         ]
 
     def on_train_begin(self, logs=None):
@@ -183,13 +183,13 @@ class FirstCallback(keras.callbacks.Callback):
 
     def _reads(self):
         return [
-            any(keras_seam.reads_batch_logs(callback, kind) for callback in self._callbacks)
+            any(keras_compat.reads_batch_logs(callback, kind) for callback in self._callbacks)
             for kind in KINDS_OF_CALL.values()
         ]
 
     def _leave_unread(self, reads):
         calls = zip(KINDS_OF_CALL, reads, strict=True)
-        keras_seam.leave_logs_unread([name for name, is_read in calls if not is_read])
+        keras_compat.leave_logs_unread([name for name, is_read in calls if not is_read])
 
 
 class LastCallback(keras.callbacks.Callback):
@@ -221,7 +221,7 @@ class LastCallback(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         """Stop all workers if one stops; check that all workers have the same learning rate."""
-        rate = keras_seam.learning_rate_of(self.model)
+        rate = keras_compat.learning_rate_of(self.model)
         table = self.workers.gather([self.model.stop_training, *np.array([rate]).view(np.int64)])
         self.model.stop_training = bool(table[:, 0].any())
         if (table[:, 1] != table[0, 1]).any():

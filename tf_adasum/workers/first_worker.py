@@ -12,9 +12,9 @@ import warnings
 
 import keras
 
+from tf_adasum.compat import keras as keras_compat
+from tf_adasum.compat import one_worker
 from tf_adasum.errors import see
-from tf_adasum.seams import keras as keras_seam
-from tf_adasum.seams import one_worker
 from tf_adasum.workers.workers import Workers
 
 # The attribute that makes a user's own callback run on worker 0 only.
@@ -34,7 +34,7 @@ def is_for_first_worker(callback: keras.callbacks.Callback) -> bool:
     """
     packages = {cls.__module__.partition(".")[0] for cls in type(callback).__mro__}
     return (
-        isinstance(callback, keras_seam.CALLBACKS_OF_WORKER_0)
+        isinstance(callback, keras_compat.CALLBACKS_OF_WORKER_0)
         or getattr(callback, ATTRIBUTE, False) is True
         or not packages.isdisjoint(one_worker.TRACKERS)
     )

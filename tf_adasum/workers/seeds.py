@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from tf_adasum.seams import tensorflow as tensorflow_seam
+from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.workers.workers import Workers
 
 
@@ -26,9 +26,9 @@ class Seeds:
         The generator is reset whenever TensorFlow's global seed is set, so that a run with the same
         global seed draws the same seeds.
         """
-        seeding = tensorflow_seam.seeding()
+        seeding = tensorflow_compat.seeding()
         if self._generator is None or seeding is not self._seeding:
-            own = tensorflow_seam.global_seed()
+            own = tensorflow_compat.global_seed()
             self._seeding = seeding
             self._generator = random.Random(None if own is None else int(own))
         return self._generator.getrandbits(31)
@@ -42,7 +42,7 @@ class Seeds:
             An int of 31 bits. None if no seed is needed, because there is one process, or because
             all workers have the same global seed, for example after `keras.utils.set_random_seed`.
         """
-        own = tensorflow_seam.global_seed()
+        own = tensorflow_compat.global_seed()
         seeds = self._workers.gather([own or 0, own is not None, self.draw()])
         if len(seeds) == 1 or (seeds[:, :2] == [seeds[0, 0], True]).all():
             return None

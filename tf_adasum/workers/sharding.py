@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.errors import see
-from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.workers.ends import Ends
 from tf_adasum.workers.workers import Workers
 
@@ -91,7 +91,7 @@ class Sharding:
         """
         if self._workers.count > 1 and seed is not None:
             self._seed = seed
-            tensorflow_seam.seed_datasets_by(self._draw)
+            tensorflow_compat.seed_datasets_by(self._draw)
 
     def _draw(self) -> int:
         self._drawn += 1
@@ -123,7 +123,7 @@ class Sharding:
             return dataset
         options = dataset.options()
         policy = options.experimental_distribute.auto_shard_policy
-        pipeline = tensorflow_seam.pipeline_of(dataset)
+        pipeline = tensorflow_compat.pipeline_of(dataset)
         files_of_own = min(pipeline.files, default=-1)
         if policy == Policy.AUTO and pipeline.counts_rows:
             files_of_own = -1  # sharded by DATA
@@ -183,7 +183,7 @@ class Sharding:
             if is_known:
                 self.end_together(distributed)
         if policy == Policy.OFF and is_known:
-            tensorflow_seam.forget_cardinality(distributed)
+            tensorflow_compat.forget_cardinality(distributed)
 
     def end_together(self, distributed: tf.distribute.DistributedDataset) -> None:
         """Let no step ask whether all workers have a batch. All datasets end in the same step.
@@ -193,7 +193,7 @@ class Sharding:
                 batches on all workers.
         """
         if self._workers.count > 1:
-            tensorflow_seam.end_together(distributed)
+            tensorflow_compat.end_together(distributed)
 
     def _check_files(self, files: int) -> None:
         if 0 <= files < self._workers.count:

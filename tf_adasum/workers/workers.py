@@ -15,11 +15,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tf_adasum.compat import keras as keras_compat
+from tf_adasum.compat import one_worker
+from tf_adasum.compat import tensorflow as tensorflow_compat
+from tf_adasum.compat.base_strategy import GradientAggregatingStrategy
 from tf_adasum.errors import see
-from tf_adasum.seams import keras as keras_seam
-from tf_adasum.seams import one_worker
-from tf_adasum.seams import tensorflow as tensorflow_seam
-from tf_adasum.seams.base_strategy import GradientAggregatingStrategy
 from tf_adasum.watch import call_log
 from tf_adasum.watch.null_monitor import NullMonitor
 from tf_adasum.workers import same_settings
@@ -74,7 +74,7 @@ class Workers:
         strategy: tf.distribute.Strategy,
         rank: int,
         count: int,
-        options: tensorflow_seam.CommunicationOptions,
+        options: tensorflow_compat.CommunicationOptions,
         watch: HealthMonitor | NullMonitor,
     ) -> Workers:
         """Create the workers of a strategy, which use TensorFlow's collectives.
@@ -87,7 +87,7 @@ class Workers:
             watch: the strategy's failure detector.
         """
         extended = strategy.extended
-        collectives = tensorflow_seam.cross_device_ops(extended)
+        collectives = tensorflow_compat.cross_device_ops(extended)
 
         def gather(own):
             with tf.init_scope():  # also while a step is traced
@@ -187,7 +187,7 @@ def _in_the_same_call(own: np.ndarray, gather: Callable[[np.ndarray], np.ndarray
         RuntimeError: on all workers, if their calls differ; the message names the calls.
         ValueError: on all workers, if settings differ; the message names the first setting.
     """
-    calls, settings = keras_seam.calls_under_way(), keras_seam.settings_under_way()
+    calls, settings = keras_compat.calls_under_way(), keras_compat.settings_under_way()
     if not one_worker.is_alone():  # otherwise, the call is refused before anything is sent
         call_log.note(f"exchanges numbers in {calls} ({_caller()})")
     compared = f"{calls} {settings.digest}".encode()

@@ -8,8 +8,8 @@ import tensorflow as tf
 from support.stacks import Variable
 
 from scenarios.basics import over, use_rule
+from tf_adasum.compat import keras as keras_compat
 from tf_adasum.optimizers import AdaScale
-from tf_adasum.seams import keras as keras_seam
 
 SHAPES = [(7, 3), (5,)]
 STEPS = 50
@@ -64,7 +64,7 @@ def steps(strategy, count, kind="own", steps=STEPS, momentum=0.9, schedule=False
         accumulate = {"gradient_accumulation_steps": accumulation} if accumulation > 1 else {}
         inner = keras.optimizers.SGD(learning_rate, momentum=momentum, **accumulate)
         optimizer = AdaScale(inner, **options)
-        keras_seam.build(optimizer, variables)
+        keras_compat.build(optimizer, variables)
 
     @tf.function
     def step(number, micro_step):
@@ -72,7 +72,7 @@ def steps(strategy, count, kind="own", steps=STEPS, momentum=0.9, schedule=False
             replica = tf.distribute.get_replica_context().replica_id_in_sync_group
             own = tf.cast(replica, tf.int32) * accumulation + micro_step
             # As Keras's losses: divided by the number of replicas, which are summed.
-            keras_seam.apply(
+            keras_compat.apply(
                 optimizer, [gradient[number][own] / replicas for gradient in gradients], variables
             )
 
@@ -92,7 +92,7 @@ def steps(strategy, count, kind="own", steps=STEPS, momentum=0.9, schedule=False
         )
     local = strategy.experimental_local_results if strategy else lambda value: (value,)
     copies = zip(
-        *(local(keras_seam.tensorflow_variable(variable)) for variable in variables), strict=True
+        *(local(keras_compat.tensorflow_variable(variable)) for variable in variables), strict=True
     )
     return {
         "estimates": np.array(estimates),
@@ -109,12 +109,14 @@ def collectives(strategy):
         with strategy.scope():
             variables = [Variable(value, name="v") for value in initial_values()]
             optimizer = wrap(keras.optimizers.SGD(0.05))
-            keras_seam.build(optimizer, variables)
+            keras_compat.build(optimizer, variables)
 
         @tf.function
         def step():
             strategy.run(
-                lambda: keras_seam.apply(optimizer, [tf.ones(shape) for shape in SHAPES], variables)
+                lambda: keras_compat.apply(
+                    optimizer, [tf.ones(shape) for shape in SHAPES], variables
+                )
             )
 
         with over(strategy, None):

@@ -12,8 +12,8 @@ from support import oracle
 import tf_adasum
 from scenarios.basics import known_gradients, over, random_data, scope, use_rule, weights_of
 from tf_adasum import callbacks, cross_device_ops, rules
-from tf_adasum.seams import keras as keras_seam
-from tf_adasum.seams import tensorflow as tensorflow_seam
+from tf_adasum.compat import keras as keras_compat
+from tf_adasum.compat import tensorflow as tensorflow_compat
 
 RULES = {
     "adasum": lambda: rules.Adasum(),
@@ -58,7 +58,7 @@ def reduce_by_plan(strategy, rule="adasum", **options):
     """Every local replica's combined gradients, as float64."""
     use_rule(strategy, RULES[rule](), **options)
     gradients = known_gradients(strategy.num_replicas_in_sync)
-    marker = tensorflow_seam.GradientReduction(bytes_per_pack=4000)
+    marker = tensorflow_compat.GradientReduction(bytes_per_pack=4000)
     with nothing_gathered():
         combined = reduction(strategy, gradients, marker)()
     return copies_of(strategy, combined)
@@ -193,7 +193,7 @@ def save_and_go_on(strategy, folder, rule, way):
     def build_with_slots():
         model = build()
         with scope(strategy):
-            keras_seam.build(model.optimizer, model.trainable_variables)
+            keras_compat.build(model.optimizer, model.trainable_variables)
         return model
 
     def train(model, epochs):
@@ -324,7 +324,7 @@ def custom_loop(strategy, built):
         model = keras.Sequential([keras.Input([6]), keras.layers.Dense(1)])
         optimizer = keras.optimizers.SGD(0.1)
         if built:
-            keras_seam.build(optimizer, model.trainable_variables)
+            keras_compat.build(optimizer, model.trainable_variables)
 
     @tf.function
     def step():
@@ -334,7 +334,7 @@ def custom_loop(strategy, built):
             with tf.GradientTape() as tape:
                 loss = tf.reduce_mean(tf.square(model(tf.constant(x)[own]) - tf.constant(y)[own]))
             gradients = tape.gradient(loss, model.trainable_variables)
-            keras_seam.apply(optimizer, gradients, model.trainable_variables)
+            keras_compat.apply(optimizer, gradients, model.trainable_variables)
 
         strategy.run(replica_step)
 

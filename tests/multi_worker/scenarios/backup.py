@@ -12,8 +12,8 @@ from scenarios.basics import random_data, use_rule
 from scenarios.callbacks import Interrupted, rank_of
 from tf_adasum.aggregation import rules
 from tf_adasum.callbacks import BackupAndRestore
+from tf_adasum.compat import keras as keras_compat
 from tf_adasum.optimizers import AdaScale, DeltaAdasum
-from tf_adasum.seams import keras as keras_seam
 
 ROWS, BATCH, EPOCHS = 72, 12, 3  # six batches in an epoch
 
@@ -115,9 +115,9 @@ def backup_of(strategy, folder, plain=False, only_worker_0=False, **options):
 
 def state_of(strategy, model):
     """All variables on each local replica."""
-    state = keras_seam.aggregation_state_of(model.optimizer)
+    state = keras_compat.aggregation_state_of(model.optimizer)
     rule_state = state.rule_state if state else None
-    variables = [*model.variables, *keras_seam.all_variables(model.optimizer)]
+    variables = [*model.variables, *keras_compat.all_variables(model.optimizer)]
     variables += rule_state.of_name.values() if rule_state else []
     return {
         f"variable {index}.{local}": copy.numpy()

@@ -15,8 +15,8 @@ from support import oracle
 from support.stacks import copies_of
 
 from tf_adasum.aggregation import Scheme, rules
-from tf_adasum.seams import keras as keras_seam
-from tf_adasum.seams import tensorflow as tensorflow_seam
+from tf_adasum.compat import keras as keras_compat
+from tf_adasum.compat import tensorflow as tensorflow_compat
 
 
 def use_rule(strategy, rule, **options):
@@ -25,13 +25,13 @@ def use_rule(strategy, rule, **options):
     strategy._scheme = Scheme.checked(
         strategy._aggregation, strategy.num_replicas_in_sync, **options
     )
-    tensorflow_seam.cross_device_ops(strategy.extended).scheme = strategy._scheme
+    tensorflow_compat.cross_device_ops(strategy.extended).scheme = strategy._scheme
 
 
 @contextlib.contextmanager
 def over(strategy, transport):
     """Let a transport carry the gradients of what is traced in it; None for TensorFlow's."""
-    collectives = tensorflow_seam.cross_device_ops(strategy.extended)
+    collectives = tensorflow_compat.cross_device_ops(strategy.extended)
     saved, collectives.transport = collectives.transport, transport
     try:
         yield
@@ -140,7 +140,9 @@ def train_with_adam(strategy, rule, steps=50):
         model.compile(optimizer=keras.optimizers.Adam(0.01), loss="mse")
     model.fit(x, y, batch_size=24, epochs=steps // 5, verbose=0)
     copies = {}
-    for number, variable in enumerate(model.variables + keras_seam.all_variables(model.optimizer)):
+    for number, variable in enumerate(
+        model.variables + keras_compat.all_variables(model.optimizer)
+    ):
         for local, copy in enumerate(copies_of(strategy, variable)):
             copies[f"{number}.{local}"] = copy.numpy()
     return copies
@@ -154,7 +156,7 @@ def reduce_gradients(strategy, rule, bytes_per_pack=0, not_finite=None, eager=Fa
     """
     use_rule(strategy, rule)
     gradients = known_gradients(strategy.num_replicas_in_sync, not_finite)
-    marker = tensorflow_seam.GradientReduction(bytes_per_pack=bytes_per_pack)
+    marker = tensorflow_compat.GradientReduction(bytes_per_pack=bytes_per_pack)
 
     def step():
         context = tf.distribute.get_replica_context()
@@ -311,7 +313,7 @@ def train_unbuilt_model(strategy, rows):
 def collective_attributes(strategy, **options):
     """Timeouts and hints of TensorFlow's collectives that reduce a large and a small bucket."""
     use_rule(strategy, "adasum")
-    marker = tensorflow_seam.GradientReduction(**options)
+    marker = tensorflow_compat.GradientReduction(**options)
 
     @tf.function
     def step():

@@ -11,7 +11,7 @@ from support.stacks import Variable, copies_of
 from scenarios.basics import random_data
 from tf_adasum import callbacks
 from tf_adasum.backup import training_state
-from tf_adasum.seams import keras as keras_seam
+from tf_adasum.compat import keras as keras_compat
 from tf_adasum.workers import workers
 
 ROWS_PER_EPOCH = 48
@@ -52,7 +52,7 @@ def fit(model, callbacks, epochs, validate=False):
 
 
 def state_of(model):
-    variables = [*model.variables, *keras_seam.all_variables(model.optimizer)]
+    variables = [*model.variables, *keras_compat.all_variables(model.optimizer)]
     return {f"variable{number}": variable.numpy() for number, variable in enumerate(variables)}
 
 
@@ -247,7 +247,7 @@ def restore_in_custom_loop(strategy, folder):
     assert not model.optimizer.built
     callbacks = keras.callbacks.CallbackList(backups_of(strategy, folder), model=model)
     callbacks.on_train_begin()
-    epoch = keras_seam.initial_epoch(model)
+    epoch = keras_compat.initial_epoch(model)
     callbacks.on_train_end()
     state = state_of(model)
     assert state.keys() == expected.keys()
@@ -291,7 +291,7 @@ def share_state(strategy, piece_bytes):
     for variable, value in zip(variables, values_of(rank), strict=True):
         variable.assign(value)
     model = Holder(variables, strategy)
-    keras_seam.set_initial_epoch(model, 5 if rank == 0 else 0)
+    keras_compat.set_initial_epoch(model, 5 if rank == 0 else 0)
     usual, workers.PIECE_BYTES = workers.PIECE_BYTES, piece_bytes
     try:
         training_state.share(model, strategy.workers)
@@ -302,4 +302,4 @@ def share_state(strategy, piece_bytes):
         for number, variable in enumerate(variables)
         for local, copy in enumerate(copies_of(strategy, variable))
     }
-    return {"epoch": keras_seam.initial_epoch(model), **held}
+    return {"epoch": keras_compat.initial_epoch(model), **held}

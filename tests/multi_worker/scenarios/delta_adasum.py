@@ -8,8 +8,8 @@ from support.stacks import Variable, copies_of
 
 from scenarios.basics import use_rule
 from tf_adasum import optimizers
-from tf_adasum.seams import keras as keras_seam
-from tf_adasum.seams import tensorflow as tensorflow_seam
+from tf_adasum.compat import keras as keras_compat
+from tf_adasum.compat import tensorflow as tensorflow_compat
 
 SHAPES = [(4, 3), (5,)]
 STEPS = 8
@@ -43,7 +43,7 @@ def initial_values():
 
 def count_reductions(strategy, counts):
     """Let every reduction of gradients that is carried out leave a mark in a list."""
-    cross_device_ops = tensorflow_seam.cross_device_ops(strategy.extended)
+    cross_device_ops = tensorflow_compat.cross_device_ops(strategy.extended)
     original = type(cross_device_ops).combine_gradients
 
     def counted(gradients, options):
@@ -81,13 +81,13 @@ def steps(strategy, name, wrapped=True, steps=STEPS, local_steps=1, end=False, o
         inner = optimizer = OPTIMIZERS[name](**(options or {}))
         if wrapped:
             optimizer = optimizers.DeltaAdasum(inner, local_steps=local_steps)
-        keras_seam.build(optimizer, variables)
+        keras_compat.build(optimizer, variables)
 
     @tf.function
     def step(number):
         def in_replica():
             replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-            keras_seam.apply(
+            keras_compat.apply(
                 optimizer, [gradient[number][replica] for gradient in gradients], variables
             )
 
@@ -102,8 +102,8 @@ def steps(strategy, name, wrapped=True, steps=STEPS, local_steps=1, end=False, o
     restore()
     slots = [
         v
-        for v in keras_seam.all_variables(inner)
-        if len(v.shape) and "accumulator" not in keras_seam.path_of(v)
+        for v in keras_compat.all_variables(inner)
+        if len(v.shape) and "accumulator" not in keras_compat.path_of(v)
     ]
     return {
         "reductions": len(counts),
@@ -129,10 +129,10 @@ def reference(replicas, name, local_steps=1, steps=STEPS, options=None, end=Fals
     each = [OPTIMIZERS[name](**(options or {})) for _ in range(replicas)]
     accumulation = (options or {}).get("gradient_accumulation_steps", 1)
     for optimizer, own in zip(each, weights, strict=True):
-        keras_seam.build(optimizer, own)
+        keras_compat.build(optimizer, own)
     for number in range(steps):
         for replica, (optimizer, own) in enumerate(zip(each, weights, strict=True)):
-            keras_seam.apply(optimizer, [tf.constant(g[number, replica]) for g in gradients], own)
+            keras_compat.apply(optimizer, [tf.constant(g[number, replica]) for g in gradients], own)
         is_last = end and number == steps - 1
         if (number + 1) % (local_steps * accumulation) == 0 or is_last:
             for index, value in enumerate(start):
@@ -143,8 +143,8 @@ def reference(replicas, name, local_steps=1, steps=STEPS, options=None, end=Fals
     slots = [
         [
             v.numpy()
-            for v in keras_seam.all_variables(optimizer)
-            if len(v.shape) and "accumulator" not in keras_seam.path_of(v)
+            for v in keras_compat.all_variables(optimizer)
+            if len(v.shape) and "accumulator" not in keras_compat.path_of(v)
         ]
         for optimizer in each
     ]
@@ -162,7 +162,7 @@ def different_settings(strategy, wrapper):
         variable = Variable(np.zeros(3, "float32"), name="v")
         optimizer = getattr(optimizers, wrapper)(keras.optimizers.SGD(0.1), **option)
         try:
-            keras_seam.build(optimizer, [variable])
+            keras_compat.build(optimizer, [variable])
         except ValueError as error:
             return {"message": str(error)}
     return {"message": "none"}
@@ -174,7 +174,7 @@ def different_scales(strategy):
     with strategy.scope():
         variable = Variable(np.zeros(3, "float32"), name="v")
         optimizer = optimizers.AdaScale(keras.optimizers.SGD(0.1))
-        keras_seam.build(optimizer, [variable])
+        keras_compat.build(optimizer, [variable])
     optimizer.set_scale(3)
     try:
         optimizer.set_scale(3 + strategy.cluster_resolver.task_id)

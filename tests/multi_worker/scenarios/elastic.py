@@ -11,8 +11,8 @@ import tf_adasum
 from scenarios.basics import random_data
 from tf_adasum.aggregation import rules
 from tf_adasum.callbacks import BackupAndRestore
+from tf_adasum.compat import keras as keras_compat
 from tf_adasum.optimizers import AdaScale, DeltaAdasum
-from tf_adasum.seams import keras as keras_seam
 
 ROWS, BATCH = 24, 12
 
@@ -34,7 +34,7 @@ def compiled_model(strategy, kind, seed):
     with strategy.scope():
         model = keras.Sequential([keras.layers.Input([6]), keras.layers.Dense(1)])
         model.compile(KINDS[kind][1](), "mse")
-        keras_seam.build(model.optimizer, model.trainable_variables)
+        keras_compat.build(model.optimizer, model.trainable_variables)
     return model
 
 
@@ -96,7 +96,7 @@ def change_replicas(strategy, kind, folder, saved_on, restored_on, forms):
             loss = fit(restored, epochs=2, callbacks=[*callbacks, begin]).history["loss"]
         said = [str(each.message) for each in caught if each.category is UserWarning]
         optimizer = restored.optimizer
-        state = keras_seam.aggregation_state_of(optimizer)
+        state = keras_compat.aggregation_state_of(optimizer)
         results |= {
             f"{form} same": bool((begin.weights == saved).all()),
             f"{form} iterations": begin.iterations,

@@ -7,8 +7,8 @@ import tensorflow as tf
 from scenarios.basics import build_mlp, random_data, scope, use_rule
 from scenarios.keras import Recorder, SeenRows
 from tf_adasum.callbacks import ElasticScale, GainTracker, StopAtScaleInvariantStep
+from tf_adasum.compat import keras as keras_compat
 from tf_adasum.optimizers import AdaScale
-from tf_adasum.seams import keras as keras_seam
 
 ROWS = 8  # of a small batch
 UPDATES = 4  # per epoch
@@ -35,7 +35,7 @@ def weights_on_replicas(strategy, model):
     return {
         f"weight {index}.{replica}": copy.numpy()
         for index, variable in enumerate(model.variables)
-        for replica, copy in enumerate(local(keras_seam.tensorflow_variable(variable)))
+        for replica, copy in enumerate(local(keras_compat.tensorflow_variable(variable)))
     }
 
 

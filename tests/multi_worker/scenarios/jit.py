@@ -8,7 +8,7 @@ from support.stacks import LossScaleOptimizer
 
 from scenarios.basics import scope, use_rule, weights_of
 from tf_adasum import optimizers
-from tf_adasum.seams import tensorflow as tensorflow_seam
+from tf_adasum.compat import tensorflow as tensorflow_compat
 
 WORDS, LENGTH = 12, 5
 
@@ -21,7 +21,7 @@ class Noting(keras.layers.Layer):
         self.compiled = {True: set(), False: set()}
 
     def call(self, x, training=False):
-        self.compiled[training].add(tensorflow_seam.compiles_with_xla())
+        self.compiled[training].add(tensorflow_compat.compiles_with_xla())
         return x
 
     def compute_mask(self, x, mask=None):

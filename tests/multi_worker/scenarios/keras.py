@@ -7,7 +7,7 @@ from support import stacks
 from support.stacks import LossScaleOptimizer, Variable, copies_of, loss_scale_of
 
 from scenarios.basics import build_mlp, random_data, scope, use_rule, weights_of
-from tf_adasum.seams import keras as keras_seam
+from tf_adasum.compat import keras as keras_compat
 
 
 def worker_of(strategy):
@@ -232,7 +232,7 @@ def learning_rates(strategy):
         scheduled.compile(optimizer=keras.optimizers.SGD(schedule), loss="mse")
         still = build_mlp()
         still.compile(optimizer=keras.optimizers.SGD(0.1), loss=lambda y, p: 0 * p)
-    recorder = Recorder(lambda: keras_seam.floating(scheduled.optimizer.learning_rate).numpy())
+    recorder = Recorder(lambda: keras_compat.floating(scheduled.optimizer.learning_rate).numpy())
     scheduled.fit(x, y, batch_size=16, epochs=2, verbose=0, callbacks=[recorder])
     rates["scheduled"] = recorder.values
     plateau = keras.callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=1)
@@ -264,7 +264,7 @@ def sparse_gradients(strategy):
     with scope(strategy):
         table = Variable(np.zeros([6, 2], "float32"), name="table")
         optimizer = keras.optimizers.SGD(1.0)
-        keras_seam.build(optimizer, [table])
+        keras_compat.build(optimizer, [table])
 
     @tf.function
     def step():
@@ -273,7 +273,7 @@ def sparse_gradients(strategy):
             indices = tf.gather(tf.ragged.constant([i for i, _ in slices]), replica)
             values = tf.gather(tf.ragged.constant([v for _, v in slices], ragged_rank=1), replica)
             gradient = tf.IndexedSlices(tf.cast(values, tf.float32), indices, tf.constant([6, 2]))
-            keras_seam.apply(optimizer, [gradient], [table])
+            keras_compat.apply(optimizer, [gradient], [table])
 
         strategy.run(in_replica)
 
@@ -298,14 +298,14 @@ def gradient_missing_on_one_replica(strategy):
     with scope(strategy):
         variables = [Variable(np.zeros(size, "float32")) for size in (3, 4)]
         optimizer = keras.optimizers.SGD(1.0)
-        keras_seam.build(optimizer, variables)
+        keras_compat.build(optimizer, variables)
 
     @tf.function
     def step():
         def in_replica():
             replica = tf.distribute.get_replica_context().replica_id_in_sync_group
             missing = tf.get_static_value(replica) == 1
-            keras_seam.apply(optimizer, [tf.ones(3), None if missing else tf.ones(4)], variables)
+            keras_compat.apply(optimizer, [tf.ones(3), None if missing else tf.ones(4)], variables)
 
         strategy.run(in_replica)
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from support.stacks import PyDataset, Variable, copies_of
 
 from scenarios.basics import build_mlp, random_data, scope, weights_of
-from tf_adasum.seams import keras as keras_seam
+from tf_adasum.compat import keras as keras_compat
 
 
 def all_copies(strategy, model):
@@ -17,7 +17,7 @@ def all_copies(strategy, model):
     return {
         f"copy {number}.{local}": copy.numpy()
         for number, variable in enumerate(
-            model.variables + keras_seam.all_variables(model.optimizer)
+            model.variables + keras_compat.all_variables(model.optimizer)
         )
         for local, copy in enumerate(copies_of(strategy, variable))
     }
@@ -105,7 +105,7 @@ def apply_gradients(strategy):
         optimizer = keras.optimizers.SGD(0.5, **options)
         variables = [Variable(np.ones([10]), name=name) for name in ("decays", "excluded")]
         optimizer.exclude_from_weight_decay(var_names=["excluded"])
-        keras_seam.build(optimizer, variables)
+        keras_compat.build(optimizer, variables)
 
     def update():
         gradients = [tf.range(0.1, 1.1, 0.1), tf.fill([10], 0.01)]

@@ -11,8 +11,8 @@ from support.stacks import LossScaleOptimizer, Variable, loss_scale_of
 
 from scenarios.basics import build_mlp, random_data, use_rule
 from tf_adasum import optimizers, rules
+from tf_adasum.compat import keras as keras_compat
 from tf_adasum.replicas import nonfinite_gradients
-from tf_adasum.seams import keras as keras_seam
 
 SHAPES = [(4, 3), (5,)]
 STEPS = 4
@@ -82,7 +82,7 @@ class Stepping:
             if is_scaled:
                 optimizer = LossScaleOptimizer(optimizer, initial_scale=1024.0)
                 self.optimizer = optimizer
-            keras_seam.build(optimizer, self.variables)
+            keras_compat.build(optimizer, self.variables)
 
         @tf.function(autograph=False)
         def step(number, poison):
@@ -94,7 +94,7 @@ class Stepping:
                 own[0] += tf.concat([[[poison[replica]] * 3], tf.zeros([3, 3])], axis=0)
                 if sparse:
                     own[0] = tf.IndexedSlices(own[0][:2], tf.constant([1, 3]), tf.constant([4, 3]))
-                keras_seam.apply(optimizer, own, self.variables)
+                keras_compat.apply(optimizer, own, self.variables)
 
             strategy.run(in_replica)
 
@@ -109,16 +109,16 @@ class Stepping:
 
     def copies(self):
         """dict from names to all variables on each local replica, but those of loss scaling."""
-        kept = [*self.variables, *keras_seam.all_variables(self.optimizer)]
-        state = keras_seam.aggregation_state_of(self.optimizer)
+        kept = [*self.variables, *keras_compat.all_variables(self.optimizer)]
+        state = keras_compat.aggregation_state_of(self.optimizer)
         if state is not None and state.rule_state:
             kept += state.rule_state.variables
         local = self.strategy.experimental_local_results
         return {
-            f"{index} {keras_seam.path_of(variable)}.{number}": copy
+            f"{index} {keras_compat.path_of(variable)}.{number}": copy
             for index, variable in enumerate(kept)
-            if not keras_seam.path_of(variable).endswith(OF_LOSS_SCALING)
-            for number, copy in enumerate(local(keras_seam.tensorflow_variable(variable)))
+            if not keras_compat.path_of(variable).endswith(OF_LOSS_SCALING)
+            for number, copy in enumerate(local(keras_compat.tensorflow_variable(variable)))
         }
 
     def state(self):

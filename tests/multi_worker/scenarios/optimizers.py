@@ -7,7 +7,7 @@ from support import oracle, stacks
 from support.stacks import LossScaleOptimizer, Variable, copies_of
 
 from scenarios.basics import scope, use_rule
-from tf_adasum.seams import keras as keras_seam
+from tf_adasum.compat import keras as keras_compat
 
 STEPS = 4
 SHAPES = [(4, 3), (5,)]
@@ -68,13 +68,13 @@ def apply(strategy, name, column):
     with scope(strategy):
         variables = [Variable(value, name="v") for value in initial_values()]
         optimizer = make(name, column)
-        keras_seam.build(optimizer, variables)
+        keras_compat.build(optimizer, variables)
 
     @tf.function(autograph=False)
     def step(number):
         def in_replica():
             replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-            keras_seam.apply(
+            keras_compat.apply(
                 optimizer, [gradient[number][replica] for gradient in gradients], variables
             )
 
@@ -92,7 +92,9 @@ def apply(strategy, name, column):
 def state(optimizer):
     """What the optimizer keeps; accumulators differ from replica to replica until they are used."""
     return [
-        v for v in keras_seam.all_variables(optimizer) if "accumulator" not in keras_seam.path_of(v)
+        v
+        for v in keras_compat.all_variables(optimizer)
+        if "accumulator" not in keras_compat.path_of(v)
     ]
 
 
@@ -117,13 +119,13 @@ def reference(replicas, name, column):
     if clips_each:
         for rule in ("clipnorm", "global_clipnorm", "clipvalue"):
             setattr(optimizer, rule, None)
-    keras_seam.build(optimizer, variables)
+    keras_compat.build(optimizer, variables)
     for number in range(STEPS):
         combined = [
             oracle.adasum([own.ravel() for own in g[number]]).reshape(g.shape[2:])
             for g in gradients
         ]
-        keras_seam.apply(optimizer, [tf.constant(g, tf.float32) for g in combined], variables)
+        keras_compat.apply(optimizer, [tf.constant(g, tf.float32) for g in combined], variables)
     return [variable.numpy() for variable in [*variables, *state(optimizer)]]
 
 

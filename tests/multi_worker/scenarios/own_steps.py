@@ -9,7 +9,7 @@ import tensorflow as tf
 from support.stacks import copies_of
 
 from scenarios.basics import random_data, scope, use_rule
-from tf_adasum.seams import keras as keras_seam
+from tf_adasum.compat import keras as keras_compat
 
 FEATURES, LATENT, STEPS = 6, 3, 4
 
@@ -219,9 +219,9 @@ def train(strategy, replicas, kind, seed=1, run_eagerly=False):
     variables = list(model.trainable_variables)
     results |= {f"weight{i}": variable.numpy() for i, variable in enumerate(variables)}
     if strategy:
-        optimizers = keras_seam.optimizers_of(model)
+        optimizers = keras_compat.optimizers_of(model)
         for number, variable in enumerate(
-            [*variables, *(one for each in optimizers for one in keras_seam.all_variables(each))]
+            [*variables, *(one for each in optimizers for one in keras_compat.all_variables(each))]
         ):
             for local, copy in enumerate(copies_of(strategy, variable)):
                 results[f"copy {number}.{local}"] = copy.numpy()

@@ -13,7 +13,7 @@ from scenarios.basics import random_data, use_rule
 from scenarios.callbacks import rank_of
 from tf_adasum import optimizers
 from tf_adasum.callbacks import ReplicaCheck
-from tf_adasum.seams import keras as keras_seam
+from tf_adasum.compat import keras as keras_compat
 
 RULES = {
     "adasum": "adasum",
@@ -135,7 +135,7 @@ def check_spoiled(strategy, replica):
         others = [v for v in model.trainable_variables if v is not variable]
         take_back = spoil(strategy, variable, replica)
         results |= {
-            f"{name} path": keras_seam.path_of(variable),
+            f"{name} path": keras_compat.path_of(variable),
             f"{name} all": message_of(strategy.check_replicas),
             f"{name} model": message_of(lambda: strategy.check_model(model)),
             f"{name} list": message_of(

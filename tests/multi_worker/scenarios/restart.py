@@ -11,8 +11,8 @@ from support.stacks import LossScaleOptimizer, copies_of, loss_scale_of
 from scenarios.basics import random_data, use_rule
 from scenarios.callbacks import Interrupt, Interrupted, rank_of
 from scenarios.keras import Recorder
+from tf_adasum.compat import keras as keras_compat
 from tf_adasum.optimizers import LAMB, AdaScale, DeltaAdasum
-from tf_adasum.seams import keras as keras_seam
 
 BATCH = 16  # of all replicas
 STEPS = 7
@@ -66,7 +66,7 @@ def state_of(strategy, model, prefix=""):
         f"{prefix}{kind} {index}.{local}": copy.numpy()
         for kind, variables in (
             ("weight", model.variables),
-            ("slot", keras_seam.all_variables(optimizer)),
+            ("slot", keras_compat.all_variables(optimizer)),
         )
         for index, variable in enumerate(variables)
         for local, copy in enumerate(copies_of(strategy, variable))
@@ -121,7 +121,7 @@ def restore_and_go_on(strategy, name, folder, form, from_worker=None):
         if form == "model.keras":
             model = keras.saving.load_model(path)
         else:
-            keras_seam.build(model.optimizer, model.trainable_variables)
+            keras_compat.build(model.optimizer, model.trainable_variables)
             checkpoint_of(model).read(str(path)).assert_existing_objects_matched()
     restored = state_of(strategy, model, "saved ")
     fit(model, first_step=SAVED_AFTER)

@@ -8,7 +8,7 @@ from support.stacks import LossScaleOptimizer
 
 from scenarios.basics import random_data, scope, use_rule, weights_of
 from tf_adasum import optimizers
-from tf_adasum.seams import keras as keras_seam
+from tf_adasum.compat import keras as keras_compat
 
 
 class OwnStep(keras.Model):
@@ -26,7 +26,7 @@ class OwnStep(keras.Model):
         with tf.GradientTape() as tape:
             loss = self.compute_loss(y=y, y_pred=self(x, training=True))
         gradients = tape.gradient(loss, self.trainable_variables)
-        keras_seam.apply(self.optimizer, gradients, self.trainable_variables)
+        keras_compat.apply(self.optimizer, gradients, self.trainable_variables)
         for metric in self.metrics:
             if metric.name == "loss":
                 metric.update_state(loss, sample_weight=tf.shape(x)[0])
@@ -110,7 +110,7 @@ def fit(strategy, rule, optimizer="momentum", way="fit", epochs=2):
         )
     logs = model.fit(x, y, batch_size=8 * replicas, epochs=epochs, shuffle=False, verbose=0).history
     evaluated = model.evaluate(x, y, batch_size=8 * replicas, verbose=0)
-    own = keras_seam.all_variables(model.optimizer)
+    own = keras_compat.all_variables(model.optimizer)
     return {
         **{f"log {name}": values for name, values in logs.items()},
         "evaluated": evaluated,
@@ -118,7 +118,7 @@ def fit(strategy, rule, optimizer="momentum", way="fit", epochs=2):
         **{
             f"slot{index}": v.numpy()
             for index, v in enumerate(own)
-            if "rng" not in keras_seam.path_of(v)
+            if "rng" not in keras_compat.path_of(v)
         },
         "iterations": model.optimizer.iterations.numpy(),
     }
@@ -155,7 +155,7 @@ def one_step(strategy, rule, rows, optimizer="momentum", function=False, normali
     with strategy.scope():
         model = build(normalization)
         model_optimizer = OPTIMIZERS[optimizer]()
-        keras_seam.build(model_optimizer, model.trainable_variables)
+        keras_compat.build(model_optimizer, model.trainable_variables)
 
     def in_replica(x, y):
         with tf.GradientTape() as tape:
@@ -164,7 +164,7 @@ def one_step(strategy, rule, rows, optimizer="momentum", function=False, normali
             loss += sum(model.losses)
             scaled = stacks.scale_loss(model_optimizer, loss)
         gradients = tape.gradient(scaled, model.trainable_variables)
-        keras_seam.apply(model_optimizer, gradients, model.trainable_variables)
+        keras_compat.apply(model_optimizer, gradients, model.trainable_variables)
         return loss
 
     if function:
@@ -176,9 +176,9 @@ def one_step(strategy, rule, rows, optimizer="momentum", function=False, normali
 
     def copies(kind, variables):
         return {
-            f"{kind} {index} {keras_seam.path_of(variable)}.{replica}": copy.numpy()
+            f"{kind} {index} {keras_compat.path_of(variable)}.{replica}": copy.numpy()
             for index, variable in enumerate(variables)
-            for replica, copy in enumerate(local(keras_seam.tensorflow_variable(variable)))
+            for replica, copy in enumerate(local(keras_compat.tensorflow_variable(variable)))
         }
 
     results = {}

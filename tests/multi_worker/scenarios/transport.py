@@ -11,12 +11,12 @@ import numpy as np
 import tensorflow as tf
 
 from scenarios import aggregation, basics
-from tf_adasum.seams import tensorflow as tensorflow_seam
+from tf_adasum.compat import tensorflow as tensorflow_compat
 
 
 def over_both(strategy, compute):
     """Results of a function over either transport: "tensorflow NAME" and "ucx NAME"."""
-    ucx = tensorflow_seam.cross_device_ops(strategy.extended).transport
+    ucx = tensorflow_compat.cross_device_ops(strategy.extended).transport
     assert ucx is not None, "the strategy was made with UCX"
     results = {}
     for name, transport in (("tensorflow", None), ("ucx", ucx)):
@@ -42,7 +42,7 @@ def train(strategy, rule, gathers, **options):
 
 def groups_that_train(strategy, rule, **options):
     """How often `fit` asks the transport for a group of replicas."""
-    transport = tensorflow_seam.cross_device_ops(strategy.extended).transport
+    transport = tensorflow_compat.cross_device_ops(strategy.extended).transport
     with mock.patch.object(transport, "group", wraps=transport.group) as group:
         aggregation.train_text_model(strategy, rule, **options)
     return {"count": group.call_count}

@@ -10,7 +10,7 @@ from support.stacks import PyDataset
 
 from scenarios.basics import random_data, use_rule
 from scenarios.keras import worker_of
-from tf_adasum.seams import keras as keras_seam
+from tf_adasum.compat import keras as keras_compat
 
 BATCH = 4
 
@@ -61,7 +61,7 @@ def from_function(strategy, batches, unknown, loop=False, steps=None):
                 squares = tf.reduce_sum(tf.square(model(x, training=True) - y))
                 loss = tf.math.divide_no_nan(squares, tf.cast(tf.shape(x)[0], tf.float32))
             gradients = tape.gradient(loss, model.trainable_variables)
-            keras_seam.apply(model.optimizer, gradients, model.trainable_variables)
+            keras_compat.apply(model.optimizer, gradients, model.trainable_variables)
             return tf.shape(x)[0]
 
         return strategy.run(in_replica, args=batch)

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import tf_adasum
 from tf_adasum.backup import driver
-from tf_adasum.seams import keras as keras_seam
+from tf_adasum.compat import keras as keras_compat
 
 pytestmark = pytest.mark.keras3_only("Keras 2 backs up all workers by itself")
 
@@ -172,6 +172,6 @@ def test_in_a_custom_loop(tmp_path):
         if model is first:
             made.on_epoch_begin(0)
             made.on_epoch_end(0)
-    assert keras_seam.initial_epoch(second) == 1
+    assert keras_compat.initial_epoch(second) == 1
     for own, other in zip(state_of(second), state_of(first), strict=True):
         np.testing.assert_array_equal(own, other)

@@ -11,8 +11,8 @@ from support.fake_workers import each_of
 
 from tf_adasum.backup.backup_files import Array, Backup, BackupFiles
 from tf_adasum.backup.training_backup import TrainingBackup
+from tf_adasum.compat import keras as keras_compat
 from tf_adasum.errors import DamagedBackup
-from tf_adasum.seams import keras as keras_seam
 from tf_adasum.workers.workers import Workers
 
 pytestmark = pytest.mark.keras3_only("Keras 2 backs up all workers by itself")
@@ -99,7 +99,7 @@ class TestNewest:
             made = TrainingBackup.agreed([callback(tmp_path / str(workers.rank))], workers)
             model = model_of()
             made.begin(model)
-            return model.variables[0].numpy()[0][0].item(), keras_seam.initial_epoch(model)
+            return model.variables[0].numpy()[0][0].item(), keras_compat.initial_epoch(model)
 
         return each_of(count, part)
 
@@ -201,7 +201,7 @@ def test_keeps_its_rhythm_after_a_restart(save_freq, per_call, tmp_path):
         made = TrainingBackup.agreed([callback(folder, save_freq, delete=False)], on_one_worker())
         model, seen = model_of(), []
         made.begin(model)
-        first, (skipped, _) = keras_seam.initial_epoch(model), made._order.take_start()
+        first, (skipped, _) = keras_compat.initial_epoch(model), made._order.take_start()
         before = names_in(folder)
         for epoch in range(first, 3):
             made.begin_epoch(model, epoch)
@@ -267,6 +267,6 @@ def test_goes_on_from_the_files_of_keras(tmp_path):
             made.begin(model)
 
     values_of(each_of(1, part))
-    assert keras_seam.initial_epoch(model) == 3
+    assert keras_compat.initial_epoch(model) == 3
     for own, other in zip(model.get_weights(), saved.get_weights(), strict=True):
         np.testing.assert_array_equal(own, other)

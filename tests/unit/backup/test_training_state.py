@@ -8,7 +8,7 @@ from support.fake_workers import each_of
 
 from tf_adasum.backup import training_state
 from tf_adasum.backup.backup_files import Array
-from tf_adasum.seams import keras as keras_seam
+from tf_adasum.compat import keras as keras_compat
 
 ALL = (*training_state.SECTIONS, training_state.METRICS)
 DEVICES = 2
@@ -188,10 +188,10 @@ def test_worker_0_shares_epoch_and_every_bit(count):
         model.variables.append(FakeVariable("flags", *[np.array([workers.rank == 0])] * DEVICES))
         model.variables.append(FakeVariable("none", *[np.zeros([0, 3], "int32")] * DEVICES))
         expected = [variable.numpy()[0] for variable in model.variables]
-        keras_seam.set_initial_epoch(model, 5 if workers.rank == 0 else 0)
+        keras_compat.set_initial_epoch(model, 5 if workers.rank == 0 else 0)
         training_state.share(model, workers)
         held = [[bits_of(copy) for copy in variable.numpy()] for variable in model.variables]
-        return keras_seam.initial_epoch(model), [bits_of(each) for each in expected], held
+        return keras_compat.initial_epoch(model), [bits_of(each) for each in expected], held
 
     outcomes = on_workers(count, shared)
     _, of_first, _ = outcomes[0]

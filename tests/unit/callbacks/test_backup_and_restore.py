@@ -6,13 +6,13 @@ import pytest
 
 import tf_adasum
 from tf_adasum.callbacks import BackupAndRestore
-from tf_adasum.seams import keras as keras_seam
+from tf_adasum.compat import keras as keras_compat
 
 keras3_only = pytest.mark.keras3_only("Keras 2 backs up all workers by itself")
 
 
 def test_keras_2_does_it_by_itself(tmp_path):
-    if keras_seam.BACKS_UP_ONE_WORKER:
+    if keras_compat.BACKS_UP_ONE_WORKER:
         assert isinstance(BackupAndRestore(tmp_path), keras.callbacks.BackupAndRestore)
     else:
         with pytest.raises(ValueError, match=r"use keras\.callbacks\.Backup"):

@@ -11,7 +11,7 @@ import pytest
 
 import tf_adasum
 from tf_adasum import callbacks
-from tf_adasum.seams import keras as keras_seam
+from tf_adasum.compat import keras as keras_compat
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_one_replica_is_orthogonal_and_loggers_see_it(strategies, tmp_path):
     model = compiled(strategies["adasum"])
     history = train(model, [tracker, logger], epochs=2)
     assert tracker.steps == [2, 4, 6, 8, 10, 12]
-    assert tracker.paths == [keras_seam.path_of(own) for own in model.trainable_variables]
+    assert tracker.paths == [keras_compat.path_of(own) for own in model.trainable_variables]
     np.testing.assert_allclose(tracker.values, np.ones([6, 3]), rtol=1e-12)
     names = {"loss", "orthogonality", *(f"orthogonality/{path}" for path in tracker.paths)}
     assert set(history) == names

@@ -5,7 +5,7 @@ import types
 import pytest
 
 from tf_adasum.callbacks import ReplicaCheck
-from tf_adasum.seams.base_strategy import GradientAggregatingStrategy
+from tf_adasum.compat.base_strategy import GradientAggregatingStrategy
 
 
 @GradientAggregatingStrategy.register

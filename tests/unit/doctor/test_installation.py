@@ -12,9 +12,9 @@ import pytest
 
 from tf_adasum import doctor
 from tf_adasum._version import TENSORFLOW, requirement
+from tf_adasum.compat.hooks import Hooks
 from tf_adasum.doctor import findings, installation
 from tf_adasum.doctor.findings import FAIL, NOTE, OK, WARN
-from tf_adasum.seams.hooks import Hooks
 from tf_adasum.transport import shared_memory
 
 # What TensorFlow's libraries log whatever TF_CPP_MIN_LOG_LEVEL says; what depends on the processor.
@@ -93,8 +93,8 @@ def stub(monkeypatch):
             "tf_adasum.transport.library": types.SimpleNamespace(
                 opened=opened, Unavailable=Unavailable
             ),
-            "tf_adasum.seams.keras": types.SimpleNamespace(hooks=hooks),
-            "tf_adasum.seams.tensorflow": types.SimpleNamespace(hooks=hooks),
+            "tf_adasum.compat.keras": types.SimpleNamespace(hooks=hooks),
+            "tf_adasum.compat.tensorflow": types.SimpleNamespace(hooks=hooks),
         }
         for name, module in modules.items():
             monkeypatch.setitem(sys.modules, name, module)
@@ -274,7 +274,7 @@ def test_tensorboard(version, level):
 
 def test_a_hook_whose_function_has_moved(stub):
     stub()
-    hooks = sys.modules["tf_adasum.seams.keras"].hooks
+    hooks = sys.modules["tf_adasum.compat.keras"].hooks
     hooks.replaces(json, "dumps")(lambda original: original())
     (found,) = installation.check_hooks()
     assert (found.level, found.facts) == (OK, {"hooks": {"a library": 1}, "off": {}})
@@ -287,7 +287,7 @@ def test_a_hook_whose_function_has_moved(stub):
 
 def test_a_feature_that_is_off(stub):
     stub()
-    hooks = sys.modules["tf_adasum.seams.keras"].hooks
+    hooks = sys.modules["tf_adasum.compat.keras"].hooks
     hooks.replaces(json, "dump_all", feature="long texts")(lambda original: original())
     hooks.replaces(json, "dumps")(lambda original: original())
     found, off = installation.check_hooks()

@@ -18,8 +18,8 @@ from support import oracle
 
 import tf_adasum
 from tf_adasum import optimizers
+from tf_adasum.compat import keras as keras_compat
 from tf_adasum.optimizers import LAMB
-from tf_adasum.seams import keras as keras_seam
 
 GOLDEN = json.loads((pathlib.Path(__file__).parents[2] / "golden/lamb_addons.json").read_text())
 
@@ -265,12 +265,12 @@ def test_a_legacy_optimizer_takes_further_variables(strategy, measures):
             momentum[i] = 0.5 * momentum[i] - combined.reshape(shapes[i])
             alone[i] += momentum[i]
         if measures:
-            keras_seam.aggregation_state_of(optimizer).measure_orthogonality()
+            keras_compat.aggregation_state_of(optimizer).measure_orthogonality()
     for variable, expected in zip(variables, alone, strict=True):
         for copy in strategy.experimental_local_results(variable):
             np.testing.assert_allclose(copy.numpy(), expected, rtol=2e-6, atol=1e-6)
     if measures:
-        assert keras_seam.aggregation_state_of(optimizer).orthogonality.shape == [3 + 1]
+        assert keras_compat.aggregation_state_of(optimizer).orthogonality.shape == [3 + 1]
 
 
 def test_a_state_of_the_rule_belongs_to_the_first_variables():

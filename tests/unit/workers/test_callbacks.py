@@ -5,8 +5,8 @@ import pytest
 from support.fake_training import model_of
 from support.fake_workers import each_of
 
+from tf_adasum.compat import keras as keras_compat
 from tf_adasum.errors import see
-from tf_adasum.seams import keras as keras_seam
 from tf_adasum.workers import callbacks as worker_callbacks
 from tf_adasum.workers.workers import Workers
 
@@ -17,7 +17,7 @@ class UsersBackup(BackupAndRestore):
     """One that a user has changed; it restores the epoch alone."""
 
     def on_train_begin(self, logs=None):
-        keras_seam.set_initial_epoch(self.model, 3)
+        keras_compat.set_initial_epoch(self.model, 3)
 
 
 class Waiting(keras.callbacks.Callback):
@@ -30,7 +30,7 @@ def callbacks_that_write(folder):
     return [
         keras.callbacks.CSVLogger(str(folder / "log.csv")),
         keras.callbacks.TensorBoard(str(folder / "board")),
-        *([keras.callbacks.ModelCheckpoint("a.keras")] if keras_seam.BACKS_UP_ONE_WORKER else []),
+        *([keras.callbacks.ModelCheckpoint("a.keras")] if keras_compat.BACKS_UP_ONE_WORKER else []),
     ]
 
 
@@ -133,7 +133,7 @@ class TestTogether:
             if workers.rank == (0 if is_there else 1):
                 folder.mkdir()
             model, _ = begun(workers, [UsersBackup(str(folder))])
-            return keras_seam.initial_epoch(model)
+            return keras_compat.initial_epoch(model)
 
         # Where there is nothing, worker 0's own callback has set its epoch all the same.
         assert each_of(2, part) == [3, 3 if is_there else 0]

@@ -6,8 +6,8 @@ import keras
 import pytest
 from support.fake_training import model_of
 
+from tf_adasum.compat import one_worker
 from tf_adasum.errors import see
-from tf_adasum.seams import one_worker
 from tf_adasum.workers import callbacks as worker_callbacks
 from tf_adasum.workers.first_worker import FirstWorkerOnly, is_for_first_worker
 from tf_adasum.workers.workers import Workers

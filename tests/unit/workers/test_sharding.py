@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 from support.fake_workers import each_of
 
+from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.errors import see
-from tf_adasum.seams import tensorflow as tensorflow_seam
 from tf_adasum.workers import sharding
 from tf_adasum.workers.sharding import Policy, Sharding
 
@@ -19,7 +19,7 @@ NAMES = np.array([f"image-{index}.png" for index in range(24)])
 def unseeded():
     tf.random.set_seed(None)
     yield
-    tensorflow_seam.seed_datasets_by(None)
+    tensorflow_compat.seed_datasets_by(None)
 
 
 @pytest.fixture

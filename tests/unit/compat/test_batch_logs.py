@@ -1,0 +1,52 @@
+"""Which callbacks read the logs of batches."""
+
+import keras
+import pytest
+
+import tf_adasum
+from tf_adasum.compat import keras as keras_compat
+
+
+class Counts(keras.callbacks.Callback):
+    @keras_compat.leaves_logs_unread
+    def on_train_batch_end(self, batch, logs=None):
+        pass
+
+
+class Prints(Counts):
+    def on_train_batch_end(self, batch, logs=None):
+        print(logs)
+
+
+class Begins(keras.callbacks.Callback):
+    def on_train_batch_begin(self, batch, logs=None):
+        pass
+
+
+def bar(verbose):
+    callback = keras.callbacks.ProgbarLogger()
+    callback.set_params({"verbose": verbose, "epochs": 1, "steps": 1})
+    return callback
+
+
+@pytest.mark.parametrize(
+    "callback, kind, reads",
+    [
+        (Counts(), "train", False),
+        (Prints(), "train", True),
+        (Prints(), "test", False),
+        (Begins(), "train", False),
+        (bar(1), "train", True),
+        (bar(2), "train", False),
+        (keras.callbacks.LambdaCallback(on_train_batch_end=print), "train", True),
+        (keras.callbacks.LambdaCallback(on_epoch_end=print), "train", False),
+        (keras.callbacks.ModelCheckpoint("a.keras"), "train", False),
+        (keras.callbacks.ModelCheckpoint("a.keras", save_freq=5), "train", True),
+        (tf_adasum.callbacks.StragglerReport(), "train", False),
+        (tf_adasum.callbacks.GainTracker(), "train", False),
+        (tf_adasum.callbacks.OnFirstWorker(Prints()), "train", True),
+        (tf_adasum.callbacks.OnFirstWorker(Begins()), "train", False),
+    ],
+)
+def test_reads(callback, kind, reads):
+    assert keras_compat.reads_batch_logs(callback, kind) is reads

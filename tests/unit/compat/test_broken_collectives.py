@@ -1,0 +1,58 @@
+"""What TensorFlow says where another worker is the cause: texts seen with 2.15 and 2.21."""
+
+import pytest
+import tensorflow as tf
+
+from tf_adasum.compat.tensorflow import breakage
+from tf_adasum.watch.diagnosis import CollectiveError
+
+RESET = """Graph execution error:
+
+Detected at node CollectiveReduceV2 defined at (most recent call last):
+  File "train.py", line 29, in <module>
+
+Collective ops is aborted by: recvmsg:Connection reset by peer
+Additional GRPC error information from remote target /job:worker/replica:0/task:0 while calling \
+/tensorflow.WorkerService/RecvBuf:
+:UNKNOWN:Error received from peer  {grpc_status:14, grpc_message:"recvmsg:Connection reset by peer"}
+The error could be from a previous operation. Restart your program to reset.
+\t [[{{node CollectiveReduceV2}}]] [Op:__inference_multi_step_on_iterator_1215]"""
+NESTED = """Collective ops is aborted by: Collective ops is aborted by: Socket closed
+The error could be from a previous operation."""
+FIRST = """Socket closed
+Additional GRPC error information from remote target /job:chief/task:0 while calling RecvBuf:"""
+HEARTBEATS = """Collective ops is aborted by: Error reported from /job:worker/task:1: \
+The following tasks are unhealthy (stopped sending heartbeats):
+/job:worker/replica:0/task:1"""
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "workers"),
+    [
+        (RESET, "recvmsg:Connection reset by peer", ("worker 0",)),
+        (NESTED, "Socket closed", ()),
+        (FIRST, "Socket closed", ("chief 0",)),
+        (
+            HEARTBEATS,
+            "Error reported from /job:worker/task:1: The following tasks are unhealthy "
+            "(stopped sending heartbeats)",
+            ("worker 1",),
+        ),
+    ],
+)
+@pytest.mark.parametrize("kind", [tf.errors.UnavailableError, tf.errors.InternalError])
+def test_a_broken_connection(kind, text, line, workers):
+    assert breakage(kind(None, None, text)) == CollectiveError(line, workers)
+
+
+def test_calls_that_differ():
+    text = "Collective instance 7 expected type 0 and data_type 9 but got type 1 and data_type 1"
+    error = tf.errors.InternalError(None, None, f"{text}\n\t [[{{{{node Reduce}}}}]] [Op:f]")
+    assert breakage(error) == CollectiveError(text, differ=True)
+
+
+def test_errors_of_this_worker():
+    assert breakage(ValueError("Collective ops is aborted by: me")) is None
+    assert breakage(tf.errors.InternalError(None, None, "no memory")) is None
+    own = tf.errors.UnavailableError(None, None, "the bucket does not answer")
+    assert breakage(own) == CollectiveError(), "it may come from others, and says nothing of them"

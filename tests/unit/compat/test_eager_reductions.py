@@ -1,0 +1,167 @@
+"""Eager reductions of gradients: the compiled functions behind them, and how long they stay."""
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.stacks import Variable
+
+import tf_adasum
+from tf_adasum.compat.tensorflow import GradientCrossDeviceOps, GradientReduction
+from tf_adasum.compat.tensorflow import cross_device_ops as of_strategy
+from tf_adasum.compat.tensorflow.cross_device_ops import MOST_FUNCTIONS
+
+SLOW = pytest.mark.slow
+
+
+class State:
+    """What a model's reductions leave behind, as far as the compat package looks at it."""
+
+    version = 0
+
+
+class Unchanging(GradientCrossDeviceOps):
+    """One replica, whose gradients it returns, whatever state they come with."""
+
+    def __init__(self):
+        options = tf.distribute.experimental.CommunicationOptions()
+        super().__init__(["/device:CPU:0"], 1, options)
+        self.traced = []  # for each function the version of the state, None without one
+
+    def leaves_one_gradient_alone(self, options):
+        return False
+
+    def combine_gradients(self, gradients, options):
+        self.traced.append(getattr(options.state, "version", None))
+        return gradients
+
+    def reduced(self, gradients, marker):
+        pairs = [(gradient, gradient) for gradient in gradients]
+        return self.batch_reduce(tf.distribute.ReduceOp.SUM, pairs, marker)
+
+    @property
+    def functions(self):
+        """The number of functions it keeps."""
+        return sum(map(len, [self._functions_without_state, *self._functions.values()]))
+
+
+def marker_of(state, indices=(0,)):
+    return GradientReduction().of(state, indices)
+
+
+@pytest.mark.parametrize(
+    ("models", "is_traced"), [(1000, False), (50, True), pytest.param(1000, True, marks=SLOW)]
+)
+def test_the_functions_of_models_go_with_them(models, is_traced, monkeypatch):
+    if not is_traced:
+        monkeypatch.setattr(tf, "function", lambda function, **options: function)
+    ops, states = Unchanging(), []
+    for _ in range(models):
+        state = State()
+        states.append(weakref.ref(state))
+        (reduced,) = ops.reduced([tf.constant([1.0])], marker_of(state))
+        assert reduced.numpy().tolist() == [1.0]
+        assert ops.functions > 0
+    del state
+    gc.collect()
+    assert len(ops.traced) == models, "each model had a function of its own"
+    assert [state() for state in states] == [None] * models
+    assert ops.functions == 0
+
+
+def test_a_model_that_stays_keeps_its_function():
+    ops, state = Unchanging(), State()
+    for _ in range(3):
+        ops.reduced([tf.constant([1.0])], marker_of(state))
+        gc.collect()
+    assert (ops.functions, ops.traced) == (1, [0])
+
+
+def test_the_functions_of_a_models_subsets_are_bounded():
+    ops, state = Unchanging(), State()
+    for index in range(2 * MOST_FUNCTIONS):
+        ops.reduced([tf.constant([1.0])], marker_of(state, [index]))
+        ops.reduced([tf.constant([1.0])], marker_of(state, [0]))
+    assert ops.functions == MOST_FUNCTIONS
+    assert len(ops.traced) == 2 * MOST_FUNCTIONS, "the one that is used all the time stays"
+
+
+def test_gradients_without_a_state_are_bounded_too():
+    ops = Unchanging()
+    for size in range(1, 2 * MOST_FUNCTIONS):
+        (reduced,) = ops.reduced([tf.ones([size])], marker_of(None, ()))
+        assert reduced.shape == [size]
+    assert ops.functions == MOST_FUNCTIONS
+
+
+def test_another_version_takes_the_place_of_the_one_before():
+    ops, state = Unchanging(), State()
+    for version in (0, 0, 1, 1, 2):
+        state.version = version
+        ops.reduced([tf.constant([1.0])], marker_of(state))
+    assert (ops.functions, ops.traced) == (1, [0, 1, 2])
+
+
+def test_sparse_gradients_of_any_length_share_a_function():
+    ops, state = Unchanging(), State()
+    for rows in (1, 2, 3, 4, 5):
+        slices = tf.IndexedSlices(tf.ones([rows, 2]), tf.range(rows), tf.constant([9, 2]))
+        (reduced,) = ops.reduced([slices], marker_of(state))
+        assert tf.convert_to_tensor(reduced).numpy().sum() == 2 * rows
+    assert ops.functions == 1 and len(ops.traced) <= 2
+
+
+@pytest.fixture(scope="module")
+def strategy():
+    # Of a rule that changes the gradients of a single replica, too.
+    return tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"], aggregation=Shrinking())
+
+
+class Shrinking(tf_adasum.rules.AggregationRule):
+    """Counts its steps, and divides the gradients by their number."""
+
+    def initial_state(self, segments, replicas):
+        return {"steps": np.zeros([segments])}
+
+    def coefficients(self, gram):
+        return tf.ones_like(gram[:, 0])
+
+    def coefficients_and_state(self, gram, state):
+        steps = state["steps"] + 1
+        return self.coefficients(gram) / steps[:, None], {"steps": steps}
+
+
+class Halving(tf_adasum.rules.AggregationRule):
+    def coefficients(self, gram):
+        return 0.5 * tf.ones_like(gram[:, 0])
+
+
+def all_reduced(strategy, own, marker):
+    def in_replica():
+        return tf.distribute.get_replica_context().all_reduce("SUM", own, options=marker)
+
+    return [value.numpy().tolist() for value in strategy.run(in_replica)]
+
+
+def test_the_state_of_a_rule_goes_with_its_marker(strategy):
+    with strategy.scope():
+        variables = [Variable(np.ones(3, "float32")), Variable(np.ones(2, "float32"))]
+    marker = strategy.gradient_reduction_of(variables)
+    for share in (1.0, 0.5):
+        combined = all_reduced(strategy, [tf.ones([3]), tf.ones([2])], marker)
+        assert combined == [[share] * 3, [share] * 2]
+    state = weakref.ref(marker.state)
+    functions = of_strategy(strategy.extended)._functions
+    assert [len(own) for own in functions.values()] == [1]
+    del marker
+    gc.collect()
+    assert state() is None and not functions
+
+
+def test_gradients_of_other_shapes_need_no_state():
+    strategy = tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"], aggregation=Halving())
+    for size in (3, 5, 7):  # TensorFlow would make one function for all of them, of unknown shape
+        combined = all_reduced(strategy, [tf.ones([size])], strategy.gradient_reduction)
+        assert combined == [[0.5] * size]

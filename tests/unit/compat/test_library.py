@@ -1,0 +1,121 @@
+"""Private names of a library that has moved some of them, on modules of our own."""
+
+import sys
+import types
+
+import pytest
+
+from tf_adasum._version import STACKS
+from tf_adasum.compat.hooks import Hooks
+from tf_adasum.compat.library import Absent, Library
+from tf_adasum.errors import see
+
+INSTALL = "pip install 'shelf==1.*'"
+
+
+@pytest.fixture(autouse=True)
+def shelf(monkeypatch):
+    """A package `shelf` with a module `books`, of which one can ask for names."""
+    books = types.ModuleType("shelf.books")
+    books.Atlas, books.Novel = type("Atlas", (), {}), type("Novel", (), {"read": lambda self: 3})
+    package = types.ModuleType("shelf")
+    package.__path__ = []
+    monkeypatch.setitem(sys.modules, "shelf", package)
+    monkeypatch.setitem(sys.modules, "shelf.books", books)
+    return books
+
+
+def library(version="2.5.1"):
+    return Library("Shelf", version, INSTALL)
+
+
+def test_names_that_are_there(shelf):
+    own = library()
+    assert own.name("shelf.books", "Atlas") is shelf.Atlas
+    assert own.name("shelf", "books") is shelf, "a module in a package"
+    assert own.name("shelf.maps", "Atlas", also_in=["shelf.books"]) is shelf.Atlas
+    own.check()
+    assert own.off == {}
+
+
+def test_all_that_has_moved_is_said_at_once():
+    own = library()
+    own.name("shelf.books", "Atlas")
+    own.name("shelf.books", "Dictionary")
+    own.name("shelf.maps", "Globe", also_in=["shelf.balls"])
+    with pytest.raises(ImportError) as raised:
+        own.check()
+    message = str(raised.value)
+    assert message.startswith("Shelf 2.5.1 lacks functions")
+    assert "shelf.books.Dictionary, shelf.maps.Globe." in message
+    assert STACKS in message and message.endswith(f"{INSTALL} {see('TFA-103')}")
+    assert isinstance(raised.value.__cause__, ImportError)
+
+
+def test_a_name_that_carries_a_feature_only_switches_it_off():
+    own = library()
+    absent = own.name("shelf.books", "Poem", feature="verses")
+    own.name("shelf.books", "Song", feature="verses")
+    own.check()
+    assert own.off == {"verses": ["shelf.books.Poem", "shelf.books.Song"]}
+    assert issubclass(absent, Absent) and not isinstance(3, absent)
+    with pytest.raises(NotImplementedError, match=r"Shelf 2.5.1 has no shelf.books.Poem"):
+        absent(3)
+
+
+@pytest.mark.parametrize(("version", "is_off"), [("2.4.9", False), ("2.5.1", True), ("2.10", True)])
+def test_a_name_that_is_younger_than_the_library_is_not_missed(version, is_off):
+    own = library(version)
+    absent = own.name("shelf.books", "Comic", feature="pictures", since="2.5")
+    hooks = Hooks("Shelf", own)
+    hooks.replaces(absent, "look", feature="pictures")(lambda original: None)
+    (hook,) = hooks
+    assert (hook.is_there, hook.is_expected) == (False, not is_off)
+    assert hook.target == "shelf.books.Comic.look", "as where it is there"
+    assert bool(own.off) == bool(hooks.off) == is_off
+
+
+def test_hooks_name_all_that_has_moved_and_replace_nothing(shelf):
+    hooks = Hooks("Shelf", library())
+    read = shelf.Novel.read
+    for name in ("read", "lend", "burn"):
+        hooks.replaces(shelf.Novel, name)(lambda original, self: -original(self))
+    with pytest.raises(ImportError) as raised:
+        hooks.install()
+    assert "Novel.lend, " in str(raised.value) and "Novel.burn." in str(raised.value)
+    assert "Novel.read" not in str(raised.value) and str(raised.value).endswith(
+        f"{INSTALL} {see('TFA-103')}"
+    )
+    assert shelf.Novel.read is read
+
+
+def test_a_hook_that_carries_a_feature_switches_it_off_and_says_so_once(shelf, recwarn):
+    hooks = Hooks("Shelf", library())
+    hooks.replaces(shelf.Novel, "read", feature="reading")(lambda original, self: -original(self))
+    hooks.replaces(shelf.Novel, "lend", "fetch", feature="lending")(lambda original, self: None)
+    hooks.replaces(shelf, "sort", feature="order: sort by hand")(lambda original: None)
+    hooks.install()
+    hooks.install()
+    assert shelf.Novel().read() == -3, "what is there is replaced"
+    (warning,) = recwarn.list
+    first, *features = str(warning.message).splitlines()
+    assert first == "Shelf 2.5.1 lacks functions that some features need. These features are off:"
+    names = [f"{shelf.Novel.__module__}.Novel.{name}" for name in ("lend", "fetch")]
+    assert features == [
+        f"- lending ({', '.join(names)})",
+        "- order: sort by hand (shelf.books.sort)",
+        see("TFA-103"),
+    ]
+    assert hooks.off["lending"] == names
+
+
+def test_an_override_of_what_has_gone_is_not_overlooked(shelf):
+    hooks = Hooks("Shelf", library())
+
+    class Own(shelf.Novel):
+        @hooks.overrides(shelf.Novel)
+        def lend(self):
+            """Is never called by a library that has another name for it."""
+
+    with pytest.raises(ImportError, match=r"Novel\.lend"):
+        hooks.install()

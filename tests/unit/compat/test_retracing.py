@@ -1,0 +1,78 @@
+"""TensorFlow warns of functions that are traced often, and takes closures of one code for one.
+
+So it would warn of ours, with which there is nothing wrong, when a program has five models.
+"""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_adasum
+from tf_adasum.compat.tensorflow import GradientCrossDeviceOps, GradientReduction
+from tf_adasum.replicas import average_statistics
+
+TIMES = 7  # it warns of the fifth
+
+
+@pytest.fixture(scope="module")
+def strategy():
+    return tf_adasum.AdasumMirroredStrategy(["CPU:0"])
+
+
+def listened_to(caplog, action):
+    """Return the warnings of retracing while something is done several times."""
+    logger = tf.get_logger()
+    logger.addHandler(caplog.handler)
+    try:
+        for number in range(TIMES):
+            action(number)
+    finally:
+        logger.removeHandler(caplog.handler)
+    return [message for message in caplog.messages if "retracing" in message]
+
+
+def test_the_warning_is_seen(caplog):
+    def action(number):
+        tf.function(lambda: tf.constant(number))()
+
+    assert "5 out of the last 5 calls" in listened_to(caplog, action)[0]
+
+
+def test_averages_of_many_models(strategy, caplog):
+    def action(number):
+        with strategy.scope():
+            layers = [keras.layers.Input([3]), keras.layers.BatchNormalization()]
+            model = keras.Sequential(layers)
+        average_statistics.average(strategy, model)  # also of one replica
+
+    assert listened_to(caplog, action) == []
+
+
+def test_gradients_of_many_shapes_reduced_eagerly(caplog):
+    options = tf.distribute.experimental.CommunicationOptions()
+    ops = GradientCrossDeviceOps(["/device:CPU:0"], 1, options)
+    ops.leaves_one_gradient_alone = lambda options: False
+    ops.combine_gradients = lambda gradients, options: gradients
+
+    def action(number):
+        gradient = tf.ones([number + 1])
+        pairs = [(gradient, gradient)]
+        (reduced,) = ops.batch_reduce(tf.distribute.ReduceOp.SUM, pairs, GradientReduction())
+        assert reduced.shape == [number + 1]
+
+    assert listened_to(caplog, action) == []
+
+
+def test_delta_adasum_s_of_many_models(strategy, caplog):
+    def action(number):
+        with strategy.scope():
+            model = keras.Sequential([keras.layers.Input([3]), keras.layers.Dense(1)])
+            inner = keras.optimizers.SGD(0.1)
+            optimizer = tf_adasum.optimizers.DeltaAdasum(inner, local_steps=2)
+            model.compile(optimizer, "mse")
+        model.fit(np.ones([2, 3]), np.ones([2, 1]), batch_size=2, verbose=0)
+        optimizer.synchronize()
+
+    found = listened_to(caplog, action)
+    assert not [text for text in found if "DeltaAdasum" in text], found

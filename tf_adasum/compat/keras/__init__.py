@@ -1,0 +1,146 @@
+"""Compatibility with Keras: the only package of tf_adasum that uses its private names.
+
+All other packages of tf_adasum use Keras's internals only through this package. The files of this
+folder contain code for both Keras 2 and Keras 3. The folders `keras3` and `keras2` (tf.keras of
+TensorFlow 2.15) contain the code that differs, under the same names. Only this file and
+`generation.py` choose between the two folders.
+
+Each hook is decorated with `hooks.replaces` or `hooks.overrides`, and its docstring gives the
+reason. `docs/hooks.md` lists all hooks.
+"""
+
+# ruff: noqa: F401  (other packages import these names; some files are imported for their hooks)
+
+import keras
+
+from tf_adasum.compat.keras import custom_loops, files, layers
+from tf_adasum.compat.keras.batch_logs import leaves_logs_unread, reads_batch_logs
+from tf_adasum.compat.keras.fit import (
+    calls_under_way,
+    exchangeable,
+    leave_logs_unread,
+    settings_under_way,
+    variables_so_far,
+    when_fit_ends,
+)
+from tf_adasum.compat.keras.generation import IS_KERAS_2, hooks
+from tf_adasum.compat.keras.optimizers import (
+    accumulation_steps,
+    aggregation_state_of,
+    assign,
+    check_same_settings,
+    cond,
+    is_wrapped,
+    learning_rate_of,
+    of_known_shape,
+    optimizers_of,
+    optimizers_within,
+    path_of,
+    summed,
+    take_over,
+    tensorflow_variable,
+)
+from tf_adasum.compat.keras.progress_bar import expect, expect_as_asked, log
+from tf_adasum.compat.keras.tf_keras import refuse_tf_keras
+from tf_adasum.compat.tracebacks import shorten_uncaught
+from tf_adasum.errors import see
+
+if IS_KERAS_2:
+    from tf_adasum.compat.keras.keras2 import files as files_of_keras2
+    from tf_adasum.compat.keras.keras2.fit import (
+        BACKS_UP_ONE_WORKER,
+        CALLBACKS_OF_WORKER_0,
+        call_in_order,
+        finish_calls,
+        initial_epoch,
+        is_model_built,
+        position_in_data,
+        set_data_order,
+        set_initial_epoch,
+    )
+    from tf_adasum.compat.keras.keras2.layers import WITHOUT_AUTOCAST
+    from tf_adasum.compat.keras.keras2.optimizers import (
+        LOSS_SCALE_OPTIMIZERS,
+        OPTIMIZERS,
+        VARIABLE_TYPES,
+        all_variables,
+        apply,
+        begin_together,
+        build,
+        combine,
+        index_of,
+        is_built,
+    )
+    from tf_adasum.compat.keras.keras2.wrapper import (
+        LAMB_MODULE,
+        OF_SWAP_EMA_WEIGHTS,
+        Step,
+        WrapperBase,
+        add_accumulator,
+        average_weights,
+        exchange_learning_rate,
+        floating,
+        own_variables,
+        variables_to_save,
+    )
+else:
+    from tf_adasum.compat.keras.keras3 import batch_axis as batch_axis_of_keras3
+    from tf_adasum.compat.keras.keras3 import files as files_of_keras3
+    from tf_adasum.compat.keras.keras3 import local_predict as local_predict_of_keras3
+    from tf_adasum.compat.keras.keras3 import losses as losses_of_keras3
+    from tf_adasum.compat.keras.keras3 import metrics as metrics_of_keras3
+    from tf_adasum.compat.keras.keras3 import scopes as scopes_of_keras3
+    from tf_adasum.compat.keras.keras3 import variables as variables_of_keras3
+    from tf_adasum.compat.keras.keras3.build import is_model_built
+    from tf_adasum.compat.keras.keras3.epochs import position_in_data, set_data_order
+    from tf_adasum.compat.keras.keras3.fit import (
+        BACKS_UP_ONE_WORKER,
+        CALLBACKS_OF_WORKER_0,
+        call_in_order,
+        finish_calls,
+        initial_epoch,
+        set_initial_epoch,
+    )
+    from tf_adasum.compat.keras.keras3.layers import WITHOUT_AUTOCAST
+    from tf_adasum.compat.keras.keras3.optimizers import (
+        LOSS_SCALE_OPTIMIZERS,
+        OPTIMIZERS,
+        VARIABLE_TYPES,
+        Step,
+        all_variables,
+        apply,
+        begin_together,
+        build,
+        combine,
+        index_of,
+        is_built,
+    )
+    from tf_adasum.compat.keras.keras3.wrapper import (
+        LAMB_MODULE,
+        OF_SWAP_EMA_WEIGHTS,
+        WrapperBase,
+        add_accumulator,
+        average_weights,
+        exchange_learning_rate,
+        floating,
+        own_variables,
+        variables_to_save,
+    )
+
+from tf_adasum.compat.keras import tracebacks  # isort: skip  (its hooks wrap all others)
+
+
+def install():
+    """Install the hooks, and shorten tracebacks of uncaught errors. A second call does nothing.
+
+    Raises:
+        RuntimeError: if the backend of Keras is not TensorFlow.
+    """
+    shorten_uncaught()
+    if not IS_KERAS_2 and keras.backend.backend() != "tensorflow":
+        raise RuntimeError(
+            "tf_adasum needs Keras on TensorFlow: set the environment variable "
+            "KERAS_BACKEND=tensorflow before Keras is imported. "
+            f"Received: backend {keras.backend.backend()!r} {see('TFA-104')}"
+        )
+    hooks.install()

@@ -1,0 +1,64 @@
+"""Refuses custom training loops whose steps do not run on each replica (Keras 2 and 3)."""
+
+import keras
+import tensorflow as tf
+
+from tf_adasum.compat.keras.generation import hooks
+from tf_adasum.compat.keras.optimizers import is_ours, tensorflow_variable
+from tf_adasum.errors import see
+
+WHAT_TO_WRITE = (
+    "A training step has to run on each replica. Put the call of the model, `tape.gradient` and "
+    "`optimizer.apply` into a function that takes the rows of one replica. Pass this function to "
+    "`strategy.run`:\n\n"
+    "    dataset = strategy.experimental_distribute_dataset(dataset)\n"
+    "    for x, y in dataset:\n"
+    "        losses = strategy.run(train_step, args=(x, y))\n\n" + see("TFA-302")
+)
+
+
+@hooks.replaces(tf.GradientTape, "gradient")
+def gradient(original, self, target, sources, *args, **kwargs):
+    """Raise an error with example code if gradients are computed outside of `strategy.run`."""
+    try:
+        return original(self, target, sources, *args, **kwargs)
+    except ValueError as error:
+        if _is_between_replicas() and "replica context" in str(error):
+            raise RuntimeError(WHAT_TO_WRITE) from error
+        raise
+
+
+@hooks.replaces(keras.Model, "__call__")
+def call(original, self, *args, **kwargs):
+    """Raise an error with example code if a model is called with the rows of all replicas."""
+    try:
+        return original(self, *args, **kwargs)
+    except (TypeError, ValueError) as error:
+        rows = tf.nest.flatten((args, kwargs))
+        if any(isinstance(each, tf.distribute.DistributedValues) for each in rows):
+            raise RuntimeError(WHAT_TO_WRITE) from error
+        raise
+
+
+def _is_between_replicas():
+    return tf.distribute.in_cross_replica_context() and is_ours(tf.distribute.get_strategy())
+
+
+def refuse_update_outside(variables):
+    """Raise an error if an optimizer updates variables of our strategy outside of `strategy.run`.
+
+    Without this check, each worker would train its own model, without an error.
+
+    Args:
+        variables: list of the variables that the optimizer is about to update.
+
+    Raises:
+        RuntimeError: if the update is outside of `strategy.run`, and the strategy has several
+            replicas. The message contains example code.
+    """
+    current = tf.distribute.get_strategy()
+    for variable in map(tensorflow_variable, variables):
+        strategy = getattr(variable, "distribute_strategy", None)
+        is_here = strategy is current and not tf.distribute.in_cross_replica_context()
+        if is_ours(strategy) and not is_here and strategy.num_replicas_in_sync > 1:
+            raise RuntimeError(WHAT_TO_WRITE)

@@ -1,0 +1,249 @@
+"""Hooks into training, evaluation and prediction, for Keras 2 and 3."""
+
+import contextlib
+import threading
+import warnings
+import weakref
+
+import keras
+import tensorflow as tf
+
+from tf_adasum.compat import one_worker
+from tf_adasum.compat.base_strategy import made
+from tf_adasum.compat.keras.fingerprint import Settings, settings_of
+from tf_adasum.compat.keras.generation import hooks, private_names
+from tf_adasum.compat.keras.optimizers import is_ours, optimizers_of, optimizers_within
+from tf_adasum.errors import see
+from tf_adasum.watch import call_log, call_site
+
+# ---- calls that all workers make ---------------------------------------------------------------
+
+# The methods of a model that run steps.
+CALLS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
+
+
+class _Calls:
+    """The running calls that all workers make, the outermost first.
+
+    Attributes:
+        names: the name of each call.
+        settings: the `Settings` of each call.
+        unread: for each call, the names of the calls within it whose steps return logs that no
+            callback reads; None if the call has no list of callbacks of its own.
+        ends: for each `fit`, an `ExitStack` that is closed at its end.
+    """
+
+    def __init__(self):
+        self.names, self.settings, self.unread, self.ends = [], [], [], []
+
+    @contextlib.contextmanager
+    def one_more(self, name, settings):
+        self.names.append(name)
+        self.settings.append(settings)
+        self.unread.append(None)
+        try:
+            with call_log.call(name):
+                yield
+        finally:
+            self.names.pop()
+            self.settings.pop()
+            self.unread.pop()
+
+    @contextlib.contextmanager
+    def ending(self, name):
+        if name != "fit":
+            yield
+            return
+        with contextlib.ExitStack() as stack:
+            self.ends.append(stack)
+            try:
+                yield
+            finally:
+                self.ends.pop()
+
+
+_calls = _Calls()
+
+
+def are_calls_under_way():
+    """Return whether `fit` or another call that all workers make is running."""
+    return bool(_calls.names)
+
+
+def when_fit_ends(function):
+    """Call a function when the running `fit` ends or fails. In a custom loop, do nothing."""
+    if _calls.ends:
+        _calls.ends[-1].callback(function)
+
+
+def leave_logs_unread(names):
+    """Let the steps of calls return logs that are not averaged, because no callback reads them.
+
+    All workers have to call this function with the same names.
+
+    Args:
+        names: "fit" or "evaluate" or both, within the innermost running call.
+    """
+    if _calls.unread:
+        _calls.unread[-1] = frozenset(names)
+
+
+def are_logs_read():
+    """Return whether the steps of the innermost running call have to average their logs."""
+    decided = [unread for unread in _calls.unread if unread is not None]
+    return not decided or _calls.names[-1] not in decided[-1]
+
+
+def call_under_way():
+    """Return the name of the innermost running call that all workers make, or None."""
+    return _calls.names[-1] if _calls.names else None
+
+
+def calls_under_way():
+    """Return the names of all running calls as text, such as "evaluate within fit"."""
+    return " within ".join(reversed(_calls.names)) or "none"
+
+
+def settings_under_way():
+    """Return the `Settings` of the innermost running call. If no call runs, they are empty."""
+    return _calls.settings[-1] if _calls.settings else Settings()
+
+
+@hooks.replaces(private_names.Trainer, *CALLS, outermost=True)
+def call_together(original, self, *args, **kwargs):
+    """Report an exception to the other workers, which would otherwise wait for this worker.
+
+    If several workers call `fit` of a model without a strategy, refuse the call.
+    """
+    strategy = self.distribute_strategy
+    if not is_ours(strategy):
+        if original.__name__ == "fit":
+            _refuse_no_strategy(self)
+        with _calls.ending(original.__name__):
+            return original(self, *args, **kwargs)
+    name, settings = original.__name__, Settings()
+    if strategy.workers.count > 1:
+        one_worker.refuse(f"model.{name}")
+        settings = settings_of(self, original, args, kwargs)
+    if name.endswith("on_batch"):
+        with _calls.one_more(name, settings), strategy.watching():
+            _compare_settings_of_batches(self, name, settings)
+            return original(self, *args, **kwargs)
+    is_nested = are_calls_under_way()
+    with _calls.one_more(name, settings), strategy.working_together(), _calls.ending(name):
+        if is_nested:
+            strategy.workers.gather([])  # wait for all workers
+        return original(self, *args, **kwargs)
+
+
+# For each model: a dict from the name of an `_on_batch` method to the settings of its last call.
+_settings_of_batches = weakref.WeakKeyDictionary()
+
+
+def _compare_settings_of_batches(model, name, settings):
+    """Compare the first settings of an `_on_batch` method on all workers, and log later changes.
+
+    A comparison in every call would take longer than a step of a small model.
+    """
+    strategy = model.distribute_strategy
+    known = _settings_of_batches.setdefault(model, {})
+    before, known[name] = known.get(name), settings
+    if before is None:
+        strategy.workers.gather([])
+    elif strategy.workers.count > 1:
+        if settings.digest != before.digest:
+            now, then = settings.all(), before.all()
+            changed = next(key for key in {**now, **then} if now.get(key) != then.get(key))
+            call_log.note(f"calls {name} with another {changed}: {now.get(changed)}")
+
+
+def _refuse_no_strategy(model):
+    """Raise an error if several workers train without a strategy. Warn if only one worker does."""
+    default = tf.distribute.get_strategy()
+    if tf.distribute.has_strategy() or model.distribute_strategy is not default:
+        return
+    if all(strategy.num_replicas_in_sync == 1 for strategy in made):
+        return
+    _, line = call_site.of_thread(threading.get_ident())
+    message = (
+        f"The model {model.name!r} was created outside the scope of the AdasumMirroredStrategy, "
+        f"and fit is called at {line}, so each worker trains its own model. Create and compile "
+        f"the model in the scope: with strategy.scope(): model = ... {see('TFA-301')}"
+    )
+    for strategy in made:
+        if strategy.workers.count > 1 and strategy.workers.watch.others_train_apart():
+            raise RuntimeError(message)
+    warnings.warn(message, stacklevel=5)  # hooks call this function
+
+
+# ---- statistics and weights that differ between replicas ---------------------------------------
+
+
+@hooks.replaces(private_names.Trainer, "evaluate", "predict")
+def evaluate_or_predict(original, self, *args, **kwargs):
+    """Before the call, average the statistics that each replica computed from its own rows.
+
+    For example, BatchNormalization has such statistics. In `predict`, the dataset is not sharded by
+    file, because `predict` returns rows in the order of the dataset.
+    """
+    _average_statistics(self)
+    strategy = self.distribute_strategy
+    if original.__name__ != "predict" or not is_ours(strategy):
+        return original(self, *args, **kwargs)
+    with strategy.sharding.in_order():
+        return original(self, *args, **kwargs)
+
+
+@hooks.replaces(keras.callbacks.CallbackList, "on_epoch_end")
+def on_epoch_end(original, self, epoch, logs=None):
+    """Average the replicas' statistics before callbacks save, and warn of skipped steps."""
+    model = getattr(self, "_model", None) or getattr(self, "model", None)  # Keras 3, Keras 2
+    if model is not None:
+        _average_statistics(model)
+        if is_ours(model.distribute_strategy):
+            model.distribute_strategy.nonfinite.warn_once()
+    return original(self, epoch, logs)
+
+
+def _average_statistics(model):
+    strategy = model.distribute_strategy
+    if is_ours(strategy) and variables_so_far(model):
+        synchronize(model)
+        strategy.average_statistics(model)
+
+
+def synchronize(model):
+    """Combine the local steps of a model's optimizers now, so that replicas have equal weights."""
+    for optimizer in optimizers_of(model):
+        for each in optimizers_within(optimizer):
+            if hasattr(each, "synchronize"):
+                each.synchronize()
+
+
+def variables_so_far(model):
+    """Return a list of the variables that a model has now. More may be created later.
+
+    The attribute `built` is not used, because it stays False for models without a method `call`,
+    such as most GANs.
+    """
+    try:
+        return list(model.variables)
+    except ValueError:  # Keras 2, of models that are not built yet
+        return []
+
+
+# ---- datasets of a training --------------------------------------------------------------------
+
+
+def exchangeable(dataset, following):
+    """Return a `tf.data.Dataset` that another dataset can replace when an epoch begins.
+
+    Args:
+        dataset: the first dataset.
+        following: function that is called when an epoch begins. It returns the dataset to use from
+            this epoch on, or None to keep the current dataset. With Keras 2, it gets the number of
+            the epoch as its argument. With Keras 3, it gets no argument.
+    """
+    dataset = dataset.with_options(tf.data.Options())  # the user's object does not change
+    dataset.following = following
+    return dataset

@@ -1,0 +1,31 @@
+"""Detects Keras 2 or Keras 3, and provides its private names and the registry of its hooks."""
+
+import warnings
+
+import keras
+import tensorflow as tf
+
+from tf_adasum._version import STACKS, newer, why_not
+from tf_adasum.compat.hooks import Hooks
+from tf_adasum.errors import see
+
+if what := why_not(tf.__version__, keras.__version__):
+    raise ImportError(
+        f"tf_adasum works with {STACKS}. {what}. Found: Keras {keras.__version__}, TensorFlow "
+        f"{tf.__version__} {see('TFA-103')}"
+    )
+if what := newer(tf.__version__, keras.__version__):
+    warnings.warn(
+        f"tf_adasum is tested with {STACKS}. It has not been tested with {what}, and may fail. Run "
+        f"`python -m tf_adasum.doctor` to see what has changed. {see('TFA-103')}",
+        stacklevel=2,
+    )
+IS_KERAS_2 = keras.__version__.startswith("2.")
+if IS_KERAS_2:
+    from tf_adasum.compat.keras.keras2 import private_names
+else:
+    from tf_adasum.compat.keras.keras3 import private_names
+
+hooks = Hooks("Keras 2" if IS_KERAS_2 else "Keras 3", private_names.library)
+
+__all__ = ["IS_KERAS_2", "hooks", "private_names"]

@@ -1,0 +1,31 @@
+"""A hook into the random seeds of layers of Keras 2."""
+
+import tensorflow as tf
+
+from tf_adasum.compat import tensorflow as tensorflow_compat
+from tf_adasum.compat.keras.generation import hooks
+from tf_adasum.compat.keras.keras2.private_names import RandomGenerator
+from tf_adasum.compat.keras.layers import SEED_STRIDE
+from tf_adasum.compat.keras.optimizers import our_replica_context
+
+# Argument of `add_weight` with which Keras does not cast the variable in mixed precision.
+WITHOUT_AUTOCAST = {"experimental_autocast": False}
+
+
+@hooks.replaces(RandomGenerator, "make_legacy_seed")
+def make_legacy_seed(original, self):
+    """Mix the replica's id into the seed, so that dropout differs between workers."""
+    seed = original(self)
+    context = our_replica_context()
+    if not context:
+        return seed
+    replica = tf.get_static_value(context.replica_id_in_sync_group)
+    if replica is None:  # in a separate tf.function: a worker's functions have different layers
+        replica = tensorflow_compat.first_replica(context.strategy.extended)
+    if replica == 0:
+        return seed
+    if seed is None:
+        if tensorflow_compat.global_seed() is None:
+            return None
+        _, seed = tf.compat.v1.random.get_seed(None)  # the seed that the operation would use
+    return int((seed + replica * SEED_STRIDE) % (2**31 - 1))

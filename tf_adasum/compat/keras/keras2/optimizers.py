@@ -1,0 +1,292 @@
+"""Hooks into the steps of Keras 2's optimizers.
+
+There are new-style optimizers (`Optimizer`) and legacy optimizers (`OptimizerV2`). The optimizers
+of `tf.keras.optimizers.legacy` and of TensorFlow Addons are legacy optimizers.
+"""
+
+import contextlib
+import typing
+
+import keras
+import tensorflow as tf
+
+from tf_adasum.compat.keras.generation import hooks
+from tf_adasum.compat.keras.keras2.private_names import (
+    BaseLossScaleOptimizer,
+    Optimizer,
+    OptimizerV2,
+    optimizer_utils,
+)
+from tf_adasum.compat.keras.optimizers import (
+    Optimizers,
+    aggregation_state_of,
+    goes_own_way,
+    is_ours,
+    marker_of,
+    path_of,
+    step_of_wrapper,
+)
+
+OPTIMIZERS = (Optimizer, OptimizerV2)
+LOSS_SCALE_OPTIMIZERS = (BaseLossScaleOptimizer,)
+
+# The type of the optimizers' variables.
+VARIABLE_TYPES = (tf.Variable,)
+
+
+class OptimizersOfKeras2(Optimizers):
+    """Implements `Optimizers` for Keras 2, for new-style and legacy optimizers."""
+
+    def variables_of(self, optimizer):
+        """Return the variables that an optimizer updates, usually all variables of a model.
+
+        The optimizers of Keras 2 do not store these variables, so `build` does.
+        """
+        return list(optimizer.first_variables)
+
+    def index_of(self, optimizer, variable):
+        """Return the index of a variable in `variables_of`."""
+        key = key_of(variable)
+        for index, own in enumerate(optimizer.first_variables):
+            if key_of(own) == key:
+                return index
+        raise ValueError(
+            f"This {type(optimizer).__name__} was built for other variables. Use another optimizer "
+            f"for this variable. Received: {variable.name}"
+        )
+
+    def build(self, optimizer, variables):
+        """Create an optimizer's own variables if they do not exist yet, and store `variables`.
+
+        This is done once for all replicas. Otherwise, each replica would create its own variables.
+        """
+        variables = tuple(map(distributed, variables))
+        if is_built(optimizer) and not _met_first(optimizer, variables):
+            return
+        context = tf.distribute.get_replica_context()
+        if context and tf.distribute.has_strategy():
+            context.merge_call(lambda strategy: self._build(optimizer, variables, strategy))
+        else:
+            self._build(optimizer, variables)
+
+    def _build(self, optimizer, variables, strategy=None):
+        had_variables, first = is_built(optimizer), _met_first(optimizer, variables)
+        met = (*getattr(optimizer, "first_variables", ()), *first)
+        is_legacy = isinstance(optimizer, OptimizerV2)
+        if had_variables and not is_legacy:
+            optimizer.first_variables = met
+            return
+        # `init_scope` leaves the traced function and the strategy's scope, so enter the scope.
+        scope = strategy.scope if strategy else contextlib.nullcontext
+        with tf.init_scope(), scope(), tf.name_scope(_name_of(optimizer)):
+            state = aggregation_state_of(optimizer)
+            if state is not None:
+                state.extend(map(path_of, first))  # first, because it may raise an error
+            optimizer.first_variables = met
+            if is_legacy:
+                optimizer._create_all_weights(first)
+                self.set_aggregation_state_of_ours(optimizer)
+            else:
+                optimizer.build(optimizer.first_variables)
+
+    def set_aggregation_state_of_ours(self, optimizer):
+        """Set an optimizer's `AggregationState` if it is built under one of our strategies."""
+        strategy = tf.distribute.get_strategy()
+        is_outside = tf.distribute.in_cross_replica_context()
+        if marker_of(strategy) and is_outside and aggregation_state_of(optimizer) is None:
+            self.set_aggregation_state(optimizer, strategy)
+
+
+def _met_first(optimizer, variables):
+    """Return the variables that are new to an optimizer.
+
+    A new-style optimizer has all variables from the start. Legacy optimizers accept new variables
+    at any time, such as the variables of layers that were unfrozen.
+    """
+    known = getattr(optimizer, "first_variables", None)
+    if known is None:
+        return variables
+    if not isinstance(optimizer, OptimizerV2):
+        return ()
+    keys = set(map(key_of, known))
+    return tuple(variable for variable in variables if key_of(variable) not in keys)
+
+
+def distributed(variable):
+    """Return the distributed variable that a replica's variable belongs to."""
+    if isinstance(variable, tf.distribute.DistributedValues):
+        return variable
+    container = getattr(getattr(variable, "handle", None), "_distributed_container", None)
+    return container() if container else variable
+
+
+def _name_of(optimizer):
+    return optimizer._name if isinstance(optimizer, OptimizerV2) else optimizer.name
+
+
+def key_of(variable):
+    """Return a key that a distributed variable and its replicas' variables have in common."""
+    return distributed(variable)._unique_id
+
+
+_optimizers = OptimizersOfKeras2()
+begin_together, combine, index_of = (
+    _optimizers.begin_together,
+    _optimizers.combine,
+    _optimizers.index_of,
+)
+
+
+@hooks.replaces(Optimizer, "build")
+def build_with_reductions(original, self, var_list):
+    """Create the aggregation rule's variables, which have to exist when weights are loaded."""
+    _refuse_nadam(self)
+    original(self, var_list)
+    if not hasattr(self, "first_variables"):
+        self.first_variables = tuple(map(distributed, var_list))
+    _optimizers.set_aggregation_state_of_ours(self)
+
+
+def _refuse_nadam(optimizer):
+    strategy = tf.distribute.get_strategy()
+    if not isinstance(optimizer, keras.optimizers.Nadam) or not is_ours(strategy):
+        return
+    if len(strategy.extended.worker_devices) > 1:
+        raise ValueError(
+            "tf.keras.optimizers.Nadam counts its steps in Python, once for each device. With "
+            "several devices the weights of the replicas would diverge, under any strategy of "
+            "TensorFlow. Use tf.keras.optimizers.legacy.Nadam, or one device per worker. "
+            f"Received: {len(strategy.extended.worker_devices)} devices"
+        )
+
+
+@hooks.replaces(Optimizer, "aggregate_gradients")
+@hooks.replaces(OptimizerV2, "_aggregate_gradients")
+def aggregate_gradients(original, self, grads_and_vars):
+    """Mark the reduction as a reduction of gradients, and give each gradient its static shape."""
+    context = tf.distribute.get_replica_context()
+    is_users_own = getattr(self, "gradient_aggregator", None) not in (
+        None,
+        optimizer_utils.all_reduce_sum_gradients,
+    )
+    if not context or goes_own_way(context.strategy) or is_users_own:
+        return original(self, grads_and_vars)
+    grads_and_vars = list(grads_and_vars)
+    present = optimizer_utils.filter_empty_gradients(grads_and_vars)
+    if not present:
+        return grads_and_vars
+    _optimizers.build(self, [variable for _, variable in grads_and_vars])
+    gradients, variables = zip(*present, strict=True)
+    gradients = context.strategy.empty_replicas.zero_where_empty(gradients)
+    present = list(zip(gradients, variables, strict=True))
+    return _optimizers.combine_present(self, grads_and_vars, present)
+
+
+@hooks.replaces(Optimizer, "apply_gradients")
+@hooks.replaces(OptimizerV2, "apply_gradients")
+def apply_gradients(original, self, grads_and_vars, name=None, *args, **kwargs):
+    """Zero the gradients of a replica without rows, and let `on_nonfinite` skip a step.
+
+    Every step of an optimizer begins with this method. If the optimizer is inside a wrapper such as
+    `AdaScale`, call the wrapper's update in place of the optimizer's own update.
+    """
+    grads_and_vars = list(grads_and_vars)
+    step = step_of_wrapper(self)
+    if step is not None and grads_and_vars:
+        _optimizers.build(self, [variable for _, variable in grads_and_vars])
+        gradients, variables = zip(
+            *optimizer_utils.filter_empty_gradients(grads_and_vars), strict=True
+        )
+        step.check_caller()
+        step.update([*gradients, *step.measure(gradients)], variables)
+        step.average()
+        return self.iterations
+    is_reduced = args or kwargs.get("skip_gradients_aggregation")
+    is_reduced = is_reduced or not kwargs.get("experimental_aggregate_gradients", True)
+    if not grads_and_vars or is_reduced:
+        return original(self, grads_and_vars, name, *args, **kwargs)
+    gradients, variables = zip(*grads_and_vars, strict=True)
+
+    def take(gradients):
+        original(self, zip(gradients, variables, strict=True), name, **kwargs)
+
+    begin_together(self, gradients, variables, take)
+    return self.iterations
+
+
+class Resting(typing.NamedTuple):
+    """A gradient, and whether this replica skips the step.
+
+    Attributes:
+        gradient: the gradient.
+        rests: boolean scalar tensor: whether this replica skips the step.
+    """
+
+    gradient: object
+    rests: object
+
+
+@hooks.replaces(Optimizer, "_update_step")
+def update_step(original, self, gradient, variable):
+    """With a `Resting` gradient, update the variable only on replicas that take the step.
+
+    In this method, Keras updates one variable on its device. A replica that skips the step also
+    does not decay the weights.
+    """
+    if not isinstance(gradient, Resting):
+        return original(self, gradient, variable)
+
+    def step():
+        if self.weight_decay is not None and self._use_weight_decay(variable):
+            decay = tf.cast(self.weight_decay, variable.dtype)
+            variable.assign_sub(variable * decay * tf.cast(self.learning_rate, variable.dtype))
+        original(self, gradient.gradient, variable)
+        return tf.constant(0)
+
+    tf.cond(gradient.rests, lambda: tf.constant(0), step)
+
+
+@hooks.replaces(Optimizer, "_distributed_apply_gradients_fn")
+def distributed_apply_gradients_fn(original, self, distribution, grads_and_vars, **kwargs):
+    """Let `Step.average` of a wrapper update the moving averages of the weights.
+
+    Keras would update the averages in each update, but the wrapper combines the weights later.
+    """
+    if step_of_wrapper(self) is None:
+        return original(self, distribution, grads_and_vars, **kwargs)
+    use_ema, self.use_ema = self.use_ema, False
+    try:
+        return original(self, distribution, grads_and_vars, **kwargs)
+    finally:
+        self.use_ema = use_ema
+
+
+def build(optimizer, variables):
+    """Create an optimizer's own variables if they do not exist yet."""
+    _optimizers.build(_without_loss_scale(optimizer), variables)
+
+
+def apply(optimizer, gradients, variables):
+    """Let an optimizer take a step with this replica's gradients."""
+    optimizer.apply_gradients(zip(gradients, variables, strict=True))
+
+
+def _without_loss_scale(optimizer):
+    is_outer = isinstance(optimizer, LOSS_SCALE_OPTIMIZERS)
+    return optimizer.inner_optimizer if is_outer else optimizer
+
+
+def is_built(optimizer):
+    """Return whether the optimizer's own variables exist."""
+    optimizer = _without_loss_scale(optimizer)
+    if hasattr(optimizer, "inner_optimizer"):  # a `WrapperBase`
+        return optimizer.built
+    if isinstance(optimizer, OptimizerV2):
+        return hasattr(optimizer, "first_variables")
+    return bool(getattr(optimizer, "_built", False))
+
+
+def all_variables(optimizer):
+    """Return all variables of an optimizer, as a list."""
+    variables = optimizer.variables
+    return list(variables() if callable(variables) else variables)

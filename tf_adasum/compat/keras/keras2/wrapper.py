@@ -1,0 +1,263 @@
+"""Connects wrapper optimizers to Keras 2 and to their inner optimizers."""
+
+import keras
+import tensorflow as tf
+
+from tf_adasum.compat.keras.generation import hooks
+from tf_adasum.compat.keras.keras2.optimizers import (
+    Resting,
+    build,
+    distributed,
+    key_of,
+)
+from tf_adasum.compat.keras.keras2.private_names import (
+    CallableList,
+    LossScaleOptimizerV3,
+    Optimizer,
+    OptimizerV2,
+)
+from tf_adasum.compat.keras.optimizers import (
+    BaseStep,
+    assign,
+    cond,
+    on_any_replica,
+    our_replica_context,
+)
+
+# The module with the class `LAMB`.
+LAMB_MODULE = "tf_adasum.optimizers.addons_lamb"
+
+# Keras 2 has no `SwapEMAWeights`.
+OF_SWAP_EMA_WEIGHTS: tuple[str, ...] = ()
+
+
+class Step(BaseStep):
+    """Takes the steps of a Keras 2 optimizer that is the inner optimizer of a wrapper."""
+
+    def update(self, values, variables):
+        """Clip gradients, decay weights and update the variables."""
+        is_legacy = isinstance(self.optimizer, OptimizerV2)
+        update = self._update_legacy if is_legacy else self._update
+        update(list(values), list(map(distributed, variables)), self.rests())
+
+    def _update(self, gradients, variables, rests):
+        """Do what `Optimizer.apply_gradients` does after it has reduced the gradients."""
+        optimizer = self.optimizer
+        with tf.name_scope(optimizer.name):
+            optimizer._compute_current_learning_rate()
+            gradients = optimizer._clip_gradients(gradients)
+            gradients = optimizer._deduplicate_sparse_grad(gradients)
+            if rests is None:
+                optimizer._apply_weight_decay(variables)
+            else:
+                gradients = [Resting(gradient, rests) for gradient in gradients]
+            optimizer._internal_apply_gradients(list(zip(gradients, variables, strict=True)))
+            for variable in variables:
+                if variable.constraint is not None:
+                    value = variable.constraint(variable)
+                    if rests is not None:
+                        value = tf.where(rests, variable, value)
+                    variable.assign(value)
+
+    def _update_legacy(self, gradients, variables, rests):
+        """Take a step. A replica that skips the step restores its variables."""
+        optimizer, had = self.optimizer, []
+        if rests is not None:
+            moving = [v for v in optimizer.variables() if v is not optimizer.iterations]
+            had = [(v, tf.identity(v)) for v in [*variables, *moving]]
+        OptimizerV2.apply_gradients.__wrapped__(
+            optimizer,
+            list(zip(gradients, variables, strict=True)),
+            experimental_aggregate_gradients=False,
+        )
+        if had:
+            moved, values = zip(*had, strict=True)
+            assign(moved, [tf.where(rests, *pair) for pair in zip(values, moved, strict=True)])
+
+    def average(self):
+        """Update the moving averages of the weights, and apply `ema_overwrite_frequency`."""
+        average_weights(self.optimizer, self.optimizer.iterations - 1)
+
+
+class WrapperBase(Optimizer):
+    """The base class of optimizers that wrap another optimizer.
+
+    Subclasses define `inner_optimizer`, `learning_rate`, `build` and
+    ``apply(gradients, variables)``, which takes a step.
+
+    Args:
+        name: name of the optimizer.
+    """
+
+    def __init__(self, name):
+        super().__init__(name=name)
+        self.built = False
+
+    def aggregate_gradients(self, grads_and_vars):
+        """Return the gradients, or NaN on all replicas if one replica's gradients are not finite.
+
+        The step reduces the gradients later. `tf.keras.mixed_precision.LossScaleOptimizer` checks
+        after this call whether the gradients are finite.
+        """
+        grads_and_vars = list(grads_and_vars)
+        present = [g for g, _ in grads_and_vars if g is not None]
+        flags = [tf.reduce_all(tf.math.is_finite(_values(gradient))) for gradient in present]
+        bad = on_any_replica(tf.logical_not(tf.reduce_all(flags)))
+
+        def spread(gradient):
+            if gradient is None:
+                return None
+            values = _values(gradient)
+            values = tf.where(bad, tf.constant(float("nan"), values.dtype), values)
+            if not isinstance(gradient, tf.IndexedSlices):
+                return values
+            return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+
+        return [(spread(gradient), variable) for gradient, variable in grads_and_vars]
+
+    def apply_gradients(
+        self, grads_and_vars, name=None, skip_gradients_aggregation=False, **kwargs
+    ):
+        """Take a step with pairs of gradients and variables, and return `iterations`."""
+        del name, skip_gradients_aggregation, kwargs
+        grads_and_vars = list(grads_and_vars)
+        if grads_and_vars:
+            self.apply(*zip(*grads_and_vars, strict=True))
+        return self.iterations
+
+    def add_variable(self, shape, initializer="zeros", dtype=None, aggregation=None, name=None):
+        """Create a variable of this optimizer.
+
+        Args: as in Keras 3. `aggregation` is ``"only_first_replica"`` or None.
+        """
+        aggregations = {
+            None: tf.VariableAggregation.NONE,
+            "only_first_replica": tf.VariableAggregation.ONLY_FIRST_REPLICA,
+        }
+        variable = tf.Variable(
+            keras.initializers.get(initializer)(shape, dtype),
+            trainable=False,
+            name=name,
+            aggregation=aggregations[aggregation],
+        )
+        self._variables.append(variable)
+        return variable
+
+    def add_optimizer_variables(self, variables, name):
+        """Create a variable of zeros for each variable of a list."""
+        return [self.add_variable_from_reference(variable, name) for variable in variables]
+
+    @property
+    def variables(self):
+        """The variables of this optimizer and of the inner optimizer."""
+        inner = self.inner_optimizer.variables
+        return CallableList(own_variables(self) + list(inner() if callable(inner) else inner))
+
+
+def _values(gradient):
+    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+
+
+@hooks.replaces(LossScaleOptimizerV3, "apply_gradients")
+def apply_gradients(original, self, grads_and_vars, *args, **kwargs):
+    """Build the inner optimizer before the step.
+
+    Keras would build it in a `tf.init_scope`, in which replicas cannot wait for each other.
+    """
+    grads_and_vars = list(grads_and_vars)
+    if isinstance(self.inner_optimizer, WrapperBase) or our_replica_context():
+        build(self.inner_optimizer, [variable for _, variable in grads_and_vars])
+    return original(self, grads_and_vars, *args, **kwargs)
+
+
+def own_variables(optimizer):
+    """Return the optimizer's own variables, without the variables of an inner optimizer."""
+    return [variable for variable in optimizer._variables if variable is not optimizer._iterations]
+
+
+def add_accumulator(optimizer):
+    """Do nothing, because Keras 2 has no `gradient_accumulation_steps`."""
+    del optimizer  # AutoGraph needs a body
+
+
+def exchange_learning_rate(optimizer, learning_rate):
+    """Replace the learning rate of an optimizer, and return the previous learning rate.
+
+    Args:
+        optimizer: the optimizer.
+        learning_rate: a variable, a number or a schedule.
+    """
+    if isinstance(optimizer, OptimizerV2):
+        if optimizer._initial_decay:
+            raise ValueError(
+                "The argument `decay` counts iterations, and not steps of the small batch. Pass a "
+                "schedule instead, such as tf.keras.optimizers.schedules.InverseTimeDecay. "
+                f"Received: decay={optimizer._initial_decay}"
+            )
+        optimizer._create_hypers()  # a number becomes a variable
+        if "learning_rate" not in optimizer._hyper:
+            raise ValueError(
+                "This optimizer has no learning rate that can be scaled. "
+                f"Received: optimizer={type(optimizer).__name__}(…)"
+            )
+        had = optimizer._hyper["learning_rate"]
+        optimizer._hyper["learning_rate"] = learning_rate
+        return had
+    had, optimizer._learning_rate = optimizer._learning_rate, learning_rate
+    if isinstance(had, tf.Variable):
+        optimizer.learning_rate_before = had  # so that tf.train.Checkpoint finds it
+    is_schedule = isinstance(learning_rate, keras.optimizers.schedules.LearningRateSchedule)
+    current = getattr(optimizer, "_current_learning_rate", None)
+    if is_schedule and (current is None or not current.dtype.is_floating):
+        optimizer._current_learning_rate = tf.Variable(
+            floating(had(0) if callable(had) and not isinstance(had, tf.Variable) else had),
+            trainable=False,
+            name="current_learning_rate",
+        )
+    return had
+
+
+def floating(learning_rate):
+    """Return a learning rate as a floating-point tensor, because a schedule may return an int."""
+    learning_rate = tf.convert_to_tensor(learning_rate)
+    if learning_rate.dtype.is_floating:
+        return learning_rate
+    return tf.cast(learning_rate, keras.backend.floatx())
+
+
+def variables_to_save(optimizer):
+    """Return the variables of a wrapper that Keras does not save.
+
+    These are the wrapper's own variables, and the variables of a legacy inner optimizer.
+    """
+    inner = optimizer.inner_optimizer
+    of_inner = list(inner.variables()) if isinstance(inner, OptimizerV2) else []
+    return own_variables(optimizer) + of_inner
+
+
+def average_weights(optimizer, count):
+    """Update the moving averages of the weights, as Keras does. Called in each replica.
+
+    The averages start with the weights before the first step.
+
+    Args:
+        optimizer: a built optimizer.
+        count: the number of earlier updates of the averages, an int64 scalar.
+    """
+    if not getattr(optimizer, "use_ema", False):
+        return
+    variables, frequency = optimizer.first_variables, optimizer.ema_overwrite_frequency
+
+    def across_replicas(strategy):
+        del strategy
+        optimizer._update_model_variables_moving_average(variables)
+
+    def overwrite():
+        for variable in variables:
+            index = optimizer._index_dict[key_of(variable)]
+            variable.assign(optimizer._model_variables_moving_average[index])
+
+    context = tf.distribute.get_replica_context()
+    context.merge_call(across_replicas)
+    if frequency:
+        cond(context, (count + 1) % frequency == 0, overwrite, lambda: None)

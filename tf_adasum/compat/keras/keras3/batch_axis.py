@@ -1,0 +1,74 @@
+"""Refuses models whose batch axis is not dimension 0, because data is divided along this axis."""
+
+import tensorflow as tf
+
+from tf_adasum.compat.keras.generation import hooks
+from tf_adasum.compat.keras.keras3.private_names import Trainer
+from tf_adasum.compat.keras.optimizers import is_ours
+from tf_adasum.errors import see
+
+
+@hooks.replaces(Trainer, "fit", "evaluate", "predict")
+def check_batch_axis(original, self, x=None, *args, **kwargs):
+    """Refuse a model with inputs or outputs in which dimension 0 is not the batch axis.
+
+    Each replica would get a part of another axis, such as the time steps, instead of some rows.
+    """
+    strategy = self.distribute_strategy
+    if is_ours(strategy) and strategy.num_replicas_in_sync > 1:
+        replicas = strategy.num_replicas_in_sync
+        if found := _other_input(self, x, replicas) or _other_output(self):
+            raise ValueError(
+                f"The model {self.name!r} needs the batch axis as dimension 0 of its inputs and "
+                "outputs, because the strategy divides data over the replicas along this "
+                "dimension. Create its inputs with keras.Input(shape=...), and transpose inside "
+                f"the model. Received: {found} {see('TFA-314')}"
+            )
+    return original(self, x, *args, **kwargs)
+
+
+def _other_input(model, data, replicas):
+    """Return the description of an input whose batch axis is not dimension 0, or "".
+
+    Dimension 0 of such an input has a fixed length, and another axis has an unknown length. The
+    data has too few rows to give each replica this length. A length of 1 is allowed, for models
+    that generate text.
+    """
+    shapes = [each.shape for each in tensors_of(model, "inputs")]
+    fixed = [shape for shape in shapes if shape and (shape[0] or 0) > 1 and None in shape[1:]]
+    rows = rows_of(data)
+    if not fixed or rows is None or rows >= fixed[0][0] * replicas:
+        return ""
+    return f"an input of the shape {tuple(fixed[0])} and {rows} rows for {replicas} replicas"
+
+
+def _other_output(model):
+    """Return the description of an output whose batch axis is not dimension 0, or "".
+
+    Also return "" if dimension 0 of an input has a fixed length, or another axis has an unknown
+    length. In these cases, the axis of unknown length in an output may not be the batch axis.
+    """
+    shapes = [each.shape for each in tensors_of(model, "inputs")]
+    if any(shape[:1] != (None,) or None in shape[1:] for shape in shapes):
+        return ""
+    for each in tensors_of(model, "outputs"):
+        if each.shape and each.shape[0] is not None and None in each.shape[1:]:
+            return f"an output of the shape {tuple(each.shape)}"
+    return ""
+
+
+def tensors_of(model, name):
+    """Return the symbolic inputs or outputs of a functional model, or [] for other models."""
+    try:
+        return tf.nest.flatten(getattr(model, name, None) or [])
+    except (AttributeError, ValueError):  # of a Sequential that is not built
+        return []
+
+
+def rows_of(data):
+    """Return the length of dimension 0 of arrays, or of a dataset's batches; None if unknown."""
+    spec = data.element_spec if isinstance(data, tf.data.Dataset) else data
+    for each in tf.nest.flatten(spec)[:1]:
+        shape = getattr(each, "shape", None)
+        return shape[0] if shape else None
+    return None

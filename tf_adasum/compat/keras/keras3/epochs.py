@@ -1,0 +1,211 @@
+"""Hooks into the epochs of Keras 3: the order of rows, new datasets, and the start of an epoch."""
+
+import weakref
+
+from tensorflow.data import UNKNOWN_CARDINALITY
+
+from tf_adasum.compat import tensorflow as tensorflow_compat
+from tf_adasum.compat.keras.fit import call_under_way
+from tf_adasum.compat.keras.generation import hooks
+from tf_adasum.compat.keras.keras3 import py_datasets
+from tf_adasum.compat.keras.keras3.private_names import (
+    ArrayDataAdapter,
+    BaseTrainer,
+    TFDatasetAdapter,
+    TFEpochIterator,
+)
+from tf_adasum.compat.keras.optimizers import is_ours
+from tf_adasum.errors import see
+
+NO_BATCH = (
+    "The dataset has no batch. With drop_remainder=True, check whether the dataset has fewer rows "
+    f"than the batch size. {see('TFA-406')}"
+)
+# Keras's messages for an empty generator and an empty PyDataset.
+EMPTY = ("an empty generator", "has length 0")
+AFTER_LAST_BATCH = "resuming from a backup that was made after the last batch of an epoch"
+
+
+@hooks.replaces(TFEpochIterator, "_get_iterator")
+def get_iterator(original, self):
+    """Shuffle arrays on all workers with worker 0's seed, or with the seed of a `DataOrder`.
+
+    In Keras each worker shuffles separately, so some rows are used twice and others never. Here all
+    workers use the same seed, which changes in each epoch.
+
+    At the end of an epoch, Keras creates an iterator that it never uses if there is no
+    `steps_per_epoch`. This hook does not create it, because it would take time, and would take
+    batches from the threads that read a PyDataset.
+
+    Arrays end in the same step on all workers, so no step asks the workers for the end.
+    """
+    strategy = self._distribute_strategy
+    is_at_end = self._current_iterator is not None and self._steps_seen >= (self._num_batches or 1)
+    is_unused = is_ours(strategy) and is_at_end and not self.steps_per_epoch
+    order = getattr(self, "data_order", None)
+    if (order or is_ours(strategy)) and getattr(self.data_adapter, "_shuffle", False):
+        seed = order.seed_of_pass(self._steps_seen > 0) if order else strategy.seeds.common()
+        if seed is not None and not is_unused:
+            with tensorflow_compat.seeded(seed):
+                dataset = self.data_adapter.get_tf_dataset()
+            self._distributed_dataset = strategy.experimental_distribute_dataset(dataset)
+    if is_unused:
+        return ()
+    if is_ours(strategy) and isinstance(self.data_adapter, ArrayDataAdapter):
+        # The workers compare the numbers of rows, and raise an error if they differ.
+        strategy.sharding.end_together(self._distributed_dataset)
+    return original(self)
+
+
+@hooks.replaces(TFEpochIterator, "__init__")
+def make_epoch_iterator(original, self, *args, **kwargs):
+    """Raise an error on all workers if a generator or a `PyDataset` is empty on some workers.
+
+    Keras raises it only on the workers without data, before the workers compare the data's lengths.
+    """
+    try:
+        original(self, *args, **kwargs)
+    except ValueError as error:
+        strategy = kwargs.get("distribute_strategy")
+        if is_ours(strategy) and any(text in str(error) for text in EMPTY):
+            strategy.sharding.ends.report_none()
+        raise
+
+
+@hooks.replaces(TFEpochIterator, "__next__")
+def next_step(original, self):
+    """Raise an error on all workers if the rows of some workers ended in the previous step.
+
+    Without this hook, the other workers would continue with only their own parts of the batches.
+    """
+    strategy = self._distribute_strategy
+    if is_ours(strategy):
+        together = self.steps_per_execution
+        begun = max(0, self._steps_seen - together)
+        batches = range(begun, begun + together)
+        strategy.sharding.ends.check(self._distributed_dataset, batches)
+    return original(self)
+
+
+@hooks.replaces(TFEpochIterator, "__iter__")
+def begin_epoch(original, self):
+    """Replace an `exchangeable` dataset, and skip the batches that a `DataOrder` has done.
+
+    Keras uses one dataset for all epochs, and begins every epoch with the first batch. Workers
+    whose batches come from Python agree on the order of the batches. If the workers' datasets end
+    at different times, an epoch continues until all datasets have ended. (Keras would use the
+    number of batches before sharding.) If an epoch resumes with its validation, it has no steps
+    left, and this iterator yields nothing.
+    """
+    order = getattr(self, "data_order", None)
+    if order and order.take_validation():
+        self._epoch_iterator = iter(())
+        return self
+    if is_ours(self._distribute_strategy):
+        self._distribute_strategy.sharding.ends.begin()
+        if self.steps_per_epoch and call_under_way() == "fit":
+            py_datasets.keep_reading(self.data_adapter)
+        py_datasets.begin_pass(
+            self._distribute_strategy, self.data_adapter, self.steps_per_epoch is not None
+        )
+        if isinstance(self.data_adapter, TFDatasetAdapter):
+            if tensorflow_compat.cardinality(self._distributed_dataset) == UNKNOWN_CARDINALITY:
+                self._num_batches = None
+    following = None
+    if isinstance(self.data_adapter, TFDatasetAdapter):
+        following = getattr(self.data_adapter.get_tf_dataset(), "following", lambda: None)()
+    if following is not None:
+        strategy = self._distribute_strategy
+        self._distributed_dataset = strategy.experimental_distribute_dataset(following)
+        cardinality = int(following.cardinality())
+        self._num_batches = cardinality if cardinality >= 0 else None
+        self._current_iterator = None
+    batch, position = order.take_start() if order else (0, 0)
+    if position > batch:
+        self._current_iterator = iter(self._get_iterator())
+        _leave_out(self._current_iterator, position - batch)
+        self._steps_seen = position - batch
+    begun = original(self)
+    _leave_out_steps(self, batch)
+    return begun
+
+
+def _leave_out_steps(epoch_iterator, batches):
+    """Skip the first batches of an epoch that has begun, and the steps of these batches."""
+    together, done = epoch_iterator.steps_per_execution, 0
+    while done < batches:
+        *_, iterator = next(epoch_iterator._epoch_iterator)
+        _leave_out(iterator, min(together, batches - done))
+        done += together
+
+
+def _leave_out(iterator, batches):
+    for _ in range(batches):
+        next(iterator)
+
+
+def dataset_of(iterator):
+    """Return the distributed dataset that a `TFEpochIterator` takes its batches from."""
+    return iterator._distributed_dataset
+
+
+# For each model: its last `TFEpochIterator`, and the iterator of its training with backups. (An
+# iterator has no reference to the model.)
+_last_iterator, _iterator_of_training = weakref.WeakKeyDictionary(), weakref.WeakKeyDictionary()
+
+
+def note_iterator(model, iterator):
+    """Store the `TFEpochIterator` with which `fit` or an evaluation of a model begins."""
+    _last_iterator[model] = weakref.ref(iterator)
+
+
+def set_data_order(model, order):
+    """Set the order of the data for the `fit` that is about to begin.
+
+    Args:
+        model: the model. If a custom loop trains the model, nothing is done.
+        order: a `DataOrder`; None when the training has ended.
+    """
+    if order is not None and model in _last_iterator:
+        _iterator_of_training[model] = _last_iterator[model]
+    iterator = _iterator_of_training.get(model, lambda: None)()
+    if iterator is not None:
+        iterator.data_order = order
+    if order is None:
+        _iterator_of_training.pop(model, None)
+
+
+@hooks.replaces(BaseTrainer, "_get_metrics_result_or_logs", feature=AFTER_LAST_BATCH)
+def get_metrics_result_or_logs(original, self, logs):
+    """If all batches of an epoch were done before the training resumed, return the epoch's metrics.
+
+    Such an epoch has no step that returns logs, so Keras would raise an error. If the metrics of
+    the epoch's batches do not exist, return {}. In any other epoch of `fit`, missing logs mean that
+    the data had no batch.
+
+    Raises:
+        ValueError: if `fit` got data without a batch.
+    """
+    order = getattr(_iterator_of_training.get(self, lambda: None)(), "data_order", None)
+    if not logs and order:
+        return self.get_metrics_result() if order.has_metrics else {}
+    if not logs and call_under_way() == "fit":
+        raise ValueError(NO_BATCH)
+    return original(self, logs)
+
+
+def position_in_data(model, batch, has_begun=False):
+    """Return how many batches of the current pass through the data are done.
+
+    Args:
+        model: the model.
+        batch: how many batches of the epoch are done. `batch` is returned unchanged in a custom
+            loop, without `steps_per_epoch`, and for data of unknown length.
+        has_begun: whether the next step has begun, so that Keras has already counted this step.
+            Defaults to `False`.
+    """
+    iterator = _iterator_of_training.get(model, lambda: None)()
+    if iterator is None or not iterator.steps_per_epoch or not iterator._num_batches:
+        return batch
+    begun = iterator.steps_per_execution if has_begun else 0
+    return max(batch, iterator._steps_seen - begun)

@@ -1,0 +1,115 @@
+"""Hooks into losses, layers and random seeds of Keras 3."""
+
+import weakref
+
+import keras
+import tensorflow as tf
+
+from tf_adasum.compat import tensorflow as tensorflow_compat
+from tf_adasum.compat.keras.generation import hooks
+from tf_adasum.compat.keras.keras3.private_names import (
+    GLOBAL_SEEDS,
+    losses,
+    nn,
+    seed_generators,
+)
+from tf_adasum.compat.keras.layers import SEED_STRIDE
+from tf_adasum.compat.keras.optimizers import our_replica_context
+
+# Argument of `add_weight` with which Keras does not cast the variable in mixed precision.
+WITHOUT_AUTOCAST = {"autocast": False}
+
+
+@hooks.replaces(losses, "reduce_values")
+def reduce_values(original, values, sample_weight=None, reduction="sum_over_batch_size"):
+    """Reduce the losses to 0 if their static shape shows that there are no rows.
+
+    In this case, Keras would return a vector. If the static shape does not show that there are no
+    rows, Keras returns 0.
+    """
+    if tuple(values.shape) == (0,) and our_replica_context():
+        if sample_weight is not None:
+            sample_weight = tf.reshape(sample_weight, [0, 1])
+        if reduction not in (None, "none"):
+            values = tf.reshape(values, [0, 1])
+    return original(values, sample_weight=sample_weight, reduction=reduction)
+
+
+@hooks.replaces(keras.layers.BatchNormalization, "_moments")
+def moments(original, self, inputs, mask):
+    """Use the moving moments if there are no rows, because moments of no rows are NaN."""
+    own = original(self, inputs, mask)
+    context = our_replica_context()
+    is_empty = context.strategy.empty_replicas.is_empty if context else None
+    if is_empty is None or self.synchronized:  # `own` covers the rows of all replicas
+        return own
+    moving = (self.moving_mean, self.moving_variance)
+    return tuple(
+        tf.where(is_empty, tf.cast(before, value.dtype), value)
+        for before, value in zip(moving, own, strict=True)
+    )
+
+
+@hooks.replaces(
+    nn, "conv", "depthwise_conv", "separable_conv", "conv_transpose", "max_pool", "average_pool"
+)
+def convolve_or_pool(original, inputs, *args, **kwargs):
+    """On CPUs without XLA, give a replica without rows a row of zeros.
+
+    Without rows, TensorFlow's CPU kernels of the gradients raise an error or crash the process.
+    """
+    context = our_replica_context()
+    is_empty = context.strategy.empty_replicas.is_empty if context else None
+    has_own_kernels = tensorflow_compat.compiles_with_xla() or (
+        context and "CPU" not in context.strategy.extended.worker_devices[0]
+    )
+    if is_empty is None or has_own_kernels:
+        return original(inputs, *args, **kwargs)
+    inputs = tf.convert_to_tensor(inputs)
+    is_empty = tf.logical_and(is_empty, tf.equal(tf.shape(inputs)[0], 0))
+
+    def row_of_zeros():
+        return tf.zeros([1, *tf.unstack(tf.shape(inputs)[1:])], inputs.dtype)
+
+    # If there are rows, `tf.cond` returns the tensors unchanged, without a copy.
+    padded = tf.cond(is_empty, row_of_zeros, lambda: inputs)
+    outputs = original(tf.ensure_shape(padded, [None, *inputs.shape[1:]]), *args, **kwargs)
+    own = tf.cond(is_empty, lambda: outputs[:0], lambda: outputs)
+    return tf.ensure_shape(own, [None, *outputs.shape[1:]])
+
+
+@hooks.replaces(keras.random.SeedGenerator, "next")
+def next_seed(original, self, ordered=True):
+    """Mix the replica's id into the seed, so that dropout differs between replicas."""
+    seed = original(self, ordered)
+    context = our_replica_context()
+    if not context or context.num_replicas_in_sync == 1:
+        return seed
+    # A seed is a key and a counter. Another key gives other numbers. Replica 0 keeps its key.
+    key_of_replica = tf.cast(context.replica_id_in_sync_group, tf.int64) * SEED_STRIDE
+    offset = tf.stack([tf.cast(key_of_replica % 2**31, seed.dtype), tf.zeros([], seed.dtype)])
+    return tf.bitwise.bitwise_xor(seed, offset)
+
+
+# For each strategy: the result of `seeding` when its generator was created, and this generator. It
+# creates the random numbers of `keras.random` without a seed.
+_global_seeds = weakref.WeakKeyDictionary()
+
+
+@hooks.replaces(seed_generators, "global_seed_generator", feature=GLOBAL_SEEDS)
+def global_seed_generator(original):
+    """Create one generator for all replicas of a strategy, for `keras.random` without a seed.
+
+    Keras creates one generator for each thread, and each trace runs the replicas in new threads. So
+    the second trace of a step would create variables, which `tf.function` refuses.
+    """
+    context = our_replica_context()
+    if not context:
+        return original()
+    seeding = tensorflow_compat.seeding()
+    known, generator = _global_seeds.get(context.strategy, (None, None))
+    if generator is None or known is not seeding:
+        with tf.init_scope():
+            generator = keras.random.SeedGenerator(tensorflow_compat.global_seed())
+        _global_seeds[context.strategy] = seeding, generator
+    return generator

@@ -1,0 +1,120 @@
+"""Averages the logs of the replicas' steps, and joins their predictions, for Keras 3."""
+
+import math
+import typing
+
+import tensorflow as tf
+
+from tf_adasum.compat import tensorflow as tensorflow_compat
+from tf_adasum.compat.keras.generation import hooks
+from tf_adasum.compat.keras.keras3.private_names import trainer
+from tf_adasum.compat.keras.optimizers import is_ours, our_replica_context
+
+
+class _Logs(typing.NamedTuple):
+    """The result of a step on one replica.
+
+    Attributes:
+        values: structure of tensors and None.
+        numbers: float64 vector of the elements of all values that have a mean (numbers and bools of
+            known shape), followed by 1. If the replica has no rows, all elements are 0.
+    """
+
+    values: typing.Any
+    numbers: tf.Tensor
+
+
+def returning_logs(step):
+    """Return a step whose results `reduce_per_replica` can average.
+
+    A result may be a variable, such as the result of a metric. Each replica reads the variable,
+    because Keras cannot average variables outside of the replicas. Outside of the replicas, reading
+    the variable of a metric already returns the sum over all replicas.
+
+    Args:
+        step: function that gets a replica's part of a batch.
+    """
+
+    def with_numbers(data):
+        values = tf.nest.map_structure(_as_tensor, step(data))
+        return _Logs(values, _numbers(tf.nest.flatten(values)))
+
+    return with_numbers
+
+
+class _OwnLogs(typing.NamedTuple):
+    """The result of a step on one replica, which nobody reads: a structure of tensors and None."""
+
+    values: typing.Any
+
+
+def returning_own_logs(step):
+    """Return a step whose results `reduce_per_replica` does not average."""
+    return lambda data: _OwnLogs(tf.nest.map_structure(_as_tensor, step(data)))
+
+
+def _as_tensor(value):
+    is_read = value is None or isinstance(value, tf.Tensor | tf.RaggedTensor | tf.SparseTensor)
+    return value if is_read else tf.convert_to_tensor(value)
+
+
+def _has_mean(value):
+    is_array = isinstance(value, tf.Tensor) and value.shape.is_fully_defined()
+    return is_array and (value.dtype.is_floating or value.dtype.is_integer or value.dtype.is_bool)
+
+
+def _numbers(values):
+    """Return `_Logs.numbers`. (float64 represents whole numbers exactly up to 2^53.)"""
+    vectors = [tf.reshape(tf.cast(each, tf.float64), [-1]) for each in values if _has_mean(each)]
+    numbers = tf.concat([*vectors, tf.ones([1], tf.float64)], axis=0)
+    context = our_replica_context()
+    is_empty = context.strategy.empty_replicas.is_empty if context else None
+    return numbers if is_empty is None else tf.where(is_empty, tf.zeros_like(numbers), numbers)
+
+
+@hooks.replaces(trainer, "reduce_per_replica")
+def reduce_per_replica(original, values, strategy, reduction):
+    """Average the results of a step over the replicas that have rows, in one collective.
+
+    With several workers, Keras would reduce a vector, such as one score for each class, to a single
+    number, because it averages over the elements of the vector too. Keras would also run one
+    collective for every value. A value without a mean, such as a string or an array of unknown
+    length, comes from this worker's first replica.
+    """
+    if isinstance(values, _OwnLogs):
+        return tf.nest.map_structure(
+            lambda each: strategy.experimental_local_results(each)[0], values.values
+        )
+    if not isinstance(values, _Logs):
+        rows = _rows_of_all(values, strategy) if reduction == "concat" else None
+        return original(values, strategy, reduction) if rows is None else rows
+    logs = [strategy.experimental_local_results(each)[0] for each in tf.nest.flatten(values.values)]
+    if strategy.num_replicas_in_sync > 1:
+        total = strategy.reduce("SUM", values.numbers, axis=None)
+        means = iter(_means(total, [each for each in logs if _has_mean(each)]))
+        logs = [next(means) if _has_mean(each) else each for each in logs]
+    return tf.nest.pack_sequence_as(values.values, logs)
+
+
+def _rows_of_all(values, strategy):
+    """Return the predictions of all replicas; None if Keras has to gather them.
+
+    Keras runs four collectives of TensorFlow for every output, which take longer than the step.
+    """
+    if not is_ours(strategy) or strategy.workers.count == 1:
+        return None
+    cross_device_ops = tensorflow_compat.cross_device_ops(strategy.extended)
+    rows = cross_device_ops.gather_rows(tf.nest.flatten(values))
+    return None if rows is None else tf.nest.pack_sequence_as(values, rows)
+
+
+def _means(total, like):
+    """Return the means, in the shapes and dtypes of `like`. The mean of bools is a float32."""
+    *parts, replicas = tf.split(total, [*(math.prod(each.shape) for each in like), 1])
+    return [
+        tf.cast(
+            tf.reshape(part / replicas, value.shape),
+            tf.float32 if value.dtype.is_bool else value.dtype,
+        )
+        for part, value in zip(parts, like, strict=True)
+    ]

@@ -1,0 +1,305 @@
+"""Hooks into the steps of Keras 3's optimizers."""
+
+import math
+import typing
+
+import keras
+import tensorflow as tf
+
+from tf_adasum.compat.keras.custom_loops import refuse_update_outside
+from tf_adasum.compat.keras.fingerprint import note_learning_rate
+from tf_adasum.compat.keras.generation import hooks
+from tf_adasum.compat.keras.keras3.private_names import (
+    FLOAT8,
+    MOVING_AVERAGES,
+    MULTI_OPTIMIZER,
+    BaseOptimizer,
+    MultiOptimizer,
+    TFOptimizer,
+    filter_empty_gradients,
+)
+from tf_adasum.compat.keras.optimizers import (
+    BaseStep,
+    Optimizers,
+    cond,
+    goes_own_way,
+    marker_of,
+    on_any_replica,
+    our_replica_context,
+    step_of_wrapper,
+)
+
+OPTIMIZERS = (keras.optimizers.Optimizer,)
+LOSS_SCALE_OPTIMIZERS = (keras.optimizers.LossScaleOptimizer,)
+
+# The types of the optimizers' variables.
+VARIABLE_TYPES = (keras.Variable, tf.Variable)
+
+
+class OptimizersOfKeras3(Optimizers):
+    """Implements `Optimizers` for Keras 3, whose optimizers are built for a list of variables."""
+
+    def variables_of(self, optimizer):
+        """Return the list of variables that a built optimizer was built for."""
+        return list(optimizer._trainable_variables)
+
+    def index_of(self, optimizer, variable):
+        """Return the index of a Keras or TensorFlow variable in `variables_of`."""
+        return optimizer._get_variable_index(variable)
+
+    def build(self, optimizer, variables):
+        """Create an optimizer's own variables if they do not exist yet."""
+        if not optimizer.built:
+            with keras.name_scope(optimizer.name):
+                optimizer.build(list(variables))
+            optimizer.built = True
+
+
+@hooks.replaces(BaseOptimizer, "__init__")
+def init(original, self, learning_rate, *args, **kwargs):
+    """Store the argument `learning_rate`, so that the workers can compare their arguments.
+
+    In the scope of a strategy the learning rate becomes a variable. This variable has worker 0's
+    value on all workers.
+    """
+    original(self, learning_rate, *args, **kwargs)
+    note_learning_rate(self, learning_rate)
+
+
+_optimizers = OptimizersOfKeras3()
+begin_together, build, combine, index_of = (
+    _optimizers.begin_together,
+    _optimizers.build,
+    _optimizers.combine,
+    _optimizers.index_of,
+)
+
+
+@hooks.replaces(BaseOptimizer, "build")
+def build_with_reductions(original, self, variables):
+    """Create the aggregation rule's variables, which have to exist when weights are loaded."""
+    original(self, variables)
+    strategy = self._distribution_strategy
+    if hasattr(self, "inner_optimizer"):  # a wrapper: its inner optimizer reduces the gradients
+        return
+    if marker_of(strategy) and not our_replica_context():
+        _optimizers.set_aggregation_state(self, strategy)
+
+
+@hooks.replaces(BaseOptimizer, "apply")
+@hooks.replaces(MultiOptimizer, "apply", feature=MULTI_OPTIMIZER)
+def apply_together(original, self, grads, trainable_variables=None):
+    """Zero the gradients of a replica without rows, and let `on_nonfinite` skip a step.
+
+    Every step of an optimizer begins with this method.
+    """
+    refuse_update_outside(trainable_variables or getattr(self, "_trainable_variables", []))
+
+    def step(gradients):
+        original(self, gradients, trainable_variables)
+
+    begin_together(self, grads, trainable_variables, step)
+
+
+@hooks.replaces(keras.optimizers.LossScaleOptimizer, "check_finite")
+def check_finite(original, self, grads):
+    """Check that the gradients of all replicas are finite.
+
+    Keras checks only the gradients of one replica, before any reduction. If only one replica
+    overflowed, the replicas would diverge and wait for each other forever.
+    """
+    context = our_replica_context()
+    if not context:
+        return original(self, grads)
+    finite = original(self, context.strategy.empty_replicas.zero_where_empty(grads))
+    return tf.logical_not(on_any_replica(tf.logical_not(finite)))
+
+
+@hooks.replaces(TFOptimizer, "_all_reduce_sum_gradients")
+def all_reduce_sum_gradients(original, self, grads_and_vars):
+    """Mark the reduction as a reduction of gradients, and give each gradient its static shape.
+
+    Every optimizer, `train_step`, custom loop and gradient accumulation reduces gradients in this
+    method. `test_every_optimizer_reduction_is_marked` fails without this hook.
+    """
+    grads_and_vars = list(grads_and_vars)
+    refuse_update_outside([variable for _, variable in grads_and_vars])
+    if step_of_wrapper(self):  # the wrapper does all reductions
+        return grads_and_vars
+    context = tf.distribute.get_replica_context()
+    if not context or goes_own_way(context.strategy):
+        return original(self, grads_and_vars)
+    present = filter_empty_gradients(grads_and_vars)
+    return _optimizers.combine_present(self, grads_and_vars, present)
+
+
+@hooks.replaces(BaseOptimizer, "_overwrite_variables_directly_with_gradients", feature=FLOAT8)
+def overwrite_with_gradients(original, self, grads, vars):
+    """Give all replicas the same float8 scales: the largest of the replicas' scales.
+
+    A layer that is quantized to float8 passes its new scales and largest values as gradients. Keras
+    assigns them on each replica, before Keras reduces the other gradients. The largest scales are
+    the scales for the whole batch.
+    """
+    context = our_replica_context()
+    overwrites = [getattr(variable, "overwrite_with_gradient", False) for variable in vars]
+    if context is None or context.num_replicas_in_sync == 1 or not any(overwrites):
+        return original(self, grads, vars)
+    pairs = zip(grads, overwrites, strict=True)
+    own = [grad for grad, is_new_value in pairs if is_new_value and grad is not None]
+    largest = iter(_largest(context, own))
+    pairs = zip(grads, overwrites, strict=True)
+    grads = [
+        next(largest) if is_new_value and grad is not None else grad for grad, is_new_value in pairs
+    ]
+    return original(self, grads, vars)
+
+
+def _largest(context, values):
+    """Return the element-wise maxima over all replicas, in one collective."""
+    flat = tf.concat([tf.reshape(tf.cast(value, tf.float32), [-1]) for value in values], axis=0)
+    largest = tf.reduce_max(context.all_gather(flat[tf.newaxis], axis=0), axis=0)
+    parts = tf.split(largest, [math.prod(value.shape) for value in values])
+    return [
+        tf.cast(tf.reshape(part, value.shape), value.dtype)
+        for part, value in zip(parts, values, strict=True)
+    ]
+
+
+class RestingRate(typing.NamedTuple):
+    """A learning rate, and whether this replica skips the step.
+
+    Attributes:
+        rate: the learning rate.
+        rests: boolean scalar tensor: whether this replica skips the step.
+    """
+
+    rate: object
+    rests: object
+
+
+@hooks.replaces(TFOptimizer, "_distributed_tf_update_step")
+def distributed_tf_update_step(original, self, distribution, grads_and_vars, learning_rate):
+    """With a `RestingRate`, update the variables only on replicas that take the step.
+
+    Keras would update the variables on all local devices.
+    """
+    if not isinstance(learning_rate, RestingRate):
+        return original(self, distribution, grads_and_vars, learning_rate)
+
+    def update(variable, gradient, rate, rests):
+        def step():
+            if self.weight_decay is not None and self._use_weight_decay(variable):
+                decay = tf.cast(self.weight_decay, variable.dtype)
+                variable.assign_sub(variable * decay * tf.cast(rate, variable.dtype))
+            self.update_step(gradient, variable, rate)
+            return tf.constant(0)
+
+        tf.cond(rests, lambda: tf.constant(0), step)
+
+    for gradient, variable in grads_and_vars:
+        distribution.extended.update(variable, update, args=(gradient, *learning_rate), group=False)
+
+
+@hooks.replaces(TFOptimizer, "_backend_apply_gradients")
+def backend_apply_gradients(original, self, grads, trainable_variables):
+    """Decide once for all replicas whether to accumulate, and whether to overwrite the weights.
+
+    Keras decides with a `cond` in each replica, and no reduction is possible inside a `cond`. The
+    hook is used with `gradient_accumulation_steps` or `ema_overwrite_frequency`. Also, if a wrapper
+    such as `AdaScale` runs the steps of this optimizer, the wrapper's update replaces the
+    optimizer's update.
+    """
+    steps = self.gradient_accumulation_steps
+    overwrites = self.use_ema and self.ema_overwrite_frequency
+    step = step_of_wrapper(self)
+    if step:
+        step.check_caller()
+    elif our_replica_context() and (steps or overwrites):
+        step = Step(self)
+    else:
+        return original(self, grads, trainable_variables)
+    values = [*grads, *step.measure(grads)]
+    if not steps:
+        step.update(values, trainable_variables)
+    else:
+        _accumulate(self, values, trainable_variables, step)
+    if self.use_ema:
+        step.average()
+
+
+def _accumulate(optimizer, values, variables, step):
+    """Update with the mean of the values, in every `gradient_accumulation_steps`-th call."""
+    steps = optimizer.gradient_accumulation_steps
+    accumulated = optimizer._accumulated_gradients
+    accumulators = [accumulated[index_of(optimizer, variable)] for variable in variables]
+    accumulators += accumulated[len(optimizer._trainable_variables) :]  # of the measured scalars
+
+    def update(*values):
+        pairs = zip(values, accumulators, strict=True)
+        step.update([(value + sum_so_far) / steps for value, sum_so_far in pairs], variables)
+        optimizer._backend_reset_gradient_accumulators()
+
+    def accumulate(*values):
+        optimizer._backend_increment_gradient_accumulators(values, accumulators)
+
+    # With accumulation, `iterations` counts updates, and `_iterations` counts calls.
+    is_update = (optimizer._iterations + 1) % steps == 0
+    cond(tf.distribute.get_replica_context(), is_update, update, accumulate, values)
+
+
+class Step(BaseStep):
+    """Takes the steps of a Keras 3 optimizer."""
+
+    def update(self, values, variables):
+        """Clip gradients, decay weights, reduce the gradients and update the variables."""
+        values, rate = self.optimizer._clip_gradients(values), self.optimizer.learning_rate
+        rests = self.rests()
+        if rests is None:
+            self.optimizer._apply_weight_decay(variables)
+        else:
+            rate = RestingRate(tf.convert_to_tensor(rate), rests)
+        self.optimizer._backend_update_step(values, variables, rate)
+
+    def average(self):
+        """Update the moving averages of the weights, and apply `ema_overwrite_frequency`."""
+        optimizer = self.optimizer
+        optimizer._update_model_variables_moving_average(optimizer._trainable_variables)
+        overwrite_weights(optimizer, optimizer.iterations)
+
+
+def overwrite_weights(optimizer, count):
+    """Replace the weights by their moving averages, in every `ema_overwrite_frequency`-th call.
+
+    Called in each replica.
+
+    Args:
+        optimizer: a built optimizer with `use_ema`.
+        count: the number of earlier updates of the averages, an int64 scalar.
+    """
+
+    def overwrite():
+        averages = getattr(optimizer, MOVING_AVERAGES)
+        for variable, average in zip(optimizer._trainable_variables, averages, strict=True):
+            if average is not None:
+                variable.assign(average)
+
+    frequency = optimizer.ema_overwrite_frequency
+    if frequency:
+        context = tf.distribute.get_replica_context()
+        cond(context, (count + 1) % frequency == 0, overwrite, lambda: None)
+
+
+def apply(optimizer, gradients, variables):
+    """Let an optimizer take a step with this replica's gradients."""
+    optimizer.apply(gradients, variables)
+
+
+def is_built(optimizer):
+    """Return whether the optimizer's own variables exist."""
+    return optimizer.built
+
+
+def all_variables(optimizer):
+    """Return all variables of an optimizer, as a list."""
+    return list(optimizer.variables)

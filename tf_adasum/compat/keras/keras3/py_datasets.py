@@ -1,0 +1,148 @@
+"""Gives the batches of a `PyDataset` one order on all workers, and checks generators (Keras 3)."""
+
+import contextlib
+import random
+
+import numpy as np
+
+from tf_adasum.compat.keras.fit import when_fit_ends
+from tf_adasum.compat.keras.generation import hooks
+from tf_adasum.compat.keras.keras3.private_names import (
+    PY_DATASETS,
+    ArrayDataAdapter,
+    GeneratorDataAdapter,
+    OrderedEnqueuer,
+    PyDatasetAdapter,
+)
+
+# Workers compare the first batch of each of the first two passes. A PyDataset may shuffle its data
+# once before `fit`, and again at the end of each epoch.
+PASSES_COMPARED = 2
+
+
+def share_seed(strategy, adapter):
+    """Agree with the other workers on a new seed with which a PyDataset shuffles.
+
+    Called before each pass. Also called when `fit` begins, because Keras then calls `on_epoch_end`,
+    although no epoch has run.
+
+    Args:
+        strategy: the strategy of this package.
+        adapter: Keras's adapter of the data. For other data than a PyDataset, nothing is done.
+    """
+    if strategy.workers.count == 1 or not isinstance(adapter, PyDatasetAdapter):
+        return
+    adapter.common_seed = strategy.seeds.shared()
+    if adapter.enqueuer is not None:
+        adapter.enqueuer.common_seed = adapter.common_seed if adapter.shuffle else None
+        adapter.enqueuer.shuffle = False  # Keras would use Python's random generator
+
+
+def keep_reading(adapter):
+    """Keep the threads of a PyDataset running between epochs if `fit` has `steps_per_epoch`.
+
+    A distributed iterator reads ahead, and continues in the next epoch. Keras would stop the
+    threads at the end of each epoch, and the iterator would raise an error.
+
+    Args:
+        adapter: Keras's adapter of the data. For other data or without threads, nothing is done.
+    """
+    if reads_in_threads(adapter) and not getattr(adapter, "keeps_reading", False):
+        adapter.keeps_reading = True
+        when_fit_ends(adapter.enqueuer.stop)
+
+
+def reads_in_threads(adapter):
+    """Return whether the data is a PyDataset with `workers=` or `use_multiprocessing=`."""
+    return isinstance(adapter, PyDatasetAdapter) and adapter.enqueuer is not None
+
+
+def begin_pass(strategy, adapter, has_steps):
+    """Agree with the other workers on the order of batches, and check that the data is the same.
+
+    Args:
+        strategy: the strategy of this package.
+        adapter: Keras's adapter of the data. For a `tf.data.Dataset`, nothing is done.
+        has_steps: whether `fit` got `steps_per_epoch`.
+    """
+    if strategy.workers.count == 1:
+        return
+    passes = adapter.passes_begun = getattr(adapter, "passes_begun", 0) + 1
+    if isinstance(adapter, PyDatasetAdapter):
+        data = adapter.py_dataset
+        if passes == 1:
+            strategy.workers.check_same(
+                "All workers need a PyDataset of the same number of batches.",
+                data.num_batches,
+                code="TFA-405",
+            )
+        share_seed(strategy, adapter)
+        if passes <= PASSES_COMPARED:
+            strategy.sharding.check_batches(lambda: data[0])
+    elif isinstance(adapter, ArrayDataAdapter) and passes == 1:
+        strategy.sharding.ends.check_rows(adapter._num_samples, adapter.num_batches)
+    elif isinstance(adapter, GeneratorDataAdapter) and passes == 1 and not has_steps:
+        strategy.sharding.check_batches(lambda: adapter._first_batches[0])
+
+
+def _order(count, seed):
+    order = list(range(count))
+    random.Random(seed).shuffle(order)
+    return order
+
+
+@hooks.replaces(PyDatasetAdapter, "_finite_generator", feature=PY_DATASETS)
+def finite_generator(original, self):
+    """Shuffle the batches with a seed that all workers share.
+
+    In Keras each worker shuffles with Python's random generator, so some rows are used twice and
+    others never.
+    """
+    seed = getattr(self, "common_seed", None)
+    if seed is None or not self.shuffle:
+        yield from original(self)
+        return
+    for index in _order(self.py_dataset.num_batches, seed):
+        yield self._standardize_batch(self.py_dataset[index])
+
+
+@hooks.replaces(OrderedEnqueuer, "_send_py_dataset", feature=PY_DATASETS)
+def send_py_dataset(original, self):
+    """Shuffle the batches with a seed that all workers share, also with `workers=`.
+
+    Keras's enqueuer calls this method after it chooses an order and before it reads a batch.
+    """
+    seed = getattr(self, "common_seed", None)
+    if seed is not None and self.py_dataset.num_batches is not None:
+        self.indices = iter(_order(self.py_dataset.num_batches, seed))
+    return original(self)
+
+
+@hooks.replaces(PyDatasetAdapter, "on_epoch_begin", "on_epoch_end", feature=PY_DATASETS)
+def on_epoch_begin_or_end(original, self):
+    """Let `on_epoch_begin` and `on_epoch_end` of a PyDataset shuffle equally on all workers.
+
+    During the call, the random generators of Python and NumPy have the workers' common seed. After
+    the call, their previous state is restored.
+    """
+    is_end = original.__name__ == "on_epoch_end"
+    seed, enqueuer = getattr(self, "common_seed", None), self.enqueuer
+    with contextlib.nullcontext() if seed is None else _seeded(seed ^ is_end):
+        if is_end and getattr(self, "keeps_reading", False):
+            self.enqueuer = None  # so that Keras does not stop it
+        try:
+            return original(self)
+        finally:
+            self.enqueuer = enqueuer
+
+
+@contextlib.contextmanager
+def _seeded(seed):
+    python, numpy = random.getstate(), np.random.get_state()
+    random.seed(seed)
+    np.random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)

@@ -1,0 +1,143 @@
+"""Refuses models, optimizers and metrics that were created outside of the strategy's scope.
+
+Keras 3 does not check this. Weights and optimizers created outside have one copy for all local
+replicas of a worker. If these replicas write to it at the same time, its values are wrong, and the
+copies of different workers become different. Metrics created outside are local to each worker.
+"""
+
+import inspect
+import weakref
+
+import keras
+import tensorflow as tf
+
+from tf_adasum.compat.keras.fit import CALLS
+from tf_adasum.compat.keras.generation import hooks
+from tf_adasum.compat.keras.keras3.optimizers import all_variables
+from tf_adasum.compat.keras.keras3.private_names import BaseTrainer, Trainer
+from tf_adasum.compat.keras.optimizers import (
+    is_ours,
+    optimizers_of,
+    optimizers_within,
+    path_of,
+    tensorflow_variable,
+)
+from tf_adasum.compat.tracebacks import line_of_caller
+from tf_adasum.errors import see
+
+# For each method: the attribute with the traced step. After tracing, nothing is checked.
+FUNCTIONS_OF_STEPS = {
+    "train_on_batch": "train_function",
+    "test_on_batch": "test_function",
+    "predict_on_batch": "predict_function",
+}
+
+MODEL_OUTSIDE = (
+    "The model {name!r} was built or loaded outside of the scope of the strategy. Create and "
+    "compile it inside of `with strategy.scope():`.\n\n"
+    "    with strategy.scope():\n        model = ...\n        model.compile(...)"
+    "\n\n" + see("TFA-301")
+)
+
+
+# For each metric that was created outside of the scope: the line that created the metric.
+_lines_of_metrics = weakref.WeakKeyDictionary()
+
+
+@hooks.replaces(keras.metrics.Metric, "__init__")
+def make_metric(original, self, *args, **kwargs):
+    """Store the line that creates a metric outside of the scope, for the error message."""
+    if not is_ours(tf.distribute.get_strategy()):
+        _lines_of_metrics[self] = line_of_caller(self)
+    return original(self, *args, **kwargs)
+
+
+@hooks.replaces(BaseTrainer, "compile")
+def compile_in_scope(original, self, *args, **kwargs):
+    """Compile the model in the scope of its strategy, and refuse objects created outside.
+
+    If optimizers or metrics are passed as names, `compile` creates them. Metrics are checked here,
+    because Keras does not list their variables before the first step.
+    """
+    strategy = self.distribute_strategy
+    if not is_ours(strategy):
+        return original(self, *args, **kwargs)
+    if self._distribute_strategy is not strategy:
+        raise ValueError(MODEL_OUTSIDE.format(name=self.name))
+    given = inspect.signature(original).bind(self, *args, **kwargs).arguments
+    metrics = tf.nest.flatten([given.get("metrics"), given.get("weighted_metrics")])
+    _check_metrics(strategy, [each for each in metrics if isinstance(each, keras.metrics.Metric)])
+    with strategy.scope():
+        return original(self, *args, **kwargs)
+
+
+@hooks.replaces(Trainer, *CALLS)
+def check_scope(original, self, *args, **kwargs):
+    """Before the first step, refuse objects that were created outside of the strategy's scope.
+
+    If an optimizer is not built yet, there is no error, and it is moved into the scope.
+    """
+    strategy = self.distribute_strategy
+    name = original.__name__
+    is_traced = getattr(self, FUNCTIONS_OF_STEPS.get(name, ""), None) is not None
+    if is_ours(strategy) and not is_traced:
+        _check(self, strategy, name.startswith("predict"))
+    return original(self, *args, **kwargs)
+
+
+def _check(model, strategy, predicts):
+    if model._distribute_strategy is not strategy:
+        raise ValueError(MODEL_OUTSIDE.format(name=model.name))
+    for variable in _outside(strategy, model.trainable_variables):
+        raise ValueError(
+            f"The weight {path_of(variable)!r} was created outside of the scope of the strategy. "
+            "Build or load its layer inside of `with strategy.scope():`.\n\n"
+            "    with strategy.scope():\n        layer = ...\n\n"
+            f"Or freeze it: layer.trainable = False {see('TFA-301')}"
+        )
+    if predicts or not model.compiled:
+        return
+    for optimizer in optimizers_of(model):
+        _bring_inside(strategy, optimizer)
+        for _ in _outside(strategy, all_variables(optimizer)):
+            kind = type(optimizer).__name__
+            raise ValueError(
+                f"The optimizer {optimizer.name!r} was created outside of the scope of the "
+                "strategy. Create it inside of `with strategy.scope():`.\n\n"
+                f"    with strategy.scope():\n        optimizer = {kind}(...)\n"
+                f"        model.compile(optimizer=optimizer, ...)\n\n{see('TFA-301')}"
+            )
+    _check_metrics(strategy, model.metrics)
+
+
+def _bring_inside(strategy, optimizer):
+    """Create the variables of an optimizer again in the scope, unless the optimizer is built."""
+    parts = optimizers_within(optimizer)
+    if any(each.built for each in parts):
+        return
+    for each in parts:
+        each._distribution_strategy = strategy
+    with strategy.scope():
+        for variable in _outside(strategy, all_variables(optimizer)):
+            variable._initialize(variable.numpy())
+
+
+def _check_metrics(strategy, metrics):
+    for metric in metrics:
+        for _ in _outside(strategy, metric.variables):
+            line = _lines_of_metrics.get(metric)  # None if the metric is older than the strategy
+            raise ValueError(
+                f"The metric {metric.name!r} was created outside of the scope of the strategy"
+                f"{f', at {line}' if line else ''}, so each worker would measure only its own "
+                "rows. Create the metric inside of `with strategy.scope():`.\n\n"
+                "    with strategy.scope():\n        metric = ...\n        model.compile(...)\n\n"
+                f"{see('TFA-301')}"
+            )
+
+
+def _outside(strategy, variables):
+    """Yield those Keras variables of a list that were not created in the scope of a strategy."""
+    for variable in variables:
+        own = tensorflow_variable(variable)
+        if isinstance(own, tf.Variable) and not strategy.extended.variable_created_in_scope(own):
+            yield variable

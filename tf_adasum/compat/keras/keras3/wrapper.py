@@ -1,0 +1,110 @@
+"""Connects wrapper optimizers to Keras 3 and to their inner optimizers."""
+
+import keras
+import tensorflow as tf
+
+from tf_adasum.compat.keras.generation import hooks
+from tf_adasum.compat.keras.keras3.optimizers import overwrite_weights
+from tf_adasum.compat.keras.keras3.private_names import MOVING_AVERAGES, BaseOptimizer
+
+# The module with the class `LAMB`.
+LAMB_MODULE = "tf_adasum.optimizers.lamb"
+
+# The attributes of an optimizer that `keras.callbacks.SwapEMAWeights` uses.
+OF_SWAP_EMA_WEIGHTS: tuple[str, ...] = (MOVING_AVERAGES, "_trainable_variables")
+
+
+class WrapperBase(keras.optimizers.Optimizer):
+    """The base class of optimizers that wrap another optimizer.
+
+    Subclasses define `inner_optimizer`, `learning_rate`, `build` and
+    ``apply(gradients, variables)``, which takes a step.
+
+    Args:
+        name: name of the optimizer.
+    """
+
+    def __init__(self, name):
+        super().__init__(learning_rate=lambda: self.learning_rate, name=name)
+
+    def apply_gradients(self, grads_and_vars):
+        """Take a step with pairs of gradients and variables, and return `iterations`."""
+        super().apply_gradients(grads_and_vars)
+        return self.iterations
+
+    @property
+    def variables(self):
+        """The variables of this optimizer and of the inner optimizer."""
+        return own_variables(self) + self.inner_optimizer.variables
+
+
+class SelfDecayingOptimizer(keras.optimizers.Optimizer):
+    """An optimizer that decays weights in its own `update_step`.
+
+    Keras would decay the weights before `update_step`. The attribute `weight_decay` is kept, so
+    that other code can read it.
+    """
+
+    @hooks.overrides(BaseOptimizer)
+    def _use_weight_decay(self, variable):
+        """Return False, so that Keras does not decay weights before the step."""
+        return False
+
+
+def own_variables(optimizer):
+    """Return the optimizer's own variables, without the variables of an inner optimizer."""
+    return optimizer._variables[:]
+
+
+def variables_to_save(optimizer):
+    """Return those variables of a wrapper optimizer that Keras does not save itself."""
+    return own_variables(optimizer)
+
+
+def average_weights(optimizer, count):
+    """Update the moving averages of the weights, as Keras does. Called in each replica.
+
+    `count` replaces Keras's count of iterations. The first update sets the averages to the weights.
+
+    Args:
+        optimizer: a built optimizer with `use_ema`.
+        count: the number of earlier updates of the averages, an int64 scalar variable.
+    """
+    variables, averages = optimizer._trainable_variables, getattr(optimizer, MOVING_AVERAGES)
+    for variable, average in zip(variables, averages, strict=True):
+        momentum = tf.cast(tf.where(count == 0, 0.0, optimizer.ema_momentum), average.dtype)
+        average.assign(momentum * average + (1 - momentum) * variable)
+    overwrite_weights(optimizer, count)
+
+
+def add_accumulator(optimizer):
+    """Add an accumulator for a scalar of `Step.measure`, if the optimizer accumulates gradients.
+
+    Args:
+        optimizer: the built optimizer.
+    """
+    if optimizer.gradient_accumulation_steps:
+        accumulator = optimizer.add_variable((), name="accumulator", dtype="float32")
+        optimizer._accumulated_gradients.append(accumulator)
+
+
+def exchange_learning_rate(optimizer, learning_rate):
+    """Replace the learning rate of an optimizer, and return the previous learning rate.
+
+    The property `learning_rate` is not used, because it removes the previous variable from a list
+    that tf.train.Checkpoint tracks. After such a removal, tf.train.Checkpoint refuses to save.
+
+    Args:
+        optimizer: the optimizer.
+        learning_rate: a Keras variable, a schedule or another callable.
+    """
+    had, optimizer._learning_rate = optimizer._learning_rate, learning_rate
+    return had
+
+
+def floating(learning_rate):
+    """Return a learning rate as a floating-point tensor, because a schedule may return an int."""
+    learning_rate = tf.convert_to_tensor(keras.ops.convert_to_tensor(learning_rate))
+    if learning_rate.dtype.is_floating:
+        return learning_rate
+    return tf.cast(learning_rate, keras.config.floatx())

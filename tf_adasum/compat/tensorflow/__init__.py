@@ -1,0 +1,84 @@
+"""Compatibility with TensorFlow: the only package of tf_adasum that uses its private names.
+
+The docstring of each hook explains what the hook changes in TensorFlow, and why. `hooks` lists all
+hooks, and docs/hooks.md is generated from this list. All other packages of tf_adasum use
+TensorFlow's internals only through this package.
+"""
+
+from tf_adasum.compat.tensorflow.broken_collectives import breakage
+from tf_adasum.compat.tensorflow.collective_keys import CallKeys
+from tf_adasum.compat.tensorflow.cross_device_ops import (
+    GradientCrossDeviceOps,
+    GradientReduction,
+    GradientSum,
+    cross_device_ops,
+    reading_alone,
+)
+from tf_adasum.compat.tensorflow.datasets import (
+    cardinality,
+    end_together,
+    forget_cardinality,
+    without_autotuning,
+)
+from tf_adasum.compat.tensorflow.extended import (
+    GradientAggregatingExtended,
+    first_replica,
+    making_own_variables,
+)
+from tf_adasum.compat.tensorflow.pipelines import (
+    Pipeline,
+    pipeline_of,
+    seed_datasets_by,
+    unseeded_datasets,
+)
+from tf_adasum.compat.tensorflow.private_names import CommunicationOptions
+from tf_adasum.compat.tensorflow.registry import hooks
+from tf_adasum.compat.tensorflow.runtime import (
+    abort_collectives,
+    compiles_with_xla,
+    function_without_retrace_warning,
+    global_seed,
+    is_tf_function,
+    of_function,
+    placeholders,
+    python_function_of,
+    seeded,
+    seeding,
+    trace,
+    without_strategy,
+)
+
+__all__ = [
+    "CallKeys",
+    "CommunicationOptions",
+    "GradientAggregatingExtended",
+    "GradientCrossDeviceOps",
+    "GradientReduction",
+    "GradientSum",
+    "Pipeline",
+    "abort_collectives",
+    "breakage",
+    "cardinality",
+    "compiles_with_xla",
+    "cross_device_ops",
+    "end_together",
+    "first_replica",
+    "forget_cardinality",
+    "function_without_retrace_warning",
+    "global_seed",
+    "hooks",
+    "is_tf_function",
+    "making_own_variables",
+    "of_function",
+    "pipeline_of",
+    "placeholders",
+    "python_function_of",
+    "reading_alone",
+    "seed_datasets_by",
+    "seeded",
+    "seeding",
+    "trace",
+    "unseeded_datasets",
+    "without_autotuning",
+    "without_strategy",
+]

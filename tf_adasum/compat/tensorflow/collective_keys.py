@@ -1,0 +1,230 @@
+"""Chooses the instance keys of collectives, and reuses keys.
+
+TensorFlow uses a new key for every collective, and never frees the 1.6 kB of memory that each key
+needs on every worker (observed with TensorFlow 2.21).
+"""
+
+import collections
+import contextlib
+import functools
+import itertools
+import zlib
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import tensorflow as tf
+
+from tf_adasum.compat.tensorflow import dtype_encoding
+from tf_adasum.compat.tensorflow.private_names import (
+    CONTROL_FLOW,
+    CollectiveReplicaLauncher,
+    FuncGraph,
+    ResourceVariable,
+)
+from tf_adasum.compat.tensorflow.registry import hooks
+
+# Reused keys are far above the keys that TensorFlow counts up from 100.
+FIRST_REUSED_KEY, KEYS_OF_A_SIGNATURE = 2**24, 8
+FIRST_COUNTED_KEY, COUNTED_KEYS = 2**30 + 2**25, 2**30 - 2**26
+_COUNTED = ("counted",)
+
+# TensorFlow numbers the groups of every strategy from 1, so two strategies in one process would
+# confuse their collectives. Each strategy gets a million group numbers. The number of a group of
+# only some replicas is at least 1000 above the number of the group of all replicas.
+GROUPS_OF_A_STRATEGY = 10**6
+_bases = itertools.count(GROUPS_OF_A_STRATEGY, GROUPS_OF_A_STRATEGY)
+FIRST_PART = 1000
+
+
+def next_base() -> int:
+    """Return the first number for the groups of a new strategy."""
+    return next(_bases)
+
+
+class KeyReuse:
+    """Decides when collective keys may be reused: only inside calls that every worker makes.
+
+    An error can interrupt a collective, and TensorFlow keeps the data of this collective. So its
+    key must not be used again. If an error has ended a call, the workers agree on a new generation
+    of keys when the next call begins.
+
+    Attributes:
+        is_on: whether keys are reused now.
+        generation: how many times an error has ended a call that every worker makes.
+        is_broken_off: whether an error has ended a call on this worker since the workers last
+            agreed on a generation.
+    """
+
+    def __init__(self) -> None:
+        self.is_on, self.generation, self.is_broken_off = False, 0, False
+
+    @contextlib.contextmanager
+    def within(self, agree: Callable[[int, bool], np.ndarray]) -> Iterator[None]:
+        """Return a context manager that reuses keys, for a call that every worker makes.
+
+        Args:
+            agree: function that gets this worker's `generation` and `is_broken_off`, and returns
+                the values of all workers, ``[workers, 2]``.
+        """
+        if self.is_on:
+            yield
+            return
+        of_all = agree(self.generation, self.is_broken_off)
+        self.generation = int(of_all[:, 0].max() + of_all[:, 1].max())
+        self.is_on, self.is_broken_off = True, False
+        try:
+            yield
+        except BaseException:
+            self.is_broken_off = True
+            raise
+        finally:
+            self.is_on = False
+
+
+class ReusingLauncher(CollectiveReplicaLauncher):
+    """TensorFlow's launcher of a replica's collectives, which reuses keys.
+
+    The collectives of a device run one after the other, and no collective ends before all members
+    have received the data. So collectives with the same operation, dtype and shape use 8 keys in
+    rotation. All workers count these keys in the same way, however often each worker traces a
+    function. If a shape is not known in advance, as for sparse gradients, keys are counted when the
+    function runs. Every iteration of a loop then needs a new key, because the shapes may differ,
+    and all collectives with the same key need the same shape. In eager code, and if `KeyReuse` is
+    off, TensorFlow chooses the keys.
+
+    Args:
+        reuse: the `KeyReuse`.
+        args: the arguments of TensorFlow's launcher.
+    """
+
+    def __init__(self, reuse: KeyReuse, *args):
+        super().__init__(*args)
+        self._reuse = reuse
+        self._signature: tuple | None = None
+        self._made: collections.Counter = collections.Counter()
+        with tf.init_scope(), tf.device("CPU:0"):
+            self._counted = ResourceVariable(0, dtype=tf.int32)
+
+    @contextlib.contextmanager
+    def of(self, kind: str, value: tf.Tensor) -> Iterator[None]:
+        """Return a context manager that chooses the key of the collective created inside.
+
+        Args:
+            kind: name of the operation.
+            value: tensor that the collective sends.
+        """
+        if not tf.executing_eagerly():
+            is_known = value.shape.is_fully_defined()
+            self._signature = (kind, value.dtype.name, *value.shape) if is_known else _COUNTED
+        try:
+            yield
+        finally:
+            self._signature = None
+
+    @hooks.overrides(CollectiveReplicaLauncher)
+    def all_reduce(self, input_tensor, *args, **kwargs):
+        """Reuse keys, because TensorFlow never frees them, and sum values of every dtype."""
+        encoded = dtype_encoding.encoded_for_sum(input_tensor)
+        with self.of("reduce", encoded):
+            total = super().all_reduce(encoded, *args, **kwargs)
+        return dtype_encoding.decoded_sum(total, input_tensor.dtype)
+
+    @hooks.overrides(CollectiveReplicaLauncher)
+    def all_gather(self, input_tensor, *args, **kwargs):
+        """Convert float8 values first, because TensorFlow cannot pad values of this dtype."""
+        dtype = input_tensor.dtype
+        if not (dtype.is_floating and dtype.size == 1):
+            return super().all_gather(input_tensor, *args, **kwargs)
+        gathered = super().all_gather(dtype_encoding.encoded(input_tensor), *args, **kwargs)
+        return dtype_encoding.decoded(gathered, dtype)
+
+    @hooks.overrides(CollectiveReplicaLauncher)
+    def _all_gather(self, input_tensor, options):
+        """Reuse keys, because TensorFlow never frees them, and gather values of every dtype."""
+        encoded = dtype_encoding.encoded(input_tensor)
+        with self.of("gather", encoded):
+            gathered = super()._all_gather(encoded, options)
+        return dtype_encoding.decoded(gathered, input_tensor.dtype)
+
+    @hooks.overrides(CollectiveReplicaLauncher)
+    def _next_instance_key(self):
+        """Choose the key of a collective, because TensorFlow has no argument for the key."""
+        if self._signature is None:
+            return super()._next_instance_key()
+        if self._signature is _COUNTED:
+            with tf.device("CPU:0"):
+                return FIRST_COUNTED_KEY + self._counted.assign_add(1) % COUNTED_KEYS
+        return self._key_of(self._signature)
+
+    def _key_of(self, signature):
+        if not tf.executing_eagerly():  # evaluated in each call of the function
+            graph = tf.compat.v1.get_default_graph()
+            ask = functools.partial(self._key_of, signature)
+            return graph.capture_call_time_value(ask, tf.TensorSpec([], tf.int32))
+        if not self._reuse.is_on:
+            return super()._next_instance_key()
+        signature = (self._reuse.generation, *signature)
+        turn = self._made[signature] % KEYS_OF_A_SIGNATURE
+        self._made[signature] += 1
+        place = zlib.crc32(repr(signature).encode()) % 2**27
+        with tf.device("CPU:0"):
+            return tf.constant(FIRST_REUSED_KEY + KEYS_OF_A_SIGNATURE * place + turn, tf.int32)
+
+
+class CallKeys:
+    """Creates keys for one replica's collectives over UCX. A key is used once, and needs no memory.
+
+    A key consists of two numbers. The first number is new each time Python calls a traced function
+    or, in eager code, a collective. The second number counts the collectives that this call has
+    executed, in the order of the program. All workers count in the same way, however often each
+    worker traces a function.
+    """
+
+    def __init__(self) -> None:
+        self._calls = itertools.count()
+        with tf.init_scope(), tf.device("CPU:0"):
+            self._runs = ResourceVariable(0, dtype=tf.int64)
+
+    def next(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return a new key: two int64 scalars, which are the two numbers of the key."""
+        if tf.executing_eagerly():
+            return self._call(), tf.constant(0, tf.int64)
+        call, runs_before = _once_in_each_call(self._call), _once_in_each_call(self._runs_before)
+        with tf.device("CPU:0"):
+            return call, self._runs.assign_add(1) - runs_before
+
+    def _call(self):
+        with tf.device("CPU:0"):
+            return tf.constant(next(self._calls), tf.int64)
+
+    def _runs_before(self):
+        # Count in each call separately, because an error may end a call on different workers after
+        # different numbers of executions.
+        with tf.device("CPU:0"):
+            return self._runs.read_value()
+
+
+def _once_in_each_call(ask: Callable[[], tf.Tensor]) -> tf.Tensor:
+    """Return the result of `ask`, which runs once in each call of the outermost traced function."""
+    if tf.executing_eagerly():
+        return ask()
+    graph = tf.compat.v1.get_default_graph()
+    ask_outside = functools.partial(_once_in_each_call, ask)
+    spec = tf.TensorSpec([], tf.int64)
+    return graph.capture_call_time_value(ask_outside, spec, key=("tf_adasum", ask))
+
+
+@hooks.replaces(FuncGraph, "capture_call_time_value", feature=CONTROL_FLOW)
+def capture_call_time_value(original, self, *args, **kwargs):
+    """Let functions with collectives be called inside `tf.cond` and `tf.while_loop`.
+
+    Each collective captures an instance key when its function is called. If the function is called
+    inside a branch or a loop body, TensorFlow would create the capture in the graph of the branch
+    or body. This graph is never called, so the error would be "You must feed a value for
+    placeholder". This hook creates the capture in the outer function.
+    """
+    graph = self
+    while getattr(graph, "is_control_flow_graph", False):
+        graph = graph.outer_graph
+    with graph.as_default():
+        return original(graph, *args, **kwargs)

@@ -1,0 +1,454 @@
+"""Reduces gradients with our own operations, and other values with TensorFlow's operations."""
+
+import concurrent.futures
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_adasum.compat import one_worker
+from tf_adasum.compat.tensorflow import dtype_encoding, rows, runtime
+from tf_adasum.compat.tensorflow.collective_counters import CollectiveCounters
+from tf_adasum.compat.tensorflow.collective_keys import (
+    FIRST_PART,
+    GROUPS_OF_A_STRATEGY,
+    KeyReuse,
+    ReusingLauncher,
+)
+from tf_adasum.compat.tensorflow.collectives import ReplicaCollectives, gather_on_each
+from tf_adasum.compat.tensorflow.private_names import (
+    CollectiveAllReduce,
+    CommunicationOptions,
+    DistributedValues,
+    Mirrored,
+    regroup,
+)
+from tf_adasum.compat.tensorflow.registry import hooks
+
+# The maximum number of functions that are cached for one `AggregationState` in eager code. Each
+# function reduces the gradients of one subset of the variables.
+MOST_FUNCTIONS = 32
+
+# In a graph without XLA, dense values of at most this many bytes are sent over the transport of the
+# gradients. There, each worker sends its value to all other workers.
+SMALL_BYTES = 2**16
+
+_COLLECTIVE = "a collective, such as reading a metric,"
+
+
+class GradientReduction(CommunicationOptions):
+    """Communication options that mark a reduction as a reduction of gradients.
+
+    The marker is an argument of the call, because merge functions run in other threads, where
+    thread-local values and context managers have no effect.
+
+    Attributes:
+        state: the `AggregationState` of the gradients' variables, or None.
+        indices: the indices of the gradients' variables in this state.
+    """
+
+    state: Any = None
+    indices: tuple[int, ...] = ()
+
+    def of(self, state: Any, indices: Sequence[int]) -> "GradientReduction":
+        """Return this marker for the gradients of some variables."""
+        marker = self.with_options(self)
+        marker.state, marker.indices = state, tuple(indices)
+        return marker
+
+    def with_options(self, options: CommunicationOptions) -> "GradientReduction":
+        """Return this marker with the settings of `options`."""
+        marker = type(self)(options.bytes_per_pack, options.timeout_seconds, options.implementation)
+        marker.state, marker.indices = self.state, self.indices
+        return marker
+
+    @hooks.overrides(CommunicationOptions)
+    def merge(self, options):
+        """Merge options, but keep this class, which marks a reduction as one of gradients."""
+        return self.with_options(super().merge(options))
+
+
+class GradientSum(GradientReduction):
+    """Marks gradients that are summed, independent of the strategy's rule.
+
+    Used with the rule mean, if the gradients use another transport than TensorFlow's collectives.
+    Otherwise the sum is not marked, and TensorFlow computes the sum.
+    """
+
+
+class GradientCrossDeviceOps(CollectiveAllReduce):
+    """TensorFlow's `CollectiveAllReduce`, but `combine_gradients` reduces gradients.
+
+    Args: the arguments of `CollectiveAllReduce`, which are the local devices, the number of
+        replicas on all workers, the default options, and the collective keys shared with the
+        strategy.
+
+    Attributes:
+        key_reuse: the `KeyReuse` of all collectives.
+        counters: the `CollectiveCounters`; None if this worker holds all replicas.
+        guard: function that returns a context manager, which is entered while Python waits for a
+            collective. Defaults to `contextlib.nullcontext`.
+        check_same_gradients: function of names and shapes, see
+            `GradientAggregatingStrategy.check_same_gradients`. With None, nothing is checked.
+    """
+
+    _launchers: list[ReusingLauncher]
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._gathers: dict[tuple, Callable] = {}
+        self._parts: dict[tuple[int, int], ReusingLauncher] = {}
+        # The functions of each `AggregationState`, without a reference to it: it has to be freed.
+        self._functions: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+        self._functions_without_state: dict[tuple, tuple] = {}
+        self.key_reuse = KeyReuse()
+        keys = self._collective_keys
+        self._launchers = [
+            ReusingLauncher(
+                self.key_reuse, one._group_key, one._group_size, keys, one._device, one._options
+            )
+            for one in self._launchers
+        ]
+        self.counters = None if self.all_local else CollectiveCounters()
+        self.guard: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
+        self.check_same_gradients: Callable[[list[str], list[str]], None] | None = None
+
+    def transport_group(self) -> Any:
+        """Return the group of all workers on the transport of the gradients.
+
+        The group's `all_reduce` returns the sum of a tensor over the workers. None, if gradients
+        are sent over TensorFlow's collectives. Subclasses override this method.
+        """
+        return None
+
+    @property
+    def gradient_sum(self) -> GradientSum | None:
+        """The marker of a sum of gradients; None if TensorFlow's all-reduce computes the sum."""
+        return None
+
+    def combine_gradients(
+        self, gradients: list[list[tf.Tensor]], options: GradientReduction
+    ) -> list[list[tf.Tensor]]:
+        """Combine gradients. Called in a graph.
+
+        Args:
+            gradients: for each local replica the list of its gradients.
+            options: the merged `GradientReduction`.
+
+        Returns:
+            For each local replica the list of combined gradients, on its device.
+        """
+        raise NotImplementedError
+
+    def leaves_one_gradient_alone(self, options: GradientReduction) -> bool:
+        """Return whether the rule does not change the gradients of a single replica."""
+        raise NotImplementedError
+
+    @property
+    def local_devices(self) -> tuple[str, ...]:
+        """The devices of this worker, in the order of its replicas."""
+        return self._devices
+
+    @property
+    def replicas(self) -> int:
+        """The number of replicas on all workers."""
+        return self._group_size
+
+    @property
+    def all_local(self) -> bool:
+        """Whether this worker holds all replicas."""
+        return len(self._devices) == self._group_size
+
+    def collectives(self, options: CommunicationOptions) -> list[ReplicaCollectives]:
+        """Return `ReplicaCollectives` for each local replica."""
+        return [ReplicaCollectives(launcher, options) for launcher in self._launchers]
+
+    def part(
+        self, local: int, key: int, size: int, options: CommunicationOptions
+    ) -> ReplicaCollectives:
+        """Return `ReplicaCollectives` of a local replica for a group of some replicas.
+
+        TensorFlow's `CollectiveKeys.get_group_key` counts groups on each worker separately. This
+        method gives a group the same group key on all members.
+
+        Args:
+            local: the index of the local replica.
+            key: int from 0 that identifies the group. All members pass the same key.
+            size: the number of members of the group.
+            options: `CommunicationOptions`.
+        """
+        if FIRST_PART + key >= GROUPS_OF_A_STRATEGY:
+            raise ValueError(
+                f"There are too many groups of {self._group_size} replicas. Use fewer devices per "
+                "worker, or radix_plan=[N]."
+            )
+        if (local, key) not in self._parts:
+            launcher = self._launchers[local]
+            group_key = launcher._group_key + FIRST_PART + key
+            keys = self._collective_keys
+            keys._instance_key_table.setdefault(group_key, {})[launcher._device] = 0
+            part = ReusingLauncher(
+                self.key_reuse, group_key, size, keys, launcher._device, launcher._options
+            )
+            # All collectives of a device have one order, whatever their group.
+            part._ordering_token = launcher._ordering_token
+            self._parts[local, key] = part
+        return ReplicaCollectives(self._parts[local, key], options)
+
+    def gather(self, vectors: list[np.ndarray], options: CommunicationOptions) -> np.ndarray:
+        """Gather a small vector from each replica. All workers call this, and all get every vector.
+
+        Args:
+            vectors: for each local replica an int64 or float64 array ``[k]``.
+            options: `CommunicationOptions`; its timeout bounds the wait for the other workers.
+
+        Returns:
+            NumPy array ``[replicas, k]``, in the order of the ranks.
+        """
+        if self.all_local:
+            return np.stack(vectors)
+
+        # Pad to few different lengths, so that few functions are traced.
+        length = len(vectors[0])
+        padding = [0, 2 ** max(2, (length - 1).bit_length()) - length]
+        tensors = [tf.constant(np.pad(vector, padding)) for vector in vectors]
+        key = (tensors[0].dtype, tensors[0].shape[0], options.timeout_seconds)
+        if key not in self._gathers:
+            self._gathers[key] = runtime.function_without_retrace_warning(
+                lambda tensors: gather_on_each(tensors, self.collectives(options))
+            )
+        gather = self._gathers[key]
+        return self._counted(tensors, lambda: gather(tensors)[0].numpy()[:, :length])
+
+    def gather_in_parts(
+        self, numbers: Sequence[int], parts: list[ReplicaCollectives]
+    ) -> list[np.ndarray]:
+        """Gather a number from each replica of a group on all members. All workers have to call it.
+
+        Args:
+            numbers: for each local replica, the int that it contributes.
+            parts: for each local replica the `ReplicaCollectives` of its group.
+
+        Returns:
+            For each local replica the numbers of its group, in the order of the ranks.
+        """
+        gather = runtime.function_without_retrace_warning(
+            lambda tensors: gather_on_each(tensors, parts)
+        )
+        tensors = [tf.constant([number], tf.int64) for number in numbers]
+        return self._counted(tensors, lambda: [all_[:, 0].numpy() for all_ in gather(tensors)])
+
+    @hooks.overrides(CollectiveAllReduce)
+    def batch_reduce(self, reduce_op, value_destination_pairs, options=None):
+        """Reduce a list of values. Gradients are reduced together, to every local replica.
+
+        TensorFlow would reduce values with different destinations separately, and sparse gradients
+        can have different destinations. With one replica, TensorFlow would not change the values.
+        """
+        is_gradient = isinstance(options, GradientReduction)
+        if not is_gradient or (self.replicas == 1 and self.leaves_one_gradient_alone(options)):
+            return super().batch_reduce(reduce_op, value_destination_pairs, options)
+        if reduce_op != tf.distribute.ReduceOp.SUM:
+            raise ValueError(
+                "A reduction of gradients must be a SUM; the aggregation rule computes the "
+                f"coefficients. Received: {reduce_op}"
+            )
+        by_variable = [_of_local_replicas(value) for value, _ in value_destination_pairs]
+        gradients = [list(own) for own in zip(*by_variable, strict=True)]
+        # Optimizers have already checked gradients with a state. Check other gradients now, because
+        # padding may hide that shapes differ.
+        if options.state is None and self.check_same_gradients is not None:
+            shapes = [", ".join(map(_kind, own)) for own in gradients]
+            self.check_same_gradients(shapes, shapes)
+        if tf.executing_eagerly():
+            # Collectives block, so eager code could not start them on all local devices at once.
+            combined = self._function_for(gradients, options)(gradients)
+        else:
+            runtime.refuse_xla()
+            with self._lock:  # no other collective may run within one reduction
+                combined = self._combine(gradients, options)
+        return [regroup(own, wrap_class=Mirrored) for own in zip(*combined, strict=True)]
+
+    def _combine(self, gradients, options):
+        return self._counted(gradients, lambda: self.combine_gradients(gradients, options))
+
+    def _counted(self, inputs, collectives):
+        if self.counters is None or runtime.compiles_with_xla():
+            return collectives()
+        one_worker.refuse(_COLLECTIVE)
+        if not tf.executing_eagerly():
+            return self.counters.around(inputs, collectives)
+        with self.guard():
+            return self.counters.around(inputs, collectives)
+
+    def _function_for(self, gradients, options):
+        """Return a `tf.function` that combines gradients with these dtypes and shapes."""
+        state = options.state
+        version = getattr(state, "version", None)
+        key = (options.bytes_per_pack, options.timeout_seconds, options.implementation)
+        key += (type(options), options.indices, *map(_signature, gradients))
+        functions = (
+            self._functions_without_state
+            if state is None
+            else self._functions.setdefault(state, {})
+        )
+        made_for, function = functions.pop(key, (None, None))
+        if function is None or made_for != version:
+            function = self._new_function(options)
+        functions[key] = version, function  # moved to the end, because it was used last
+        if len(functions) > MOST_FUNCTIONS:
+            del functions[next(iter(functions))]
+        return function
+
+    def _new_function(self, options):
+        state = options.state
+        state_of = (lambda: None) if state is None else weakref.ref(state)
+        stateless = options.of(None, options.indices)
+
+        def combine(gradients):
+            return self._combine(gradients, stateless.of(state_of(), stateless.indices))
+
+        # Sparse gradients have another length in each step.
+        return runtime.function_without_retrace_warning(combine, reduce_retracing=True)
+
+    @hooks.overrides(CollectiveAllReduce)
+    def _all_reduce_per_replica_values(self, reduce_op, per_replica_values, options):
+        """Reduce values other than gradients, as TensorFlow does.
+
+        If all replicas are logical CPUs of one process, reduce on one device, as `MirroredStrategy`
+        does: a collective of 32 devices would need hundreds of threads. Also do so within
+        `reading_alone`, and while worker 0's callbacks read moving statistics. Small values in a
+        graph use the transport of gradients. A reduction among workers opens no files, because
+        unauthenticated clients at TensorFlow's port may have used up all file descriptors.
+        """
+        is_mean = reduce_op == tf.distribute.ReduceOp.MEAN
+        reads_alone = _reads_alone or (is_mean and one_worker.is_alone())
+        if (self.all_local and "CPU" in self._devices[0]) or reads_alone:
+            reduction = tf.distribute.ReductionToOneDevice(reduce_to_device=self._devices[0])
+            return [
+                reduction.reduce(reduce_op, value, destinations=value)
+                for value in per_replica_values
+            ]
+        one_worker.refuse(_COLLECTIVE)  # the next calls are made in other threads
+        if not tf.executing_eagerly():
+            is_small = all(map(_is_small, per_replica_values))
+            group = None if runtime.compiles_with_xla() or not is_small else self.transport_group()
+            if group is not None:
+                return [self._reduce_over(group, reduce_op, each) for each in per_replica_values]
+            return super()._all_reduce_per_replica_values(reduce_op, per_replica_values, options)
+        own = [
+            [value.values[number] for value in per_replica_values]
+            for number in range(len(self._devices))
+        ]
+
+        def reduce_on(number):
+            return self._all_reduce(reduce_op, own[number], number, options)
+
+        # These threads need no file descriptors, unlike a pool of `multiprocessing`. But TensorFlow
+        # opens /dev/urandom in every new thread. In the calling thread, it is already open.
+        with self._lock, concurrent.futures.ThreadPoolExecutor(len(own)) as threads:
+            others = threads.map(reduce_on, range(1, len(own)))
+            reduced = [reduce_on(0), *others]
+        return [regroup(each, wrap_class=Mirrored) for each in zip(*reduced, strict=True)]
+
+    @hooks.overrides(CollectiveAllReduce)
+    def _all_reduce(self, reduce_op, value, replica_id, options):
+        """Count the collective. Refuse gradients, which only come from XLA-compiled code."""
+        if isinstance(options, GradientReduction):
+            raise ValueError(runtime.NO_XLA)
+        reduce = super()._all_reduce
+        return self._counted(value, lambda: reduce(reduce_op, value, replica_id, options))
+
+    def _reduce_over(self, group, reduce_op, value):
+        """Reduce a small value: over this worker's replicas, and then over the workers of `group`.
+
+        One operation per worker gives its result to all local replicas. With one per replica,
+        TensorFlow could remove those whose results are not used, and the others would wait.
+        """
+        own = value.values
+        dtype = own[0].dtype
+        with tf.device(self._devices[0]):
+            local = tf.add_n([dtype_encoding.encoded_for_sum(each) for each in own])
+            total = dtype_encoding.decoded_sum(
+                self._counted(local, lambda: group.all_reduce(local)), dtype
+            )
+            if reduce_op == tf.distribute.ReduceOp.MEAN:
+                total /= self._group_size
+        copies = []
+        for device in self._devices:
+            with tf.device(device):
+                copies.append(tf.identity(total))
+        return regroup(copies, wrap_class=Mirrored)
+
+    def gather_rows(self, values: Sequence[Any]) -> list[tf.Tensor] | None:
+        """Gather the rows of all replicas, see `rows.gathered`; None if it is not possible."""
+        by_value = [_of_local_replicas(value) for value in values]
+        is_possible = not tf.executing_eagerly() and not runtime.compiles_with_xla()
+        group = self.transport_group() if is_possible and rows.can_be_gathered(by_value) else None
+        if group is None:
+            return None
+        with tf.device(self._devices[0]):
+            return self._counted(by_value, lambda: rows.gathered(group, by_value))
+
+    @hooks.overrides(CollectiveAllReduce)
+    def _gather_implementation(self, per_replica_value, *arguments):
+        """Count the collective, so that other workers can detect that this worker waits in it."""
+        gather = super()._gather_implementation
+        own = list(_of_local_replicas(per_replica_value))
+        return self._counted(own, lambda: gather(per_replica_value, *arguments))
+
+
+def _of_local_replicas(value):
+    return value.values if isinstance(value, DistributedValues) else (value,)
+
+
+def _is_small(value):
+    """Return whether the replicas' values are dense tensors of at most `SMALL_BYTES` each."""
+    for own in _of_local_replicas(value):
+        elements = own.shape.num_elements() if isinstance(own, tf.Tensor) else None
+        if elements is None or elements * own.dtype.size > SMALL_BYTES:
+            return False
+    return True
+
+
+def _signature(gradients):
+    """Return the static dtypes and shapes of one replica's gradients."""
+    return tuple(
+        (gradient.dtype, gradient.values.shape[1:])
+        if isinstance(gradient, tf.IndexedSlices)
+        else (gradient.dtype, gradient.shape, "dense")
+        for gradient in gradients
+    )
+
+
+def _kind(gradient):
+    """Return dtype and shape of a gradient as text, without the number of rows if it is sparse."""
+    if isinstance(gradient, tf.IndexedSlices):
+        return f"sparse {gradient.values.dtype.name}{gradient.values.shape[1:]}"
+    return f"{gradient.dtype.name}{gradient.shape}"
+
+
+def cross_device_ops(extended: tf.distribute.StrategyExtended) -> GradientCrossDeviceOps:
+    """Return the strategy's `GradientCrossDeviceOps`."""
+    return extended._cross_device_ops
+
+
+_reads_alone = False  # True within `reading_alone`
+
+
+@contextlib.contextmanager
+def reading_alone() -> Iterator[None]:
+    """Return a context manager in which this worker reads variables without the other workers.
+
+    If each replica updates its own value of a variable, TensorFlow reads the mean or sum over all
+    replicas. Within the context, it reads the mean or sum over this worker's replicas only.
+    """
+    global _reads_alone
+    had, _reads_alone = _reads_alone, True
+    try:
+        yield
+    finally:
+        _reads_alone = had

@@ -1,0 +1,168 @@
+"""Describes the pipeline of a `tf.data.Dataset`, and seeds shuffles without a seed."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tf_adasum.compat.tensorflow.private_names import (
+    SEEDS,
+    ScanDataset,
+    ShardDataset,
+    SkipDataset,
+    TakeDataset,
+    TakeWhileDataset,
+    TensorDataset,
+    TensorSliceDataset,
+    ZipDataset,
+    data_random_seed,
+)
+from tf_adasum.compat.tensorflow.registry import hooks
+
+# The operations that read files.
+READERS = ("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset")
+# The parts that count rows or pair rows. If files are sharded, each worker would count only the
+# rows of its own files.
+COUNTERS = (TakeDataset, SkipDataset, ShardDataset, ZipDataset, TakeWhileDataset, ScanDataset)
+# The operations that call Python.
+GENERATORS = ("GeneratorDataset", "PyFunc", "EagerPyFunc")
+
+# ---- the parts of a dataset --------------------------------------------------------------------
+
+
+class Pipeline(NamedTuple):
+    """Properties of the parts of a dataset: its sources, and its transformations such as `shuffle`.
+
+    Attributes:
+        tensors: the tensors that the dataset begins with: arrays, and the names of files.
+        files: the number of files, for each source of files that has a known number of files.
+        seeds: the two seeds of each part that draws random numbers.
+        shards: the number of shards and the index of the shard, for each `shard`.
+        counts_rows: whether rows of files are counted or paired, as by `take`, `skip` and `zip`.
+        begins_with_tensors: whether the dataset begins only with tensors, not with a generator.
+    """
+
+    tensors: list[tf.Tensor]
+    files: list[int]
+    seeds: list[tuple[int, int]]
+    shards: list[tuple[int, int]]
+    counts_rows: bool
+    begins_with_tensors: bool
+
+
+def pipeline_of(dataset: tf.data.Dataset) -> Pipeline:
+    """Return the `Pipeline` of a dataset, without the datasets that its functions create."""
+    parts = list(_parts(dataset))
+    sources = [part for part in parts if not _inputs(part)]
+    return Pipeline(
+        tensors=[tensor for part in sources for tensor in _tensors(part)],
+        files=[count for part in parts if (count := _number_of_files(part)) is not None],
+        seeds=[(_int(part._seed), _int(part._seed2)) for part in parts if hasattr(part, "_seed2")],
+        shards=[
+            (_int(part._num_shards), _int(part._index))
+            for part in parts
+            if hasattr(part, "_num_shards")
+        ],
+        counts_rows=any(
+            isinstance(part, COUNTERS)
+            and any(_number_of_files(each) is not None for each in _parts(part))
+            for part in parts
+        ),
+        begins_with_tensors=all(
+            isinstance(part, TensorDataset | TensorSliceDataset) for part in sources
+        )
+        and not any(_makes(GENERATORS, part) for part in parts),
+    )
+
+
+def _parts(dataset: Any) -> Iterator[Any]:
+    ahead = [dataset]
+    while ahead:
+        part = ahead.pop()
+        yield part
+        ahead.extend(reversed(_inputs(part)))
+
+
+def _inputs(part: Any) -> list[Any]:
+    names = getattr(part, "_filenames", None)  # some readers do not return them as inputs
+    return list(part._inputs()) or [each for each in [names] if isinstance(each, tf.data.Dataset)]
+
+
+def _int(value: Any) -> int:
+    known = tf.get_static_value(value)
+    return 0 if known is None else int(known)
+
+
+def _tensors(part: Any) -> list[tf.Tensor]:
+    if not isinstance(part, TensorDataset | TensorSliceDataset):
+        return []
+    return [each for each in part._tensors if each.dtype not in (tf.variant, tf.resource)]
+
+
+def _number_of_files(part: Any) -> int | None:
+    """Return the number of files if TensorFlow can shard this dataset by file, otherwise None."""
+    if hasattr(part, "_filenames"):
+        names = part._filenames
+    elif _makes(READERS, part):
+        (names,) = part._inputs()
+    else:
+        return None
+    if not isinstance(names, tf.data.Dataset):
+        return None
+    sources = [each for each in _parts(names) if isinstance(each, TensorSliceDataset)]
+    return int(sources[0]._tensors[0].shape[0]) if len(sources) == 1 else None
+
+
+def _makes(operations: tuple[str, ...], part: Any) -> bool:
+    """Return whether a part is a `flat_map` or `interleave` that uses one of some operations."""
+    function = getattr(part, "_map_func", None)
+    if function is None or not isinstance(function.output_structure, tf.data.DatasetSpec):
+        return False
+    definition = function.function.graph.as_graph_def()
+    nodes = [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
+    return any(node.op.startswith(operations) for node in nodes)
+
+
+# ---- seeds -------------------------------------------------------------------------------------
+
+
+class _Seeds:
+    """Holds the function that draws the seeds of datasets. With None, TensorFlow draws them."""
+
+    draw: Callable[[], int] | None = None
+
+
+def seed_datasets_by(draw: Callable[[], int] | None) -> None:
+    """Set the function that draws the seeds of datasets that shuffle without a seed.
+
+    Args:
+        draw: function that returns a new int in each call. With None, TensorFlow draws the seeds.
+    """
+    _Seeds.draw = draw
+
+
+@contextlib.contextmanager
+def unseeded_datasets() -> Iterator[None]:
+    """Return a context manager in which TensorFlow draws the seeds of datasets."""
+    draw, _Seeds.draw = _Seeds.draw, None
+    try:
+        yield
+    finally:
+        _Seeds.draw = draw
+
+
+@hooks.replaces(data_random_seed, "get_seed", feature=SEEDS)
+def get_seed(original, seed):
+    """Give datasets that shuffle without a seed the same seed on all workers.
+
+    Each worker creates the whole dataset and takes its part of each batch. If the orders differ,
+    some rows are used twice and others never. The seed is an input of the dataset, so it can only
+    be set when the dataset is created. If the user has set a seed, also with
+    `tf.random.set_seed`, this seed is kept.
+    """
+    seeds = original(seed)
+    is_unseeded = seed is None and _int(seeds[0]) == _int(seeds[1]) == 0
+    if _Seeds.draw is None or not is_unseeded:
+        return seeds
+    return original(_Seeds.draw())

@@ -1,0 +1,110 @@
+"""The private modules, classes and functions of TensorFlow that tf_adasum touches."""
+
+import tensorflow as tf
+
+from tf_adasum._version import INSTALL_TENSORFLOW
+from tf_adasum.compat.library import Library
+
+library = Library("TensorFlow", tf.__version__, INSTALL_TENSORFLOW)
+name = library.name
+
+DISTRIBUTE = "tensorflow.python.distribute"
+DATA = "tensorflow.python.data"
+
+# ---- required names ----------------------------------------------------------------------------
+
+CoordinatedJob = name(
+    "tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2",
+    "CoordinatedJob",
+    also_in=["tensorflow.tsl.protobuf.coordination_config_pb2"],  # in TensorFlow 2.15
+)
+autograph_artifact = name("tensorflow.python.autograph.impl.api", "autograph_artifact")
+distribute_lib = name(DISTRIBUTE, "distribute_lib")
+multi_worker_util = name(DISTRIBUTE, "multi_worker_util")
+CollectiveAllReduceExtended = name(
+    f"{DISTRIBUTE}.collective_all_reduce_strategy", "CollectiveAllReduceExtended"
+)
+CommunicationOptions = name(f"{DISTRIBUTE}.collective_util", "Options")
+CollectiveAllReduce = name(f"{DISTRIBUTE}.cross_device_ops", "CollectiveAllReduce")
+CollectiveReplicaLauncher = name(f"{DISTRIBUTE}.cross_device_utils", "CollectiveReplicaLauncher")
+regroup = name(f"{DISTRIBUTE}.distribute_utils", "regroup")
+DistributedValues = name(f"{DISTRIBUTE}.values", "DistributedValues")
+Mirrored = name(f"{DISTRIBUTE}.values", "Mirrored")
+context = name("tensorflow.python.eager", "context")
+Function = name("tensorflow.python.eager.polymorphic_function.polymorphic_function", "Function")
+FuncGraph = name("tensorflow.python.framework.func_graph", "FuncGraph")
+GraphOrParentsInXlaContext = name(
+    "tensorflow.python.ops.control_flow_util", "GraphOrParentsInXlaContext"
+)
+ResourceVariable = name("tensorflow.python.ops.resource_variable_ops", "ResourceVariable")
+
+# ---- names that only a feature needs -----------------------------------------------------------
+
+CONTROL_FLOW = "collectives inside tf.cond and tf.while_loop (used by steps_per_execution)"
+
+AUTOTUNING = "switching off tf.data's autotuning (the autotuning may delay the end of an epoch)"
+multi_device_iterator_ops = name(f"{DATA}.ops", "multi_device_iterator_ops", feature=AUTOTUNING)
+
+UNEVEN = "the check that the parts of a dataset end in the same step on all workers"
+input_lib = name(DISTRIBUTE, "input_lib", feature=UNEVEN)
+DistributedIterator = name(f"{DISTRIBUTE}.input_lib", "DistributedIterator", feature=UNEVEN)
+DistributedDatasetAndIteratorSpec = name(
+    f"{DISTRIBUTE}.input_lib", "DistributedDatasetAndIteratorSpec", feature=UNEVEN
+)
+
+SEEDS = (
+    "the same order on all workers for datasets that shuffle without a seed (if it is off, "
+    "give all workers the same seed; otherwise some rows are used twice and others never)"
+)
+data_random_seed = name(f"{DATA}.util", "random_seed", feature=SEEDS)
+
+PIPELINES = "the checks that workers have the same data, and that there are enough files"
+TensorSliceDataset = name(
+    f"{DATA}.ops.from_tensor_slices_op", "_TensorSliceDataset", feature=PIPELINES
+)
+TensorDataset = name(f"{DATA}.ops.from_tensors_op", "_TensorDataset", feature=PIPELINES)
+ScanDataset = name(f"{DATA}.ops.scan_op", "_ScanDataset", feature=PIPELINES)
+ShardDataset = name(f"{DATA}.ops.shard_op", "_ShardDataset", feature=PIPELINES)
+SkipDataset = name(f"{DATA}.ops.skip_op", "_SkipDataset", feature=PIPELINES)
+TakeDataset = name(f"{DATA}.ops.take_op", "_TakeDataset", feature=PIPELINES)
+TakeWhileDataset = name(f"{DATA}.ops.take_while_op", "_TakeWhileDataset", feature=PIPELINES)
+ZipDataset = name(f"{DATA}.ops.zip_op", "_ZipDataset", feature=PIPELINES)
+
+library.check()
+
+__all__ = [
+    "AUTOTUNING",
+    "CONTROL_FLOW",
+    "SEEDS",
+    "UNEVEN",
+    "CollectiveAllReduce",
+    "CollectiveAllReduceExtended",
+    "CollectiveReplicaLauncher",
+    "CommunicationOptions",
+    "CoordinatedJob",
+    "DistributedDatasetAndIteratorSpec",
+    "DistributedIterator",
+    "DistributedValues",
+    "FuncGraph",
+    "Function",
+    "GraphOrParentsInXlaContext",
+    "Mirrored",
+    "ResourceVariable",
+    "ScanDataset",
+    "ShardDataset",
+    "SkipDataset",
+    "TakeDataset",
+    "TakeWhileDataset",
+    "TensorDataset",
+    "TensorSliceDataset",
+    "ZipDataset",
+    "autograph_artifact",
+    "context",
+    "data_random_seed",
+    "distribute_lib",
+    "input_lib",
+    "library",
+    "multi_device_iterator_ops",
+    "multi_worker_util",
+    "regroup",
+]

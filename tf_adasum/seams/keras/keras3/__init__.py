@@ -1,1 +1,0 @@
-"""The seam to Keras 3."""
