@@ -186,7 +186,7 @@ class DeltaStep(keras_compat.Step):
             super().update(values, variables)
             self._combine(variables, starts)
 
-    def rests(self):
+    def skips(self):
         """Return whether this replica has no rows, and so skips the step; None if none skips it."""
         if self.replicas == 1 or keras_compat.accumulation_steps(self.optimizer) > 1:
             return None

@@ -279,7 +279,7 @@ def check_same_settings(strategy, settings):
 class BaseStep:
     """Takes the steps of an optimizer. Wrappers define subclasses that change the steps.
 
-    `measure`, `update`, `rests` and `average` are called in each replica.
+    `measure`, `update`, `skips` and `average` are called in each replica.
 
     Args:
         optimizer: the optimizer.
@@ -344,7 +344,7 @@ class BaseStep:
         """
         raise NotImplementedError
 
-    def rests(self):
+    def skips(self):
         """Return whether this replica skips the step and the weight decay.
 
         Only subclasses whose steps do not reduce gradients may override this method.

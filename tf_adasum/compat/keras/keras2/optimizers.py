@@ -214,26 +214,26 @@ def apply_gradients(original, self, grads_and_vars, name=None, *args, **kwargs):
     return self.iterations
 
 
-class Resting(typing.NamedTuple):
+class GradientUnlessSkipped(typing.NamedTuple):
     """A gradient, and whether this replica skips the step.
 
     Attributes:
         gradient: the gradient.
-        rests: boolean scalar tensor: whether this replica skips the step.
+        skips: boolean scalar tensor: whether this replica skips the step.
     """
 
     gradient: object
-    rests: object
+    skips: object
 
 
 @hooks.replaces(Optimizer, "_update_step")
 def update_step(original, self, gradient, variable):
-    """With a `Resting` gradient, update the variable only on replicas that take the step.
+    """With a `GradientUnlessSkipped` gradient, update the variable only on replicas that take the step.
 
     In this method, Keras updates one variable on its device. A replica that skips the step also
     does not decay the weights.
     """
-    if not isinstance(gradient, Resting):
+    if not isinstance(gradient, GradientUnlessSkipped):
         return original(self, gradient, variable)
 
     def step():
@@ -243,7 +243,7 @@ def update_step(original, self, gradient, variable):
         original(self, gradient.gradient, variable)
         return tf.constant(0)
 
-    tf.cond(gradient.rests, lambda: tf.constant(0), step)
+    tf.cond(gradient.skips, lambda: tf.constant(0), step)
 
 
 @hooks.replaces(Optimizer, "_distributed_apply_gradients_fn")

@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.keras2.optimizers import (
-    Resting,
+    GradientUnlessSkipped,
     build,
     distributed,
     key_of,
@@ -38,31 +38,31 @@ class Step(BaseStep):
         """Clip gradients, decay weights and update the variables."""
         is_legacy = isinstance(self.optimizer, OptimizerV2)
         update = self._update_legacy if is_legacy else self._update
-        update(list(values), list(map(distributed, variables)), self.rests())
+        update(list(values), list(map(distributed, variables)), self.skips())
 
-    def _update(self, gradients, variables, rests):
+    def _update(self, gradients, variables, skips):
         """Do what `Optimizer.apply_gradients` does after it has reduced the gradients."""
         optimizer = self.optimizer
         with tf.name_scope(optimizer.name):
             optimizer._compute_current_learning_rate()
             gradients = optimizer._clip_gradients(gradients)
             gradients = optimizer._deduplicate_sparse_grad(gradients)
-            if rests is None:
+            if skips is None:
                 optimizer._apply_weight_decay(variables)
             else:
-                gradients = [Resting(gradient, rests) for gradient in gradients]
+                gradients = [GradientUnlessSkipped(gradient, skips) for gradient in gradients]
             optimizer._internal_apply_gradients(list(zip(gradients, variables, strict=True)))
             for variable in variables:
                 if variable.constraint is not None:
                     value = variable.constraint(variable)
-                    if rests is not None:
-                        value = tf.where(rests, variable, value)
+                    if skips is not None:
+                        value = tf.where(skips, variable, value)
                     variable.assign(value)
 
-    def _update_legacy(self, gradients, variables, rests):
+    def _update_legacy(self, gradients, variables, skips):
         """Take a step. A replica that skips the step restores its variables."""
         optimizer, had = self.optimizer, []
-        if rests is not None:
+        if skips is not None:
             moving = [v for v in optimizer.variables() if v is not optimizer.iterations]
             had = [(v, tf.identity(v)) for v in [*variables, *moving]]
         OptimizerV2.apply_gradients.__wrapped__(
@@ -72,7 +72,7 @@ class Step(BaseStep):
         )
         if had:
             moved, values = zip(*had, strict=True)
-            assign(moved, [tf.where(rests, *pair) for pair in zip(values, moved, strict=True)])
+            assign(moved, [tf.where(skips, *pair) for pair in zip(values, moved, strict=True)])
 
     def average(self):
         """Update the moving averages of the weights, and apply `ema_overwrite_frequency`."""

@@ -166,28 +166,28 @@ def _largest(context, values):
     ]
 
 
-class RestingRate(typing.NamedTuple):
+class RateUnlessSkipped(typing.NamedTuple):
     """A learning rate, and whether this replica skips the step.
 
     Attributes:
         rate: the learning rate.
-        rests: boolean scalar tensor: whether this replica skips the step.
+        skips: boolean scalar tensor: whether this replica skips the step.
     """
 
     rate: object
-    rests: object
+    skips: object
 
 
 @hooks.replaces(TFOptimizer, "_distributed_tf_update_step")
 def distributed_tf_update_step(original, self, distribution, grads_and_vars, learning_rate):
-    """With a `RestingRate`, update the variables only on replicas that take the step.
+    """With a `RateUnlessSkipped`, update the variables only on replicas that take the step.
 
     Keras would update the variables on all local devices.
     """
-    if not isinstance(learning_rate, RestingRate):
+    if not isinstance(learning_rate, RateUnlessSkipped):
         return original(self, distribution, grads_and_vars, learning_rate)
 
-    def update(variable, gradient, rate, rests):
+    def update(variable, gradient, rate, skips):
         def step():
             if self.weight_decay is not None and self._use_weight_decay(variable):
                 decay = tf.cast(self.weight_decay, variable.dtype)
@@ -195,7 +195,7 @@ def distributed_tf_update_step(original, self, distribution, grads_and_vars, lea
             self.update_step(gradient, variable, rate)
             return tf.constant(0)
 
-        tf.cond(rests, lambda: tf.constant(0), step)
+        tf.cond(skips, lambda: tf.constant(0), step)
 
     for gradient, variable in grads_and_vars:
         distribution.extended.update(variable, update, args=(gradient, *learning_rate), group=False)
@@ -254,11 +254,11 @@ class Step(BaseStep):
     def update(self, values, variables):
         """Clip gradients, decay weights, reduce the gradients and update the variables."""
         values, rate = self.optimizer._clip_gradients(values), self.optimizer.learning_rate
-        rests = self.rests()
-        if rests is None:
+        skips = self.skips()
+        if skips is None:
             self.optimizer._apply_weight_decay(variables)
         else:
-            rate = RestingRate(tf.convert_to_tensor(rate), rests)
+            rate = RateUnlessSkipped(tf.convert_to_tensor(rate), skips)
         self.optimizer._backend_update_step(values, variables, rate)
 
     def average(self):
