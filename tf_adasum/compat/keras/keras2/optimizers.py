@@ -228,7 +228,7 @@ class GradientUnlessSkipped(typing.NamedTuple):
 
 @hooks.replaces(Optimizer, "_update_step")
 def update_step(original, self, gradient, variable):
-    """With a `GradientUnlessSkipped` gradient, update the variable only on replicas that take the step.
+    """With a `GradientUnlessSkipped`, update a variable only on replicas that take the step.
 
     In this method, Keras updates one variable on its device. A replica that skips the step also
     does not decay the weights.
