@@ -7,7 +7,7 @@ from experiments.experiment import Claim, Verdict
 from experiments.figures import NAMES
 from experiments.search import Search
 
-SOURCE = "Maleki et al., MLSys 2021, the slides on MNIST"
+SOURCE = "Maleki et al., the authors' slides, MNIST"
 LOST = 0.05  # of accuracy, where a rule is said to fail
 MANY = 16  # replicas that the claims are about, and more: the mean fails here
 MOST = 32  # and Adasum works here

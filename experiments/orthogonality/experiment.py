@@ -22,7 +22,7 @@ MEASUREMENTS = 20
 # Of the overall curve, and of layers, none of which is as red.
 OVERALL = "#d1481f"
 OF_LAYERS = ("#2a8fd0", "#3aa675", "#9b6dd6", "#b8962e", "#cf62a0", GREY)
-SOURCE = "Maleki et al., MLSys 2021, the slide on orthogonality"
+SOURCE = "Maleki et al., the authors' slides, orthogonality"
 
 
 @dataclasses.dataclass(frozen=True)

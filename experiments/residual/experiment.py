@@ -7,7 +7,7 @@ from experiments.experiment import Claim, Verdict
 from experiments.figures import NAMES
 from experiments.search import Search
 
-SOURCE = "Maleki et al., MLSys 2021, slides and summary"
+SOURCE = "Maleki et al., the authors' slides, ResNet"
 EPOCHS = 12
 
 PROBLEMS = (

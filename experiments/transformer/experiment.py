@@ -29,7 +29,7 @@ EVALUATIONS = 40
 FASTER = 0.7  # of the steps
 RULES = ("mean", "adasum of steps")
 SEARCH = Search(base=0.01, exponents=(-2, -1, 0, 1), seeds=(100, 101))
-SOURCE = "Maleki et al., MLSys 2021, abstract and summaries"
+SOURCE = "Maleki et al., arXiv 2006.02924, abstract"
 
 
 @dataclasses.dataclass(frozen=True)

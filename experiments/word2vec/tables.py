@@ -11,7 +11,7 @@ from experiments.figures import COLOURS, COLUMNS, MARKERS, NAMES, legend, median
 from experiments.page import markdown
 from experiments.word2vec.experiment import DIVERGED, ONE, RULES, summed
 
-SOURCE = "Maleki et al., MLSys 2021, the slide on word2vec"
+SOURCE = "Maleki et al., the authors' slides, word2vec"
 CLAIMS = (
     ("On 32 nodes, Adasum matches the accuracy of one", SOURCE),
     ("On word2vec with tuned learning rates, Adasum is better than the mean", "ours"),

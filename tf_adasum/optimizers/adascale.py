@@ -96,7 +96,7 @@ class AdaScale(WrapperOptimizer):
 
     Reference:
         Johnson et al., "AdaScale SGD: A User-Friendly Algorithm for Distributed Training", ICML
-        2020 (arXiv 2007.05105), Algorithm 1. τ counts as in the paper; the schedule is evaluated at
+        2020 (arXiv 2007.05105), Algorithm 2. τ counts as in the paper; the schedule is evaluated at
         ⌊τ⌋.
     """
 
