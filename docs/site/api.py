@@ -24,7 +24,10 @@ INTERNAL = {
     *("empty_replicas", "nonfinite", "seeds", "sharding", "watching", "workers"),
 }
 # What users find in base classes of the package.
-INHERITED = {"Place": "tf_adasum.workers.place", "Plotting": "tf_adasum.callbacks.plotting"}
+INHERITED = {
+    "RankProperties": "tf_adasum.workers.rank_properties",
+    "Plotting": "tf_adasum.callbacks.plotting",
+}
 DEFINITIONS = (ast.ClassDef, ast.FunctionDef)
 
 
