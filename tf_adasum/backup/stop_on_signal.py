@@ -1,7 +1,7 @@
 """After a signal to any worker, stops the training on all workers, with a backup.
 
-A training can stop at these points. `watch.graceful_stop` counts the points, and the workers agree on
-one point.
+A training can stop at these points. `watch.graceful_stop` counts the points, and the workers agree
+on one point.
 
 * before the first batch of the training, without a new backup;
 * before each later batch that is not the first batch of an epoch;
