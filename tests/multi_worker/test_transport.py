@@ -63,8 +63,8 @@ class TestSameBits:
         """A small model's step takes as long as its operations and its exchanges."""
         for result in ucx_group.run(scenarios.operations_of_a_step):
             assert result["collectives"] == 0
-            # The gradients of each replica, and the logs.
-            assert result["exchanges"] == 1 + ucx_group.devices
+            # The gradients of each replica; nobody reads the logs.
+            assert result["exchanges"] == ucx_group.devices
             assert result["conditions"] == 0
             assert result["nodes"] <= 275 * ucx_group.devices
 

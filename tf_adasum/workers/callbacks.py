@@ -97,8 +97,8 @@ def arranged(
         others = [one for one in others if not is_for_first_worker(one)]
     if workers.count > 1:
         first = FirstCallback(workers, others)
-        others = [FirstWorkerOnly.around(one) for one in others]
-        others = [first, *others, LastCallback(workers, first)]
+        last = LastCallback(workers, first, others)
+        others = [first, *map(FirstWorkerOnly.around, others), last]
     restore = driver.RestoreFirst(workers, backups, calling)
     return [restore, *others, driver.SaveLast(restore)]
 
@@ -130,10 +130,6 @@ class StepsOfStatus(keras.callbacks.Callback):
         status_file.set_step(self._step)
 
 
-# From the names of calls to the names that Keras's methods of callbacks have for them.
-KINDS_OF_CALL = {"fit": "train", "evaluate": "test"}
-
-
 class FirstCallback(keras.callbacks.Callback):
     """The callback before the user's callbacks, which finds out whether worker 0 restores a state.
 
@@ -148,8 +144,7 @@ class FirstCallback(keras.callbacks.Callback):
 
     def __init__(self, workers, callbacks):
         super().__init__()
-        self.workers, self.restores, self._trains = workers, False, False
-        self._callbacks = callbacks
+        self.workers, self.restores = workers, False
         waiting = (getattr(callback, "same_on_all_workers", None) for callback in callbacks)
         self.waiting = [said for said in waiting if said is not None]
         self._restoring = [
@@ -161,10 +156,8 @@ class FirstCallback(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         """Check now whether a backup will be restored, because later nothing shows that it was."""
-        self._trains = True
         found = any(tf.io.gfile.exists(callback.backup_dir) for callback in self._restoring)
-        self.restores, *reads = self.workers.gather([found, *self._reads()]).any(axis=0)
-        self._leave_unread(reads)
+        self.restores = self.workers.any(found)
         if self.restores:  # otherwise, in a custom loop, only worker 0 would build the optimizer
             training_state.build_optimizer(self.model)
 
@@ -172,43 +165,27 @@ class FirstCallback(keras.callbacks.Callback):
         """Log the epoch, so that errors can name a worker that has left the training."""
         call_log.epoch(epoch + 1)
 
-    def on_train_end(self, logs=None):
-        """End the training."""
-        self._trains = False
-
-    def on_test_begin(self, logs=None):
-        """Find out whether the logs of `evaluate` are read; `fit` knows it for its validation."""
-        if not self._trains:
-            self._leave_unread(self.workers.gather(self._reads()).any(axis=0))
-
-    def _reads(self):
-        return [
-            any(keras_compat.reads_batch_logs(callback, kind) for callback in self._callbacks)
-            for kind in KINDS_OF_CALL.values()
-        ]
-
-    def _leave_unread(self, reads):
-        calls = zip(KINDS_OF_CALL, reads, strict=True)
-        keras_compat.leave_logs_unread([name for name, is_read in calls if not is_read])
-
 
 class LastCallback(keras.callbacks.Callback):
     """The callback after the user's callbacks, which lets all workers agree.
 
-    It sends a restored state to all workers, compares the workers' weights and learning rates, and
-    stops all workers together.
+    It sends a restored state to all workers, compares the workers' weights and learning rates,
+    finds out whether a callback reads the logs of batches, and stops all workers together.
 
     Args:
         workers: the `Workers`.
         first: the `FirstCallback` of the same list.
+        callbacks: the user's callbacks that this worker calls.
     """
 
-    def __init__(self, workers, first):
+    def __init__(self, workers, first, callbacks):
         super().__init__()
-        self.workers, self.first = workers, first
+        self.workers, self.first, self._callbacks = workers, first, callbacks
+        self._trains = self._has_begun = False
 
     def on_train_begin(self, logs=None):
         """Send a restored state to all workers; check that all start with the same weights."""
+        self._trains, self._has_begun = True, False
         if self.first.restores:
             training_state.share(self.model, self.workers)
         self.workers.check_same(
@@ -218,6 +195,28 @@ class LastCallback(keras.callbacks.Callback):
             code="TFA-510",
         )
         self.model.distribute_strategy.check_model(self.model)
+
+    def on_epoch_begin(self, epoch, logs=None):
+        """Find out in the first epoch whether a callback reads the logs of batches."""
+        if not self._has_begun:  # `on_epoch_begin` of some progress bars adds their methods
+            self._leave_unread("fit", "evaluate")
+        self._has_begun = True
+
+    def on_train_end(self, logs=None):
+        """End the training."""
+        self._trains = False
+
+    def on_test_begin(self, logs=None):
+        """Find out the same for `evaluate`, if it is not the validation of `fit`."""
+        if not self._trains:
+            self._leave_unread("evaluate")
+
+    def _leave_unread(self, *calls):
+        if keras_compat.are_calls_under_way():  # otherwise, this is a custom loop
+            own = [keras_compat.reads_logs_of(self.model, self._callbacks, call) for call in calls]
+            reads = self.workers.gather(own).any(axis=0)
+            unread = (call for call, is_read in zip(calls, reads, strict=True) if not is_read)
+            keras_compat.leave_logs_unread(unread)
 
     def on_epoch_end(self, epoch, logs=None):
         """Stop all workers if one stops; check that all workers have the same learning rate."""

@@ -6,6 +6,8 @@ import pytest
 import tf_adasum
 from tf_adasum.compat import keras as keras_compat
 
+pytestmark = pytest.mark.keras3_only("Keras 2 averages the logs of each batch")
+
 
 class Counts(keras.callbacks.Callback):
     @keras_compat.leaves_logs_unread
@@ -50,3 +52,12 @@ def bar(verbose):
 )
 def test_reads(callback, kind, reads):
     assert keras_compat.reads_batch_logs(callback, kind) is reads
+
+
+@pytest.mark.parametrize("name", ["train_step", "compute_metrics", "get_metrics_result"])
+def test_logs_of_own_methods_are_read(name):
+    model = keras.Sequential([keras.layers.Input([1]), keras.layers.Dense(1)])
+    assert not keras_compat.reads_logs_of(model, [Begins()], "fit")
+    assert keras_compat.reads_logs_of(model, [Prints()], "fit")
+    setattr(model, name, lambda *args, **kwargs: {"loss": 0.0})
+    assert keras_compat.reads_logs_of(model, [Begins()], "fit")

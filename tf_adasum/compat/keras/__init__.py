@@ -14,8 +14,9 @@ reason. `docs/hooks.md` lists all hooks.
 import keras
 
 from tf_adasum.compat.keras import custom_loops, files, layers
-from tf_adasum.compat.keras.batch_logs import leaves_logs_unread, reads_batch_logs
+from tf_adasum.compat.keras.batch_logs import leaves_logs_unread, reads_batch_logs, reads_logs_of
 from tf_adasum.compat.keras.fit import (
+    are_calls_under_way,
     calls_under_way,
     exchangeable,
     leave_logs_unread,

@@ -7,9 +7,14 @@ which saves one of the two exchanges of a step.
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import keras
+
+from tf_adasum.compat.keras.generation import IS_KERAS_2, private_names
+
+# With Keras's own methods of these names, an epoch's logs are the results of the metrics.
+_METHODS = ("compute_metrics", "get_metrics_result", "_get_metrics_result_or_logs")
 
 Method = typing.TypeVar("Method", bound=Callable)
 
@@ -18,6 +23,32 @@ def leaves_logs_unread(method: Method) -> Method:
     """Mark a callback's method for the end of a batch that does not read the batch's logs."""
     method.leaves_logs_unread = True  # type: ignore[attr-defined]
     return method
+
+
+def reads_logs_of(
+    model: keras.Model, callbacks: Iterable[keras.callbacks.Callback], call: str
+) -> bool:
+    """Return whether the logs of the steps of a call are read.
+
+    Callbacks may read them. Keras reads the logs of the last step, unless they have the names of
+    the model's metrics, as those of Keras's own steps have.
+
+    Args:
+        model: the model.
+        callbacks: the callbacks of this worker.
+        call: "fit" or "evaluate".
+    """
+    kind = {"fit": "train", "evaluate": "test"}[call]
+    methods = (f"{kind}_step", f"make_{kind}_function", *_METHODS)
+    trainer = private_names.Trainer
+    return (
+        IS_KERAS_2
+        or any(reads_batch_logs(callback, kind) for callback in callbacks)
+        or any(
+            getattr(getattr(model, each), "__func__", None) is not getattr(trainer, each)
+            for each in methods
+        )
+    )
 
 
 def reads_batch_logs(callback: keras.callbacks.Callback, kind: str) -> bool:
@@ -37,13 +68,16 @@ def reads_batch_logs(callback: keras.callbacks.Callback, kind: str) -> bool:
         >>> reads_batch_logs(keras.callbacks.EarlyStopping(), "train")
         False
     """
-    if isinstance(callback, keras.callbacks.ProgbarLogger):
+    if type(callback) is keras.callbacks.ProgbarLogger:
         return callback.verbose == 1
     return any(_reads(callback, name) for name in ("on_batch_end", f"on_{kind}_batch_end"))
 
 
 def _reads(callback, name):
-    function = getattr(getattr(callback, name), "__func__", None)
+    method = getattr(callback, name)
+    if getattr(method, "__self__", None) is not callback:  # it was set, and may be anything
+        return True
+    function = method.__func__
     if function is getattr(keras.callbacks.Callback, name):
         return False
     if function is getattr(keras.callbacks.ModelCheckpoint, name):

@@ -30,17 +30,19 @@ class _Calls:
         settings: the `Settings` of each call.
         unread: for each call, the names of the calls within it whose steps return logs that no
             callback reads; None if the call has no list of callbacks of its own.
+        steps: for each call, the number of steps that `count_step` has counted.
         ends: for each `fit`, an `ExitStack` that is closed at its end.
     """
 
     def __init__(self):
-        self.names, self.settings, self.unread, self.ends = [], [], [], []
+        self.names, self.settings, self.unread, self.steps, self.ends = [], [], [], [], []
 
     @contextlib.contextmanager
     def one_more(self, name, settings):
         self.names.append(name)
         self.settings.append(settings)
         self.unread.append(None)
+        self.steps.append(0)
         try:
             with call_log.call(name):
                 yield
@@ -48,6 +50,7 @@ class _Calls:
             self.names.pop()
             self.settings.pop()
             self.unread.pop()
+            self.steps.pop()
 
     @contextlib.contextmanager
     def ending(self, name):
@@ -79,19 +82,31 @@ def when_fit_ends(function):
 def leave_logs_unread(names):
     """Let the steps of calls return logs that are not averaged, because no callback reads them.
 
-    All workers have to call this function with the same names.
+    All workers have to call this function with the same names. If a call has several lists of
+    callbacks, each of them calls this function, and the names that all lists have count.
 
     Args:
         names: "fit" or "evaluate" or both, within the innermost running call.
     """
     if _calls.unread:
-        _calls.unread[-1] = frozenset(names)
+        before = _calls.unread[-1]
+        _calls.unread[-1] = frozenset(names) if before is None else before.intersection(names)
 
 
-def are_logs_read():
-    """Return whether the steps of the innermost running call have to average their logs."""
+def are_logs_read(name):
+    """Return whether the steps of `fit` or `evaluate` have to average their logs.
+
+    Args:
+        name: "fit" or "evaluate"; averages them if another call is running.
+    """
     decided = [unread for unread in _calls.unread if unread is not None]
-    return not decided or _calls.names[-1] not in decided[-1]
+    return not decided or _calls.names[-1] != name or name not in decided[-1]
+
+
+def count_step():
+    """Count a step of the innermost running call, and return the number of its counted steps."""
+    _calls.steps[-1] += 1
+    return _calls.steps[-1]
 
 
 def call_under_way():

@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_adasum.compat import tensorflow as tensorflow_compat
-from tf_adasum.compat.keras.fit import are_logs_read, synchronize
+from tf_adasum.compat.keras.fit import are_logs_read, count_step, synchronize
 from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.keras3.jit import compiled_where_possible
 from tf_adasum.compat.keras.keras3.logs import returning_logs, returning_own_logs
@@ -26,6 +26,10 @@ CALLBACKS_OF_WORKER_0 = (
     keras.callbacks.BackupAndRestore,
 )
 
+# How many steps of `evaluate` a worker takes without waiting for the others. If it were far ahead,
+# it would wait so long for the result that the failure detector would report the others.
+STEPS_ALONE = 64
+
 # Whether Keras's `BackupAndRestore` supports only one worker.
 BACKS_UP_ONE_WORKER = True
 
@@ -41,34 +45,31 @@ def make_function(original, self, step_function):
     replicas cannot exchange gradients inside a nested `tf.function`.
 
     If no callback reads the logs of a step, the replicas do not exchange them. At the end of an
-    epoch, Keras reads the model's metrics instead.
+    epoch, Keras reads the model's metrics instead. In `evaluate`, the workers then wait for each
+    other in every `STEPS_ALONE`-th step, so that no worker is far ahead.
     """
     strategy = self._distribute_strategy
     if not is_ours(strategy):
         return original(self, step_function)
+    call = "evaluate" if step_function == self.test_step else "fit"
     step_function = tensorflow_compat.python_function_of(step_function)
-    reads_metrics = _reads_metrics(self, step_function)
     is_asked_for, self.jit_compile = self.jit_compile, False
     try:
         if is_asked_for and not self.run_eagerly:
             step_function = compiled_where_possible(self, step_function)
         averaging = original(self, returning_logs(step_function))
-        alone = original(self, returning_own_logs(step_function)) if reads_metrics else averaging
+        alone = original(self, returning_own_logs(step_function))
     finally:
         self.jit_compile = is_asked_for
 
     def function(iterator):
-        return (averaging if are_logs_read() else alone)(iterator)
+        if are_logs_read(call):
+            return averaging(iterator)
+        if call == "evaluate" and count_step() % STEPS_ALONE == 0:
+            strategy.workers.gather([])
+        return alone(iterator)
 
     return strategy.nonfinite.raising_plainly(function)
-
-
-def _reads_metrics(model, step):
-    """Return whether Keras takes the logs of an epoch from the metrics, not from the last step."""
-    methods = ("compute_metrics", "get_metrics_result")
-    return getattr(step, "__func__", None) in (Trainer.train_step, Trainer.test_step) and all(
-        getattr(type(model), name) is getattr(Trainer, name) for name in methods
-    )
 
 
 @hooks.replaces(BaseTrainer, "_symbolic_build")
