@@ -6,7 +6,7 @@ from tf_adasum.transport import argument
 
 
 @pytest.mark.parametrize(
-    ("argument", "variable", "expected"),
+    ("given", "variable", "expected"),
     [
         (None, None, "auto"),
         (None, "", "auto"),
@@ -19,23 +19,23 @@ from tf_adasum.transport import argument
         ("ucx", "tensorflow", "ucx"),
     ],
 )
-def test_the_argument_counts_before_the_variable(argument, variable, expected):
+def test_the_argument_counts_before_the_variable(given, variable, expected):
     environment = {} if variable is None else {argument.VARIABLE: variable}
-    assert argument.chosen(argument, ["CPU:0", "CPU:1"], environment) == expected
+    assert argument.chosen(given, ["CPU:0", "CPU:1"], environment) == expected
 
 
 @pytest.mark.parametrize(
-    ("argument", "variable", "message"),
+    ("given", "variable", "message"),
     [
         ("mpi", "ucx", "`transport` must be one of auto, tensorflow, ucx. .*transport='mpi'"),
         (3, None, "`transport` must be one of .* Received: transport=3"),
         (None, "UCX", "variable TF_ADASUM_TRANSPORT must be .* TF_ADASUM_TRANSPORT='UCX'"),
     ],
 )
-def test_another_name_is_refused(argument, variable, message):
+def test_another_name_is_refused(given, variable, message):
     environment = {} if variable is None else {argument.VARIABLE: variable}
     with pytest.raises(ValueError, match=message):
-        argument.chosen(argument, ["CPU:0"], environment)
+        argument.chosen(given, ["CPU:0"], environment)
 
 
 def test_ucx_carries_no_gradients_of_gpus():
