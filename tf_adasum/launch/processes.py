@@ -161,9 +161,7 @@ class _Job:
         self._grace = grace
         self._console = live.console(self.events, group.board is not None)
         self._running: list[_Worker] = []
-        self._ends: list[
-            failures.ProcessFailure
-        ] = []  # of this start, in the order in which workers ended
+        self._ends: list[failures.ProcessFailure] = []  # of this start, in their order
         self._threads: list[threading.Thread] = []
         self._is_stopped = False  # by a signal or the timeout: there is no restart
         self._is_passed_on = False  # a signal was passed on: there is no restart

@@ -150,6 +150,10 @@ class CollectiveError:
     differ: bool = False
 
 
+# Returns the `CollectiveError` in an exception, or None if no other worker has caused the exception.
+CollectiveErrorOf = Callable[[BaseException], CollectiveError | None]
+
+
 def broken(
     cluster: Cluster, breakage: CollectiveError, unreachable: str, statuses: Mapping[int, Status]
 ) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from tf_adasum.watch.diagnosis import CollectiveError, Status
+from tf_adasum.watch.diagnosis import CollectiveErrorOf, Status
 from tf_adasum.watch.graceful_stop import GracefulStop
 
 
@@ -21,7 +21,7 @@ class NullMonitor:
 
     @staticmethod
     @contextlib.contextmanager
-    def call(breakage_of: Callable[[BaseException], CollectiveError | None]) -> Iterator[None]:
+    def call(breakage_of: CollectiveErrorOf) -> Iterator[None]:
         """Return a context manager that does nothing, because there are no other workers."""
         del breakage_of
         yield

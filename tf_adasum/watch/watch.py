@@ -24,15 +24,8 @@ from typing import Any
 from tf_adasum.cluster import administration, json_lines, rendezvous
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import WorkerLostError
-from tf_adasum.watch import call_log, call_site, connections, messages
-from tf_adasum.watch.diagnosis import (
-    CollectiveError,
-    Status,
-    broken,
-    different_calls,
-    failure,
-    notice,
-)
+from tf_adasum.watch import call_log, call_site, connections, diagnosis, messages
+from tf_adasum.watch.diagnosis import CollectiveErrorOf, Status
 from tf_adasum.watch.graceful_stop import GracefulStop
 from tf_adasum.watch.heartbeat_timeout import HeartbeatTimeout
 from tf_adasum.watch.reachability import Reachability
@@ -163,9 +156,7 @@ class HealthMonitor:
         return self._own
 
     @contextlib.contextmanager
-    def call(
-        self, breakage_of: Callable[[BaseException], CollectiveError | None]
-    ) -> Iterator[None]:
+    def call(self, breakage_of: CollectiveErrorOf) -> Iterator[None]:
         """Return a context manager that reports exceptions in a call of all workers, such as `fit`.
 
         Args:
@@ -196,7 +187,7 @@ class HealthMonitor:
                 if breakage.line:
                     of_all = {**self._statuses, self._cluster.rank: self._own}
                     cut = self._reachability.unreachable
-                    self._set_cause(broken(self._cluster, breakage, cut, of_all))
+                    self._set_cause(diagnosis.broken(self._cluster, breakage, cut, of_all))
                     raise WorkerLostError(self.cause) from error
             if self._depth == 1 and self._own.state == "running":
                 self._say(state="failed", why=reason_of(error))
@@ -403,8 +394,8 @@ class HealthMonitor:
             return
         statuses = {rank: self._as_of_now(rank, one) for rank, one in self._statuses.items()}
         statuses[self._cluster.rank] = self._own
-        cause = different_calls(self._cluster, statuses, call_log.first_difference)
-        cause = cause or failure(self._cluster, statuses, self.patience, self._is_broken)
+        cause = diagnosis.different_calls(self._cluster, statuses, call_log.first_difference)
+        cause = cause or diagnosis.failure(self._cluster, statuses, self.patience, self._is_broken)
         if cause is not None:
             self._set_cause(cause)
             self._speak()
@@ -412,7 +403,7 @@ class HealthMonitor:
                 self._abort(cause)
         elif self._own.waits >= self._told + SECONDS_BETWEEN_NOTICES:
             self._told += SECONDS_BETWEEN_NOTICES
-            messages.say(notice(self._cluster, statuses))
+            messages.say(diagnosis.notice(self._cluster, statuses))
         elif not self._own.waits:
             self._told = 0.0
 

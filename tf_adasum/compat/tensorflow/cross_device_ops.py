@@ -235,9 +235,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         Returns:
             For each local replica the numbers of its group, in the order of the ranks.
         """
-        gather = runtime.function_without_retrace_warning(
-            lambda tensors: gather_on_each(tensors, parts)
-        )
+        gather = runtime.function_without_retrace_warning(lambda own: gather_on_each(own, parts))
         tensors = [tf.constant([number], tf.int64) for number in numbers]
         return self._counted(tensors, lambda: [all_[:, 0].numpy() for all_ in gather(tensors)])
 
@@ -369,12 +367,10 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         TensorFlow could remove those whose results are not used, and the others would wait.
         """
         own = value.values
-        dtype = own[0].dtype
         with tf.device(self._devices[0]):
             local = tf.add_n([dtype_encoding.encoded_for_sum(each) for each in own])
-            total = dtype_encoding.decoded_sum(
-                self._counted(local, lambda: group.all_reduce(local)), dtype
-            )
+            total = self._counted(local, lambda: group.all_reduce(local))
+            total = dtype_encoding.decoded_sum(total, own[0].dtype)
             if reduce_op == tf.distribute.ReduceOp.MEAN:
                 total /= self._group_size
         copies = []
