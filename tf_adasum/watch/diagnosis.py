@@ -150,7 +150,7 @@ class CollectiveError:
     differ: bool = False
 
 
-# Returns the `CollectiveError` in an exception, or None if no other worker has caused the exception.
+# Returns the `CollectiveError` in an exception, or None if no other worker has caused it.
 CollectiveErrorOf = Callable[[BaseException], CollectiveError | None]
 
 
