@@ -149,8 +149,12 @@ def read_logs_on_last_worker(strategy, reads):
         history = model.fit(x, y, batch_size=24, verbose=2, callbacks=callbacks).history
         options = {"batch_size": 24, "verbose": 0, "return_dict": True}
         evaluated = model.evaluate(x, y, **options, callbacks=callbacks)
+        with scope(strategy):
+            model.late = keras.metrics.Mean(name="late")  # after the step was traced
+        again = model.evaluate(x, y, **options)
     return {
         "reductions": len(reductions),
+        "same with a late metric": again == evaluated,
         **{f"fit {name}": values[-1] for name, values in history.items()},
         **{f"evaluate {name}": value for name, value in evaluated.items()},
         **{f"read in fit {name}": value for name, value in fit_logs[-1].items()},

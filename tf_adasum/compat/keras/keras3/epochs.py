@@ -5,7 +5,7 @@ import weakref
 from tensorflow.data import UNKNOWN_CARDINALITY
 
 from tf_adasum.compat import tensorflow as tensorflow_compat
-from tf_adasum.compat.keras.fit import call_under_way
+from tf_adasum.compat.keras.fit import are_logs_read, call_under_way
 from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.keras3 import py_datasets
 from tf_adasum.compat.keras.keras3.private_names import (
@@ -191,7 +191,16 @@ def get_metrics_result_or_logs(original, self, logs):
         return self.get_metrics_result() if order.has_metrics else {}
     if not logs and call_under_way() == "fit":
         raise ValueError(NO_BATCH)
-    return original(self, logs)
+    result = original(self, logs)
+    if (
+        result is logs
+        and is_ours(self._distribute_strategy)
+        and not are_logs_read(call_under_way())
+    ):
+        # A metric was created after the step was traced. The logs are those of one replica only.
+        of_all = self.get_metrics_result()
+        return {name: of_all.get(name, value) for name, value in logs.items()}
+    return result
 
 
 def position_in_data(model, batch, has_begun=False):
