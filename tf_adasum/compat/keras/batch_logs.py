@@ -40,14 +40,10 @@ def reads_logs_of(
     """
     kind = {"fit": "train", "evaluate": "test"}[call]
     methods = (f"{kind}_step", f"make_{kind}_function", *_METHODS)
-    trainer = private_names.Trainer
     return (
         IS_KERAS_2
         or any(reads_batch_logs(callback, kind) for callback in callbacks)
-        or any(
-            getattr(getattr(model, each), "__func__", None) is not getattr(trainer, each)
-            for each in methods
-        )
+        or not all(_is_own_method(model, name) for name in methods)
     )
 
 
@@ -71,6 +67,12 @@ def reads_batch_logs(callback: keras.callbacks.Callback, kind: str) -> bool:
     if type(callback) is keras.callbacks.ProgbarLogger:
         return callback.verbose == 1
     return any(_reads(callback, name) for name in ("on_batch_end", f"on_{kind}_batch_end"))
+
+
+def _is_own_method(model, name):
+    """Return whether a method is Keras's own; False if a newer Keras lacks the method."""
+    own = getattr(private_names.Trainer, name, None)
+    return own is not None and getattr(getattr(model, name), "__func__", None) is own
 
 
 def _reads(callback, name):

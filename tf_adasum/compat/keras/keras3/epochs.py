@@ -183,6 +183,9 @@ def get_metrics_result_or_logs(original, self, logs):
     the epoch's batches do not exist, return {}. In any other epoch of `fit`, missing logs mean that
     the data had no batch.
 
+    If the logs of steps were not averaged, return metrics in place of the last step's logs, which
+    Keras would return if a metric was created after the step was traced.
+
     Raises:
         ValueError: if `fit` got data without a batch.
     """
@@ -197,7 +200,6 @@ def get_metrics_result_or_logs(original, self, logs):
         and is_ours(self._distribute_strategy)
         and not are_logs_read(call_under_way())
     ):
-        # A metric was created after the step was traced. The logs are those of one replica only.
         of_all = self.get_metrics_result()
         return {name: of_all.get(name, value) for name, value in logs.items()}
     return result
