@@ -93,7 +93,7 @@ def cell(case, outcomes, expected, complaints=network_cases.complaints):
 
 def text_of(outcome, expected):
     seconds = network_cases.seconds_of(outcome)
-    words = NOISE.sub("", network_cases.last_words(outcome))
+    words = NOISE.sub("", network_cases.last_output(outcome))
     if outcome.digest:
         weights = "the same weights" if outcome.digest == expected else "**other weights**"
         return f"{weights} after {seconds:.0f} s"

@@ -177,7 +177,7 @@ def make_wheel(tools, prebuilt):
     command = [tools, "-m", "build", "--wheel", "--no-isolation", option, "--outdir", DIST, SOURCE]
     run(*command, TF_ADASUM_PREBUILT=str(prebuilt))
     (wheel,) = DIST.glob(f"*-py3-none-{PLATFORM}.whl")
-    # TensorFlow's own library is in the process already; there must be no other stranger.
+    # TensorFlow's own library is in the process already; no other library may be missing.
     audited = BUILD / "audited"
     shutil.rmtree(audited, ignore_errors=True)
     command = [tools, "-m", "auditwheel", "repair", "--plat", PLATFORM, "--only-plat"]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from support import stacks
 
-from tf_adasum.watch.connections import MOST_STRANGERS
+from tf_adasum.health.connections import MOST_UNAUTHENTICATED
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -269,19 +269,21 @@ def test_steps_of_the_experiments_are_measured_on_workers(benchmarks, tmp_path, 
 
 
 @pytest.mark.slow
-def test_strangers_take_few_files_of_a_training(benchmarks, tmp_path, monkeypatch):
+def test_clients_take_few_files_of_a_training(benchmarks, tmp_path, monkeypatch):
     import report
-    import strangers
+    import unauthenticated_clients
 
     monkeypatch.setattr(
         report, "write", lambda name, title, body: (tmp_path / name).write_text(body)
     )
-    monkeypatch.setattr(sys, "argv", ["strangers.py", "--rounds", "1", "--strangers", "300"])
-    strangers.main()
-    lines = (tmp_path / "strangers").read_text().splitlines()
+    monkeypatch.setattr(
+        sys, "argv", ["unauthenticated_clients.py", "--rounds", "1", "--clients", "300"]
+    )
+    unauthenticated_clients.main()
+    lines = (tmp_path / "unauthenticated_clients").read_text().splitlines()
     rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| with")]
     files = {name: int(count) for name, _, count in rows}
-    assert 0 < files["with"] - files["without"] <= 2 * MOST_STRANGERS + 4  # pipes to them
+    assert 0 < files["with"] - files["without"] <= 2 * MOST_UNAUTHENTICATED + 4  # pipes to them
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -54,8 +55,8 @@ class AdasumCrossDeviceOps(tensorflow_compat.GradientCrossDeviceOps):
 
     Attributes:
         transport: the `UcxTransport` that sends gradients; None if TensorFlow's collectives do.
-        carrier: the text that worker 0 logs at the start about the choice of the transport; "" if
-            no choice was made.
+        transport_summary: the text that worker 0 logs at the start about the choice of the
+            transport; "" if no choice was made.
 
     Example:
         >>> strategy = tf.distribute.MirroredStrategy(
@@ -81,7 +82,7 @@ class AdasumCrossDeviceOps(tensorflow_compat.GradientCrossDeviceOps):
         self.scheme = scheme if isinstance(scheme, Scheme) else Scheme(scheme, group_size)
         self._sums = Scheme(rules.Sum(), group_size)
         self.transport: UcxTransport | None = None
-        self.carrier = ""
+        self.transport_summary = ""
         self._groups_by_stride: dict[tuple[int, int], list] = {}
         self._pairs: dict[tuple[int, int], list] = {}
         self._replica_of_rank = np.arange(group_size)
@@ -126,6 +127,13 @@ class AdasumCrossDeviceOps(tensorflow_compat.GradientCrossDeviceOps):
         if self.transport is None:
             return None
         return self.transport.group_of_workers(self.replicas // len(self.local_devices))
+
+    @property
+    def carrier(self) -> str:
+        """Deprecated: the old name of `transport_summary`."""
+        text = "AdasumCrossDeviceOps.carrier is called transport_summary now."
+        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        return self.transport_summary
 
     @property
     def gradient_sum(self) -> tensorflow_compat.GradientSum | None:

@@ -31,10 +31,10 @@ from tf_adasum.cluster import (
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.errors import see
+from tf_adasum.health import monitor, status_file
+from tf_adasum.health.null_monitor import NullMonitor
 from tf_adasum.transport import argument, mesh, selection
 from tf_adasum.transport.collectives import UcxTransport
-from tf_adasum.watch import status_file, watch
-from tf_adasum.watch.null_monitor import NullMonitor
 from tf_adasum.workers import agreement
 from tf_adasum.workers.workers import Workers
 
@@ -87,7 +87,7 @@ def refusing_together(tasks: Cluster | None) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError) as error:
-        if tasks is not None and not watch.has_begun(tasks):
+        if tasks is not None and not monitor.has_begun(tasks):
             refused = {agreement.ARGUMENTS: f"refused ({type(error).__name__}: {error})"}
             with contextlib.suppress(OSError, TimeoutError, ValueError):
                 rendezvous.meet(tasks, refused, SECONDS_TO_REFUSE)
@@ -188,7 +188,7 @@ def report(
     devices: int,
     scheme: Scheme,
     extended: tensorflow_compat.GradientAggregatingExtended,
-    watching: watch.HealthMonitor | NullMonitor,
+    health: monitor.HealthMonitor | NullMonitor,
 ) -> None:
     """Begin to write the status; on worker 0, also print the `summary` and log the `details`.
 
@@ -198,16 +198,16 @@ def report(
         devices: the number of devices of each worker.
         scheme: the rule and the plan.
         extended: the strategy's `extended`.
-        watching: the failure detector.
+        health: the failure detector.
     """
-    status_file.begin(lambda: watching.status.waits)
+    status_file.begin(lambda: health.status.waits)
     if tasks and tasks.rank > 0:
         return
     workers = len(tasks.addresses) if tasks else 1
     collectives = tensorflow_compat.cross_device_ops(extended)
     transport = "UCX" if collectives.transport else "TensorFlow's collectives"
     say(summary(workers, devices, scheme.rule, transport if workers > 1 else ""))
-    log_details(details(source, workers, devices, scheme, collectives.carrier))
+    log_details(details(source, workers, devices, scheme, collectives.transport_summary))
 
 
 def start(
@@ -221,7 +221,7 @@ def start(
     devices: tuple[str, ...],
     cross_device_ops: Callable,
     transport: str,
-) -> tuple[tensorflow_compat.GradientAggregatingExtended, watch.HealthMonitor | NullMonitor]:
+) -> tuple[tensorflow_compat.GradientAggregatingExtended, monitor.HealthMonitor | NullMonitor]:
     """Connect the workers, start TensorFlow, and return the strategy's `extended`.
 
     Args:
@@ -258,30 +258,30 @@ def start(
 
     if tasks is None:
         return make(), NullMonitor()
-    breakage = tensorflow_compat.breakage
+    collective_error_of = tensorflow_compat.collective_error_of
     with _held_port(tasks), _forgotten_if_it_fails(tasks):
-        watching = watch.begin(tasks, terms, timeout)
-        is_first = watching.status.state == "starting"
+        health = monitor.begin(tasks, terms, timeout)
+        is_first = health.status.state == "starting"
         if is_first:
-            with _saying_what_to_do(tasks), _bounded(tasks, seconds, watching):
+            with _saying_what_to_do(tasks), _bounded(tasks, seconds, health):
                 if tasks.rank > 0:
                     rendezvous.wait_for_server(tasks.addresses[0])
                 extended = make()
     if is_first:
-        collectives = _announce(extended, watching)
+        collectives = _announce(extended, health)
         remaining = max(1.0, deadline - time.monotonic())
-        with watching.call(breakage), _naming_the_others(tasks, remaining):
+        with health.call(collective_error_of), _naming_the_others(tasks, remaining):
             collectives.meet(tensorflow_compat.first_replica(extended), _timeout(remaining))
-            unwatched = _timeout(None if watching.is_on else remaining)
-            _connect(extended, tasks, transport, unwatched, watching)
+            unwatched = _timeout(None if health.is_on else remaining)
+            _connect(extended, tasks, transport, unwatched, health)
         _leave_progress_bars_to_the_first_worker(tasks)
-        return extended, watching
+        return extended, health
     # TensorFlow already runs, and the other workers may be busy. So the failure detector limits the
     # wait for them, as in every call.
-    with watching.call(breakage), _naming_the_others(tasks, watching.patience):
+    with health.call(collective_error_of), _naming_the_others(tasks, health.patience):
         extended = make()
-        collectives = _announce(extended, watching)
-        unwatched = _timeout(None if watching.is_on else watching.patience)
+        collectives = _announce(extended, health)
+        unwatched = _timeout(None if health.is_on else health.patience)
         collectives.meet(tensorflow_compat.first_replica(extended), unwatched)
         gather = functools.partial(collectives.gather_from_workers, options=unwatched)
         Workers(tasks.rank, len(tasks.addresses), gather, None).check_same(
@@ -289,22 +289,22 @@ def start(
             ", ".join(f"{name}: {value}" for name, value in terms.items()),
             code="TFA-211",
         )
-        _connect(extended, tasks, transport, unwatched, watching)
-    return extended, watching
+        _connect(extended, tasks, transport, unwatched, health)
+    return extended, health
 
 
-def _connect(extended, tasks, transport, options, watching):
+def _connect(extended, tasks, transport, options, health):
     """If UCX is chosen and works, let it send the gradients; a single process sends nothing."""
     collectives = tensorflow_compat.cross_device_ops(extended)
     if transport == argument.TENSORFLOW or collectives.all_local:
         return
     devices = collectives.local_devices
     gather = functools.partial(collectives.gather_from_workers, options=options)
-    choice = selection.select(tasks, transport, devices, gather, watching.is_on)
-    collectives.carrier = choice.summary
+    choice = selection.select(tasks, transport, devices, gather, health.is_on)
+    collectives.transport_summary = choice.summary
     if choice.mesh is None:
         return
-    watching.also_try(choice.ends)
+    health.also_try(choice.ends)
     collectives.transport = UcxTransport(
         choice.mesh,
         devices=len(devices),
@@ -314,19 +314,22 @@ def _connect(extended, tasks, transport, options, watching):
 
 def guard(
     extended: tensorflow_compat.GradientAggregatingExtended,
-    watching: Callable[[], contextlib.AbstractContextManager],
+    detecting_failures: Callable[[], contextlib.AbstractContextManager],
     check_same_gradients: Callable[[list[str], list[str]], None],
 ) -> None:
     """Let the collectives of several workers raise errors that name the worker at fault.
 
     Args:
         extended: the strategy's `extended`.
-        watching: the strategy's method `watching`.
+        detecting_failures: the strategy's method `detecting_failures`.
         check_same_gradients: function that compares the gradients of all workers.
     """
     collectives = tensorflow_compat.cross_device_ops(extended)
     if not collectives.all_local:
-        collectives.guard, collectives.check_same_gradients = watching, check_same_gradients
+        collectives.guard, collectives.check_same_gradients = (
+            detecting_failures,
+            check_same_gradients,
+        )
 
 
 def _end_collectives(message):
@@ -340,25 +343,25 @@ def _timeout(seconds):
     return tensorflow_compat.CommunicationOptions(timeout_seconds=seconds)
 
 
-def _announce(extended, watching):
+def _announce(extended, health):
     """Let the failure detector count and end collectives; return the `CrossDeviceOps`."""
     collectives = tensorflow_compat.cross_device_ops(extended)
     if collectives.counters is not None:
-        watching.started(collectives.counters.read, _end_collectives)
+        health.started(collectives.counters.read, _end_collectives)
     return collectives
 
 
 @contextlib.contextmanager
-def _bounded(tasks, seconds, watching) -> Iterator[None]:
+def _bounded(tasks, seconds, health) -> Iterator[None]:
     try:
         with (
             start_timeout.bounded(tasks, seconds),
-            watching.call(tensorflow_compat.breakage),
+            health.call(tensorflow_compat.collective_error_of),
         ):
             yield
     except BaseException:
-        if watching.status.state == "starting":
-            watching.stop()
+        if health.status.state == "starting":
+            health.stop()
         raise
 
 

@@ -142,7 +142,7 @@ class AdasumMirroredStrategy(
                 radix_plan=radix_plan,
                 wire_dtype=wire_dtype,
             )
-        extended, self._watch = startup.start(
+        extended, self._health = startup.start(
             self,
             resolver,
             tasks,
@@ -155,14 +155,14 @@ class AdasumMirroredStrategy(
         )
         tf.distribute.Strategy.__init__(self, extended)
         self._scheme.probe_values()
-        startup.report(tasks, source, len(names), self._scheme, extended, self._watch)
+        startup.report(tasks, source, len(names), self._scheme, extended, self._health)
         rank = tasks.rank if tasks else 0
-        self._workers = Workers.of(self, rank, count, self._options, self._watch)
+        self._workers = Workers.of(self, rank, count, self._options, self._health)
         self._seeds = Seeds(self._workers)
         self._sharding = Sharding(self._workers)
-        self._sharding.share_seeds(self._watch.seed)
+        self._sharding.share_seeds(self._health.seed)
         self._same_gradients = agreement.SameGradients(self._workers)
-        startup.guard(extended, self.watching, self._same_gradients.check)
+        startup.guard(extended, self.detecting_failures, self._same_gradients.check)
         self._empty_replicas = EmptyReplicas()
         self._nonfinite = nonfinite_gradients.NonFinite(self, action)
         made.add(self)
@@ -263,9 +263,9 @@ class AdasumMirroredStrategy(
         the package tf_keras, this method raises NotImplementedError.
         """
         keras_compat.refuse_tf_keras(fn)
-        watching = self.watching if tf.executing_eagerly() else contextlib.nullcontext
+        detecting = self.detecting_failures if tf.executing_eagerly() else contextlib.nullcontext
         try:
-            with watching():  # a function that is being traced is called later
+            with detecting():  # a function that is being traced is called later
                 return super().run(self._empty_replicas.noting(fn), args, kwargs, options)
         finally:
             self._empty_replicas.forget()
@@ -304,16 +304,16 @@ class AdasumMirroredStrategy(
             ...     results = [strategy.run(lambda: tf.constant(step)) for step in range(3)]
         """
         collectives = tensorflow_compat.cross_device_ops(self.extended)
-        with self.watching():
+        with self.detecting_failures():
             if collectives.all_local:
                 yield
                 return
             with collectives.key_reuse.within(lambda *own: self._workers.gather(own)):
                 yield
 
-    def watching(self) -> contextlib.AbstractContextManager[None]:
+    def detecting_failures(self) -> contextlib.AbstractContextManager[None]:
         """Return `working_together`'s context manager, but without reuse of collective keys."""
-        return tracebacks.shortened(self._watch.call(tensorflow_compat.breakage))
+        return tracebacks.shortened(self._health.call(tensorflow_compat.collective_error_of))
 
     def check_replicas(self, variables: Sequence[typing.Any] | None = None) -> None:
         """Check that all replicas on all workers hold the same bits of the variables they share.

@@ -18,20 +18,19 @@ constexpr char kAborted[] = "Collective ops is aborted by: ";
 }  // namespace
 
 absl::Status Key::Read(OpKernelContext* context) {
-  const Tensor *first, *second;
-  TF_RETURN_IF_ERROR(context->input("key", &first));
-  TF_RETURN_IF_ERROR(context->input("turn", &second));
-  if (first->dims() != 0 || second->dims() != 0) {
-    return absl::InvalidArgumentError("expected one key and one turn");
-  }
-  key = static_cast<uint64_t>(first->scalar<int64_t>()());
-  turn = static_cast<uint64_t>(second->scalar<int64_t>()());
+  const Tensor* key;
+  TF_RETURN_IF_ERROR(context->input("key", &key));
+  if (key->dims() != 0) return absl::InvalidArgumentError("key: expected one number");
+  const auto number = static_cast<uint64_t>(key->scalar<int64_t>()());
+  call = number >> 32;
+  run = number & 0xffffffff;
   return absl::OkStatus();
 }
 
 absl::Status Group::Read(OpKernelConstruction* context) {
   int number;
   TF_RETURN_IF_ERROR(context->GetAttr("mesh", &number));
+  TF_RETURN_IF_ERROR(context->GetAttr("channel", &channel));
   TF_RETURN_IF_ERROR(context->GetAttr("members", &members));
   TF_RETURN_IF_ERROR(context->GetAttr("member", &member));
   TF_RETURN_IF_ERROR(context->GetAttr("devices", &devices));

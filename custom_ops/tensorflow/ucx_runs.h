@@ -1,8 +1,8 @@
 // What the ops over UCX share: their group and its messages, memory that is kept, how a run ends.
 //
 // They are asynchronous: no thread of TensorFlow waits, and any number of them can be under way, in
-// any order. `key` and `turn` tell them apart: all members of a group give one run of an op the same
-// two, and another run others.
+// any order. `key` tells them apart: all members of a group give one run of an op the same key, and
+// another run another one.
 //
 // They are not stateful: TensorFlow 2.21 runs stateful ones of a function one after the other, and
 // two of them that wait for each other, as those of two devices, for ever. A key that is known only
@@ -27,25 +27,22 @@ namespace tf_adasum {
 // The failure of a run whose step was cancelled.
 constexpr char kCancelled[] = "the step was cancelled";
 
-// A tag: 28 bits of the key, 12 of the turn, the sender's number among all replicas, the receiver's
-// among those of its worker.
-constexpr int kTurnBits = 12, kSenderBits = 16, kReceiverBits = 8;
+// A tag: 8 bits of the channel, 20 of a key's upper half and 12 of its lower half, the sender's number
+// among all replicas, the receiver's among those of its worker. Numbers come again after so many
+// channels, calls and runs of a call; the earlier ones ended long ago.
+constexpr int kCallBits = 20, kRunBits = 12, kSenderBits = 16, kReceiverBits = 8;
 
 struct Key {
-  uint64_t key, turn;
+  uint64_t call, run;
 
-  // Reads the inputs of these names.
+  // Reads the input `key`.
   absl::Status Read(tensorflow::OpKernelContext* context);
-
-  uint64_t Tag(int sender, int receiver) const {
-    const uint64_t number = key << kTurnBits | (turn & ((1 << kTurnBits) - 1));
-    return (number << kSenderBits | sender) << kReceiverBits | receiver;
-  }
 };
 
 // A group of replicas, and which of them this one is.
 struct Group {
   Mesh* mesh = nullptr;
+  int channel = 0;
   std::vector<int> members;  // replicas
   int member = 0;
   int devices = 1;  // replicas of a worker
@@ -60,28 +57,36 @@ struct Group {
   int Target(int i) const { return (member + i) % size(); }
 
   Message Received(const Key& key, int source, char* data, size_t bytes) const {
-    return {members[source] / devices, key.Tag(members[source], members[member] % devices), data,
+    return {members[source] / devices, Tag(key, members[source], members[member] % devices), data,
             bytes};
   }
   Message Sent(const Key& key, int target, char* data, size_t bytes) const {
-    return {members[target] / devices, key.Tag(members[member], members[target] % devices), data,
+    return {members[target] / devices, Tag(key, members[member], members[target] % devices), data,
             bytes};
+  }
+
+ private:
+  uint64_t Tag(const Key& key, int sender, int receiver) const {
+    uint64_t tag = channel;  // its upper bits are shifted out
+    tag = tag << kCallBits | (key.call & ((1 << kCallBits) - 1));
+    tag = tag << kRunBits | (key.run & ((1 << kRunBits) - 1));
+    return (tag << kSenderBits | sender) << kReceiverBits | receiver;
   }
 };
 
 // In the registration of an op, what `Key` and `Group` read; and in its text.
 #define TF_ADASUM_AMONG_A_GROUP() \
   Input("key: int64")             \
-      .Input("turn: int64")       \
       .Attr("mesh: int")          \
+      .Attr("channel: int")       \
       .Attr("members: list(int)") \
       .Attr("member: int")        \
       .Attr("devices: int")       \
       .SetIsDistributedCommunication()
 #define TF_ADASUM_AMONG_A_GROUP_DOC                            \
-  "key: of this call, the same for all members.\n"             \
-  "turn: of this run in the call, the same for all members.\n" \
+  "key: of this run, the same for all members.\n"              \
   "mesh: number of the mesh in this process.\n"                \
+  "channel: of the strategy, the same for all members.\n"      \
   "members: the replicas of the group, in its order.\n"        \
   "member: which of them this one is.\n"                       \
   "devices: how many replicas each worker has.\n"

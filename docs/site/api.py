@@ -21,7 +21,7 @@ INTERNAL = {
     *("draw", "figure_inches", "measure", "same_on_all_workers"),
     *("computes_as", "is_stock_mean", "is_tree_of_pairs"),
     *("combine_gradients", "gather_from_workers", "leaves_one_gradient_alone", "meet"),
-    *("empty_replicas", "nonfinite", "seeds", "sharding", "watching", "workers"),
+    *("empty_replicas", "nonfinite", "seeds", "sharding", "detecting_failures", "workers"),
 }
 # What users find in base classes of the package.
 INHERITED = {

@@ -25,7 +25,7 @@ SAID_BY = {
     "launch/failures.py": "the launcher",
     "replicas/equal_variables.py": "ReplicasDiffer",
     "replicas/nonfinite_gradients.py": "FloatingPointError",
-    "watch/diagnosis.py": "WorkerLostError",
+    "health/diagnosis.py": "WorkerLostError",
     "workers/same_settings.py": ON_ALL_WORKERS,
 }
 ROOMS = {

@@ -33,7 +33,7 @@ def digest_of(tmp_path_factory):
 def check(case, folder, digest_of, timeout=None):
     outcomes = network_cases.play(case, folder, timeout=timeout)
     expected = digest_of(network_cases.unbroken(case))
-    said = [network_cases.last_words(outcome) for outcome in outcomes.values()]
+    said = [network_cases.last_output(outcome) for outcome in outcomes.values()]
     assert not network_cases.complaints(case, outcomes, expected), said
 
 

@@ -82,15 +82,15 @@ def at_start():
 
 
 def show_what_it_says():
-    """Leave the token of the watch, and what worker 1 says, for strangers who know it."""
-    from tf_adasum.watch import watch
+    """Leave the token of the health monitor, and what worker 1 says, for clients who know it."""
+    from tf_adasum.health import monitor
 
-    (watching,) = watch._watches.values()
-    channel = watching._channel
+    (health,) = monitor._monitors.values()
+    channel = health._channel
     if RANK == 0:
         FOLDER.joinpath("offer").write_text(json.dumps(channel.offer))
-    elif channel is not None:  # it may not have reached the watch
-        said = [channel._introduction, {"status": dataclasses.asdict(watching._own)}]
+    elif channel is not None:  # it may not have reached the health monitor
+        said = [channel._introduction, {"status": dataclasses.asdict(health._own)}]
         FOLDER.joinpath("said").write_text("".join(json.dumps(each) + "\n" for each in said))
 
 

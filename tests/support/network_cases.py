@@ -13,7 +13,9 @@ from collections.abc import Callable
 from support import faults
 from support.network import Network
 
-WHOLE_SILENCE = 45.0  # seconds within which an error comes: a silence of 30 s, on a busy machine
+LONGEST_DETECTION = (
+    45.0  # seconds within which an error comes: a silence of 30 s, on a busy machine
+)
 WHOLE_START = 80.0  # the same of 60 s
 WHOLE_PATIENCE = 150.0  # the same of workers that all wait: 120 s
 WIDE = 300  # 0.4 MB of weights
@@ -47,7 +49,7 @@ class Case:
     moment: str = "step"
     victim: int = 1
     workers: int = 2
-    within: float = WHOLE_SILENCE
+    within: float = LONGEST_DETECTION
     trains: bool | None = None
     names: str | None = None
     awaited: tuple | None = None
@@ -101,7 +103,7 @@ def paused(seconds, trains=None):
     """A worker is stopped, and goes on; it may then hear that it has been lost itself."""
     steps = ((0, send(signal.SIGSTOP, 1)), (seconds, send(signal.SIGCONT, 1)))
     name = f"worker 1 paused for {seconds} s in a step"
-    return Case(name, steps, trains=trains, names=r"worker 1\b", within=WHOLE_SILENCE + seconds)
+    return Case(name, steps, trains=trains, names=r"worker 1\b", within=LONGEST_DETECTION + seconds)
 
 
 def with_host(rank, host):
@@ -268,7 +270,7 @@ def complaints(case, outcomes, expected):
     """
     found = []
     for rank, outcome in outcomes.items():
-        words = last_words(outcome)
+        words = last_output(outcome)
         others = "".join(str(other) for other in range(case.workers) if other != rank)
         # The other one, also as TensorFlow does; or a variable of its own that is wrong.
         named = rf"(worker |/job:worker/task:)[{others}]\b|TF_ADASUM_INTERFACE"
@@ -291,7 +293,7 @@ def complaints(case, outcomes, expected):
     return found
 
 
-def last_words(outcome):
+def last_output(outcome):
     """Return what a worker has said why it ended; "" if it trained to the end or said nothing."""
     guard = [line for line in outcome.output.splitlines() if "in TensorFlow's start-up" in line]
     if outcome.error is None and guard:

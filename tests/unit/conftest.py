@@ -13,10 +13,10 @@ stacks.make_devices()
 
 # Rooms whose tests show the same with every TensorFlow and Keras: formulas, and what workers do
 # before TensorFlow starts.
-ROOMS_OF_ONE_STACK = ("aggregation", "cluster", "launch", "support", "watch")
+ROOMS_OF_ONE_STACK = ("aggregation", "cluster", "launch", "support", "health")
 
 # Rooms whose tests are of threads that wait for each other, for seconds.
-ROOMS_OF_THREADS = ("cluster", "doctor", "launch", "transport", "watch")
+ROOMS_OF_THREADS = ("cluster", "doctor", "launch", "transport", "health")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -18,7 +18,7 @@ MOST_FILES_AT_THE_TOP = 10
 MOST_LINES = 450
 
 # What opens without TensorFlow: the launcher and the doctor start without it.
-LIGHT = ["backup", "cluster", "launch", "replicas", "compat", "watch", "workers", "doctor"]
+LIGHT = ["backup", "cluster", "launch", "replicas", "compat", "health", "workers", "doctor"]
 
 
 def name_of(path):

@@ -1,6 +1,6 @@
 """After a signal to any worker, stops the training on all workers, with a backup.
 
-A training can stop at these points. `watch.graceful_stop` counts the points, and the workers agree
+A training can stop at these points. `health.graceful_stop` counts the points, and the workers agree
 on one point.
 
 * before the first batch of the training, without a new backup;
@@ -35,7 +35,7 @@ class StopOnSignal:
 
     def __init__(self, backup, workers, calling):
         self._backup, self._workers, self._calling = backup, workers, calling
-        self._stopping = workers.watch.stopping
+        self._stopping = workers.health.stopping
         asked_for = backup.on_signal
         self._code = asked_for.exit_code
         ask = _asking(weakref.ref(self))  # weak: a custom loop may stop without calling `end`

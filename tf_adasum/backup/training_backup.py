@@ -107,7 +107,7 @@ class TrainingBackup:
             frequency = {"epoch": 0, False: -1}.get(own.save_freq, own.save_freq)
             refuse = getattr(own, "refuse_nonfinite", True)  # Keras's class has no such argument
             settings[1:] = frequency, own.delete_checkpoint, refuse, *_encoded(own)
-        table = workers.gather([*settings, workers.count == 1 or workers.watch.is_on])
+        table = workers.gather([*settings, workers.count == 1 or workers.health.is_on])
         count, frequency, delete, refuse, *stopping = table[0, :-1].tolist()
         if count > 1:
             raise ValueError(

@@ -106,7 +106,7 @@ class GradientAggregatingStrategy(abc.ABC):
         """Return a context manager for code that all workers run together, such as `fit`."""
 
     @abc.abstractmethod
-    def watching(self) -> contextlib.AbstractContextManager[None]:
+    def detecting_failures(self) -> contextlib.AbstractContextManager[None]:
         """Return a context manager like `working_together` that does not reuse collective keys."""
 
     @abc.abstractmethod

@@ -42,9 +42,8 @@ def measured() -> dict:
     options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=_SECONDS_TO_WAIT)
     strategy = tf_adasum.AdasumMirroredStrategy(communication_options=options)
     devices = [each.partition("device:")[2] for each in strategy.extended.worker_devices]
-    over = (
-        tensorflow_compat.cross_device_ops(strategy.extended).carrier or "TensorFlow's collectives"
-    )
+    collectives = tensorflow_compat.cross_device_ops(strategy.extended)
+    over = collectives.transport_summary or "TensorFlow's collectives"
 
     @tf.function
     def exchange(gradients):

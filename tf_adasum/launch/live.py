@@ -8,10 +8,10 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tf_adasum.health import status_file
 from tf_adasum.launch import terminal
 from tf_adasum.launch.output import Console, stopping_if_lost
 from tf_adasum.launch.status import Board, Row
-from tf_adasum.watch import status_file
 
 if TYPE_CHECKING:
     import rich.console

@@ -33,7 +33,7 @@ EXIT_TIMEOUT = 124  # as coreutils' `timeout`
 EXIT_USAGE = 2  # as argparse and the shells: the same arguments will fail again
 EXIT_ASKED = 75  # EX_TEMPFAIL: the workers were asked to end, and the next start resumes
 POLITE_SECONDS = 30.0  # for a backup after SIGTERM; Slurm and Kubernetes wait as long
-_LAST_WORDS_SECONDS = 0.5  # how long to wait for the output of a worker that ended
+_OUTPUT_SECONDS = 0.5  # how long to wait for the output of a worker that ended
 _SECONDS_TO_READ = 5.0  # how long to wait after a stop until our output is read
 _PAUSE_SECONDS = 1.0  # before a restart, so that a script that fails at once is not run nonstop
 
@@ -220,7 +220,7 @@ class _Job:
             self._stop()
             is_over.set()
         for thread in showing:
-            thread.join(_LAST_WORDS_SECONDS)
+            thread.join(_OUTPUT_SECONDS)
         if self._is_stopped and any(end.code == EXIT_ASKED for end in self._ends):
             code = EXIT_ASKED  # workers also received the signal, and have made their backup
         if self.first is not None:
@@ -409,7 +409,7 @@ class _Worker:
         self.ended.set()
         # The worker's last lines should precede our message about its end. But do not wait long if
         # nothing reads our output.
-        limit = time.monotonic() + _LAST_WORDS_SECONDS
+        limit = time.monotonic() + _OUTPUT_SECONDS
         for reader in self.readers:
             reader.join(max(0.0, limit - time.monotonic()))
         path = self.log.path if self.log else ""

@@ -31,7 +31,7 @@ from tf_adasum.launch.output import PROGRAM
 from tf_adasum.launch.processes import EXIT_USAGE, end_with_parent, start_thread
 
 SECONDS_BETWEEN_BEATS = 5.0
-_SECONDS_OF_SILENCE = 30.0  # after which a host declares the connection lost
+_HEARTBEAT_TIMEOUT = 30.0  # after which a host declares the connection lost
 _SECONDS_TO_REACH = 9.0  # for ssh to log in
 _SECONDS_TO_START = 60.0  # for Python and this package, which may lie on a slow file system
 _SECONDS_FOR_A_REASON = 0.5
@@ -168,7 +168,7 @@ def serve(stdin: BinaryIO, sent: Mapping[str, Any]) -> int:
 def _obey(control: int) -> None:
     """Send this process each signal that a `Connection` names, and SIGHUP if ssh is lost."""
     pending = b""
-    while select.select([control], [], [], _SECONDS_OF_SILENCE)[0]:
+    while select.select([control], [], [], _HEARTBEAT_TIMEOUT)[0]:
         chunk = os.read(control, 1 << 10)
         if not chunk:
             break

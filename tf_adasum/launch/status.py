@@ -1,6 +1,6 @@
 """Read the status of the workers of this machine for ``--status``.
 
-Each worker writes its status to a file, see `tf_adasum.watch.status_file`. Uses only the standard
+Each worker writes its status to a file, see `tf_adasum.health.status_file`. Uses only the standard
 library.
 """
 
@@ -15,8 +15,8 @@ import re
 import socket
 import time
 
+from tf_adasum.health import status_file
 from tf_adasum.launch.failures import in_words
-from tf_adasum.watch import status_file
 
 # A worker whose status is older than this is shown as silent.
 _SECONDS_TO_WRITE = 10.0

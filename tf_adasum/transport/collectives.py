@@ -19,10 +19,6 @@ from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.transport import library
 from tf_adasum.transport.mesh import Mesh
 
-# These limits follow from the bits in the tags of messages. After this many channels and calls,
-# numbers are used again. The earlier calls with the same numbers ended long ago.
-CHANNELS, CALLS = 2**8, 2**20
-
 
 class UcxTransport:
     """Creates the groups of this worker's replicas, which exchange gradients over a mesh.
@@ -93,12 +89,13 @@ class UcxCollectives:
         members: list[int],
         member: int,
         devices: int,
-        next_key: Callable[[], tuple[tf.Tensor, tf.Tensor]],
+        next_key: Callable[[], tf.Tensor],
     ):
         self._ops: types.ModuleType = library.opened().ops
-        self._next_key, self._first_key = next_key, mesh.channel % CHANNELS * CALLS
+        self._next_key = next_key
         self._attributes = {
             "mesh": mesh.number,
+            "channel": mesh.channel,
             "members": members,
             "member": member,
             "devices": devices,
@@ -156,5 +153,4 @@ class UcxCollectives:
         )
 
     def _arguments(self):
-        call, turn = self._next_key()
-        return {"key": self._first_key + call % CALLS, "turn": turn, **self._attributes}
+        return {"key": self._next_key(), **self._attributes}

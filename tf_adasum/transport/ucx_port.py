@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tf_adasum.cluster import own_address
 from tf_adasum.cluster.tasks import Cluster
-from tf_adasum.watch import reachability
+from tf_adasum.health import reachability
 
 End = tuple[str, int]  # an IP address and a port
 

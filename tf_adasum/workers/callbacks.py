@@ -50,7 +50,7 @@ import tensorflow as tf
 from tf_adasum.backup import driver, training_state
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.errors import see
-from tf_adasum.watch import call_log, status_file
+from tf_adasum.health import call_log, status_file
 from tf_adasum.workers.first_worker import FirstWorkerOnly, is_for_first_worker
 from tf_adasum.workers.workers import Workers
 

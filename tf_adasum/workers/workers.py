@@ -20,12 +20,12 @@ from tf_adasum.compat import one_worker
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.base_strategy import GradientAggregatingStrategy
 from tf_adasum.errors import see
-from tf_adasum.watch import call_log
-from tf_adasum.watch.null_monitor import NullMonitor
+from tf_adasum.health import call_log
+from tf_adasum.health.null_monitor import NullMonitor
 from tf_adasum.workers import same_settings
 
 if typing.TYPE_CHECKING:
-    from tf_adasum.watch.watch import HealthMonitor
+    from tf_adasum.health.monitor import HealthMonitor
 
 # Bytes are sent in pieces of at most this size, because each device holds two copies of a piece.
 PIECE_BYTES = 64 * 2**20
@@ -45,10 +45,10 @@ class Workers:
             workers, ``[W, k]``; None if there is one worker.
         add: function that takes this worker's int64 array ``[k]`` and returns the sum of the arrays
             of all workers; None if there is one worker.
-        watch: the `HealthMonitor`, which detects failures. Defaults to `None`, for no detection.
+        health: the `HealthMonitor`, which detects failures. Defaults to `None`, for no detection.
 
     Attributes:
-        watch: the `HealthMonitor` or `NullMonitor`.
+        health: the `HealthMonitor` or `NullMonitor`.
 
     Example:
         >>> workers = tf_adasum.AdasumMirroredStrategy().workers
@@ -62,10 +62,10 @@ class Workers:
         count: int,
         gather: Callable[[np.ndarray], np.ndarray] | None,
         add: Callable[[np.ndarray], np.ndarray] | None,
-        watch: HealthMonitor | NullMonitor | None = None,
+        health: HealthMonitor | NullMonitor | None = None,
     ):
         self.rank, self.count = rank, count
-        self.watch = watch or NullMonitor()
+        self.health = health or NullMonitor()
         self._gather, self._add = gather, add
 
     @classmethod
@@ -75,7 +75,7 @@ class Workers:
         rank: int,
         count: int,
         options: tensorflow_compat.CommunicationOptions,
-        watch: HealthMonitor | NullMonitor,
+        health: HealthMonitor | NullMonitor,
     ) -> Workers:
         """Create the workers of a strategy, which use TensorFlow's collectives.
 
@@ -84,7 +84,7 @@ class Workers:
             rank: the rank of this worker.
             count: the number of workers, W.
             options: the options of the collectives.
-            watch: the strategy's failure detector.
+            health: the strategy's failure detector.
         """
         extended = strategy.extended
         collectives = tensorflow_compat.cross_device_ops(extended)
@@ -105,7 +105,7 @@ class Workers:
             )
             return strategy.reduce("SUM", values, axis=None).numpy()
 
-        return cls(rank, count, gather, add, watch)
+        return cls(rank, count, gather, add, health)
 
     @classmethod
     def of_model(cls, model: keras.Model) -> Workers:

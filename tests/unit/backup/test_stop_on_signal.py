@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import tf_adasum
 from tf_adasum.backup.stop_on_signal import StopOnSignal
-from tf_adasum.watch.graceful_stop import GracefulStop
+from tf_adasum.health.graceful_stop import GracefulStop
 
 pytestmark = pytest.mark.keras3_only("Keras 2 backs up all workers by itself")
 
@@ -244,7 +244,7 @@ def test_a_signal_that_comes_while_workers_meet_at_the_end(monkeypatch, meeting,
         return value
 
     workers = types.SimpleNamespace(
-        watch=types.SimpleNamespace(stopping=GracefulStop(0, 2)), any=any_of
+        health=types.SimpleNamespace(stopping=GracefulStop(0, 2)), any=any_of
     )
     on_signal = types.SimpleNamespace(numbers=(USR1,), exit_code=75, leaves_handlers=False)
     stop = StopOnSignal(types.SimpleNamespace(on_signal=on_signal), workers, None)

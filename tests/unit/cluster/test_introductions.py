@@ -18,7 +18,7 @@ from tf_adasum.cluster.secret import Secret
 
 SOON = 15
 KNOWN, OTHER, NONE = Secret(b"known"), Secret(b"other"), Secret()
-TOKEN = "the token of the watch"
+TOKEN = "the token of the health monitor"
 FIRST = Introduction(
     0, "a", {"rule": "Adasum()"}, {"token": TOKEN}, True, True, {0: {2: "No route to host"}}
 )

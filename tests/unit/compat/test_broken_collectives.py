@@ -3,8 +3,8 @@
 import pytest
 import tensorflow as tf
 
-from tf_adasum.compat.tensorflow import breakage
-from tf_adasum.watch.diagnosis import CollectiveError
+from tf_adasum.compat.tensorflow import collective_error_of
+from tf_adasum.health.diagnosis import CollectiveError
 
 RESET = """Graph execution error:
 
@@ -42,17 +42,19 @@ The following tasks are unhealthy (stopped sending heartbeats):
 )
 @pytest.mark.parametrize("kind", [tf.errors.UnavailableError, tf.errors.InternalError])
 def test_a_broken_connection(kind, text, line, workers):
-    assert breakage(kind(None, None, text)) == CollectiveError(line, workers)
+    assert collective_error_of(kind(None, None, text)) == CollectiveError(line, workers)
 
 
 def test_calls_that_differ():
     text = "Collective instance 7 expected type 0 and data_type 9 but got type 1 and data_type 1"
     error = tf.errors.InternalError(None, None, f"{text}\n\t [[{{{{node Reduce}}}}]] [Op:f]")
-    assert breakage(error) == CollectiveError(text, differ=True)
+    assert collective_error_of(error) == CollectiveError(text, differ=True)
 
 
 def test_errors_of_this_worker():
-    assert breakage(ValueError("Collective ops is aborted by: me")) is None
-    assert breakage(tf.errors.InternalError(None, None, "no memory")) is None
+    assert collective_error_of(ValueError("Collective ops is aborted by: me")) is None
+    assert collective_error_of(tf.errors.InternalError(None, None, "no memory")) is None
     own = tf.errors.UnavailableError(None, None, "the bucket does not answer")
-    assert breakage(own) == CollectiveError(), "it may come from others, and says nothing of them"
+    assert collective_error_of(own) == CollectiveError(), (
+        "it may come from others, and says nothing of them"
+    )

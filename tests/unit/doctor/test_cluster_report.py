@@ -239,7 +239,7 @@ def test_a_slow_link_is_measured_as_it_is():
     assert 1e6 < rate < 4.1e6
 
 
-def test_strangers_get_no_answer():
+def test_unauthenticated_clients_get_no_answer():
     with probe_server.ProbeServer("127.0.0.1", 2) as own:
         port, token = own.offer
         with pytest.raises(ConnectionError, match="not the doctor"):

@@ -143,7 +143,7 @@ def test_completion_is_printed_or_the_package_is_named(capsys, command):
 def test_the_launcher_the_doctor_and_the_watch_need_no_packages():
     # -S: without site-packages there is no TensorFlow, Keras or NumPy to import.
     modules = "launch doctor arguments atomic_files errors cluster.rendezvous cluster.start_timeout"
-    modules += " launch.run cluster.tf_config watch.watch compat"
+    modules += " launch.run cluster.tf_config health.monitor compat"
     code = f"import sys; sys.path.insert(0, {ROOT!r})\n"
     code += "\n".join(f"import tf_adasum.{module}" for module in modules.split())
     subprocess.run([sys.executable, "-I", "-S", "-c", code], timeout=LIMIT, check=True)

@@ -119,7 +119,7 @@ def test_a_summary():
         (-9, "training", "SIGKILL (killed: possibly out of memory)"),
         (-11, "Fatal Python error: Segmentation fault", "Segmentation fault"),
         (-40, "training", "signal 40"),
-        (7, "last words", "exit status 7: last words"),
+        (7, "no such file", "exit status 7: no such file"),
         (7, "", "exit status 7"),
     ],
 )

@@ -36,14 +36,14 @@ def test_the_first_failure_stops_the_others_and_gives_the_code(script, tmp_path)
     path = script(
         "if json.loads(os.environ['TF_CONFIG'])['task']['index'] == 1:\n"
         "    while len(os.listdir(sys.argv[1])) < 5: time.sleep(0.01)\n"  # script and 4 pids
-        "    print('last words', file=sys.stderr); sys.exit(7)\n" + SLEEP_WITH_CHILD
+        "    print('no such file', file=sys.stderr); sys.exit(7)\n" + SLEEP_WITH_CHILD
     )
     result = run("-n", 3, path, tmp_path)
     assert result.returncode == 7
     assert result.stderr.splitlines() == [
-        "[worker 1] last words",
+        "[worker 1] no such file",
         "tf-adasum-launch: worker 1 ended with exit status 7, stopping the others",
-        "tf-adasum-launch: worker 1 failed first, with exit status 7: last words",
+        "tf-adasum-launch: worker 1 failed first, with exit status 7: no such file",
         "tf-adasum-launch: ended because of it: workers 0, 2",
     ]
     pids = pids_in(tmp_path)

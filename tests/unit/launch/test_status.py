@@ -78,9 +78,9 @@ def test_a_file_that_is_not_whole_is_a_worker_without_status(tmp_path):
     assert board.rows()[0].state == "starting"
 
 
-# What a worker writes, as `tf_adasum.watch.status_file` writes it in a training.
+# What a worker writes, as `tf_adasum.health.status_file` writes it in a training.
 TRAINS = """
-from tf_adasum.watch import call_log, status_file
+from tf_adasum.health import call_log, status_file
 rank = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
 status_file.begin(lambda: 4.0 * rank)
 with call_log.call("fit"):
@@ -125,6 +125,6 @@ def test_lines_without_a_terminal(script, monkeypatch, capfd):
 
 
 def test_nothing_is_written_if_nobody_asks():
-    program = "import threading; from tf_adasum.watch import status_file as s; s.begin(None); "
+    program = "import threading; from tf_adasum.health import status_file as s; s.begin(None); "
     program += "assert threading.active_count() == 1"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

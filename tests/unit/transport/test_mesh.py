@@ -65,11 +65,11 @@ def test_exchanges_of_random_sizes(
     if sanitizer == "thread":  # its own process_vm_readv does not bear the address 0 of UCX's probe
         transports = transports.replace("cma,", "")
     flags = [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"] if sanitizer else []
-    soak = ROOT / "tests/support/mesh_soak.cc"
-    build(tmp_path / "soak", [soak, *SOURCES], [f"-I{headers}", *flags])
+    program = ROOT / "tests/support/mesh_endurance.cc"
+    build(tmp_path / "endurance", [program, *SOURCES], [f"-I{headers}", *flags])
     monkeypatch.setenv("UCX_TLS", transports)
     monkeypatch.setenv("ASAN_OPTIONS", "detect_leaks=0")  # memory that a peer may write is kept
-    done = run(tmp_path / "soak", library._path(), "3", str(exchanges))
+    done = run(tmp_path / "endurance", library._path(), "3", str(exchanges))
     assert (done.returncode, done.stdout) == (0, "good\n"), done.stderr
     assert "Sanitizer" not in done.stderr and "runtime error" not in done.stderr
 

@@ -248,7 +248,7 @@ def test_ucx_itself(monkeypatch, workers):
 
 
 def test_ucx_itself_over_tcp(monkeypatch):
-    """The port to which a worker is connected is one that the watch can try."""
+    """The port to which a worker is connected is one that the health monitor can try."""
     meshes.opened()
     monkeypatch.setattr(selection, "_choices", {})
     monkeypatch.setenv(selection.VARIABLE, "tcp,self")

@@ -7,9 +7,9 @@ import pytest
 from support.meetings import needs_ipv6
 
 from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.health import reachability
 from tf_adasum.transport import ucx_port
 from tf_adasum.transport.ucx_port import UcxPort
-from tf_adasum.watch import reachability
 
 SECONDS = 0.3  # after which a call is taken for one that nobody answers
 

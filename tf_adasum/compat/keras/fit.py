@@ -14,7 +14,7 @@ from tf_adasum.compat.keras.fingerprint import Settings, settings_of
 from tf_adasum.compat.keras.generation import hooks, private_names
 from tf_adasum.compat.keras.optimizers import is_ours, optimizers_of, optimizers_within
 from tf_adasum.errors import see
-from tf_adasum.watch import call_log, call_site
+from tf_adasum.health import call_log, call_site
 
 # ---- calls that all workers make ---------------------------------------------------------------
 
@@ -141,7 +141,7 @@ def call_together(original, self, *args, **kwargs):
         one_worker.refuse(f"model.{name}")
         settings = settings_of(self, original, args, kwargs)
     if name.endswith("on_batch"):
-        with _calls.one_more(name, settings), strategy.watching():
+        with _calls.one_more(name, settings), strategy.detecting_failures():
             _compare_settings_of_batches(self, name, settings)
             return original(self, *args, **kwargs)
     is_nested = are_calls_under_way()
@@ -186,7 +186,7 @@ def _refuse_no_strategy(model):
         f"the model in the scope: with strategy.scope(): model = ... {see('TFA-301')}"
     )
     for strategy in made:
-        if strategy.workers.count > 1 and strategy.workers.watch.others_train_apart():
+        if strategy.workers.count > 1 and strategy.workers.health.others_train_apart():
             raise RuntimeError(message)
     warnings.warn(message, stacklevel=5)  # hooks call this function
 

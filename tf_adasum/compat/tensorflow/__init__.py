@@ -5,7 +5,7 @@ hooks, and docs/hooks.md is generated from this list. All other packages of tf_a
 TensorFlow's internals only through this package.
 """
 
-from tf_adasum.compat.tensorflow.broken_collectives import breakage
+from tf_adasum.compat.tensorflow.broken_collectives import collective_error_of
 from tf_adasum.compat.tensorflow.collective_keys import CallKeys
 from tf_adasum.compat.tensorflow.cross_device_ops import (
     GradientCrossDeviceOps,
@@ -57,8 +57,8 @@ __all__ = [
     "GradientSum",
     "Pipeline",
     "abort_collectives",
-    "breakage",
     "cardinality",
+    "collective_error_of",
     "compiles_with_xla",
     "cross_device_ops",
     "end_together",

@@ -4,7 +4,7 @@ import re
 
 import tensorflow as tf
 
-from tf_adasum.watch.diagnosis import CollectiveError
+from tf_adasum.health.diagnosis import CollectiveError
 
 # Classes of errors about a connection. A user's own operations may also raise such errors.
 _OF_A_CONNECTION = (
@@ -25,7 +25,7 @@ _TASK = re.compile(r"/job:(\w+)/(?:replica:\d+/)?task:(\d+)")
 _LONGEST_LINE = 300
 
 
-def breakage(error: BaseException) -> CollectiveError | None:
+def collective_error_of(error: BaseException) -> CollectiveError | None:
     """Return the `CollectiveError` of an exception; None if no other worker caused it."""
     if not isinstance(error, tf.errors.OpError):
         return None

@@ -28,6 +28,10 @@ FIRST_REUSED_KEY, KEYS_OF_A_SIGNATURE = 2**24, 8
 FIRST_COUNTED_KEY, COUNTED_KEYS = 2**30 + 2**25, 2**30 - 2**26
 _COUNTED = ("counted",)
 
+# Between the first keys of two calls over UCX; custom_ops/tensorflow/ucx_runs.h puts parts of both
+# halves of a key into the tags of messages.
+FIRST_KEYS_APART = 2**32
+
 # TensorFlow numbers the groups of every strategy from 1, so two strategies in one process would
 # confuse their collectives. Each strategy gets a million group numbers. The number of a group of
 # only some replicas is at least 1000 above the number of the group of all replicas.
@@ -174,34 +178,31 @@ class ReusingLauncher(CollectiveReplicaLauncher):
 class CallKeys:
     """Creates keys for one replica's collectives over UCX. A key is used once, and needs no memory.
 
-    A key consists of two numbers. The first number is new each time Python calls a traced function
-    or, in eager code, a collective. The second number counts the collectives that this call has
-    executed, in the order of the program. All workers count in the same way, however often each
+    The upper half of a key is new each time Python calls a traced function or, in eager code, a
+    collective. The lower half counts the collectives that this call has executed, in the order of
+    the program. It starts again in each call, because an error may end a call on different workers
+    after different numbers of collectives. So all workers count in the same way, however often each
     worker traces a function.
     """
 
     def __init__(self) -> None:
-        self._calls = itertools.count()
+        self._first_keys = itertools.count(0, FIRST_KEYS_APART)
         with tf.init_scope(), tf.device("CPU:0"):
-            self._runs = ResourceVariable(0, dtype=tf.int64)
+            self._last_key = ResourceVariable(-1, dtype=tf.int64)
 
-    def next(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return a new key: two int64 scalars, which are the two numbers of the key."""
+    def next(self) -> tf.Tensor:
+        """Return a new key, an int64 scalar."""
+        first_key = _once_in_each_call(self._next_first_key)
         if tf.executing_eagerly():
-            return self._call(), tf.constant(0, tf.int64)
-        call, runs_before = _once_in_each_call(self._call), _once_in_each_call(self._runs_before)
+            return first_key
         with tf.device("CPU:0"):
-            return call, self._runs.assign_add(1) - runs_before
+            key = tf.maximum(first_key, self._last_key.read_value() + 1)
+            self._last_key.assign(key, read_value=False)
+            return key
 
-    def _call(self):
+    def _next_first_key(self):
         with tf.device("CPU:0"):
-            return tf.constant(next(self._calls), tf.int64)
-
-    def _runs_before(self):
-        # Count in each call separately, because an error may end a call on different workers after
-        # different numbers of executions.
-        with tf.device("CPU:0"):
-            return self._runs.read_value()
+            return tf.constant(next(self._first_keys), tf.int64)
 
 
 def _once_in_each_call(ask: Callable[[], tf.Tensor]) -> tf.Tensor:

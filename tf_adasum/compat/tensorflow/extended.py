@@ -21,7 +21,7 @@ from tf_adasum.compat.tensorflow.private_names import (
     multi_worker_util,
 )
 from tf_adasum.compat.tensorflow.registry import hooks
-from tf_adasum.watch import call_log
+from tf_adasum.health import call_log
 
 
 class GradientAggregatingExtended(CollectiveAllReduceExtended):
@@ -163,7 +163,7 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
         if counters is None or not tf.executing_eagerly():
             variable = create(next_creator, **kwargs)
         else:
-            with self._container_strategy().watching():
+            with self._container_strategy().detecting_failures():
                 variable = counters.during(lambda: create(next_creator, **kwargs))
         # A variable has the same number on all workers. They create variables in the same order,
         # because TensorFlow broadcasts initial values.

@@ -1,10 +1,10 @@
-"""What the cases of strangers and of disks ask of workers, and the tables that they make."""
+"""What the cases of unauthenticated clients and of disks require, and the tables they make."""
 
 import json
 from pathlib import Path
 
 import pytest
-from support import disk_cases, faults, stranger_cases
+from support import client_cases, disk_cases, faults
 from support.disk_cases import Outcome, Start
 
 pytestmark = pytest.mark.one_stack
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.one_stack
 ROOT = Path(__file__).parents[3]
 
 
-def of_stranger(digest="abc", error=None, message="", seconds=9.0):
+def of_client(digest="abc", error=None, message="", seconds=9.0):
     return faults.Outcome(error, message, digest, seconds, seconds, 0, "")
 
 
@@ -22,17 +22,17 @@ REFUSED = "Received: a secret on worker 0, another secret on worker 1"
 @pytest.mark.parametrize(
     ("trains", "outcomes", "wrong"),
     [
-        (True, [of_stranger(), of_stranger()], []),
-        (True, [of_stranger("abd"), of_stranger()], ["worker 0 has other", "not all workers"]),
-        (True, [of_stranger(None, "OSError", "too many")] * 2, ["worker 0 does", "worker 1 does"]),
-        (True, [of_stranger(seconds=61.0)], ["worker 0 takes 61 s"]),
-        (False, [of_stranger(None, "ValueError", REFUSED)] * 2, []),
-        (False, [of_stranger()] * 2, ["they train in spite"]),
+        (True, [of_client(), of_client()], []),
+        (True, [of_client("abd"), of_client()], ["worker 0 has other", "not all workers"]),
+        (True, [of_client(None, "OSError", "too many")] * 2, ["worker 0 does", "worker 1 does"]),
+        (True, [of_client(seconds=61.0)], ["worker 0 takes 61 s"]),
+        (False, [of_client(None, "ValueError", REFUSED)] * 2, []),
+        (False, [of_client()] * 2, ["they train in spite"]),
     ],
 )
-def test_complaints_of_strangers(trains, outcomes, wrong):
-    case = stranger_cases.Case("a case", trains=trains)
-    found = stranger_cases.complaints(case, dict(enumerate(outcomes)), "abc")
+def test_complaints_of_clients(trains, outcomes, wrong):
+    case = client_cases.Case("a case", trains=trains)
+    found = client_cases.complaints(case, dict(enumerate(outcomes)), "abc")
     assert len(found) == len(wrong), found
     assert all(text.startswith(begin) for text, begin in zip(found, wrong, strict=True))
 
@@ -74,9 +74,9 @@ def test_complaints_of_disks(starts, told, wrong):
 @pytest.fixture
 def script(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    import strangers_and_disks
+    import clients_and_disks
 
-    return strangers_and_disks
+    return clients_and_disks
 
 
 def test_cells(script):
@@ -87,7 +87,7 @@ def test_cells(script):
         "weights"
     )
     assert script.cell_of_disk(case, told, "abd").startswith("**Not held.** 1. all: `OSError`")
-    assert script.cell_of_strangers(stranger_cases.CASES[0], {0: of_stranger()}, "abc") == (
+    assert script.cell_of_clients(client_cases.CASES[0], {0: of_client()}, "abc") == (
         "the same weights after 9 s"
     )
 

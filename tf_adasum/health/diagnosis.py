@@ -14,7 +14,7 @@ from typing import Any
 from tf_adasum.cluster.start_timeout import LAUNCHER
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import see
-from tf_adasum.watch.call_log import Entry
+from tf_adasum.health.call_log import Entry
 
 # If all workers have waited in collectives for this many seconds, the collectives count as
 # different. DIFFERENT is the limit if some workers wait in Python and others do not. DEADLOCK is
@@ -155,23 +155,26 @@ CollectiveErrorOf = Callable[[BaseException], CollectiveError | None]
 
 
 def broken(
-    cluster: Cluster, breakage: CollectiveError, unreachable: str, statuses: Mapping[int, Status]
+    cluster: Cluster,
+    error: CollectiveError,
+    unreachable: str,
+    statuses: Mapping[int, Status],
 ) -> str:
     """Return why this worker cannot continue if only TensorFlow reports a reason.
 
     Args:
         cluster: the `Cluster`.
-        breakage: what TensorFlow reports.
+        error: what TensorFlow reports.
         unreachable: the `Status.unreachable` of this worker.
         statuses: dict from ranks to `Status`.
     """
-    if breakage.differ:
+    if error.differ:
         return (
             f"The workers have not made the same calls: {_places(cluster, statuses)}. TensorFlow "
-            f"reports: {breakage.line}. {_THE_SAME_PROGRAM} {see('TFA-503')}"
+            f"reports: {error.line}. {_THE_SAME_PROGRAM} {see('TFA-503')}"
         )
     own, others = cluster.rank, range(len(cluster.names))
-    blamed = [rank for rank in others if rank != own and cluster.names[rank] in breakage.workers]
+    blamed = [rank for rank in others if rank != own and cluster.names[rank] in error.workers]
     if len(others) == 2:
         blamed = [1 - own]
     if unreachable:
@@ -179,7 +182,7 @@ def broken(
     else:
         between = cluster.named(blamed) if blamed else "others"
         what = f"the connection between {cluster.named([own])} and {between} broke"
-    return f"{what}: {breakage.line}. {WHAT_TO_DO} {see('TFA-505')}"
+    return f"{what}: {error.line}. {WHAT_TO_DO} {see('TFA-505')}"
 
 
 def different_calls(

@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import pytest
 
 from tf_adasum.cluster.tasks import Cluster
-from tf_adasum.watch.diagnosis import (
+from tf_adasum.health.diagnosis import (
     CUT,
     DIFFERENT,
     GRACE,

@@ -1,6 +1,6 @@
 """Unauthenticated clients: a program that connects to every port of a worker, again and again.
 
-    python strangers.py '{"kind": "silent", "pid": 42, "folder": "/tmp/of-the-workers"}'
+    python unauthenticated_clients.py '{"kind": "silent", "pid": 42, "folder": "/tmp/workers"}'
 
 Prints "all have called" after all have connected, continues until its standard input ends, and runs
 with the lowest priority. The token of the failure detector is in the folder, see
@@ -51,7 +51,7 @@ def line(**message):
 
 
 class Known:
-    """What the strangers know of the workers."""
+    """What the clients know of the workers."""
 
     def __init__(self, folder):
         offer, said = folder / "offer", folder / "said"
@@ -59,7 +59,7 @@ class Known:
         self.said = said.read_bytes() if said.exists() else line(rank=1, token=self.token)
 
 
-# What the stranger of a number says.
+# What the client of a number says.
 
 
 def nothing(known, number):
@@ -129,7 +129,7 @@ def has_ended(seconds):
     return bool(select.select([sys.stdin], [], [], seconds)[0])
 
 
-class Strangers:
+class Clients:
     """Those who call at one port.
 
     Args:
@@ -179,7 +179,7 @@ def call(kind, pid, folder):
             with contextlib.suppress(OSError):  # it has ended
                 for port in set(ports_of(pid)) - callers.keys():
                     known = known or Known(folder)
-                    callers[port] = Strangers(port, kind, known)
+                    callers[port] = Clients(port, kind, known)
                     callers[port].call_all()
                     print("all have called", flush=True)
         if not callers and time.monotonic() > deadline:

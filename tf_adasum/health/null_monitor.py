@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from tf_adasum.watch.diagnosis import CollectiveErrorOf, Status
-from tf_adasum.watch.graceful_stop import GracefulStop
+from tf_adasum.health.diagnosis import CollectiveErrorOf, Status
+from tf_adasum.health.graceful_stop import GracefulStop
 
 
 class NullMonitor:
-    """The failure detector of a process that trains alone, see `watch.HealthMonitor`."""
+    """The failure detector of a process that trains alone, see `monitor.HealthMonitor`."""
 
     cause = seed = None
     is_on = False
@@ -21,9 +21,9 @@ class NullMonitor:
 
     @staticmethod
     @contextlib.contextmanager
-    def call(breakage_of: CollectiveErrorOf) -> Iterator[None]:
+    def call(error_of: CollectiveErrorOf) -> Iterator[None]:
         """Return a context manager that does nothing, because there are no other workers."""
-        del breakage_of
+        del error_of
         yield
 
     @staticmethod

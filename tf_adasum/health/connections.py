@@ -29,7 +29,7 @@ from tf_adasum.cluster.administration import WATCH_PORT
 from tf_adasum.cluster.json_lines import LONGEST_LINE, Connection
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import see
-from tf_adasum.watch import messages
+from tf_adasum.health import messages
 
 _SECONDS_TO_CONNECT = 5.0
 _SECONDS_TO_CLOSE = 1.0
@@ -37,7 +37,7 @@ _SECONDS_BETWEEN_TRIES = 2.0
 
 # How many unauthenticated clients may keep a file descriptor, and how many clients the server
 # accepts in one round.
-MOST_STRANGERS = 16
+MOST_UNAUTHENTICATED = 16
 _MOST_CALLERS = 64
 
 # How many clients may wait in the kernel, without a file descriptor. The number is large, because
@@ -103,7 +103,9 @@ class Server:
         self._listener = _listening(host, port)
         self._accepts_from = 0.0  # a time, by `time.monotonic`
         self._token, self._workers = secrets.token_hex(16), workers
-        self._strangers: list[tuple[Connection, str]] = []  # with their hosts, the oldest first
+        self._unauthenticated: list[
+            tuple[Connection, str]
+        ] = []  # with their hosts, the oldest first
         self.offer = {"port": self._listener.getsockname()[1], "token": self._token}
         self.connections: dict[int, Connection] = {}
         self.refusals = RateLimitedLog()
@@ -118,14 +120,14 @@ class Server:
         is_open = [each.socket for each in self.connections.values() if each.is_open]
         if len(is_open) == self._workers - 1 or time.monotonic() < self._accepts_from:
             return is_open
-        return [self._listener, *(each.socket for each, _ in self._strangers), *is_open]
+        return [self._listener, *(each.socket for each, _ in self._unauthenticated), *is_open]
 
     def receive(self) -> list[tuple[int, dict[str, Any]]]:
         """Return the messages that have arrived, as pairs of the sender's rank and a message."""
         self._accept()
         messages = []
-        strangers, self._strangers = self._strangers, []
-        for connection, host in strangers:
+        clients, self._unauthenticated = self._unauthenticated, []
+        for connection, host in clients:
             introduction, *others = connection.receive() or [None]
             if introduction is not None:
                 rank = self._introduced(introduction)
@@ -138,9 +140,9 @@ class Server:
             elif not connection.is_open or self._waits_too_long(connection):
                 self._refuse(connection, host, "it has not sent the token in time")
             else:
-                self._strangers.append((connection, host))
-        while len(self._strangers) > MOST_STRANGERS:
-            self._refuse(*self._strangers.pop(0), "too many clients have not sent the token")
+                self._unauthenticated.append((connection, host))
+        while len(self._unauthenticated) > MOST_UNAUTHENTICATED:
+            self._refuse(*self._unauthenticated.pop(0), "too many clients have not sent the token")
         for rank, connection in self.connections.items():
             if connection.is_open:
                 messages += [(rank, message) for message in connection.receive()]
@@ -164,7 +166,7 @@ class Server:
         try:
             for _ in range(_MOST_CALLERS):
                 caller, (host, *_) = self._listener.accept()
-                self._strangers.append((Connection(caller, _LONGEST_INTRODUCTION), host))
+                self._unauthenticated.append((Connection(caller, _LONGEST_INTRODUCTION), host))
         except BlockingIOError:
             pass
         except ConnectionError:  # the client has disconnected
@@ -198,7 +200,7 @@ class Server:
         """Close the port and all connections."""
         self._listener.close()
         deadline = time.monotonic() + _SECONDS_TO_CLOSE
-        for connection, _ in self._strangers:
+        for connection, _ in self._unauthenticated:
             connection.close()
         for connection in self.connections.values():
             connection.close(deadline)

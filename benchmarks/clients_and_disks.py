@@ -1,14 +1,15 @@
 """Report how unauthenticated clients and disk failures affect workers, and write two tables.
 
-    python benchmarks/strangers_and_disks.py [--only PATTERN] [--strategy adasum] [--at-once 2]
+    python benchmarks/clients_and_disks.py [--only PATTERN] [--strategy adasum] [--at-once 2]
 
-Runs the cases of tests/support/stranger_cases.py and tests/support/disk_cases.py (two of the disks
+Runs the cases of tests/support/client_cases.py and tests/support/disk_cases.py (two of the disks
 are mounted: they need root). For comparison, stock TensorFlow trains with a custom training loop in
 the first table, because its `fit` fails on several workers in any case, and stock Keras trains in
 one process in the second. All timeouts are the defaults.
 
 Writes the tables in docs/reliability/. Cases that are not selected keep their results: all results,
-with the whole messages, are in benchmarks/results/strangers.json and disks.json.
+with the whole messages, are in benchmarks/results/unauthenticated_clients.json
+and disks.json.
 """
 
 import argparse
@@ -31,7 +32,7 @@ import report
 
 sys.path[:0] = [str(report.ROOT / "tests" / "multi_worker"), str(report.ROOT / "tests")]
 
-from support import disk_cases, stranger_cases  # noqa: E402 - found on the path above
+from support import client_cases, disk_cases  # noqa: E402 - found on the path above
 
 PAGES = report.ROOT / "docs" / "reliability"
 LENGTH = 130  # of what a cell tells of an error
@@ -41,8 +42,8 @@ ADDRESS = re.compile(r" \((?:\[?[\w.:-]+\]?):\d+\)")
 _digests = threading.Lock()
 
 
-def cell_of_strangers(case, outcomes, expected):
-    return networks.cell(case, outcomes, expected, stranger_cases.complaints)
+def cell_of_clients(case, outcomes, expected):
+    return networks.cell(case, outcomes, expected, client_cases.complaints)
 
 
 def cell_of_disk(case, told, expected):
@@ -143,11 +144,11 @@ class Table:
 
 TABLES = [
     Table(
-        "strangers",
-        stranger_cases,
+        "unauthenticated_clients",
+        client_cases,
         "stock",
         ("what the clients do", "stock TensorFlow", "tf_adasum"),
-        cell_of_strangers,
+        cell_of_clients,
         networks.summary,
         PAGES / "security.md",
     ),

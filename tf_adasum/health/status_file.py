@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from tf_adasum.watch import call_log
+from tf_adasum.health import call_log
 
 NAME = "TF_ADASUM_STATUS_FILE"  # the environment variable with the file's path
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tf_adasum.errors import WorkerLostError
-from tf_adasum.watch.diagnosis import Status
+from tf_adasum.health.diagnosis import Status
 
 _SECONDS_BETWEEN_LOOKS = 0.1  # between checks for lost workers
 

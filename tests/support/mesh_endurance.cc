@@ -1,6 +1,6 @@
 // Processes that exchange messages of random sizes over a mesh; for the sanitizers.
 //
-//   mesh_soak LIBRARY WORKERS EXCHANGES
+//   mesh_endurance LIBRARY WORKERS EXCHANGES
 //
 // Every process starts the same exchanges from two threads, many of them under way together, and
 // checks what arrives. Then the last process ends without a word: all exchanges of the others fail,
@@ -38,7 +38,7 @@ struct Shared {
 };
 
 [[noreturn]] void Fail(const std::string& what) {
-  std::fprintf(stderr, "mesh_soak: %s\n", what.c_str());
+  std::fprintf(stderr, "mesh_endurance: %s\n", what.c_str());
   _exit(1);
 }
 

@@ -1,6 +1,6 @@
 """Let a worker fail at random moments, on a busy machine: do the others name it and its exception?
 
-    python benchmarks/last_words.py [--moments 20] [--seed 0]
+    python benchmarks/stderr_tail.py [--moments 20] [--seed 0]
 
 Two workers train while other processes keep the machine busy. An exception is raised in the main
 thread of one of them, at any line, in turn in `fit`, `train_on_batch` and a training loop within
@@ -8,7 +8,7 @@ thread of one of them, at any line, in turn in `fit`, `train_on_batch` and a tra
 of the failed worker. The end of worker 0 also ends TensorFlow's coordination service, which breaks
 the collectives of the other worker before it has waited for long.
 
-Writes benchmarks/results/DATE-last_words.md.
+Writes benchmarks/results/DATE-stderr_tail.md.
 """
 
 import argparse
@@ -89,7 +89,7 @@ def main():
             burner.kill()
     header = ["who fails", "times", "named with its exception", "seconds to the other's error"]
     report.write(
-        "last_words",
+        "stderr_tail",
         "A worker raises at a random moment: what the other one says",
         f"Two workers of one device, and {arguments.burners} processes that keep the machine busy, "
         "beside what else runs there: load averages of a minute were "

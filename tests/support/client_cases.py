@@ -18,18 +18,18 @@ from support import faults, network_cases
 from support.network_cases import LATE, WHOLE_START
 
 HERE = pathlib.Path(__file__).parent
-SECONDS_PER_STEP = 0.3  # at least: strangers have 7 s of training
+SECONDS_PER_STEP = 0.3  # at least: clients have 7 s of training
 SECONDS_ALONE = 6.0  # of worker 0 in a meeting, from the start
 SOON = 60.0  # seconds within which training ends, on a busy machine
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What strangers do, and what workers have to.
+    """What unauthenticated clients do, and what workers have to.
 
     Attributes:
         name: a row of the table.
-        kind: of the strangers, see `strangers`; None: there are none.
+        kind: of the clients, see `unauthenticated_clients`; None: there are none.
         meets: whether they come while worker 0 waits for worker 1, not in a step.
         comes: whether worker 1 comes at all.
         files: how many files worker 0 may open. Defaults to None: as many as this process.
@@ -103,7 +103,7 @@ def play(case, folder, *, strategy="adasum"):
 
         def come(processes):
             if case.kind:
-                stack.enter_context(_strangers(case.kind, processes, folder))
+                stack.enter_context(_clients(case.kind, processes, folder))
 
         steps = [(0.0, come)]
         if case.meets and case.kind != "answers http":
@@ -125,7 +125,7 @@ def play(case, folder, *, strategy="adasum"):
 
 
 def _popen(case, rank, folder, command, env, **options):
-    """Start a worker; and leave the cluster for strangers who know it."""
+    """Start a worker; and leave the cluster for clients who know it."""
     cluster = json.loads(env["TF_CONFIG"])["cluster"]["worker"]
     folder.joinpath("cluster").write_text(json.dumps(cluster))
     if case.secrets:
@@ -136,22 +136,22 @@ def _popen(case, rank, folder, command, env, **options):
 
 
 @contextlib.contextmanager
-def _strangers(kind, processes, folder):
-    """Strangers, from when all of them have called."""
+def _clients(kind, processes, folder):
+    """Clients, from when all of them have called."""
     cluster = json.loads(folder.joinpath("cluster").read_text())
     port = int(cluster[1].rpartition(":")[2])
     asked = {"kind": kind, "pid": processes[0].pid, "folder": str(folder), "port": port}
-    command = [sys.executable, str(HERE / "strangers.py"), json.dumps(asked)]
+    command = [sys.executable, str(HERE / "unauthenticated_clients.py"), json.dumps(asked)]
     pipe = subprocess.PIPE
     environment = {"PYTHONPATH": str(HERE.parents[1]), "PATH": "/usr/bin:/bin"}
     with (
-        open(folder / "strangers.log", "wb") as log,
+        open(folder / "clients.log", "wb") as log,
         subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, env=environment) as process,
     ):
         try:
             if process.stdout.readline() != b"all have called\n":
-                said = folder.joinpath("strangers.log").read_text()
-                raise OSError(f"the strangers have not called: {said}")
+                said = folder.joinpath("clients.log").read_text()
+                raise OSError(f"the clients have not called: {said}")
             yield
         finally:
             process.kill()

@@ -1,4 +1,4 @@
-"""The watch among threads that play workers; worker processes are in tests/multi_worker."""
+"""The health monitor, with threads as workers; worker processes are in tests/multi_worker."""
 
 import contextlib
 import os
@@ -18,44 +18,44 @@ import pytest
 from tf_adasum.cluster import json_lines, start_timeout
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import WorkerLostError
-from tf_adasum.watch import call_site, connections, reachability, watch
-from tf_adasum.watch.diagnosis import CollectiveError
+from tf_adasum.health import call_site, connections, monitor, reachability
+from tf_adasum.health.diagnosis import CollectiveError
 
 SOON = 20.0  # seconds, on a busy machine
 
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch):
-    monkeypatch.setattr(watch, "SECONDS_BETWEEN_MESSAGES", 0.05)
-    monkeypatch.setattr(watch, "_STILL", 0.1)
-    monkeypatch.setattr(watch, "SHORTEST_SILENCE", 0.5)
-    monkeypatch.setattr(watch, "_watches", {})
+    monkeypatch.setattr(monitor, "SECONDS_BETWEEN_MESSAGES", 0.05)
+    monkeypatch.setattr(monitor, "_STILL", 0.1)
+    monkeypatch.setattr(monitor, "SHORTEST_TIMEOUT", 0.5)
+    monkeypatch.setattr(monitor, "_monitors", {})
 
 
 @pytest.fixture
 def workers():
-    """Returns a function that starts the watches of so many workers."""
+    """Returns a function that starts the monitors of so many workers."""
     with contextlib.ExitStack() as stack:
 
         def start(count, timeout=None):
             addresses = tuple(f"127.0.0.1:{port}" for port in range(1, count + 1))
             names = tuple(f"worker {rank}" for rank in range(count))
             server = connections.Server("127.0.0.1", count)
-            watches = []
+            monitors = []
             for rank in range(count):
                 channel = connections.Client("127.0.0.1", server.offer, rank) if rank else server
-                one = watch.HealthMonitor(Cluster(addresses, names, rank), channel, timeout)
+                one = monitor.HealthMonitor(Cluster(addresses, names, rank), channel, timeout)
                 one.aborted = []
                 one.start()
                 stack.callback(one.stop)
-                watches.append(one)
-            return watches
+                monitors.append(one)
+            return monitors
 
         yield start
 
 
-def up(watches, counters=lambda: (0, 0, 0)):
-    for one in watches:
+def up(monitors, counters=lambda: (0, 0, 0)):
+    for one in monitors:
         one.started(counters, one.aborted.append)
 
 
@@ -79,13 +79,13 @@ def cut(one):
 
 @pytest.mark.parametrize("lost", [0, 1, 2])
 def test_a_process_that_has_ended_is_lost_to_all(workers, lost, capfd):
-    watches = workers(3)
-    up(watches)
-    eventually(lambda: len(watches[0]._statuses) == 2)
-    cut(watches[lost])
+    monitors = workers(3)
+    up(monitors)
+    eventually(lambda: len(monitors[0]._statuses) == 2)
+    cut(monitors[lost])
     time.sleep(0.5)
-    assert not any(one.cause for one in watches), "nobody needs it"
-    for rank, one in enumerate(watches):
+    assert not any(one.cause for one in monitors), "nobody needs it"
+    for rank, one in enumerate(monitors):
         if rank != lost:
             one._say(inside=1)
             eventually(lambda one=one: one.aborted)
@@ -106,18 +106,18 @@ def unwritable(request):
 
 def test_it_goes_on_where_stderr_cannot_be_written(workers, monkeypatch, unwritable):
     monkeypatch.setattr(sys, "stderr", unwritable)
-    watches = workers(2)
-    up(watches)
-    eventually(lambda: state_of_1(watches[0]) == "running")
+    monitors = workers(2)
+    up(monitors)
+    eventually(lambda: state_of_1(monitors[0]) == "running")
     failures = iter([RuntimeError("once")])
-    listen = watches[0]._listen
-    monkeypatch.setattr(watches[0], "_listen", lambda: raise_next(failures) or listen())
-    watches[0]._channel.refusals.say("a stranger")
-    cut(watches[1])
-    watches[0]._say(inside=1)
-    eventually(lambda: watches[0].aborted)
-    assert "worker 1 (127.0.0.1:2) was lost" in watches[0].cause
-    assert watches[0]._thread.is_alive() and next(failures, None) is None
+    listen = monitors[0]._listen
+    monkeypatch.setattr(monitors[0], "_listen", lambda: raise_next(failures) or listen())
+    monitors[0]._channel.refusals.say("an unauthenticated client")
+    cut(monitors[1])
+    monitors[0]._say(inside=1)
+    eventually(lambda: monitors[0].aborted)
+    assert "worker 1 (127.0.0.1:2) was lost" in monitors[0].cause
+    assert monitors[0]._thread.is_alive() and next(failures, None) is None
 
 
 def raise_next(failures):
@@ -126,36 +126,36 @@ def raise_next(failures):
 
 
 def test_an_orderly_end_is_none_of_others_business(workers):
-    watches = workers(3)
-    up(watches)
-    watches[1].stop()
-    watches[0].stop()
+    monitors = workers(3)
+    up(monitors)
+    monitors[1].stop()
+    monitors[0].stop()
     time.sleep(1)
-    assert watches[2].cause is None
+    assert monitors[2].cause is None
 
 
 def test_a_silent_worker_is_lost(workers, monkeypatch):
-    watches = workers(2, timeout=1.0)
-    up(watches)
-    eventually(lambda: state_of_1(watches[0]) == "running")
-    monkeypatch.setattr(watches[1], "_speak", lambda: None)
-    watches[0]._say(inside=1)
-    eventually(lambda: watches[0].cause)
-    assert re.search("worker 1 .* was lost: it has sent nothing for", watches[0].cause)
+    monitors = workers(2, timeout=1.0)
+    up(monitors)
+    eventually(lambda: state_of_1(monitors[0]) == "running")
+    monkeypatch.setattr(monitors[1], "_speak", lambda: None)
+    monitors[0]._say(inside=1)
+    eventually(lambda: monitors[0].cause)
+    assert re.search("worker 1 .* was lost: it has sent nothing for", monitors[0].cause)
 
 
 @pytest.mark.parametrize("silent", [0, 1])
 def test_a_silent_worker_that_takes_part_is_not_lost(workers, monkeypatch, silent, capfd):
-    watches = workers(2, timeout=1.0)
+    monitors = workers(2, timeout=1.0)
     counts = iter(range(1, 10**6))
     goes_on = [True]
-    up(watches, counters=lambda: (0, next(counts) if goes_on else 10**7, 0))
-    eventually(lambda: state_of_1(watches[0]) == "running")
-    one, other = watches[1 - silent], watches[silent]
+    up(monitors, counters=lambda: (0, next(counts) if goes_on else 10**7, 0))
+    eventually(lambda: state_of_1(monitors[0]) == "running")
+    one, other = monitors[1 - silent], monitors[silent]
     one._say(inside=1)
     monkeypatch.setattr(other, "_speak", lambda: None)
-    monkeypatch.setattr(other._silence, "limit", 100.0)
-    eventually(lambda: one._silence.unheard)
+    monkeypatch.setattr(other._heartbeats, "limit", 100.0)
+    eventually(lambda: one._heartbeats.unheard)
     time.sleep(1)
     assert one.cause is None
     assert capfd.readouterr().err.count(" s, but it takes part in collectives") == 1
@@ -174,27 +174,27 @@ def _heard(one):
 
 def test_a_new_connection_replaces_a_silent_one(workers, monkeypatch):
     monkeypatch.setattr(connections, "_SECONDS_TO_REPLACE", 0.3)
-    watches = workers(2, timeout=1.0)
+    monitors = workers(2, timeout=1.0)
     counts = iter(range(1, 10**6))
-    up(watches, counters=lambda: (0, next(counts), 0))
-    eventually(lambda: state_of_1(watches[0]) == "running")
-    eventually(lambda: 0 in watches[1]._statuses and watches[1]._statuses[0].state == "running")
-    lines = [one._channel.connections[1 - rank] for rank, one in enumerate(watches)]
+    up(monitors, counters=lambda: (0, next(counts), 0))
+    eventually(lambda: state_of_1(monitors[0]) == "running")
+    eventually(lambda: 0 in monitors[1]._statuses and monitors[1]._statuses[0].state == "running")
+    lines = [one._channel.connections[1 - rank] for rank, one in enumerate(monitors)]
     for line in lines:  # nothing arrives by it any more
         monkeypatch.setattr(line, "receive", lambda: [])
         monkeypatch.setattr(line, "send", lambda message: None)
-    eventually(lambda: watches[0]._channel.connections[1] is not lines[0])
+    eventually(lambda: monitors[0]._channel.connections[1] is not lines[0])
     begin = time.monotonic()
-    for one in watches:
+    for one in monitors:
         eventually(lambda one=one: min(_heard(one)) > begin)
     time.sleep(1)  # longer than silence
-    assert not watches[1]._silence.unheard and not watches[0]._silence.unheard
-    assert [one.cause for one in watches] == [None, None]
+    assert not monitors[1]._heartbeats.unheard and not monitors[0]._heartbeats.unheard
+    assert [one.cause for one in monitors] == [None, None]
 
 
 def test_one_that_was_stopped_itself_does_not_blame_the_others(workers, monkeypatch):
     server, client = workers(2, timeout=2.0)
-    monkeypatch.setattr(client._silence, "limit", 100.0)  # or it would give up
+    monkeypatch.setattr(client._heartbeats, "limit", 100.0)  # or it would give up
     up([server, client])
     eventually(lambda: state_of_1(server) == "running")
     stopped = threading.Event()
@@ -212,44 +212,44 @@ def test_one_that_was_stopped_itself_does_not_blame_the_others(workers, monkeypa
     assert server.cause is None
 
 
-def raising(one, error, breakage=None):
-    with pytest.raises(type(error)), one.call(lambda error: breakage):
+def raising(one, error, collective_error=None):
+    with pytest.raises(type(error)), one.call(lambda error: collective_error):
         raise error
 
 
 def test_the_exception_of_another_worker_ends_the_wait(workers, monkeypatch):
-    monkeypatch.setattr("tf_adasum.watch.diagnosis.GRACE", 0.2)
-    watches = workers(2)
-    up(watches[1:])
-    up(watches[:1], counters=lambda: (1, 0, 0))  # in a collective
+    monkeypatch.setattr("tf_adasum.health.diagnosis.GRACE", 0.2)
+    monitors = workers(2)
+    up(monitors[1:])
+    up(monitors[:1], counters=lambda: (1, 0, 0))  # in a collective
     monkeypatch.setattr(call_site, "of_thread", lambda _: (1, "train.py:4 (main)"))
     with pytest.raises(WorkerLostError, match=r"worker 1 .* failed: ValueError: no rows"):
-        with watches[0].call(lambda error: CollectiveError()):
-            raising(watches[1], ValueError("no rows"))
-            eventually(lambda: watches[0].aborted)
+        with monitors[0].call(lambda error: CollectiveError()):
+            raising(monitors[1], ValueError("no rows"))
+            eventually(lambda: monitors[0].aborted)
             raise OSError("what TensorFlow raises then")
 
 
 def test_an_exception_on_all_workers_is_just_that(workers):
-    watches = workers(2)
-    up(watches)
-    for one in watches:
+    monitors = workers(2)
+    up(monitors)
+    for one in monitors:
         raising(one, ValueError("the same"))
     time.sleep(0.5)
-    assert [one.cause for one in watches] == [None, None]
-    raising(watches[0], OSError("of nobody"), breakage=CollectiveError())
+    assert [one.cause for one in monitors] == [None, None]
+    raising(monitors[0], OSError("of nobody"), collective_error=CollectiveError())
 
 
 @pytest.mark.parametrize("failing", [0, 1, 2])
 @pytest.mark.parametrize("error", [ValueError("no rows"), SystemExit(0), KeyboardInterrupt()])
 def test_what_tensorflow_raises_meanwhile_is_the_failure_of_another(workers, failing, error):
-    watches = workers(3)
-    up(watches)
-    eventually(lambda: len(watches[0]._statuses) == 2)
-    with pytest.raises(type(error)), watches[failing].call(lambda error: None):
+    monitors = workers(3)
+    up(monitors)
+    eventually(lambda: len(monitors[0]._statuses) == 2)
+    with pytest.raises(type(error)), monitors[failing].call(lambda error: None):
         raise error
-    watches[failing].stop()
-    for rank, one in enumerate(watches):
+    monitors[failing].stop()
+    for rank, one in enumerate(monitors):
         if rank != failing:
             with pytest.raises(WorkerLostError, match=f"worker {failing} .*{type(error).__name__}"):
                 with one.call(lambda error: CollectiveError("Socket closed")):
@@ -258,54 +258,54 @@ def test_what_tensorflow_raises_meanwhile_is_the_failure_of_another(workers, fai
 
 def test_what_nobody_knows_the_cause_of_is_told_as_tensorflow_does(workers, monkeypatch):
     monkeypatch.setattr(reachability, "SECONDS_TO_CONNECT", 0.1)
-    watches = workers(2)
-    up(watches)
+    monitors = workers(2)
+    up(monitors)
     said = (
         "worker 0 .* cannot reach worker 1 .*: Connection refused, and .*: Socket closed. Restart"
     )
     with pytest.raises(WorkerLostError, match=said):
-        with watches[0].call(lambda error: CollectiveError("Socket closed")):
+        with monitors[0].call(lambda error: CollectiveError("Socket closed")):
             raise OSError("what TensorFlow raises")
-    watches[1]._say(inside=1)
-    eventually(lambda: watches[1].aborted)
-    assert watches[1].cause == watches[0].cause, "it could not go on either"
+    monitors[1]._say(inside=1)
+    eventually(lambda: monitors[1].aborted)
+    assert monitors[1].cause == monitors[0].cause, "it could not go on either"
 
 
 def test_a_connection_is_tried_while_all_wait(workers, monkeypatch):
-    monkeypatch.setattr(watch, "_TRY", 0.1)
-    monkeypatch.setattr("tf_adasum.watch.diagnosis.GRACE_OF_ALL", 0.3)
-    monkeypatch.setattr("tf_adasum.watch.diagnosis.CUT", 1.0)
+    monkeypatch.setattr(monitor, "_TRY", 0.1)
+    monkeypatch.setattr("tf_adasum.health.diagnosis.GRACE_OF_ALL", 0.3)
+    monkeypatch.setattr("tf_adasum.health.diagnosis.CUT", 1.0)
     monkeypatch.setattr(call_site, "of_thread", lambda _: (1, "train.py:4 (main)"))
-    watches = workers(2)
-    up(watches, counters=lambda: (1, 0, 0))
-    eventually(lambda: all(one.aborted for one in watches))
-    assert "worker 0 (127.0.0.1:1) cannot reach worker 1 (127.0.0.1:2): " in watches[0].cause
+    monitors = workers(2)
+    up(monitors, counters=lambda: (1, 0, 0))
+    eventually(lambda: all(one.aborted for one in monitors))
+    assert "worker 0 (127.0.0.1:1) cannot reach worker 1 (127.0.0.1:2): " in monitors[0].cause
 
 
 def test_who_does_not_come_is_named(workers, monkeypatch):
-    watches = workers(2, timeout=2.0)
-    up(watches[1:])
-    up(watches[:1], counters=lambda: (1, 0, 0))
+    monitors = workers(2, timeout=2.0)
+    up(monitors[1:])
+    up(monitors[:1], counters=lambda: (1, 0, 0))
     monkeypatch.setattr(call_site, "of_thread", lambda _: (1, "train.py:4 (main)"))
-    eventually(lambda: watches[0].aborted)
-    assert re.search(r"waited \d+ s for worker 1 .*at train.py:4 \(main\)", watches[0].cause)
+    eventually(lambda: monitors[0].aborted)
+    assert re.search(r"waited \d+ s for worker 1 .*at train.py:4 \(main\)", monitors[0].cause)
 
 
 def test_progress_is_no_wait(workers, monkeypatch):
-    watches = workers(2, timeout=2.0)
+    monitors = workers(2, timeout=2.0)
     counts = iter(range(1, 10**6))
-    up(watches, counters=lambda: (next(counts), 0, 0))  # in one collective after the other
+    up(monitors, counters=lambda: (next(counts), 0, 0))  # in one collective after the other
     monkeypatch.setattr(call_site, "of_thread", lambda _: (1, ""))
     time.sleep(3)
-    assert [one.cause for one in watches] == [None, None]
+    assert [one.cause for one in monitors] == [None, None]
 
 
 def test_a_start_that_comes_too_late(workers):
-    watches = workers(2)
-    cut(watches[1])
-    eventually(lambda: watches[0].cause)
+    monitors = workers(2)
+    cut(monitors[1])
+    eventually(lambda: monitors[0].cause)
     with pytest.raises(WorkerLostError, match="worker 1"):
-        up(watches[:1])
+        up(monitors[:1])
 
 
 @pytest.mark.parametrize(
@@ -320,13 +320,13 @@ def test_a_start_that_comes_too_late(workers):
         b"[" * 99999,
     ],
 )
-def test_strangers_are_left_outside(workers, line):
-    watches = workers(2)
-    with socket.create_connection(("127.0.0.1", watches[0]._channel.offer["port"])) as stranger:
-        stranger.sendall(line)
-    up(watches)
-    eventually(lambda: state_of_1(watches[0]) == "running")
-    assert list(watches[0]._channel.connections) == [1]
+def test_unauthenticated_are_left_outside(workers, line):
+    monitors = workers(2)
+    with socket.create_connection(("127.0.0.1", monitors[0]._channel.offer["port"])) as client:
+        client.sendall(line)
+    up(monitors)
+    eventually(lambda: state_of_1(monitors[0]) == "running")
+    assert list(monitors[0]._channel.connections) == [1]
 
 
 NO_STATUSES = [
@@ -342,22 +342,22 @@ NO_STATUSES = [
 
 @pytest.mark.parametrize("message", NO_STATUSES, ids=lambda message: str(message)[:50])
 def test_nonsense_from_a_worker_is_refused(workers, message, capfd):
-    watches = workers(3)
-    up(watches)
-    eventually(lambda: len(watches[0]._statuses) == 2)
-    for one in watches:
+    monitors = workers(3)
+    up(monitors)
+    eventually(lambda: len(monitors[0]._statuses) == 2)
+    for one in monitors:
         one._say(inside=1)
     refused = []
-    for one in watches:
+    for one in monitors:
         one._channel.refusals.say = refused.append
-    for connection in watches[1]._channel, watches[0]._channel.connections[2]:
+    for connection in monitors[1]._channel, monitors[0]._channel.connections[2]:
         eventually(lambda connection=connection: not unsent(connection))
         connection.send(message)
     eventually(lambda: len(refused) >= 2)
-    assert all(one._thread.is_alive() and one.cause is None for one in watches)
+    assert all(one._thread.is_alive() and one.cause is None for one in monitors)
     assert "Traceback" not in capfd.readouterr().err
-    cut(watches[1])
-    eventually(lambda: watches[0].cause and watches[2].cause)  # none of them is blind
+    cut(monitors[1])
+    eventually(lambda: monitors[0].cause and monitors[2].cause)  # none of them is blind
 
 
 ANYTHING = st.recursive(
@@ -387,7 +387,7 @@ def test_fuzz_whatever_is_heard_the_watch_goes_on(rank, messages):
     channel = types.SimpleNamespace(
         connections={}, refusals=types.SimpleNamespace(say=said.append), send=sent.append
     )
-    one = watch.HealthMonitor(cluster, channel)
+    one = monitor.HealthMonitor(cluster, channel)
     one._say(state="running", inside=1)
     senders = [1, 2] if rank == 0 else [0]
     for number, message in enumerate(messages):
@@ -407,14 +407,14 @@ def unsent(channel):
 
 
 def test_a_worker_speaks_for_itself_alone(workers):
-    watches = workers(3)
-    up(watches)
-    eventually(lambda: len(watches[0]._statuses) == 2)
+    monitors = workers(3)
+    up(monitors)
+    eventually(lambda: len(monitors[0]._statuses) == 2)
     forged = {"status": {"state": "running"}, "statuses": {"2": {"state": "lost"}}}
-    watches[1]._channel.send(forged)
-    watches[0]._say(inside=1)
+    monitors[1]._channel.send(forged)
+    monitors[0]._say(inside=1)
     time.sleep(0.3)
-    assert watches[0]._statuses[2].state == "running" and watches[0].cause is None
+    assert monitors[0]._statuses[2].state == "running" and monitors[0].cause is None
 
 
 GUARDED = """

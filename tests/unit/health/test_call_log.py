@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tf_adasum.cluster.tasks import Cluster
-from tf_adasum.watch.call_log import KEPT, SENT, CallLog, parsed
-from tf_adasum.watch.diagnosis import Status, different_calls
+from tf_adasum.health.call_log import KEPT, SENT, CallLog, parsed
+from tf_adasum.health.diagnosis import Status, different_calls
 
 names = st.lists(st.sampled_from("abc"), max_size=3 * SENT)
 

@@ -1,6 +1,6 @@
 """Train for thousands of steps and look for memory that is not freed.
 
-    python benchmarks/soak.py [--transport ucx] [--kinds fit loop]
+    python benchmarks/endurance.py [--transport ucx] [--kinds fit loop]
 
 Two workers run `fit` for many epochs, with validation and callbacks, and then a custom training
 loop; each process notes its resident memory after every tenth step. The memory that a step keeps is
@@ -14,8 +14,8 @@ Keras makes a distributed iterator, and another one for the validation data. The
 measured under the stock strategy, too.
 
 At the end all replicas must hold the same bits (`strategy.check_replicas`). Writes
-benchmarks/results/DATE-soak.md. With another transport, the stock strategy is left out, and the
-name of the report includes the transport.
+benchmarks/results/DATE-endurance.md. With another transport, the stock strategy is left out, and
+the name of the report includes the transport.
 """
 
 import argparse
@@ -221,7 +221,7 @@ def main():
         + "; ".join(verdicts)
         + "."
     )
-    name = "soak" if is_default else f"soak_{arguments.transport}"
+    name = "endurance" if is_default else f"endurance_{arguments.transport}"
     report.write(name, "Memory over thousands of steps", body)
 
 

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from tf_adasum.errors import WorkerLostError
-from tf_adasum.watch.diagnosis import Status
-from tf_adasum.watch.graceful_stop import GracefulStop
+from tf_adasum.health.diagnosis import Status
+from tf_adasum.health.graceful_stop import GracefulStop
 
 pytestmark = pytest.mark.one_stack
 
@@ -43,7 +43,7 @@ class Cluster:
                     self._change.wait(0.1)
 
     def carry(self):
-        """Play the watch: worker 0 hears all, the others hear worker 0."""
+        """Play the health monitor: worker 0 hears all, the others hear worker 0."""
         while not self._ends:
             for rank in random.sample(range(len(self.stoppings)), len(self.stoppings)):
                 told = Status(**self.stoppings[rank].exchange(self.statuses[rank]))

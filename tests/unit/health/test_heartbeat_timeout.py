@@ -1,8 +1,8 @@
-"""Silent workers that have stopped, and those that only the watch does not hear."""
+"""Silent workers that have stopped, and those that only the health monitor does not hear."""
 
 import pytest
 
-from tf_adasum.watch import heartbeat_timeout
+from tf_adasum.health import heartbeat_timeout
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The port of the watch: whoever calls there, workers get in and training keeps what it needs."""
+"""The port of the health monitor: workers get in, and clients cannot exhaust its resources."""
 
 import contextlib
 import fcntl
@@ -14,8 +14,8 @@ import pytest
 
 from tf_adasum.cluster import json_lines
 from tf_adasum.cluster.tasks import Cluster
-from tf_adasum.watch import connections
-from tf_adasum.watch.connections import MOST_STRANGERS, Client, Server
+from tf_adasum.health import connections
+from tf_adasum.health.connections import MOST_UNAUTHENTICATED, Client, Server
 
 SOON = 20.0  # seconds, on a busy machine
 
@@ -28,14 +28,14 @@ def server():
 
 @pytest.fixture
 def call(server):
-    """Returns a function that connects a stranger."""
+    """Returns a function that connects an unauthenticated client."""
     with contextlib.ExitStack() as stack:
 
         def connect(line=b""):
-            stranger = socket.create_connection(("127.0.0.1", server.offer["port"]))
-            stack.callback(stranger.close)
-            stranger.sendall(line)
-            return stranger
+            client = socket.create_connection(("127.0.0.1", server.offer["port"]))
+            stack.callback(client.close)
+            client.sendall(line)
+            return client
 
         yield connect
 
@@ -82,36 +82,36 @@ def introduction(server, rank=1):
     return json_lines.encode({"rank": rank, "token": server.offer["token"]})
 
 
-def test_idle_strangers_have_few_descriptors_and_workers_get_in(server, call):
+def test_idle_unauthenticated_have_few_descriptors_and_workers_get_in(server, call):
     before = descriptors()
-    strangers, most = [call() for _ in range(200)], []
+    clients, most = [call() for _ in range(200)], []
     client = Client("127.0.0.1", server.offer, 1)
 
     def speak():
-        most.append(descriptors() - before - len(strangers) - 1)
+        most.append(descriptors() - before - len(clients) - 1)
         client.send({"a": 1})
         client.receive()
 
     assert heard_from(server, 1, speak) == {"a": 1}
     for _ in range(20):
         server.receive()
-    assert max(most, default=0) <= 2 * MOST_STRANGERS
-    assert descriptors() - before - len(strangers) - 1 <= MOST_STRANGERS + 1
+    assert max(most, default=0) <= 2 * MOST_UNAUTHENTICATED
+    assert descriptors() - before - len(clients) - 1 <= MOST_UNAUTHENTICATED + 1
     client.close()
 
 
 def test_a_long_introduction_is_not_read_to_its_end(server, call):
-    stranger = call(b" " * 20_000)
+    client = call(b" " * 20_000)
     server.receive()
     server.receive()
     assert server.sockets() == [server._listener]
     with pytest.raises(ConnectionError):
         for _ in range(100):
-            stranger.sendall(b" ")
+            client.sendall(b" ")
             time.sleep(0.01)
 
 
-def test_a_silent_stranger_has_a_short_time(server, call, monkeypatch):
+def test_a_silent_client_has_a_short_time(server, call, monkeypatch):
     monkeypatch.setattr(connections, "_SECONDS_TO_CONNECT", 0.2)
     call(b'{"rank": 1')
     server.receive()
@@ -155,7 +155,7 @@ def test_waits_for_any_descriptor(server):
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_worker_gets_in_while_strangers_flood(server):
+def test_a_worker_gets_in_while_unauthenticated_flood(server):
     done = threading.Event()
 
     def flood():

@@ -1,10 +1,10 @@
-"""Training with strangers at the ports, and with backups on disks that fail."""
+"""Training with unauthenticated clients at the ports, and with backups on disks that fail."""
 
 import json
 from pathlib import Path
 
 import pytest
-from support import disk, disk_cases, stranger_cases
+from support import client_cases, disk, disk_cases
 
 pytestmark = [
     pytest.mark.one_stack,
@@ -12,10 +12,10 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).parents[2]
-MODULES = {"strangers": stranger_cases, "disks": disk_cases}
+MODULES = {"unauthenticated_clients": client_cases, "disks": disk_cases}
 # What takes seconds.
 QUICK = {
-    "strangers": 'with the token: "I am worker 1, it has failed"',
+    "unauthenticated_clients": 'with the token: "I am worker 1, it has failed"',
     "disks": "worker 0 is killed in the middle of writing a backup",
 }
 
@@ -43,7 +43,7 @@ def check(table, name, folder, digest_of):
         pytest.skip(f"no disk can be mounted here: {reason}")
     told = cases.play(case, folder)
     assert not cases.complaints(case, told, digest_of(cases)), told
-    if table == "strangers" and case.kind and not case.meets:
+    if table == "unauthenticated_clients" and case.kind and not case.meets:
         assert "tf_adasum: the failure detector refuses" in told[0].output, "they have called"
 
 
@@ -59,8 +59,8 @@ def others():
 
 
 @pytest.mark.slow
-def test_a_stranger_is_not_taken_for_worker_1(tmp_path, digest_of):
-    check("strangers", QUICK["strangers"], tmp_path, digest_of)
+def test_a_client_with_the_token_is_not_taken_for_worker_1(tmp_path, digest_of):
+    check("unauthenticated_clients", QUICK["unauthenticated_clients"], tmp_path, digest_of)
 
 
 @pytest.mark.slow

@@ -1,8 +1,8 @@
 """The failure detector, which keeps workers from waiting forever for each other.
 
 Every second, a thread of each worker sends its status (`Status`), receives the statuses of the
-others (`tf_adasum.watch.connections`), and decides whether this worker can continue
-(`tf_adasum.watch.diagnosis`). If not, the thread reports why and aborts TensorFlow's collectives,
+others (`tf_adasum.health.connections`), and decides whether this worker can continue
+(`tf_adasum.health.diagnosis`). If not, the thread reports why and aborts TensorFlow's collectives,
 which then raise an error.
 
 TensorFlow's heartbeats do not detect a worker that is alive but never joins a collective. With a
@@ -24,30 +24,28 @@ from typing import Any
 from tf_adasum.cluster import administration, json_lines, rendezvous
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import WorkerLostError
-from tf_adasum.watch import call_log, call_site, connections, diagnosis, messages
-from tf_adasum.watch.diagnosis import CollectiveErrorOf, Status
-from tf_adasum.watch.graceful_stop import GracefulStop
-from tf_adasum.watch.heartbeat_timeout import HeartbeatTimeout
-from tf_adasum.watch.reachability import Reachability
-from tf_adasum.watch.reason import reason_of
+from tf_adasum.health import call_log, call_site, connections, diagnosis, messages
+from tf_adasum.health.diagnosis import CollectiveErrorOf, Status
+from tf_adasum.health.graceful_stop import GracefulStop
+from tf_adasum.health.heartbeat_timeout import HeartbeatTimeout
+from tf_adasum.health.reachability import Reachability
+from tf_adasum.health.reason import reason_of
 
 SECONDS_BETWEEN_MESSAGES = 1.0
 
-# Used if communication_options.timeout_seconds is not set. SILENCE: seconds after which a silent
+# Used if communication_options.timeout_seconds is not set. TIMEOUT: seconds after which a silent
 # worker counts as lost; this is half of the minute within which all workers should detect the loss.
 # PATIENCE: seconds to wait for a worker that is alive, because it may write a large checkpoint.
-SILENCE, PATIENCE = 30.0, 600.0
+TIMEOUT, PATIENCE = 30.0, 600.0
 
 # Messages of this many seconds are handled together, as training needs Python's global lock.
 _PAUSE = 0.02
 
 # A process may hold Python's global lock for some seconds, and is silent during this time.
-SHORTEST_SILENCE = 10.0
+SHORTEST_TIMEOUT = 10.0
 
 SECONDS_BETWEEN_NOTICES = 30.0
-
-# Seconds between attempts to connect again, if worker 0 is silent while collectives continue.
-SECONDS_BETWEEN_CALLS = 30.0
+SECONDS_BETWEEN_CALLS = 30.0  # to connect again, if worker 0 is silent while collectives continue
 
 # Seconds for which the program has to stay at a line before the counters of collectives are read.
 # After another worker has failed or ended, the counters are read at once.
@@ -90,7 +88,8 @@ class HealthMonitor:
         self.seed: int | None = None
         self._cluster, self._channel = cluster, channel
         self.stopping = GracefulStop(cluster.rank, len(cluster.names), lambda: self.cause)
-        self._silence = HeartbeatTimeout(max(timeout / 2, SHORTEST_SILENCE) if timeout else SILENCE)
+        limit = max(timeout / 2, SHORTEST_TIMEOUT) if timeout else TIMEOUT
+        self._heartbeats = HeartbeatTimeout(limit)
         self.patience = timeout or PATIENCE
         self._ranks = {str(rank): rank for rank in range(len(cluster.names))}  # keys in JSON
         self._own, self._lock = Status(), threading.Lock()
@@ -107,7 +106,7 @@ class HealthMonitor:
         self._last_round = time.monotonic()
         self._change = threading.Condition()
         self._ending = False
-        self._thread = threading.Thread(target=self._run, daemon=True, name="tf_adasum watch")
+        self._thread = threading.Thread(target=self._run, daemon=True, name="tf_adasum health")
 
     # ---- called by the worker's own threads ----------------------------------------------------
 
@@ -138,7 +137,7 @@ class HealthMonitor:
         Raises:
             WorkerLostError: if this worker already cannot continue.
         """
-        _watches[self._cluster] = self
+        _monitors[self._cluster] = self
         self._counters.append(counters)
         self._abort = abort
         self._say(state="running")
@@ -156,11 +155,11 @@ class HealthMonitor:
         return self._own
 
     @contextlib.contextmanager
-    def call(self, breakage_of: CollectiveErrorOf) -> Iterator[None]:
+    def call(self, error_of: CollectiveErrorOf) -> Iterator[None]:
         """Return a context manager that reports exceptions in a call of all workers, such as `fit`.
 
         Args:
-            breakage_of: function that returns the `CollectiveError` in an exception, or None if
+            error_of: function that returns the `CollectiveError` in an exception, or None if
                 no other worker has caused the exception.
 
         Raises:
@@ -180,14 +179,14 @@ class HealthMonitor:
         except WorkerLostError:
             raise
         except BaseException as error:
-            breakage = breakage_of(error)
-            if breakage is not None:
-                if self._cause_if_known_soon(breakage):
+            collective_error = error_of(error)
+            if collective_error is not None:
+                if self._cause_if_known_soon(collective_error):
                     raise WorkerLostError(self.cause) from None
-                if breakage.line:
+                if collective_error.line:
                     of_all = {**self._statuses, self._cluster.rank: self._own}
                     cut = self._reachability.unreachable
-                    self._set_cause(diagnosis.broken(self._cluster, breakage, cut, of_all))
+                    self._set_cause(diagnosis.broken(self._cluster, collective_error, cut, of_all))
                     raise WorkerLostError(self.cause) from error
             if self._depth == 1 and self._own.state == "running":
                 self._say(state="failed", why=reason_of(error))
@@ -223,10 +222,10 @@ class HealthMonitor:
         if self._thread.ident:
             self._thread.join(5 * SECONDS_BETWEEN_MESSAGES)
 
-    def _cause_if_known_soon(self, breakage):
+    def _cause_if_known_soon(self, collective_error):
         """Wait some seconds for the cause of an error, as statuses may arrive after the error."""
         self._is_broken, self._has_news = True, True
-        if breakage.line and not breakage.differ:
+        if collective_error.line and not collective_error.differ:
             self._reachability.try_now_and_then()
         try:
             with self._change:
@@ -304,20 +303,20 @@ class HealthMonitor:
         if status.state in _GONE:
             return
         silent = time.monotonic() - connection.heard
-        if not connection.is_open and rank not in self._silence.unheard:
+        if not connection.is_open and rank not in self._heartbeats.unheard:
             why = "its process ended without reporting an error (killed, crashed or out of memory)"
             if status.state == "failed":
                 why += f". It had failed before: {status.why}"
             self._statuses[rank] = Status("lost", why)
         elif "starting" not in (status.state, self._own.state):
-            self._judge_silence(rank, status, silent)
+            self._check_heartbeat(rank, status, silent)
 
-    def _judge_silence(self, rank, status, silent):
-        was_unheard = rank in self._silence.unheard
-        if self._silence.has_stopped(rank, silent, self._own.waits):
+    def _check_heartbeat(self, rank, status, silent):
+        was_unheard = rank in self._heartbeats.unheard
+        if self._heartbeats.has_stopped(rank, silent, self._own.waits):
             why = f"it has sent nothing for {silent:.0f} s; it is suspended or disconnected"
             self._statuses[rank] = dataclasses.replace(status, state="lost", why=why)
-        elif rank in self._silence.unheard:
+        elif rank in self._heartbeats.unheard:
             if not was_unheard:
                 messages.say(
                     f"{self._cluster.named([rank])} has sent nothing for {silent:.0f} s, but it "
@@ -338,7 +337,7 @@ class HealthMonitor:
         self._last_round = now
         heard = [connection.heard for connection in self._channel.connections.values()]
         is_quiet = heard and now - min(heard) > 3 * SECONDS_BETWEEN_MESSAGES
-        self._silence.note(self._read_counters()[1] if is_quiet else None)
+        self._heartbeats.note(self._read_counters()[1] if is_quiet else None)
         signature, at = call_site.of_thread(self._observed)
         if signature != self._signature:
             self._signature, self._still_since = signature, now
@@ -408,12 +407,12 @@ class HealthMonitor:
             self._told = 0.0
 
 
-_watches: dict[Cluster, HealthMonitor] = {}
+_monitors: dict[Cluster, HealthMonitor] = {}
 
 
 def has_begun(cluster: Cluster) -> bool:
     """Return whether this process already runs the failure detector for a cluster."""
-    return cluster in _watches
+    return cluster in _monitors
 
 
 def begin(cluster: Cluster, terms: dict[str, Any], timeout: float | None) -> HealthMonitor:
@@ -428,8 +427,8 @@ def begin(cluster: Cluster, terms: dict[str, Any], timeout: float | None) -> Hea
         The `HealthMonitor`, which all strategies with the same cluster share. The rendezvous may
         raise errors, see `cluster.rendezvous`.
     """
-    if cluster in _watches:
-        return _watches[cluster]
+    if cluster in _monitors:
+        return _monitors[cluster]
     host, _ = cluster.host_and_port(0)
     port, seconds = administration.watch_port(), administration.start_timeout(timeout)
     server = connections.Server(host, len(cluster.names), port) if cluster.rank == 0 else None
@@ -441,10 +440,10 @@ def begin(cluster: Cluster, terms: dict[str, Any], timeout: float | None) -> Hea
         if server:
             server.close()
         raise
-    watch = HealthMonitor(cluster, server, timeout)
-    watch.seed = seed if server else offers[0].get("seed")
+    monitor = HealthMonitor(cluster, server, timeout)
+    monitor.seed = seed if server else offers[0].get("seed")
     if server:
-        watch.start()
+        monitor.start()
     else:
-        connections.connect(cluster, offers[0], watch.use)
-    return watch
+        connections.connect(cluster, offers[0], monitor.use)
+    return monitor

@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from tf_adasum.cluster.tasks import Cluster
-from tf_adasum.watch import reachability
+from tf_adasum.health import reachability
 
 
 @pytest.fixture

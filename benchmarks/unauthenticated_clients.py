@@ -1,13 +1,13 @@
 """Measure steps of `fit` while unauthenticated clients connect to the failure detector's port.
 
-    python benchmarks/strangers.py [--strangers 2000] [--rounds 20]
+    python benchmarks/unauthenticated_clients.py [--clients 2000] [--rounds 20]
 
 Two workers, which may open 1,024 files each, train a small MLP in rounds: with and without these
 clients in turn. The clients have no token. Half of them send nothing, half send an endless line of
 1 MiB; 100 of them are replaced per second. Their own work should not slow the training down, as if
 they ran on other machines: they run with the lowest priority.
 
-Writes benchmarks/results/DATE-strangers.md.
+Writes benchmarks/results/DATE-unauthenticated_clients.md.
 """
 
 import argparse
@@ -29,7 +29,7 @@ STEPS = 100
 CALLS_PER_SECOND = 100
 
 
-def call(port, strangers):
+def call(port, clients):
     """Keep so many connections to a port until stdin is closed."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     os.nice(19)
@@ -41,19 +41,19 @@ def call(port, strangers):
             one.setblocking(False)
             one.send(b" " * (1 << 20) * (number % 2))
         number += 1
-        if number == strangers:
+        if number == clients:
             print("all have called", flush=True)
-        if len(held) > strangers:
+        if len(held) > clients:
             held.popleft().close()
-        wait = 1 / CALLS_PER_SECOND if number >= strangers else 0
+        wait = 1 / CALLS_PER_SECOND if number >= clients else 0
         if select.select([sys.stdin], [], [], wait)[0]:
             return
 
 
 @contextlib.contextmanager
-def calling(port, strangers):
-    """Let strangers call while the block runs, and before it until all of them have."""
-    command = [sys.executable, __file__, "--call", str(port), "--strangers", str(strangers)]
+def calling(port, clients):
+    """Let clients call while the block runs, and before it until all of them have."""
+    command = [sys.executable, __file__, "--call", str(port), "--clients", str(clients)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe) as process:
         process.stdout.readline()
@@ -62,23 +62,23 @@ def calling(port, strangers):
 
 
 class Among:
-    """A model that is trained while strangers call at the port of worker 0.
+    """A model that is trained while clients call at the port of worker 0.
 
     Args:
         model: the model.
-        port: of worker 0's watch; None on the other workers.
-        strangers: how many.
+        port: of worker 0's health monitor; None on the other workers.
+        clients: how many.
     """
 
-    def __init__(self, model, port, strangers):
-        self._model, self._port, self._strangers = model, port, strangers
+    def __init__(self, model, port, clients):
+        self._model, self._port, self._clients = model, port, clients
         self.most_files = 0
 
     def fit(self, *arguments, **options):
         """Call the model's `fit`."""
         with contextlib.ExitStack() as stack:
             if self._port:
-                stack.enter_context(calling(self._port, self._strangers))
+                stack.enter_context(calling(self._port, self._clients))
             self._model.fit(*arguments, **options)
             self.most_files = max(self.most_files, len(os.listdir("/proc/self/fd")))
 
@@ -88,18 +88,18 @@ def train(options):
     import keras
 
     import tf_adasum
-    from tf_adasum.watch import watch
+    from tf_adasum.health import monitor
 
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, hard))
     strategy = tf_adasum.AdasumMirroredStrategy()
-    (watching,) = watch._watches.values()
+    (health,) = monitor._monitors.values()
     with strategy.scope():
         layers = [keras.layers.Dense(512, "relu"), keras.layers.Dense(512, "relu")]
         model = keras.Sequential([keras.layers.Input([64]), *layers, keras.layers.Dense(10)])
         model.compile("sgd", "mse")
-    port = getattr(watching._channel, "offer", {}).get("port")
-    models = {"without": Among(model, None, 0), "with": Among(model, port, options.strangers)}
+    port = getattr(health._channel, "offer", {}).get("port")
+    models = {"without": Among(model, None, 0), "with": Among(model, port, options.clients)}
     random = np.random.default_rng(0)
     rows = 256 * (STEPS + fit_steps.WARM_UP)
     x, y = (random.standard_normal([rows, size], "float32") for size in (64, 10))
@@ -111,28 +111,28 @@ def train(options):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--strangers", type=int, default=2000)
+    parser.add_argument("--clients", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--call", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--out", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.call:
-        return call(options.call, options.strangers)
+        return call(options.call, options.clients)
     if options.out:
         return train(options)
-    arguments = ["--strangers", str(options.strangers), "--rounds", str(options.rounds)]
+    arguments = ["--clients", str(options.clients), "--rounds", str(options.rounds)]
     measured = report.on_workers(2, __file__, *arguments)
     rates, files = measured["rates"], measured["files"]
     ratios = np.divide(rates["with"], rates["without"])
     rows = [[name, report.quartiles(rates[name], digits=1), files[name]] for name in rates]
-    table = report.table(["strangers", "steps per second", "open files of worker 0, at most"], rows)
+    table = report.table(["clients", "steps per second", "open files of worker 0, at most"], rows)
     report.write(
-        "strangers",
-        "Steps of `fit` while strangers call",
+        "unauthenticated_clients",
+        "Steps of `fit` while unauthenticated clients connect",
         f"Two workers of one device with `ulimit -n {FILES}` train an MLP of 0.3 million "
         f"parameters, {options.rounds} rounds of {STEPS} steps with and without "
-        f"{options.strangers} strangers in turn: medians of the rounds, and quartiles. Half of the "
-        "strangers say nothing, half send 1 MiB without the end of a line; each second "
+        f"{options.clients} clients in turn: medians of the rounds, and quartiles. Half of the "
+        "clients say nothing, half send 1 MiB without the end of a line; each second "
         f"{CALLS_PER_SECOND} of them are replaced.\n\n{table}\n\nWith / without, of rounds that "
         f"follow each other: {report.quartiles(ratios)}.",
     )

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tf_adasum
-from tf_adasum.watch import call_site
+from tf_adasum.health import call_site
 
 PACKAGES = {"tensorflow": tf, "keras": keras, "tf_adasum": tf_adasum, "numpy": np}
 SCRIPT = "def main():\n    return call_site.of_thread(None)\n\nwhere = main()\n"
