@@ -1,23 +1,19 @@
 """Groups of real worker processes that run scenarios for the tests.
 
-TensorFlow takes seconds to start, so a group runs the scenarios of all test modules with its
-topology, one after the other; each scenario gets a strategy in its initial state. Requests are sent
-to each worker's stdin, replies over a separate pipe (TensorFlow also writes to stdout and stderr),
-and arrays in .npz files.
+Workers are forks of one process that has imported TensorFlow, which takes seconds. A group runs the
+scenarios of all test modules with its topology, one after the other; each scenario gets a strategy
+in its initial state.
 """
 
 import collections
 import contextlib
 import json
+import multiprocessing
 import os
 import pathlib
-import select
-import subprocess
-import sys
 import time
 
-import numpy as np
-
+from support import worker_process
 from tf_adasum.cluster.free_ports import held as held_ports
 
 HERE = pathlib.Path(__file__).parent
@@ -25,6 +21,9 @@ TESTS = HERE.parent
 REPOSITORY = TESTS.parent
 SECONDS_TO_START = 120
 SECONDS_TO_STOP = 10
+
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["tensorflow", "keras", "tf_adasum"])
 
 
 class WorkerFailed(Exception):
@@ -60,27 +59,19 @@ class WorkerGroup:
         self.workers, self.devices, self.folder = workers, devices, pathlib.Path(folder)
         self.replicas = workers * devices
         self.has_ended = False
-        self._requests = 0
-        self._processes, self._replies = [], []
+        self._processes, self._pipes = [], []
         ports = free_ports(workers)
-        command = [sys.executable, str(HERE / "worker_process.py")]
         for index in range(workers):
             environment = worker_environment(ports, index, devices, hosts)
             environment.update(environments[index] if environments else {})
-            reading, writing = os.pipe()
-            log = open(self.folder / f"worker{index}.log", "wb")
-            with log:
-                process = subprocess.Popen(
-                    [*command, str(writing), strategy, json.dumps(options or {})],
-                    env=environment,
-                    stdin=subprocess.PIPE,
-                    stdout=log,
-                    stderr=log,
-                    pass_fds=[writing],
-                )
-            os.close(writing)
+            own, other = FORKS.Pipe()
+            log = str(self.folder / f"worker{index}.log")
+            arguments = (other, log, environment, strategy, options or {})
+            process = FORKS.Process(target=worker_process.main, args=arguments, daemon=True)
+            process.start()
+            other.close()
             self._processes.append(process)
-            self._replies.append(os.fdopen(reading, "rb"))
+            self._pipes.append(own)
         self._collect(SECONDS_TO_START)
 
     def run(self, scenario, timeout=120, **arguments):
@@ -90,7 +81,7 @@ class WorkerGroup:
             scenario: a function at the top of a module that workers can import, as those of
                 `scenarios` are. It takes the strategy first, and returns a dict of arrays.
             timeout: seconds until the group is ended.
-            arguments: further ones of the function, as JSON can hold them.
+            arguments: further ones of the function.
 
         Returns:
             For each worker the dict of arrays that the function returned.
@@ -98,52 +89,40 @@ class WorkerGroup:
         Raises:
             WorkerFailed: if it raised an exception on any worker, or did not end in time.
         """
-        self._requests += 1
-        files = [self.folder / f"{self._requests}_{index}.npz" for index in range(self.workers)]
-        for process, file in zip(self._processes, files, strict=True):
-            request = {
-                "module": scenario.__module__,
-                "function": scenario.__qualname__,
-                "arguments": arguments,
-                "file": str(file),
-            }
-            process.stdin.write(json.dumps(request).encode() + b"\n")
-            process.stdin.flush()
-        self._collect(timeout)
-        return [dict(np.load(file)) for file in files]
+        for pipe in self._pipes:
+            pipe.send((scenario.__module__, scenario.__qualname__, arguments))
+        return self._collect(timeout)
 
     def close(self):
         """End all processes."""
         self.has_ended = True
-        for process in self._processes:
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.close()
+        for pipe in self._pipes:
+            pipe.close()
         deadline = time.monotonic() + SECONDS_TO_STOP
-        for process, reply in zip(self._processes, self._replies, strict=True):
-            try:
-                process.wait(max(0.1, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            reply.close()
+        for process in self._processes:
+            process.join(max(0.1, deadline - time.monotonic()))
+            process.kill()
+            process.join()
 
     def _collect(self, timeout):
-        """Wait for one reply of each worker."""
+        """Return the answer of each worker."""
         deadline = time.monotonic() + timeout
-        failures = []
-        for index, reply in enumerate(self._replies):
-            if not select.select([reply], [], [], max(0, deadline - time.monotonic()))[0]:
+        failures, answers = [], []
+        for index, pipe in enumerate(self._pipes):
+            if not pipe.poll(max(0, deadline - time.monotonic())):
                 self._end_with(f"worker {index} did not answer within {timeout} s")
-            line = reply.readline()
-            if not line:
+            try:
+                error, returned = pipe.recv()
+            except (EOFError, ConnectionResetError):
                 self._end_with(f"worker {index} ended")
-            error = json.loads(line)["error"]
+            answers.append(returned)
             if error:
                 failures.append(f"worker {index}:\n{error}")
         if any("Collective ops is aborted" in each or "WorkerLost" in each for each in failures):
             self._end_with("\n".join(failures))  # no collective works any more
         if failures:
             raise WorkerFailed("\n".join(failures))
+        return answers
 
     def _end_with(self, reason):
         self.has_ended = True

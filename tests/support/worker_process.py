@@ -1,25 +1,18 @@
-"""One worker process of a `WorkerGroup`: makes a strategy, then runs scenarios one by one.
-
-    python worker_process.py PIPE STRATEGY OPTIONS
-
-Each line of its standard input asks for a scenario: JSON with the names of a module and of a
-function, the function's arguments, and the file for the arrays that it returns. After each one, and
-first of all when the strategy has been made, it answers over the pipe with a line of JSON.
-"""
+"""One worker process of a `WorkerGroup`: makes a strategy, then runs scenarios one by one."""
 
 import gc
 import importlib
-import json
 import os
+import random
 import sys
 import traceback
 
-import keras
 import numpy as np
-import tensorflow as tf
 
 
 def make_strategy(name, options):
+    import tensorflow as tf
+
     timeouts = tf.distribute.experimental.CommunicationOptions(timeout_seconds=60)
     if name == "stock":
         return tf.distribute.MultiWorkerMirroredStrategy(communication_options=timeouts)
@@ -44,34 +37,60 @@ def restorer_of_rule(strategy, name):
 
 
 def answer(pipe, function):
-    """Call the function, and write the traceback of the exception that it raised, or null."""
-    error = None
+    """Send the traceback of the exception that the function raised, or None; and what it returned.
+
+    Whatever the exception is, the test shows it.
+    """
+    error = returned = None
     try:
-        function()
-    except Exception:  # whatever it is, the test shows it
+        returned = function()
+    except Exception:
         error = traceback.format_exc()
-    pipe.write(json.dumps({"error": error}) + "\n")
-    pipe.flush()
+    pipe.send((error, returned))
 
 
-def main():
-    pipe, name, options = int(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
-    answers = os.fdopen(pipe, "w")
-    made = []
-    answer(answers, lambda: made.append(make_strategy(name, options)))
-    restore = restorer_of_rule(made[0], name) if made else None
-    for line in sys.stdin:
-        request = json.loads(line)
+def main(pipe, log, environment, name, options):
+    """Answer requests until the other end of the pipe is closed.
 
-        def run(request=request):
-            keras.backend.clear_session()
-            gc.collect()  # models of earlier requests; Keras 3 has done it
-            restore()
-            scenario = getattr(importlib.import_module(request["module"]), request["function"])
-            np.savez(request["file"], **scenario(made[0], **request["arguments"]))
+    Args:
+        pipe: a `multiprocessing` connection. The first answer comes when the strategy has been
+            made. Then each request is the names of a module and of a function, and the function's
+            arguments; it is answered with the arrays that the function returns.
+        log: path of a file for all output.
+        environment: dict, the whole environment.
+        name: "adasum" for AdasumMirroredStrategy, "stock" for TensorFlow's own.
+        options: further arguments of AdasumMirroredStrategy.
+    """
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path[:0] = environment["PYTHONPATH"].split(os.pathsep)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for descriptor in (1, 2):
+        os.dup2(output, descriptor)
+    # The workers are forks of one process, and would draw the same numbers.
+    random.seed()
+    np.random.seed()
+    import keras
 
-        answer(answers, run)
+    strategy = restore = None
 
+    def make():
+        nonlocal strategy, restore
+        strategy = make_strategy(name, options)
+        restore = restorer_of_rule(strategy, name)
 
-if __name__ == "__main__":
-    main()
+    def run(module, function, arguments):
+        keras.backend.clear_session()
+        gc.collect()  # models of earlier requests; Keras 3 has done it
+        restore()
+        scenario = getattr(importlib.import_module(module), function)
+        results = scenario(strategy, **arguments)
+        return {each: np.asarray(value) for each, value in results.items()}
+
+    answer(pipe, make)
+    while True:
+        try:
+            request = pipe.recv()
+        except EOFError:
+            return
+        answer(pipe, lambda: run(*request))  # noqa: B023 - called at once
