@@ -9,7 +9,7 @@
 #   make test-addons  `make test` on the stack of TensorFlow 2.15, Keras 2 and TensorFlow Addons
 #   make test-versions  what depends on versions, on the corners of the table of TensorFlow, Keras
 #                and Python versions: build/versions; CORNER=2.16 for one, RECORD=--record for the docs
-#   make lint    ruff and clang-format
+#   make lint    ruff, clang-format, and which package may import which (pyproject.toml)
 #   make types   mypy, on the public API, aggregation and ops
 #   make sanitize  the tests of the CPU op under AddressSanitizer and UBSan: build/sanitize
 #   make docs    the site of the documents: build/docs/site; `make docs-browser` opens every page in Chromium
@@ -99,6 +99,7 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python docs/site/words.py
+	$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/clang-format --dry-run --Werror $(filter %.h %.cc %.cu %.cuh,$(SOURCES))
 
 types: $(READY)
