@@ -5,11 +5,11 @@
 
 Times the steps of a CNN with 13,706 parameters and of a model with 25 million, reads the peak
 memory of each. With `--kill`, kills worker 1 during training. Each framework has its own processes,
-which take turns. Each worker runs on its own share of the cores, as `tf-adasum-launch` and `mpirun`
-arrange it, which makes each framework faster (small_steps.py). HOROVOD_PYTHON names the Python of
-an environment with Horovod (horovod_beside.py), and JAX_PYTHON one with `pip install "jax[cpu]"
-keras`. Writes benchmarks/results/DATE-frameworks.md or DATE-frameworks_kill.md, from which
-`benchmarks/exchange.py --extend` writes README's table.
+which take turns. Each worker of Horovod and of tf_adasum runs on its own share of the cores, as
+`mpirun` and `tf-adasum-launch` start it; the others have no launcher. HOROVOD_PYTHON names the
+Python of an environment with Horovod (horovod_beside.py), and JAX_PYTHON one with `pip install
+"jax[cpu]" keras`. Writes benchmarks/results/DATE-frameworks.md or DATE-frameworks_kill.md, from
+which `benchmarks/exchange.py --extend` writes README's table.
 """
 
 import argparse
@@ -52,6 +52,7 @@ FRAMEWORKS = {
     "tf_adasum_mean": "tf_adasum, mean",
     "one": "one process, no strategy",
 }
+BOUND = ("horovod", "tf_adasum")  # to cores, by their launchers
 COMPARED = ("stock", "horovod", "jax", "tf_adasum")
 PYTHONS = {"horovod": "HOROVOD_PYTHON", "jax": "JAX_PYTHON"}
 
@@ -320,10 +321,7 @@ def present():
 def conditions():
     """Return the sentence about workers and versions that both reports share."""
     versions = "; ".join(version_of(each) for each in present() if each in PYTHONS)
-    return (
-        f"{WORKERS} workers of one device on one machine, each on its own share of the cores. "
-        f"Others: {versions}."
-    )
+    return f"{WORKERS} workers of one device on one machine. Others: {versions}."
 
 
 def compare():
@@ -331,7 +329,8 @@ def compare():
     measured = collections.defaultdict(list)
     for turn in range(TURNS):
         for framework in present() if turn % 2 == 0 else reversed(present()):
-            measured[framework].append(times(framework))
+            bind_to = "cores" if framework in BOUND else "none"
+            measured[framework].append(times(framework, bind_to=bind_to))
             print(framework, measured[framework][-1], flush=True)
     rows = []
     for framework in present():
@@ -346,7 +345,9 @@ def compare():
     report.write(
         "frameworks",
         "`fit` on two workers: stock strategy, Horovod, Keras on JAX, tf_adasum",
-        f"{conditions()} *Small*: a CNN of 13,706 parameters, {ROWS['small']} rows of each worker. "
+        f"{conditions()} Each worker of Horovod and of tf_adasum runs on its own share of the "
+        "cores, as `mpirun` and `tf-adasum-launch` start it; the others run on all cores. *Small*: "
+        f"a CNN of 13,706 parameters, {ROWS['small']} rows of each worker. "
         f"*Large*: 25.1 million parameters, {ROWS['large']} rows of each worker. SGD. Milliseconds "
         f"of a step of `fit` on worker 0: means of {STEPS['small']} and {STEPS['large']} steps in "
         f"{EPOCHS - 1} epochs of each of {TURNS} runs in which the frameworks take turns, here "
