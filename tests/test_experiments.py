@@ -22,7 +22,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 
 @pytest.fixture
-def room(monkeypatch):
+def module(monkeypatch):
     """Import a module of the experiments by its name."""
     monkeypatch.syspath_prepend(ROOT)
     return lambda name: importlib.import_module(f"experiments.{name}")
@@ -31,14 +31,14 @@ def room(monkeypatch):
 # ---- results ------------------------------------------------------------------------------------
 
 
-def test_results_are_there_again_and_a_line_that_was_cut_off_is_not(room, tmp_path):
+def test_results_are_there_again_and_a_line_that_was_cut_off_is_not(module, tmp_path):
     path = tmp_path / "folder" / "runs.jsonl"
-    results = room("results").Results(path)
+    results = module("results").Results(path)
     results.append({"rule": "mean", "rate": 0.1}, {"loss": 1.5}, 2.0)
     results.append({"rule": "mean", "rate": 0.2}, {"loss": 2.5}, 3.0)
     with path.open("a") as file:
         file.write('{"case": {"rule"')
-    again = room("results").Results(path)
+    again = module("results").Results(path)
     assert len(again) == 2 and again.seconds == 5.0
     assert again[{"rate": 0.2, "rule": "mean"}] == {"loss": 2.5}
     assert {"rule": "mean", "rate": 0.4} not in again
@@ -82,16 +82,16 @@ class Silent:
         pass
 
 
-def play(room, tmp_path, best, **options):
-    search = room("search").Search(1.0, (-1, 0, 1), seeds=(7, 8), final_seeds=(1, 2), **options)
+def play(module, tmp_path, best, **options):
+    search = module("search").Search(1.0, (-1, 0, 1), seeds=(7, 8), final_seeds=(1, 2), **options)
     valley = Valley(search, best)
-    results = room("results").Results(tmp_path / "runs.jsonl")
-    room("running").run(valley, results, Silent())
+    results = module("results").Results(tmp_path / "runs.jsonl")
+    module("running").run(valley, results, Silent())
     return valley, valley.grid(results), results
 
 
-def test_the_grid_grows_for_all_rules_until_no_edge_wins(room, tmp_path):
-    valley, grid, results = play(room, tmp_path, {"mean": 3, "adasum": -2})
+def test_the_grid_grows_for_all_rules_until_no_edge_wins(module, tmp_path):
+    valley, grid, results = play(module, tmp_path, {"mean": 3, "adasum": -2})
     assert list(grid.exponents) == [-3, -2, -1, 0, 1, 2, 3, 4] and not grid.limited
     assert [grid.best(results, own) for own in grid.settings] == [3, -2]
     searched = [case for case in valley.played if case["split"] == "validation"]
@@ -105,19 +105,19 @@ def test_the_grid_grows_for_all_rules_until_no_edge_wins(room, tmp_path):
     assert {case["seed"] for case in searched} == {7, 8}
 
 
-def test_a_grid_that_may_not_grow_names_the_rule_whose_edge_wins(room, tmp_path):
-    _, grid, _ = play(room, tmp_path, {"mean": 9, "adasum": 0}, widenings=2)
+def test_a_grid_that_may_not_grow_names_the_rule_whose_edge_wins(module, tmp_path):
+    _, grid, _ = play(module, tmp_path, {"mean": 9, "adasum": 0}, widenings=2)
     assert list(grid.exponents) == [-1, 0, 1, 2, 3]
     assert grid.limited == [{"rule": "mean"}]
 
 
-def test_a_search_that_was_killed_ends_with_the_same_runs(room, tmp_path):
-    whole, _, _ = play(room, tmp_path / "whole", {"mean": 2})
+def test_a_search_that_was_killed_ends_with_the_same_runs(module, tmp_path):
+    whole, _, _ = play(module, tmp_path / "whole", {"mean": 2})
     path = tmp_path / "killed" / "runs.jsonl"
     path.parent.mkdir()
     lines = (tmp_path / "whole" / "runs.jsonl").read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:5]) + lines[5][:20])
-    rest, _, _ = play(room, path.parent, {"mean": 2})
+    rest, _, _ = play(module, path.parent, {"mean": 2})
     assert len(rest.played) == len(whole.played) - 5
     killed, whole = (
         [json.loads(line)["case"] for line in (tmp_path / name / "runs.jsonl").open()]
@@ -142,10 +142,10 @@ running.run(valley, results.Results(pathlib.Path(sys.argv[3])), Silent())
 """
 
 
-def test_a_process_that_was_killed_and_started_again_ends_with_the_same_file(room, tmp_path):
+def test_a_process_that_was_killed_and_started_again_ends_with_the_same_file(module, tmp_path):
     tests, path = pathlib.Path(__file__).parent, tmp_path / "killed" / "runs.jsonl"
     command = [sys.executable, "-c", KILLED, str(ROOT), str(tests), str(path)]
-    _, _, whole = play(room, tmp_path / "whole", {"mean": 2})
+    _, _, whole = play(module, tmp_path / "whole", {"mean": 2})
     killed = subprocess.Popen(command)
     deadline = time.monotonic() + 60
     while not (path.exists() and path.read_text().count("\n") >= 3):
@@ -153,7 +153,7 @@ def test_a_process_that_was_killed_and_started_again_ends_with_the_same_file(roo
         time.sleep(0.005)
     killed.kill()
     assert killed.wait(60) == -signal.SIGKILL
-    assert len(room("results").Results(path)) < len(whole), "it was killed before its end"
+    assert len(module("results").Results(path)) < len(whole), "it was killed before its end"
     subprocess.run(command, check=True, timeout=60)
 
     def lines(path):
@@ -165,8 +165,8 @@ def test_a_process_that_was_killed_and_started_again_ends_with_the_same_file(roo
 # ---- numbers ------------------------------------------------------------------------------------
 
 
-def test_the_paired_test_and_holms_correction(room):
-    comparison = room("comparison")
+def test_the_paired_test_and_holms_correction(module):
+    comparison = module("comparison")
     seeds = np.arange(10)
     # All ten pairs in one direction: 2 / 2^10.
     assert comparison.paired_p(seeds + 1.0 + seeds / 10, seeds) == pytest.approx(2 / 2**10)
@@ -177,21 +177,21 @@ def test_the_paired_test_and_holms_correction(room):
     assert comparison.first_reaching([2, 4], [0.1, 0.2], 0.5) is None
 
 
-def test_warm_up_and_decay(room):
-    schedule = room("schedules").warmup_and_decay(2.0, 10, 0.2)
+def test_warm_up_and_decay(module):
+    schedule = module("schedules").warmup_and_decay(2.0, 10, 0.2)
     np.testing.assert_allclose(schedule[:3], [1.0, 2.0, 2.0])
     np.testing.assert_allclose(schedule[-1], 2.0 / 8)
-    assert room("schedules").warmup_and_decay(2.0, 1, 0.1) == [2.0]
+    assert module("schedules").warmup_and_decay(2.0, 1, 0.1) == [2.0]
 
 
-def test_pairs_are_the_words_within_windows(room):
+def test_pairs_are_the_words_within_windows(module):
     """Against a loop over all pairs of places."""
 
     class Widths:
         def integers(self, low, high, count):
             return np.resize([1, 3, 2], count)
 
-    text, read = room("word2vec.text"), np.arange(10, 18)
+    text, read = module("word2vec.text"), np.arange(10, 18)
     found = text._near(read, Widths())
     widths = np.resize([1, 3, 2], len(read))
     expected = [
@@ -203,9 +203,9 @@ def test_pairs_are_the_words_within_windows(room):
     assert sorted(map(tuple, found.tolist())) == sorted(expected)
 
 
-def test_the_pairs_that_the_page_names_are_the_first(room):
-    text, tables = room("word2vec.text"), room("word2vec.tables")
-    if room("__main__").missing(room("word2vec").EXPERIMENT):
+def test_the_pairs_that_the_page_names_are_the_first(module):
+    text, tables = module("word2vec.text"), module("word2vec.tables")
+    if module("__main__").missing(module("word2vec").EXPERIMENT):
         pytest.skip("the texts are not installed")
     page = " ".join(tables.INTRODUCTION.lower().split())
     named = [
@@ -215,11 +215,11 @@ def test_the_pairs_that_the_page_names_are_the_first(room):
     assert len(text.counts()) == text.VOCABULARY and min(text.counts().values()) >= 24
 
 
-def test_ranks_of_neighbours(room):
+def test_ranks_of_neighbours(module):
     """By angles: 0°, 10°, 90°, 100° and a long vector at 15°."""
     angles, lengths = np.radians([0, 10, 90, 100, 15]), np.array([1, 1, 1, 1, 50])
     table = (lengths * [np.cos(angles), np.sin(angles)]).T
-    ranks = room("word2vec.experiment").ranks
+    ranks = module("word2vec.experiment").ranks
     assert ranks(table, np.array([[0, 1], [0, 4], [0, 3], [2, 3]])).tolist() == [
         [1, 2],  # of 10° the nearest is 15°
         [2, 2],
@@ -230,9 +230,9 @@ def test_ranks_of_neighbours(room):
     assert ranks(table, np.array([[0, 1]])).tolist() == [[4, 4]]
 
 
-def test_linear_scaling_of_an_elastic_training(room):
+def test_linear_scaling_of_an_elastic_training(module):
     """T = 80: 40 steps at S = 2 are 20, 40 at S = 4 are 10; the rate falls at 60."""
-    scaled = room("adascale.experiment").scaled
+    scaled = module("adascale.experiment").scaled
     (alone,) = scaled(0.5, 80, (4,))
     assert len(alone) == 20
     # 20 iterations, of which 20 · 5/90 = 1.11 warm up; the schedule falls after its step 60.
@@ -247,12 +247,12 @@ def test_linear_scaling_of_an_elastic_training(room):
     np.testing.assert_allclose(second, [2.0] * 6 + [0.2] * 4, rtol=1e-6)
 
 
-def test_every_epoch_sees_each_row_at_most_once(room):
-    order = room("simulation.playing").orders(rows=11, steps=7, global_batch=2, seed=3)
+def test_every_epoch_sees_each_row_at_most_once(module):
+    order = module("simulation.playing").orders(rows=11, steps=7, global_batch=2, seed=3)
     assert order.shape == (7, 2)
     assert len(set(order[:5].ravel())) == 10
     again, other = (
-        room("simulation.playing").orders(rows=11, steps=7, global_batch=2, seed=seed)
+        module("simulation.playing").orders(rows=11, steps=7, global_batch=2, seed=seed)
         for seed in (3, 4)
     )
     assert (order == again).all() and (order != other).any()
@@ -261,18 +261,18 @@ def test_every_epoch_sees_each_row_at_most_once(room):
 # ---- clicks -------------------------------------------------------------------------------------
 
 
-def test_the_auc_is_the_share_of_pairs_in_the_right_order(room):
+def test_the_auc_is_the_share_of_pairs_in_the_right_order(module):
     random = np.random.default_rng(0)
     y = random.integers(0, 2, 60)
     logits = random.standard_normal([60, 2]).astype("float32")
     scores = logits[:, 1] - logits[:, 0]
     pairs = scores[y == 1][:, None] > scores[y == 0]
-    found = room("models.clicks").Clicks(4, (3,)).score(logits, y)
+    found = module("models.clicks").Clicks(4, (3,)).score(logits, y)
     assert float(found) == pytest.approx(pairs.mean(), abs=1e-12)
 
 
-def test_the_clicks_are_those_of_the_stated_model(room):
-    train, held, test = (getattr(room("data").clicks(), name) for name in SPLITS)
+def test_the_clicks_are_those_of_the_stated_model(module):
+    train, held, test = (getattr(module("data").clicks(), name) for name in SPLITS)
     assert [len(own[1]) for own in (train, held, test)] == [163_840, 8192, 8192]
     x, y = train
     assert (x >= 0).all() and (x[:, 4:].max(0) == [511, 255, 127, 63, 31]).all()
@@ -287,8 +287,8 @@ def test_the_clicks_are_those_of_the_stated_model(room):
 SPLITS = ("train", "validation", "test")
 
 
-def test_the_regressions_verdict_is_of_its_ranges(room):
-    regression = room("adacons.regression")
+def test_the_regressions_verdict_is_of_its_ranges(module):
+    regression = module("adacons.regression")
     assert regression.numbers("2.66e-05 (1.9e-07 to 4.1e-04)") == [2.66e-05, 1.9e-07, 4.1e-04]
     known, search = regression.verdicts()
     assert (known.word, known.training) == ("confirmed", "step: to the optimum")
@@ -299,14 +299,14 @@ def test_the_regressions_verdict_is_of_its_ranges(room):
 # ---- verdicts -----------------------------------------------------------------------------------
 
 
-def of_cnn(room, tmp_path, accuracy):
+def of_cnn(module, tmp_path, accuracy):
     """Return an experiment like the CNN's on digits, one rate, and what was found.
 
     Args:
         accuracy: a function of a case.
     """
-    search = room("search").Search(0.02, (0,), widenings=0, seeds=(100,), final_seeds=range(9))
-    cnn = room("cnn.experiment")
+    search = module("search").Search(0.02, (0,), widenings=0, seeds=(100,), final_seeds=range(9))
+    cnn = module("cnn.experiment")
     own = cnn.CNNExperiment(cnn.PROBLEMS[:1], (4, 16, 32), search)
     own.play = lambda case: {
         "accuracy": accuracy(case) + case["seed"] / 1000,
@@ -314,12 +314,12 @@ def of_cnn(room, tmp_path, accuracy):
         "steps": [1],
         "accuracies": [accuracy(case)],
     }
-    results = room("results").Results(tmp_path / "runs.jsonl")
-    room("running").run(own, results, Silent())
-    return cnn, room("classification.tables").Found(own, results, own.problems[0], (4, 16, 32))
+    results = module("results").Results(tmp_path / "runs.jsonl")
+    module("running").run(own, results, Silent())
+    return cnn, module("classification.tables").Found(own, results, own.problems[0], (4, 16, 32))
 
 
-def test_verdicts_on_tuned_rates_are_on_the_form_that_the_validation_prefers(room, tmp_path):
+def test_verdicts_on_tuned_rates_are_on_the_form_that_the_validation_prefers(module, tmp_path):
     known = {
         ("adasum", "validation"): 0.9,
         ("adasum of steps", "validation"): 0.8,
@@ -328,9 +328,9 @@ def test_verdicts_on_tuned_rates_are_on_the_form_that_the_validation_prefers(roo
         ("mean", "validation"): 0.7,
         ("mean", "test"): 0.7,
     }
-    _, found = of_cnn(room, tmp_path, lambda case: known.get((case["rule"], case["split"]), 0.95))
+    _, found = of_cnn(module, tmp_path, lambda case: known.get((case["rule"], case["split"]), 0.95))
     assert found.chosen(16) == "adasum"
-    (verdict,) = room("classification.verdicts").tuned([found], 16)
+    (verdict,) = module("classification.verdicts").tuned([found], 16)
     assert verdict.word == "refuted"
     assert verdict.numbers["on 16"] == "Adasum 0.604, mean 0.704 (worse)"
 
@@ -344,32 +344,32 @@ def test_verdicts_on_tuned_rates_are_on_the_form_that_the_validation_prefers(roo
         ({"mean": 16, "adasum": 16}, "unconfirmed"),
     ],
 )
-def test_the_verdict_at_one_replicas_rate_is_on_16_and_32(room, tmp_path, lasting, word):
+def test_the_verdict_at_one_replicas_rate_is_on_16_and_32(module, tmp_path, lasting, word):
     def accuracy(case):
         return 0.95 if case["replicas"] <= lasting.get(case["rule"], 1) else 0.5
 
-    cnn, found = of_cnn(room, tmp_path, accuracy)
+    cnn, found = of_cnn(module, tmp_path, accuracy)
     (verdict,) = cnn.same([found])
     assert verdict.word == word and verdict.training.startswith("[digits, ")
 
 
-def test_the_verdict_on_a_target_asks_who_comes_there(room):
-    word_of = room("residual.experiment").word_of
+def test_the_verdict_on_a_target_asks_who_comes_there(module):
+    word_of = module("residual.experiment").word_of
     assert word_of(None, 7.5) == "confirmed"
     assert word_of(5.0, None) == "refuted"
     assert word_of(None, None) == word_of(9.0, 7.5) == "unconfirmed"
 
 
-def test_the_verdict_on_a_larger_batch_asks_for_less_than_half_of_the_loss(room):
-    word_of = room("transformer.experiment").word_of
+def test_the_verdict_on_a_larger_batch_asks_for_less_than_half_of_the_loss(module):
+    word_of = module("transformer.experiment").word_of
     assert word_of([[0.2] * 3, [0.09] * 3], 0.01) == "confirmed"
     assert word_of([[0.2] * 3, [0.15] * 3], 0.01) == "partly"
     assert word_of([[0.2] * 3, [0.3] * 3], 0.01) == "refuted"
     assert word_of([[0.2] * 3, [0.09] * 3], 0.06) == "unconfirmed"
 
 
-def test_the_verdict_on_the_start_is_where_orthogonality_is_between_one_nth_and_one(room):
-    start = room("orthogonality.experiment").start
+def test_the_verdict_on_the_start_is_where_orthogonality_is_between_one_nth_and_one(module):
+    start = module("orthogonality.experiment").start
     assert start([[0.27], [0.14]], [4, 8]) == "confirmed"
     assert start([[0.27], [0.5]], [4, 8]) == "partly"
     assert start([[0.27], [0.6]], [4, 8]) == "unconfirmed"
@@ -385,8 +385,8 @@ SLOW = [
 
 
 @pytest.mark.parametrize("name", ["cnn", "orthogonality", *SLOW])
-def test_smoke(room, name):
-    absent = room("__main__").missing(room("__main__").experiment_of(name).small())
+def test_smoke(module, name):
+    absent = module("__main__").missing(module("__main__").experiment_of(name).small())
     if absent:
         pytest.skip(f"not installed: {', '.join(absent)}")
     ended = subprocess.run(
@@ -402,9 +402,9 @@ def test_smoke(room, name):
     assert ".svg" in ended.stdout.splitlines()[-1]
 
 
-def test_time_to_accuracy_is_steps_times_step_times(room, tmp_path, monkeypatch):
+def test_time_to_accuracy_is_steps_times_step_times(module, tmp_path, monkeypatch):
     """Invented steps and step times: 100 steps of 40 ms are 4 s."""
-    own = room("time_to_accuracy.experiment")
+    own = module("time_to_accuracy.experiment")
     rows = [
         own.Row("cnn", "CNN", "accuracy 0.9", 1, "one replica", 500),
         own.Row("cnn", "CNN", "accuracy 0.9", 4, "mean", 200),
@@ -437,8 +437,8 @@ def test_time_to_accuracy_is_steps_times_step_times(room, tmp_path, monkeypatch)
     assert not absent.claims[0].verdicts and "Not measured yet" in absent.body
 
 
-def test_the_latency_is_read_from_the_report(room):
-    own = room("latency.experiment")
+def test_the_latency_is_read_from_the_report(module):
+    own = module("latency.experiment")
     lines = [
         "| workers | gradients | way | kind | milliseconds | kind / adasum | CPU |",
         "| --- | --- | --- | --- | --- | --- | --- |",
@@ -463,28 +463,28 @@ def test_the_latency_is_read_from_the_report(room):
     assert len(newest) == 16 and len(set(newest.values())) > 8
 
 
-def test_steps_to_a_target_are_read_from_the_lines(room):
+def test_steps_to_a_target_are_read_from_the_lines(module):
     """Of the committed runs, with rules that the benchmark measures, too."""
-    own = room("time_to_accuracy.experiment")
+    own = module("time_to_accuracy.experiment")
     runs = [{"steps": [2, 4], "losses": losses} for losses in ([3, 1], [1, 1], [3, None])]
     assert own.median_steps(runs, -1.5, own.lowered) == 4
     assert own.median_steps(runs[2:], -1.5, own.lowered) is None
     rows = [*own.of_cnn(), *own.of_word2vec(), *own.of_transformer()]
     assert {"cnn", "transformer"} <= {row.task for row in rows}
     assert all(row.steps is None or row.steps > 0 for row in rows)
-    benchmark = room("page").of_benchmarks("experiment_steps")
+    benchmark = module("page").of_benchmarks("experiment_steps")
     for row in rows:
         rules = ("one replica", *benchmark.TASKS[row.task][2])
         assert row.rule in rules and row.replicas in {w * d for w, d in benchmark.TOPOLOGIES}
 
 
-def test_the_readmes_numbers_are_those_of_the_lines(room):
-    front_page = room("front_page")
+def test_the_readmes_numbers_are_those_of_the_lines(module):
+    front_page = module("front_page")
     assert front_page.numbers(front_page.chosen()) in front_page.README.read_text()
 
 
-def test_the_verdict_on_a_claim_is_one_word(room):
-    experiment = room("experiment")
+def test_the_verdict_on_a_claim_is_one_word(module):
+    experiment = module("experiment")
 
     def word(*words):
         return experiment.Claim("a", "b", [experiment.Verdict(own, "c", {}) for own in words]).word
@@ -495,22 +495,22 @@ def test_the_verdict_on_a_claim_is_one_word(room):
     assert word() == "open"
 
 
-def test_the_pages_have_a_place_for_every_experiment(room):
-    page = room("page")
+def test_the_pages_have_a_place_for_every_experiment(module):
+    page = module("page")
     texts = [path.read_text() for path in page.PAGES.glob("*.md")]
     names = [name for text in texts for name in page.BEGIN.findall(text)]
     assert len(names) == len(set(names))
-    for name in room("__main__").NAMES:
+    for name in module("__main__").NAMES:
         assert {name, f"{name} claim 1"} <= set(names)
 
 
-def test_a_part_without_a_place_is_an_error(room):
+def test_a_part_without_a_place_is_an_error(module):
     with pytest.raises(ValueError, match=r"begin: other .* Received: 0"):
-        room("page").rewritten("", {"other": ""})
+        module("page").rewritten("", {"other": ""})
 
 
-def test_the_summary_leads_to_the_page_of_each_claim(room):
-    experiment, page = room("experiment"), room("page")
+def test_the_summary_leads_to_the_page_of_each_claim(module):
+    experiment, page = module("experiment"), module("page")
     claim = experiment.Claim("it works", "us", [experiment.Verdict("refuted", "CNN", {"p": "1"})])
     table = page.summary(
         {"cnn claim 1": claim}, {"a.md": "", "b.md": "<!-- begin: cnn claim 1 -->"}

@@ -28,7 +28,7 @@ SAID_BY = {
     "health/diagnosis.py": "WorkerLostError",
     "workers/same_settings.py": ON_ALL_WORKERS,
 }
-ROOMS = {
+PACKAGES = {
     "cluster": "At the start",
     "launch": "The launcher and notebooks",
     "watch": "While training: other workers",
@@ -179,8 +179,8 @@ def page():
         f'"{ANY}" stands for names and numbers. For those that are met most, with cause and cure: '
         "[troubleshooting](../troubleshooting.md).\n"
     ]
-    for room, title in ROOMS.items():
-        own = [each for each in messages() if _room_of(each) == room]
+    for package, title in PACKAGES.items():
+        own = [each for each in messages() if _package_of(each) == package]
         if not own:
             continue
         parts.append(f"## {title}\n")
@@ -195,6 +195,6 @@ def page():
     return "\n".join(parts)
 
 
-def _room_of(message):
-    room = message.path.partition("/")[0]
-    return room if room in ROOMS else ""
+def _package_of(message):
+    package = message.path.partition("/")[0]
+    return package if package in PACKAGES else ""

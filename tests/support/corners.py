@@ -122,8 +122,8 @@ def copy_sources(folder):
         if not target.exists() or target.read_bytes() != source.read_bytes():
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, target)
-    for room in ("tf_adasum", "tests", "examples"):
-        for target in (folder / room).rglob("*.py"):
+    for name in ("tf_adasum", "tests", "examples"):
+        for target in (folder / name).rglob("*.py"):
             if str(target.relative_to(folder)) not in paths:
                 target.unlink()
 

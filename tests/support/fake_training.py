@@ -47,7 +47,7 @@ class FakeVariable:
 
 
 class FakeStrategy:
-    """What the room of backups asks of any strategy."""
+    """What `backup` asks of any strategy."""
 
     def __init__(self, replicas):
         self.num_replicas_in_sync = replicas
@@ -57,7 +57,7 @@ class FakeStrategy:
 
 
 class FakeModel:
-    """What the room of backups asks of a model.
+    """What `backup` asks of a model.
 
     Args:
         variables: its list of `FakeVariable`.

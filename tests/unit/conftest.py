@@ -11,19 +11,19 @@ from tf_adasum.ops import library
 
 stacks.make_devices()
 
-# Rooms whose tests show the same with every TensorFlow and Keras: formulas, and what workers do
+# Packages whose tests show the same with every TensorFlow and Keras: formulas, and what workers do
 # before TensorFlow starts.
-ROOMS_OF_ONE_STACK = ("aggregation", "cluster", "launch", "support", "health")
+PACKAGES_OF_ONE_STACK = ("aggregation", "cluster", "launch", "support", "health")
 
-# Rooms whose tests are of threads that wait for each other, for seconds.
-ROOMS_OF_THREADS = ("cluster", "doctor", "launch", "transport", "health")
+# Packages whose tests are of threads that wait for each other, for seconds.
+PACKAGES_OF_THREADS = ("cluster", "doctor", "launch", "transport", "health")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     unit = pathlib.Path(__file__).parent
     for item in items:
-        if item.path.parent.parent == unit and item.path.parent.name in ROOMS_OF_ONE_STACK:
+        if item.path.parent.parent == unit and item.path.parent.name in PACKAGES_OF_ONE_STACK:
             item.add_marker(pytest.mark.one_stack)
 
 
@@ -46,7 +46,7 @@ def garbage_is_collected():
 @pytest.fixture(autouse=True)
 def collections_wait(request):
     """Keep such an iterator from being freed on one of these threads."""
-    if request.path.parent.name not in ROOMS_OF_THREADS:
+    if request.path.parent.name not in PACKAGES_OF_THREADS:
         yield
         return
     gc.disable()

@@ -22,7 +22,7 @@ HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 ANCHOR = re.compile(r'<a id="([\w-]+)"></a>')
 # `folder/file.py`, without a word such as NAME that stands for any.
 PATH = re.compile(r"`((?:[\w.]+/)+(?:[\w.]+\.\w+)?|[\w.]+\.(?:py|h|cu))`")
-ANY = re.compile("NAME|CONCERN|ROOM|FILE|TOPIC")
+ANY = re.compile("NAME|CONCERN|FILE|TOPIC")
 PLACES = [
     "",
     "tf_adasum",
@@ -76,8 +76,8 @@ def test_the_tree_shows_what_is_there():
     shown = [path for path in tree_of(CONTRIBUTING.read_text()) if not ANY.search(path)]
     assert len(shown) > 40
     assert [path for path in shown if not (ROOT / path).exists()] == []
-    rooms = {path.name for path in (ROOT / "tf_adasum").iterdir() if path.name[:2] != "__"}
-    assert rooms == {Path(path).name for path in shown if len(Path(path).parts) == 2} & rooms
+    packages = {path.name for path in (ROOT / "tf_adasum").iterdir() if path.name[:2] != "__"}
+    assert packages == {Path(path).name for path in shown if len(Path(path).parts) == 2} & packages
 
 
 def test_paths_in_contributing_exist():

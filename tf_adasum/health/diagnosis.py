@@ -57,7 +57,7 @@ def what_to_do(environment: Mapping[str, str] = os.environ) -> str:
 WHAT_TO_DO = what_to_do()
 
 # The limits of a status that another process sends. A longer text is cut off.
-_STATES = ("starting", "running", "failed", "ended", "lost", "gave up")
+_STATES = ("starting", "running", "failed", "ended", "lost", "aborted")
 _LONGEST_TEXT, _LARGEST_NUMBER = 4000, 1 << 62
 
 
@@ -67,8 +67,8 @@ class Status:
 
     Attributes:
         state: "starting", "running", "failed" (an exception left `fit`), "ended", "lost", or
-            "gave up" (the worker cannot continue).
-        why: the reason for "failed", "ended", "lost" or "gave up", in one line.
+            "aborted" (the worker cannot continue).
+        why: the reason for "failed", "ended", "lost" or "aborted", in one line.
         call: the number of the worker's last call of `fit`, `evaluate`, …
         inside: 1 while the worker is in that call, 0 after the call.
         entered: how many collectives the worker has entered; 0 if it does not wait in a collective.
@@ -251,7 +251,7 @@ def failure(
                     f"start all workers again. {see('TFA-504')}"
                 )
     for rank, status in others.items() if needs_others else ():
-        if status.state == "gave up":  # checked last, because that worker may have known less
+        if status.state == "aborted":  # checked last, because that worker may have known less
             is_about_this_one = status.why.startswith(cluster.named([cluster.rank]))
             who = f"{cluster.named([rank])} cannot continue: " if is_about_this_one else ""
             return who + status.why

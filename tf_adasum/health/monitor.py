@@ -58,7 +58,7 @@ _TRY = 3.0
 _SECONDS_TO_TRAIN_APART = 3.0  # within which workers that run the same program call `fit`
 
 # States after which a worker sends nothing more.
-_GONE = ("lost", "ended", "gave up")
+_GONE = ("lost", "ended", "aborted")
 
 
 class HealthMonitor:
@@ -245,7 +245,7 @@ class HealthMonitor:
                 return
             self.cause = cause
             self._change.notify_all()
-        self._say(state="gave up", why=cause)
+        self._say(state="aborted", why=cause)
         messages.say(cause)
 
     # ---- the thread ----------------------------------------------------------------------------

@@ -11,8 +11,8 @@ import tf_adasum
 from tf_adasum.compat.base_strategy import GradientAggregatingStrategy
 
 PACKAGE = Path(tf_adasum.__file__).parent
-ROOMS = ("compat", "optimizers", "callbacks", "backup", "replicas", "workers", "aggregation")
-FILES = sorted(path for room in ROOMS for path in (PACKAGE / room).rglob("*.py"))
+PACKAGES = ("compat", "optimizers", "callbacks", "backup", "replicas", "workers", "aggregation")
+FILES = sorted(path for name in PACKAGES for path in (PACKAGE / name).rglob("*.py"))
 
 
 def members_asked_of_strategies(path):

@@ -47,9 +47,9 @@ def test_a_lost_worker_ends_everything_at_once():
 
 
 def test_all_give_up_for_the_same_reason():
-    assert judged(INSIDE, _2=Status("gave up", "worker 1 was lost")) == "worker 1 was lost"
+    assert judged(INSIDE, _2=Status("aborted", "worker 1 was lost")) == "worker 1 was lost"
     of_this_one = "worker 0 (b:2) was lost: it is silent"
-    cause = judged(INSIDE, _2=Status("gave up", of_this_one))
+    cause = judged(INSIDE, _2=Status("aborted", of_this_one))
     assert cause == f"worker 1 (c:3) cannot continue: {of_this_one}", "whoever reads it is not lost"
 
 
@@ -81,9 +81,9 @@ def test_an_end_matters_at_once_where_a_collective_has_raised():
 
 def test_a_failure_is_named_where_a_collective_has_raised():
     failed = Status("failed", "ValueError: no", call=3)
-    gave_up = Status("gave up", "the connection broke")
-    assert judged(INSIDE, _0=gave_up, _2=failed) == "the connection broke"
-    cause = judged(INSIDE, is_broken=True, _0=gave_up, _2=failed)
+    aborted = Status("aborted", "the connection broke")
+    assert judged(INSIDE, _0=aborted, _2=failed) == "the connection broke"
+    cause = judged(INSIDE, is_broken=True, _0=aborted, _2=failed)
     assert cause.startswith("worker 1 (c:3) failed: ValueError: no."), "it knows more"
 
 
@@ -217,7 +217,7 @@ NUMBERS = st.integers() | st.floats() | st.sampled_from([0, 1, 2, 200.0, 1 << 62
 FIELDS = st.fixed_dictionaries(
     {},
     optional={
-        "state": st.sampled_from(["starting", "running", "failed", "ended", "lost", "gave up"]),
+        "state": st.sampled_from(["starting", "running", "failed", "ended", "lost", "aborted"]),
         "why": st.text(max_size=20),
         "call": NUMBERS,
         "inside": NUMBERS,

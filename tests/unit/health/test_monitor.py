@@ -366,7 +366,7 @@ ANYTHING = st.recursive(
     max_leaves=5,
 )
 STATUS = st.fixed_dictionaries(
-    {"state": st.sampled_from(["running", "failed", "ended", "gave up"]) | ANYTHING},
+    {"state": st.sampled_from(["running", "failed", "ended", "aborted"]) | ANYTHING},
     optional=dict.fromkeys(("why", "call", "entered", "waits", "at", "more"), ANYTHING),
 )
 MESSAGE = st.fixed_dictionaries(

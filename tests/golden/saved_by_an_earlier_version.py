@@ -1,14 +1,14 @@
-"""Models, checkpoints and backups as they were written before the package had rooms.
+"""Models, checkpoints and backups as commit 8169923 wrote them.
 
-    python tests/golden/saved_before_the_rooms.py write
-    python tests/golden/saved_before_the_rooms.py go_on FOLDER
+    python tests/golden/saved_by_an_earlier_version.py write
+    python tests/golden/saved_by_an_earlier_version.py go_on FOLDER
 
 `write` trains a small model on two replicas, saves it in every form and goes on from each of them
-in two further steps. It makes `saved_before_the_rooms_keras3.zip` (or `_keras2.zip`) beside this
-file, with the files and the numbers. Those that are there were written by commit 8169923.
+in two further steps. It makes `saved_by_an_earlier_version_keras3.zip` (or `_keras2.zip`) beside
+this file, with the files and the numbers. Those that are there were written by commit 8169923.
 
 `go_on` restores what lies in a folder, with the tf_adasum that is installed, and prints the numbers
-as JSON. `tests/unit/backup/test_saved_before_the_rooms.py` compares them.
+as JSON. `tests/unit/backup/test_saved_by_an_earlier_version.py` compares them.
 """
 
 import json
@@ -46,7 +46,7 @@ FORMS = ["model.keras", "model.weights.h5", "checkpoint", "backup"]
 if IS_KERAS_2:  # there LAMB is TensorFlow Addons', and Keras backs up by itself
     del TRAININGS["lamb"]
     FORMS.remove("backup")
-NAME = f"saved_before_the_rooms_keras{2 if IS_KERAS_2 else 3}.zip"
+NAME = f"saved_by_an_earlier_version_keras{2 if IS_KERAS_2 else 3}.zip"
 
 
 def data():

@@ -12,8 +12,8 @@ import pytest
 from support import stacks
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "golden"
-SCRIPT = GOLDEN / "saved_before_the_rooms.py"
-ARCHIVE = GOLDEN / f"saved_before_the_rooms_keras{2 if stacks.IS_KERAS_2 else 3}.zip"
+SCRIPT = GOLDEN / "saved_by_an_earlier_version.py"
+ARCHIVE = GOLDEN / f"saved_by_an_earlier_version_keras{2 if stacks.IS_KERAS_2 else 3}.zip"
 
 # Two steps in float32, on processors that multiply matrices in another order.
 TWO_STEPS = {"rtol": 1e-5, "atol": 1e-6}
