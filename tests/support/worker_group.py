@@ -136,11 +136,14 @@ class WorkerGroup:
 
 
 def worker_environment(ports, index, devices, hosts=None):
-    """Return the environment of worker `index` of the cluster on these ports."""
+    """Return the environment of worker `index` of the cluster on these ports.
+
+    A process that starts in it finds neither scikit-learn nor Matplotlib.
+    """
     hosts = hosts or ["127.0.0.1"] * len(ports)
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(TESTS), str(TESTS / "multi_worker")]),
+        "PYTHONPATH": os.pathsep.join(map(str, [HERE / "hidden", REPOSITORY, TESTS])),
         "TF_ADASUM_DEVICES_PER_WORKER": str(devices),
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "CUDA_VISIBLE_DEVICES": "",

@@ -4,7 +4,6 @@ import gc
 import importlib
 import os
 import random
-import sys
 import traceback
 
 import numpy as np
@@ -63,7 +62,6 @@ def main(pipe, log, environment, name, options):
     """
     os.environ.clear()
     os.environ.update(environment)
-    sys.path[:0] = environment["PYTHONPATH"].split(os.pathsep)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for descriptor in (1, 2):
         os.dup2(output, descriptor)
