@@ -131,7 +131,7 @@ class AdasumCrossDeviceOps(tensorflow_compat.GradientCrossDeviceOps):
     @property
     def carrier(self) -> str:
         """Deprecated: the old name of `transport_summary`."""
-        text = "AdasumCrossDeviceOps.carrier is called transport_summary now."
+        text = "This attribute is called transport_summary now."
         warnings.warn(text, DeprecationWarning, stacklevel=2)
         return self.transport_summary
 

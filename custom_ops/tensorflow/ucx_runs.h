@@ -83,12 +83,12 @@ struct Group {
       .Attr("member: int")        \
       .Attr("devices: int")       \
       .SetIsDistributedCommunication()
-#define TF_ADASUM_AMONG_A_GROUP_DOC                            \
-  "key: of this run, the same for all members.\n"              \
-  "mesh: number of the mesh in this process.\n"                \
-  "channel: of the strategy, the same for all members.\n"      \
-  "members: the replicas of the group, in its order.\n"        \
-  "member: which of them this one is.\n"                       \
+#define TF_ADASUM_AMONG_A_GROUP_DOC                       \
+  "key: of this run, the same for all members.\n"         \
+  "mesh: number of the mesh in this process.\n"           \
+  "channel: of the strategy, the same for all members.\n" \
+  "members: the replicas of the group, in its order.\n"   \
+  "member: which of them this one is.\n"                  \
   "devices: how many replicas each worker has.\n"
 
 // Memory is kept from run to run, and used again when nobody else holds it: the page faults of
