@@ -51,11 +51,13 @@ MEAN_RATE = 0.16
 ON_WORKERS = $(BIN)/tf-adasum-launch -n 4 --devices-per-worker 4 examples/train_digits.py $(DEMO)
 
 check: lint types
-	$(PYTEST) tests/unit
+	$(PYTEST) $(AT_ONCE) tests/unit
 
-# Two processes, because one keeps little more than one core busy; that of the workers would take
-# longer, so that the other one also gets some of its files, first those that mostly wait. Files
-# are left out of a folder, because what is named runs with all of its cases.
+# Tests without a shared worker group run in three processes, because many of them wait: for a
+# timeout, or for processes that start. Those with a group run in one process beside them, except
+# files that start their own workers. Files are left out of a folder, because what is named runs with
+# all of its cases.
+AT_ONCE = -n 3 --dist loadfile
 WITH_THE_REST = $(addprefix tests/multi_worker/,test_faults.py test_start.py test_restart.py \
     test_replica_check.py)
 WITH_WORKERS = $(filter-out $(WITH_THE_REST),$(wildcard tests/multi_worker/test_*.py))
@@ -65,7 +67,7 @@ OVER_UCX = --sample $(addprefix tests/multi_worker/,test_custom_loops.py test_dt
     test_nonfinite.py test_optimizers.py test_own_steps.py test_rows.py)
 test: $(READY)
 	@mkdir -p build
-	$(PYTEST) tests $(WITH_WORKERS:%=--ignore=%) > build/tests.log 2>&1 & rest=$$!; \
+	$(PYTEST) $(AT_ONCE) tests $(WITH_WORKERS:%=--ignore=%) > build/tests.log 2>&1 & rest=$$!; \
 	$(PYTEST) tests/multi_worker $(WITH_THE_REST:%=--ignore=%) $(TABLE); \
 	groups=$$?; \
 	wait $$rest; rest=$$?; cat build/tests.log; exit $$((groups + rest))
