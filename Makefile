@@ -75,6 +75,7 @@ test: $(READY)
 
 # The table of what works is written anew; where it has changed, it belongs into docs/.
 test-all: ALL = --slow
+test-all: AT_ONCE =
 test-all: WITH_THE_REST =
 test-all: OVER_UCX = tests/multi_worker
 test-all: TABLE = --compatibility build/compatibility.md

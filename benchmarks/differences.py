@@ -37,7 +37,8 @@ def outcomes(cases, checkout, limit):
     for case in cases:
         if group is None or group.has_ended:
             environments = [{"PYTHONPATH": path}] * 2
-            group = WorkerGroup(2, 1, tempfile.mkdtemp(), environments=environments)
+            folder = tempfile.mkdtemp()
+            group = WorkerGroup(2, 1, folder, environments=environments, fresh=True)
         try:
             results = group.run(differences.play, timeout=limit, case=case)
         except WorkerFailed:

@@ -272,8 +272,8 @@ def start(
         remaining = max(1.0, deadline - time.monotonic())
         with health.call(collective_error_of), _naming_the_others(tasks, remaining):
             collectives.meet(tensorflow_compat.first_replica(extended), _timeout(remaining))
-            unwatched = _timeout(None if health.is_on else remaining)
-            _connect(extended, tasks, transport, unwatched, health)
+            limited = _timeout(None if health.is_on else remaining)
+            _connect(extended, tasks, transport, limited, health)
         _leave_progress_bars_to_the_first_worker(tasks)
         return extended, health
     # TensorFlow already runs, and the other workers may be busy. So the failure detector limits the
@@ -281,15 +281,15 @@ def start(
     with health.call(collective_error_of), _naming_the_others(tasks, health.patience):
         extended = make()
         collectives = _announce(extended, health)
-        unwatched = _timeout(None if health.is_on else health.patience)
-        collectives.meet(tensorflow_compat.first_replica(extended), unwatched)
-        gather = functools.partial(collectives.gather_from_workers, options=unwatched)
+        limited = _timeout(None if health.is_on else health.patience)
+        collectives.meet(tensorflow_compat.first_replica(extended), limited)
+        gather = functools.partial(collectives.gather_from_workers, options=limited)
         Workers(tasks.rank, len(tasks.addresses), gather, None).check_same(
             "All workers have to make their strategies in the same order, with the same settings.",
             ", ".join(f"{name}: {value}" for name, value in terms.items()),
             code="TFA-211",
         )
-        _connect(extended, tasks, transport, unwatched, health)
+        _connect(extended, tasks, transport, limited, health)
     return extended, health
 
 

@@ -22,8 +22,8 @@ absl::Status Key::Read(OpKernelContext* context) {
   TF_RETURN_IF_ERROR(context->input("key", &key));
   if (key->dims() != 0) return absl::InvalidArgumentError("key: expected one number");
   const auto number = static_cast<uint64_t>(key->scalar<int64_t>()());
-  call = number >> 32;
-  run = number & 0xffffffff;
+  call = number >> 24;  // compat/tensorflow/collective_keys.py puts them together
+  run = number & 0xffffff;
   return absl::OkStatus();
 }
 

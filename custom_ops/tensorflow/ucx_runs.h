@@ -27,9 +27,9 @@ namespace tf_adasum {
 // The failure of a run whose step was cancelled.
 constexpr char kCancelled[] = "the step was cancelled";
 
-// A tag: 8 bits of the channel, 20 of a key's upper half and 12 of its lower half, the sender's number
-// among all replicas, the receiver's among those of its worker. Numbers come again after so many
-// channels, calls and runs of a call; the earlier ones ended long ago.
+// A tag: 8 bits of the channel, 20 of the call, 12 of the run, the sender's number among all replicas,
+// the receiver's among those of its worker. Numbers come again after so many channels, calls and runs
+// of a call, when the earlier messages with them have long arrived.
 constexpr int kCallBits = 20, kRunBits = 12, kSenderBits = 16, kReceiverBits = 8;
 
 struct Key {

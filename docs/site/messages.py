@@ -31,7 +31,7 @@ SAID_BY = {
 PACKAGES = {
     "cluster": "At the start",
     "launch": "The launcher and notebooks",
-    "watch": "While training: other workers",
+    "health": "While training: other workers",
     "workers": "While training: what workers have to have in common",
     "replicas": "While training: replicas and gradients",
     "backup": "Backups",

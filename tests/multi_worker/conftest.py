@@ -38,7 +38,8 @@ class Groups:
             self.close()
             workers, devices = map(int, topology.split("x"))
             folder = self._make_folder(f"{self._strategy}{topology}")
-            self._group = WorkerGroup(workers, devices, folder, self._strategy)
+            fresh = topology == "2x1"  # most tests run on it
+            self._group = WorkerGroup(workers, devices, folder, self._strategy, fresh=fresh)
             self._topology = topology
         return self._group
 

@@ -70,7 +70,7 @@ def saved(request, tmp_path_factory):
     own = (each for each in request.session.items if each.path == request.path)
     tests = [each for each in own if "saved" in each.fixturenames]
     wanted = {each.callspec.params["name"] for each in tests}
-    first = WorkerGroup(2, 1, tmp_path_factory.mktemp("first_processes"))
+    first = WorkerGroup(2, 1, tmp_path_factory.mktemp("first_processes"), fresh=True)
     try:
         return folder, {
             name: first.run(

@@ -1,8 +1,8 @@
 """Groups of real worker processes that run scenarios for the tests.
 
-Workers are forks of one process that has imported TensorFlow, which takes seconds. A group runs the
-scenarios of all test modules with its topology, one after the other; each scenario gets a strategy
-in its initial state.
+Workers are forks of one process that has imported TensorFlow, which takes seconds; those of a fresh
+group start as programs. A group runs the scenarios of all test modules with its topology, one after
+the other; each scenario gets a strategy in its initial state.
 """
 
 import collections
@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import pathlib
 import time
+from unittest import mock
 
 from support import worker_process
 from tf_adasum.cluster.free_ports import held as held_ports
@@ -24,6 +25,7 @@ SECONDS_TO_STOP = 10
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tensorflow", "keras", "tf_adasum"])
+PROGRAMS = multiprocessing.get_context("spawn")
 
 
 class WorkerFailed(Exception):
@@ -41,6 +43,8 @@ class WorkerGroup:
         hosts: the address of each worker; by default one host for all.
         options: further arguments of AdasumMirroredStrategy.
         environments: for each worker what its environment has besides; by default nothing.
+        fresh: whether each worker starts as a program. Only then does its environment affect what
+            it imports, and its hashes, so the order of its sets, differ from the other workers'.
 
     Attributes:
         has_ended: whether a worker has ended or hung, and with it the group.
@@ -55,6 +59,7 @@ class WorkerGroup:
         hosts=None,
         options=None,
         environments=None,
+        fresh=False,
     ):
         self.workers, self.devices, self.folder = workers, devices, pathlib.Path(folder)
         self.replicas = workers * devices
@@ -64,15 +69,21 @@ class WorkerGroup:
         for index in range(workers):
             environment = worker_environment(ports, index, devices, hosts)
             environment.update(environments[index] if environments else {})
-            own, other = FORKS.Pipe()
+            context = PROGRAMS if fresh else FORKS
+            own, other = context.Pipe()
             log = str(self.folder / f"worker{index}.log")
             arguments = (other, log, environment, strategy, options or {})
-            process = FORKS.Process(target=worker_process.main, args=arguments, daemon=True)
-            process.start()
+            process = context.Process(target=worker_process.main, args=arguments)
+            with mock.patch.dict(os.environ, environment if fresh else {}):
+                process.start()
             other.close()
             self._processes.append(process)
             self._pipes.append(own)
-        self._collect(SECONDS_TO_START)
+        try:
+            self._collect(SECONDS_TO_START)
+        except WorkerFailed:
+            self.close()
+            raise
 
     def run(self, scenario, timeout=120, **arguments):
         """Run a function on all workers at once.
@@ -89,8 +100,11 @@ class WorkerGroup:
         Raises:
             WorkerFailed: if it raised an exception on any worker, or did not end in time.
         """
-        for pipe in self._pipes:
-            pipe.send((scenario.__module__, scenario.__qualname__, arguments))
+        for index, pipe in enumerate(self._pipes):
+            try:
+                pipe.send((scenario.__module__, scenario.__qualname__, arguments))
+            except OSError:
+                self._end_with(f"worker {index} ended")
         return self._collect(timeout)
 
     def close(self):
@@ -101,8 +115,9 @@ class WorkerGroup:
         deadline = time.monotonic() + SECONDS_TO_STOP
         for process in self._processes:
             process.join(max(0.1, deadline - time.monotonic()))
-            process.kill()
-            process.join()
+            if process.is_alive():
+                process.kill()
+                process.join()
 
     def _collect(self, timeout):
         """Return the answer of each worker."""

@@ -2,8 +2,11 @@
 
 import gc
 import importlib
+import multiprocessing
 import os
+import pathlib
 import random
+import sys
 import traceback
 
 import numpy as np
@@ -65,9 +68,13 @@ def main(pipe, log, environment, name, options):
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for descriptor in (1, 2):
         os.dup2(output, descriptor)
+    # Keras finds the hidden packages here, because some scenarios need them.
+    path = environment["PYTHONPATH"].split(os.pathsep)
+    sys.path[:0] = [folder for folder in path if pathlib.Path(folder).name != "hidden"]
     # The workers are forks of one process, and would draw the same numbers.
     random.seed()
     np.random.seed()
+    multiprocessing.set_start_method(None, force=True)  # as in a program of a user
     import keras
 
     strategy = restore = None
@@ -83,7 +90,9 @@ def main(pipe, log, environment, name, options):
         restore()
         scenario = getattr(importlib.import_module(module), function)
         results = scenario(strategy, **arguments)
-        return {each: np.asarray(value) for each, value in results.items()}
+        arrays = {each: np.asarray(value) for each, value in results.items()}
+        assert not any(array.dtype == object for array in arrays.values()), "plain arrays"
+        return arrays
 
     answer(pipe, make)
     while True:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.util
+import inspect
 import types
 from pathlib import Path
 
@@ -20,6 +21,7 @@ _WHEEL = "libucx"
 _LONGEST_TEXT = 1024
 _OPS = ("all_to_all", "all_gather", "scatter_gram", "combine_gather")
 _NEWEST = "adasum_ucx_rehearse"  # the newest function in custom_ops/ucx/adasum_ucx.h
+_NEWEST_ARGUMENT = "channel"  # of the ops
 
 
 class Unavailable(RuntimeError):
@@ -146,11 +148,13 @@ def opened() -> Library:
     if ops is None:
         why = status.reason or f"{op_library.CHOICE_VARIABLE} leaves it out"
         raise Unavailable(f"the compiled op is not used ({why})")
-    missing = [name for name in _OPS if not hasattr(ops, f"tf_adasum_ucx_{name}")]
+    missing = [name for name in _OPS if not _op(ops, name)]
     if missing == list(_OPS):
         raise Unavailable(
             f"the compiled op was built without UCX's headers: {INSTALL}, then build the op again"
         )
+    if not missing and _NEWEST_ARGUMENT not in inspect.signature(_op(ops, _OPS[0])).parameters:
+        missing = [f"the argument {_NEWEST_ARGUMENT}"]
     if missing:
         raise Unavailable(
             f"the compiled op is older than this package and lacks {', '.join(missing)}: build it "
@@ -160,6 +164,10 @@ def opened() -> Library:
         return Library(status.path, ops)
     except Unavailable as error:
         raise Unavailable(f"UCX cannot be opened ({error}): {INSTALL}") from None
+
+
+def _op(ops, name):
+    return getattr(ops, f"tf_adasum_ucx_{name}", None)
 
 
 def is_open() -> bool:

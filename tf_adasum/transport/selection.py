@@ -93,7 +93,7 @@ def select(
     transport: str,
     devices: Sequence[str],
     gather: Gather,
-    is_watched: bool = True,
+    is_monitored: bool = True,
 ) -> TransportChoice:
     """Return the transport of a new strategy; every worker has to call this.
 
@@ -103,14 +103,14 @@ def select(
         devices: names of this worker's devices.
         gather: function that takes this worker's int64 array ``[k]`` and returns the arrays of all
             workers, ``[workers, k]``, over TensorFlow's collectives.
-        is_watched: whether this worker's failure detector is on. Defaults to True.
+        is_monitored: whether this worker's failure detector is on. Defaults to True.
 
     Raises:
         Unavailable: on all workers, if `transport` is "ucx" and one worker cannot use UCX.
     """
     all_workers, kept = AllGather(cluster, gather), _choices.get((cluster, transport))
     missing = argument.obstacle(devices, len(cluster.addresses)) or _missing()
-    if transport == argument.AUTO and not is_watched:
+    if transport == argument.AUTO and not is_monitored:
         missing = "without the failure detector, UCX would wait forever for a lost worker"
     own = [kept is not None, VARIABLE in os.environ, next(_channels), *shared_memory.place()]
     failure, numbers = all_workers.results(missing, *own)

@@ -127,9 +127,9 @@ def test_no_file_stays_in_dev_shm():
 NAMES = ["all_to_all", "all_gather", "scatter_gram", "combine_gather"]
 
 
-def opened_with(monkeypatch, names):
+def opened_with(monkeypatch, names, op=lambda channel: None):
     """Call `library.opened` in a process whose compiled op has these of the ops over UCX."""
-    ops = types.SimpleNamespace(**{f"tf_adasum_ucx_{name}": None for name in names})
+    ops = types.SimpleNamespace(**{f"tf_adasum_ucx_{name}": op for name in names})
     status = types.SimpleNamespace(reason=None, path="the library's")
     monkeypatch.setattr(op_library, "load", lambda: ops)
     monkeypatch.setattr(op_library, "status", lambda: status)
@@ -149,6 +149,11 @@ def opened_with(monkeypatch, names):
 def test_all_ops_are_needed(monkeypatch, names, message):
     with pytest.raises(library.Unavailable, match=re.escape(message)):
         opened_with(monkeypatch, names)
+
+
+def test_ops_with_other_arguments_are_older(monkeypatch):
+    with pytest.raises(library.Unavailable, match="lacks the argument channel: build it again"):
+        opened_with(monkeypatch, NAMES, op=lambda turn: None)
 
 
 def test_a_library_with_all_ops_is_taken(monkeypatch):

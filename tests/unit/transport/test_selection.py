@@ -47,7 +47,9 @@ def cluster_of(rank, workers=2):
     return Cluster(tuple(f"127.0.0.1:{1 + number}" for number in range(workers)), names, rank)
 
 
-def on_workers(transport, workers=2, devices=lambda rank: ["CPU:0"], is_watched=lambda rank: True):
+def on_workers(
+    transport, workers=2, devices=lambda rank: ["CPU:0"], is_monitored=lambda rank: True
+):
     """Results, or errors, of threads that are the workers, by rank."""
     barrier, rows, results = threading.Barrier(workers), [None] * workers, [None] * workers
 
@@ -61,7 +63,7 @@ def on_workers(transport, workers=2, devices=lambda rank: ["CPU:0"], is_watched=
 
         try:
             results[rank] = selection.select(
-                cluster_of(rank, workers), transport, devices(rank), gather, is_watched(rank)
+                cluster_of(rank, workers), transport, devices(rank), gather, is_monitored(rank)
             )
         except library.Unavailable as error:
             results[rank] = error
@@ -207,13 +209,13 @@ def test_one_worker_with_a_gpu(fake):
 
 def test_a_worker_whose_watch_is_off(fake):
     functions = fake(seconds=1e-6)
-    for each in on_workers("auto", is_watched=lambda rank: rank == 0):
+    for each in on_workers("auto", is_monitored=lambda rank: rank == 0):
         assert each.mesh is None
         assert (
             "UCX is not used: worker 1 (127.0.0.1:2): without the failure detector" in each.summary
         )
     assert functions.made == []
-    for each in on_workers("ucx", is_watched=lambda rank: rank == 0):
+    for each in on_workers("ucx", is_monitored=lambda rank: rank == 0):
         assert each.mesh is not None, "it was asked for"
 
 

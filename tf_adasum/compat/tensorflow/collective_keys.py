@@ -28,9 +28,9 @@ FIRST_REUSED_KEY, KEYS_OF_A_SIGNATURE = 2**24, 8
 FIRST_COUNTED_KEY, COUNTED_KEYS = 2**30 + 2**25, 2**30 - 2**26
 _COUNTED = ("counted",)
 
-# Between the first keys of two calls over UCX; custom_ops/tensorflow/ucx_runs.h puts parts of both
-# halves of a key into the tags of messages.
-FIRST_KEYS_APART = 2**32
+# Between the first keys of two calls over UCX; custom_ops/tensorflow/ucx_runs.cc takes a key apart
+# again.
+FIRST_KEYS_APART = 2**24
 
 # TensorFlow numbers the groups of every strategy from 1, so two strategies in one process would
 # confuse their collectives. Each strategy gets a million group numbers. The number of a group of
@@ -178,11 +178,12 @@ class ReusingLauncher(CollectiveReplicaLauncher):
 class CallKeys:
     """Creates keys for one replica's collectives over UCX. A key is used once, and needs no memory.
 
-    The upper half of a key is new each time Python calls a traced function or, in eager code, a
-    collective. The lower half counts the collectives that this call has executed, in the order of
-    the program. It starts again in each call, because an error may end a call on different workers
+    The upper bits of a key are new each time Python calls a traced function or, in eager code, a
+    collective. The lower 24 bits count the collectives that this call has executed, in the order of
+    the program. They start again in each call, because an error may end a call on different workers
     after different numbers of collectives. So all workers count in the same way, however often each
-    worker traces a function.
+    worker traces a function. (A `tf.py_function` runs in no fixed order beside the collectives of
+    the function that calls it, so it must not call a function with collectives.)
     """
 
     def __init__(self) -> None:
@@ -197,8 +198,8 @@ class CallKeys:
             return first_key
         with tf.device("CPU:0"):
             key = tf.maximum(first_key, self._last_key.read_value() + 1)
-            self._last_key.assign(key, read_value=False)
-            return key
+            with tf.control_dependencies([self._last_key.assign(key, read_value=False)]):
+                return tf.identity(key)
 
     def _next_first_key(self):
         with tf.device("CPU:0"):
