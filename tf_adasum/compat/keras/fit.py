@@ -1,6 +1,7 @@
 """Hooks into training, evaluation and prediction, for Keras 2 and 3."""
 
 import contextlib
+import dataclasses
 import threading
 import warnings
 import weakref
@@ -22,61 +23,60 @@ from tf_adasum.health import call_log, call_site
 CALLS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
 
 
-class _Calls:
-    """The running calls that all workers make, the outermost first.
+@dataclasses.dataclass
+class _Call:
+    """A running call that all workers make.
 
     Attributes:
-        names: the name of each call.
-        settings: the `Settings` of each call.
-        unread: for each call, the names of the calls within it whose steps return logs that no
-            callback reads; None if the call has no list of callbacks of its own.
-        steps: for each call, the number of steps that `count_step` has counted.
-        ends: for each `fit`, an `ExitStack` that is closed at its end.
+        name: its name.
+        settings: its `Settings`.
+        unread: the names of the calls within it whose steps return logs that no callback reads;
+            None if the call has no list of callbacks of its own.
+        steps: the number of steps that `count_step` has counted.
     """
 
-    def __init__(self):
-        self.names, self.settings, self.unread, self.steps, self.ends = [], [], [], [], []
+    name: str
+    settings: Settings
+    unread: frozenset[str] | None = None
+    steps: int = 0
 
-    @contextlib.contextmanager
-    def one_more(self, name, settings):
-        self.names.append(name)
-        self.settings.append(settings)
-        self.unread.append(None)
-        self.steps.append(0)
-        try:
-            with call_log.call(name):
-                yield
-        finally:
-            self.names.pop()
-            self.settings.pop()
-            self.unread.pop()
-            self.steps.pop()
 
-    @contextlib.contextmanager
-    def ending(self, name):
-        if name != "fit":
+_calls: list[_Call] = []  # the outermost first
+_ends: list[contextlib.ExitStack] = []  # for each running `fit`, what is closed at its end
+
+
+@contextlib.contextmanager
+def _running(name, settings):
+    _calls.append(_Call(name, settings))
+    try:
+        with call_log.call(name):
             yield
-            return
-        with contextlib.ExitStack() as stack:
-            self.ends.append(stack)
-            try:
-                yield
-            finally:
-                self.ends.pop()
+    finally:
+        _calls.pop()
 
 
-_calls = _Calls()
+@contextlib.contextmanager
+def _ending(name):
+    if name != "fit":
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        _ends.append(stack)
+        try:
+            yield
+        finally:
+            _ends.pop()
 
 
 def are_calls_under_way():
     """Return whether `fit` or another call that all workers make is running."""
-    return bool(_calls.names)
+    return bool(_calls)
 
 
 def when_fit_ends(function):
     """Call a function when the running `fit` ends or fails. In a custom loop, do nothing."""
-    if _calls.ends:
-        _calls.ends[-1].callback(function)
+    if _ends:
+        _ends[-1].callback(function)
 
 
 def leave_logs_unread(names):
@@ -88,9 +88,9 @@ def leave_logs_unread(names):
     Args:
         names: "fit" or "evaluate" or both, within the innermost running call.
     """
-    if _calls.unread:
-        before = _calls.unread[-1]
-        _calls.unread[-1] = frozenset(names) if before is None else before.intersection(names)
+    if _calls:
+        before = _calls[-1].unread
+        _calls[-1].unread = frozenset(names) if before is None else before.intersection(names)
 
 
 def are_logs_read(name):
@@ -99,29 +99,29 @@ def are_logs_read(name):
     Args:
         name: "fit" or "evaluate"; averages them if another call is running.
     """
-    decided = [unread for unread in _calls.unread if unread is not None]
-    return not decided or _calls.names[-1] != name or name not in decided[-1]
+    decided = [call.unread for call in _calls if call.unread is not None]
+    return not decided or _calls[-1].name != name or name not in decided[-1]
 
 
 def count_step():
     """Count a step of the innermost running call, and return the number of its counted steps."""
-    _calls.steps[-1] += 1
-    return _calls.steps[-1]
+    _calls[-1].steps += 1
+    return _calls[-1].steps
 
 
 def call_under_way():
     """Return the name of the innermost running call that all workers make, or None."""
-    return _calls.names[-1] if _calls.names else None
+    return _calls[-1].name if _calls else None
 
 
 def calls_under_way():
     """Return the names of all running calls as text, such as "evaluate within fit"."""
-    return " within ".join(reversed(_calls.names)) or "none"
+    return " within ".join(call.name for call in reversed(_calls)) or "none"
 
 
 def settings_under_way():
     """Return the `Settings` of the innermost running call. If no call runs, they are empty."""
-    return _calls.settings[-1] if _calls.settings else Settings()
+    return _calls[-1].settings if _calls else Settings()
 
 
 @hooks.replaces(private_names.Trainer, *CALLS, outermost=True)
@@ -134,18 +134,18 @@ def call_together(original, self, *args, **kwargs):
     if not is_ours(strategy):
         if original.__name__ == "fit":
             _refuse_no_strategy(self)
-        with _calls.ending(original.__name__):
+        with _ending(original.__name__):
             return original(self, *args, **kwargs)
     name, settings = original.__name__, Settings()
     if strategy.workers.count > 1:
         one_worker.refuse(f"model.{name}")
         settings = settings_of(self, original, args, kwargs)
     if name.endswith("on_batch"):
-        with _calls.one_more(name, settings), strategy.detecting_failures():
+        with _running(name, settings), strategy.detecting_failures():
             _compare_settings_of_batches(self, name, settings)
             return original(self, *args, **kwargs)
     is_nested = are_calls_under_way()
-    with _calls.one_more(name, settings), strategy.working_together(), _calls.ending(name):
+    with _running(name, settings), strategy.working_together(), _ending(name):
         if is_nested:
             strategy.workers.gather([])  # wait for all workers
         return original(self, *args, **kwargs)
