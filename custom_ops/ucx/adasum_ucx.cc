@@ -22,6 +22,9 @@ namespace tf_adasum {
 namespace {
 
 std::mutex mutex;
+// Held while a mesh is tried or made. Two forks at once block for ever in OpenBLAS's own handler, and a
+// child that is forked while a mesh is made inherits locks of UCX (seen with SciPy's OpenBLAS).
+std::mutex starting;
 const UcxLibrary* library = nullptr;  // guarded by mutex
 pid_t process;                        // guarded by mutex until it is set, the one that opened it
 
@@ -195,6 +198,7 @@ int adasum_ucx_open(const char* path, char* text, int capacity) {
 }
 
 int adasum_ucx_rehearse(const char* transports, const char* device, char* text, int capacity) {
+  const std::lock_guard<std::mutex> start(tf_adasum::starting);
   const tf_adasum::UcxLibrary* ucx;
   {
     const std::lock_guard<std::mutex> lock(tf_adasum::mutex);
@@ -220,6 +224,7 @@ int adasum_ucx_rehearse(const char* transports, const char* device, char* text, 
 }
 
 int adasum_ucx_create(const char* transports, const char* device, char* text, int capacity) {
+  const std::lock_guard<std::mutex> start(tf_adasum::starting);
   const std::lock_guard<std::mutex> lock(tf_adasum::mutex);
   std::string failure = "UCX is not open";
   std::unique_ptr<Mesh> mesh;
