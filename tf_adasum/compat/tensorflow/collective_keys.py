@@ -182,8 +182,8 @@ class CallKeys:
     collective. The lower 24 bits count the collectives that this call has executed, in the order of
     the program. They start again in each call, because an error may end a call on different workers
     after different numbers of collectives. So all workers count in the same way, however often each
-    worker traces a function. (A `tf.py_function` runs in no fixed order beside the collectives of
-    the function that calls it, so it must not call a function with collectives.)
+    worker traces a function. (A `tf.py_function` must not call a function with collectives, because
+    it and the collectives of its caller run in no fixed order.)
     """
 
     def __init__(self) -> None:
