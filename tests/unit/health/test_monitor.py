@@ -268,7 +268,7 @@ def test_what_nobody_knows_the_cause_of_is_told_as_tensorflow_does(workers, monk
             raise OSError("what TensorFlow raises")
     monitors[1]._say(inside=1)
     eventually(lambda: monitors[1].aborted)
-    assert monitors[1].cause == monitors[0].cause, "it could not go on either"
+    assert monitors[1].cause == monitors[0].cause, "it could not continue either"
 
 
 def test_a_connection_is_tried_while_all_wait(workers, monkeypatch):
