@@ -141,11 +141,19 @@ def exchange_part():
                 for kind, other in ((UCX, "adasum"), (ALONE, HOROVOD))
             ),
         ]
-        for case in dict.fromkeys(key[:2] for key in found)
+        for case in sorted(dict.fromkeys(key[:2] for key in found), key=workers_and_bytes)
     ]
     header = ["gradients", "workers"]
     header += [f"{way}, / {other}" for way in WAYS for other in ("TensorFlow's", "Horovod's")]
     return from_report(report.table(header, rows), path)
+
+
+def workers_and_bytes(case):
+    """Sort key: the number of workers, then the size; a model, which has no unit, comes last."""
+    gradients, workers = case
+    number, _, unit = gradients.partition(" ")
+    kilobytes = {"KB": 1, "MB": 1000}.get(unit)
+    return int(workers), int(number) * kilobytes if kilobytes else np.inf
 
 
 def steps_part():

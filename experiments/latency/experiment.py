@@ -50,12 +50,9 @@ class Latency(Experiment):
         """Return the table and a verdict for each way to exchange."""
         path = max(REPORTS.glob("*-exchange_transport.md"))
         found = ratios(path.read_text())
-        columns = list(dict.fromkeys(key[1:] for key in found))
-        rows = [
-            [name, *(f"{found[(kind, *column)]:.2f}" for column in columns)]
-            for kind, name in KINDS.items()
-        ]
-        header = ["Adasum over", *(f"{n} workers, {gradients}" for n, gradients in columns)]
+        cases = list(dict.fromkeys(key[1:] for key in found))
+        rows = [[*case, *(f"{found[(kind, *case)]:.2f}" for kind in KINDS)] for case in cases]
+        header = ["workers", "gradients", *(f"Adasum over {name}" for name in KINDS.values())]
         said = [verdict(found, SAME_TRANSPORT)]  # UCX would be compared with another transport
         source = f"From the [report](../../benchmarks/results/{path.name})."
         return Report([Claim(CLAIM, SOURCE, said)], f"{markdown(header, rows)}\n\n{source}")
