@@ -29,14 +29,9 @@ from tf_adasum.launch.failures import StderrTail
 from tf_adasum.launch.jobs import check
 from tf_adasum.launch.nodes import Host, Nodes
 from tf_adasum.launch.output import Console, Relay
-from tf_adasum.launch.processes import (
-    EXIT_ASKED,
-    POLITE_SECONDS,
-    report_end,
-    signals_sent_to,
-    start_thread,
-)
+from tf_adasum.launch.processes import EXIT_ASKED, POLITE_SECONDS, signals_sent_to
 from tf_adasum.launch.ssh import SECONDS_BETWEEN_BEATS, Connection
+from tf_adasum.launch.worker_process import report_end, start_thread
 
 SSH = "TF_ADASUM_SSH"  # the ssh command, with its options
 

@@ -1,6 +1,6 @@
 """Run a group of worker processes: start and supervise them, and stop those that still run.
 
-Reading order: `run_group` (all starts) -> `_Job` (start, supervise, stop) -> `_Worker` (one
+Reading order: `run_group` (all starts) -> `_Job` (start, supervise, stop) -> `Worker` (one
 process). `output` writes the output of the workers; `failures` finds the worker that failed first.
 
 The main thread starts, signals and reaps the workers. Every other thread only reads a pipe or waits
@@ -12,35 +12,36 @@ Uses only the standard library.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import dataclasses
 import functools
 import os
 import queue
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
 from tf_adasum.launch import failures, live, log_filter, terminal
-from tf_adasum.launch.cpu_shares import bind
 from tf_adasum.launch.output import Log, Relay
 from tf_adasum.launch.status import Board
+from tf_adasum.launch.worker_process import (
+    OUTPUT_SECONDS,
+    Worker,
+    begin_worker,
+    report_end,
+    start_thread,
+)
 
 EXIT_TIMEOUT = 124  # as coreutils' `timeout`
 EXIT_USAGE = 2  # as argparse and the shells: the same arguments will fail again
 EXIT_ASKED = 75  # EX_TEMPFAIL: the workers were asked to end, and the next start resumes
 POLITE_SECONDS = 30.0  # for a backup after SIGTERM; Slurm and Kubernetes wait as long
-_OUTPUT_SECONDS = 0.5  # how long to wait for the output of a worker that ended
 _SECONDS_TO_READ = 5.0  # how long to wait after a stop until our output is read
 _PAUSE_SECONDS = 1.0  # before a restart, so that a script that fails at once is not run nonstop
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PASSED_ON = (signal.SIGUSR1,)  # Slurm's warning before the time limit, to all processes of a step
-_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
-_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None  # loaded here, not after a fork
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,14 +154,14 @@ class _Job:
         environments_of: EnvironmentsOf,
         grace: float,
     ):
-        self.events: queue.SimpleQueue[_Worker | signal.Signals] = queue.SimpleQueue()
+        self.events: queue.SimpleQueue[Worker | signal.Signals] = queue.SimpleQueue()
         self.first: failures.ProcessFailure | None = None
         self._command = list(command)
         self._group = group
         self._environments_of = environments_of
         self._grace = grace
         self._console = live.console(self.events, group.board is not None)
-        self._running: list[_Worker] = []
+        self._running: list[Worker] = []
         self._ends: list[failures.ProcessFailure] = []  # of this start, in their order
         self._threads: list[threading.Thread] = []
         self._is_stopped = False  # by a signal or the timeout: there is no restart
@@ -220,7 +221,7 @@ class _Job:
             self._stop()
             is_over.set()
         for thread in showing:
-            thread.join(_OUTPUT_SECONDS)
+            thread.join(OUTPUT_SECONDS)
         if self._is_stopped and any(end.code == EXIT_ASKED for end in self._ends):
             code = EXIT_ASKED  # workers also received the signal, and have made their backup
         if self.first is not None:
@@ -285,16 +286,16 @@ class _Job:
                     env=environment,
                     bufsize=0,
                     start_new_session=True,
-                    preexec_fn=functools.partial(_begin_worker, os.getpid(), own),
+                    preexec_fn=functools.partial(begin_worker, os.getpid(), own),
                     **streams,
                 )
                 is_quiet = log_filter.hides_information(environment)
-                self._running.append(_Worker(rank, process, is_quiet, log))
+                self._running.append(Worker(rank, process, is_quiet, log))
         finally:  # even if a later worker could not start, because `_stop` waits for all of these
             for worker in self._running:
                 self._watch(worker)
 
-    def _watch(self, worker: _Worker) -> None:
+    def _watch(self, worker: Worker) -> None:
         """Start the threads that report the worker's end and copy its output."""
         for stream, descriptor in ((worker.process.stdout, 1), (worker.process.stderr, 2)):
             if stream is not None:
@@ -352,7 +353,7 @@ class _Job:
         deadline = time.monotonic() + self._grace
         while self._running:
             event = self._next_event(deadline)
-            if isinstance(event, _Worker):
+            if isinstance(event, Worker):
                 self._reap(event)
                 continue
             if event in _PASSED_ON:
@@ -363,7 +364,7 @@ class _Job:
                 for worker in self._running:
                     worker.signal_group(signal.SIGKILL)
 
-    def _next_event(self, deadline: float | None) -> _Worker | signal.Signals | None:
+    def _next_event(self, deadline: float | None) -> Worker | signal.Signals | None:
         """Return the next event, or None if there is no event before the deadline."""
         wait = None if deadline is None else max(0.0, deadline - time.monotonic())
         try:
@@ -371,7 +372,7 @@ class _Job:
         except queue.Empty:
             return None
 
-    def _reap(self, worker: _Worker) -> failures.ProcessFailure:
+    def _reap(self, worker: Worker) -> failures.ProcessFailure:
         self._running.remove(worker)
         end = worker.reap()
         self._ends.append(end)
@@ -379,72 +380,3 @@ class _Job:
             has_failed = end.code not in (0, EXIT_ASKED) and not end.is_stopped
             self._group.board.end(end.rank, end.code if has_failed else 0)
         return end
-
-
-class _Worker:
-    """One running worker: its process, and the threads that read its output."""
-
-    def __init__(
-        self, rank: int, process: subprocess.Popen, is_quiet: bool = False, log: Log | None = None
-    ):
-        self.rank = rank
-        self.process = process
-        self.is_quiet = is_quiet
-        self.log = log
-        self.words = failures.StderrTail()
-        self.ended = threading.Event()
-        self.is_stopped = False
-        self.readers: list[threading.Thread] = []
-
-    def signal_group(self, number: int) -> None:
-        """Send a signal to the worker and its children; only before the worker is reaped."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, number)
-
-    def reap(self) -> failures.ProcessFailure:
-        """Kill the processes that the ended worker left behind; return how the worker ended."""
-        # Until `wait` the worker is a zombie, so the group id cannot belong to anyone else yet.
-        self.signal_group(signal.SIGKILL)
-        code = self.process.wait()
-        self.ended.set()
-        # The worker's last lines should precede our message about its end. But do not wait long if
-        # nothing reads our output.
-        limit = time.monotonic() + _OUTPUT_SECONDS
-        for reader in self.readers:
-            reader.join(max(0.0, limit - time.monotonic()))
-        path = self.log.path if self.log else ""
-        words = self.words if self.readers else None
-        return failures.ProcessFailure(self.rank, code, words, path, self.is_stopped)
-
-
-def report_end(worker: _Worker, events: queue.SimpleQueue) -> None:
-    """Wait until the worker ends, without reaping the worker, which would free its group id."""
-    os.waitid(os.P_PID, worker.process.pid, os.WEXITED | os.WNOWAIT)
-    events.put(worker)
-
-
-def _begin_worker(parent: int, cpus: set[int]) -> None:
-    """Prepare the process of a worker, before it runs the command."""
-    end_with_parent(parent)
-    bind(cpus)
-
-
-def end_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
-    """Ask Linux to send this process a signal when the thread that started this process ends.
-
-    Args:
-        parent: the pid of the parent process, even if it has already ended.
-        number: the signal.
-    """
-    if _LIBC is None:
-        return
-    _LIBC.prctl(_PR_SET_PDEATHSIG, number)
-    if os.getppid() != parent:  # the parent ended before the request was made
-        os.kill(os.getpid(), number)
-
-
-def start_thread(target: Callable, *arguments) -> threading.Thread:
-    """Start a thread that does not keep this process alive."""
-    thread = threading.Thread(target=target, args=arguments, daemon=True)
-    thread.start()
-    return thread

@@ -23,7 +23,7 @@ from typing import Any
 from tf_adasum import arguments
 from tf_adasum.launch import function_worker
 from tf_adasum.launch.jobs import run_job
-from tf_adasum.launch.processes import end_with_parent
+from tf_adasum.launch.worker_process import end_with_parent
 
 _JOB, _ENDING = "job.json", "ending.json"
 

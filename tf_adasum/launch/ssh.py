@@ -28,7 +28,8 @@ from tf_adasum.launch.environments import automatic_workers
 from tf_adasum.launch.jobs import launch
 from tf_adasum.launch.nodes import Host, Nodes
 from tf_adasum.launch.output import PROGRAM
-from tf_adasum.launch.processes import EXIT_USAGE, end_with_parent, start_thread
+from tf_adasum.launch.processes import EXIT_USAGE
+from tf_adasum.launch.worker_process import end_with_parent, start_thread
 
 SECONDS_BETWEEN_BEATS = 5.0
 _HEARTBEAT_TIMEOUT = 30.0  # after which a host declares the connection lost

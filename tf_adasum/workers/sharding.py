@@ -5,16 +5,14 @@ With DATA, each worker reads all rows and takes its part of every batch. With OF
 all rows. If workers create different datasets, rows are lost. So the workers compare a few numbers
 about some rows, and warn if the numbers differ.
 
-Shape legend: W is the number of workers, k is any number of values.
+Shape legend: k is any number of values.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import warnings
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -24,17 +22,10 @@ import tensorflow as tf
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.errors import see
 from tf_adasum.workers.ends import Ends
+from tf_adasum.workers.row_samples import Samples, arrays_of, samples_of
 from tf_adasum.workers.workers import Workers
 
 Policy = tf.data.experimental.AutoShardPolicy
-
-# The workers compare up to ROWS rows of each of the first ARRAYS arrays. For each row, they compare
-# one number: the weighted mean of about NUMBERS numbers of the row.
-ARRAYS, ROWS, NUMBERS = 4, 16, 4096
-
-# Two means count as equal if they differ by at most TOLERANCE times the range of the rows' means,
-# plus ROUNDING times the largest of these means. The reason is that machines round differently.
-TOLERANCE, ROUNDING = 1e-3, 1e-6
 
 SHARDED_TWICE = (
     "Each worker's dataset is already a `shard`. The strategy would shard it again, so some rows "
@@ -225,114 +216,22 @@ class Sharding:
         Warns:
             UserWarning: if the batches differ.
         """
-        first = _arrays(fetch())
+        first = arrays_of(fetch())
         _, data = self._gather([], first)
         if not data.differ:
             return
-        repeated = Samples(np.stack([_samples(first), _samples(_arrays(fetch()))]))
+        repeated = Samples(np.stack([samples_of(first), samples_of(arrays_of(fetch()))]))
         table, _ = self._gather(repeated.equal[1].astype(int), [])
         if data.of_these(table.all(axis=0)).differ:
             warnings.warn(DATA_DIFFERS, stacklevel=3)
 
     def _gather(self, numbers: Sequence[int], tensors: Sequence[Any]) -> tuple[np.ndarray, Samples]:
-        """Gather `numbers` from every worker, ``[workers, k]``, and the `_samples` of `tensors`."""
-        samples = _samples(tensors)
+        """Gather every worker's `numbers`, ``[workers, k]``, and its samples of `tensors`."""
+        samples = samples_of(tensors)
         own = np.concatenate([np.array(numbers, np.int64), samples.ravel().view(np.int64)])
         table = self._workers.gather(own)
         of_all = np.ascontiguousarray(table[:, len(numbers) :]).view(np.float64)
         return table[:, : len(numbers)], Samples(of_all.reshape(len(table), *samples.shape))
-
-
-class Samples:
-    """Samples of the arrays of all workers, which show whether the workers have the same rows.
-
-    Args:
-        values: ``[W, ARRAYS, 2 + ROWS]``, the `_samples` of all workers; NaN for each array and row
-            that a worker does not have.
-
-    Attributes:
-        equal: boolean ``[W, ARRAYS]``: whether each worker's array equals the array of worker 0.
-    """
-
-    def __init__(self, values: np.ndarray):
-        first, nothing = values[:1], np.isnan(values)
-        rows = np.where(nothing, values[:, :, 2:3], values)[:1, :, 2:]
-        self._spread = np.ptp(np.nan_to_num(rows), axis=2, keepdims=True)
-        size = np.abs(np.nan_to_num(rows)).max(axis=2, keepdims=True)
-        allowed = TOLERANCE * self._spread + ROUNDING * size
-        close = np.abs(values - first) <= allowed
-        close[:, :, :2] = (values == first)[:, :, :2]
-        self._are_names = values[0, :, 1] == 1
-        self._values = values
-        self.equal = (close | (nothing & nothing[:1])).all(axis=2)
-
-    def of_these(self, arrays: np.ndarray) -> Samples:
-        """Return the samples of some arrays only.
-
-        Args:
-            arrays: boolean ``[ARRAYS]``: which arrays to keep.
-        """
-        return Samples(np.where(arrays[:, None], self._values, np.nan))
-
-    @property
-    def are_same(self) -> bool:
-        """Whether all arrays are the same on all workers."""
-        return bool(self.equal.all())
-
-    @property
-    def differ(self) -> bool:
-        """Whether workers have different rows.
-
-        One array that is the same on all workers is enough to conclude that the workers have the
-        same rows, because other arrays may contain random noise. But strings contain no noise, so
-        if an array of strings differs, the rows differ. If all samples of an array are the same
-        number, the array is not enough.
-        """
-        equal = self.equal.all(axis=0)
-        if equal.all():
-            return False
-        if (self._are_names & ~equal).any():
-            return True
-        says_something = self._spread[0, :, 0] > 0
-        return not (equal & says_something).any()
-
-
-def _samples(tensors: Sequence[Any]) -> np.ndarray:
-    """Return the numbers that workers compare for each array, ``[ARRAYS, 2 + ROWS]``.
-
-    For each array, the first number is the number of its rows. The second number is 1 for an array
-    of strings, and 0 otherwise. The other numbers are the means of up to ROWS rows.
-    """
-    samples = np.full([ARRAYS, 2 + ROWS], np.nan)
-    for sample, tensor in zip(samples, tensors, strict=False):
-        count = tensor.shape[0] if len(tensor.shape) else 1
-        sample[:2] = count, tf.as_dtype(tensor.dtype) == tf.string
-        chosen = np.unique(np.linspace(0, count - 1, min(count, ROWS)).astype(int))
-        for index, row in enumerate(chosen):
-            sample[2 + index] = _mean(np.asarray(tensor[int(row)] if len(tensor.shape) else tensor))
-    return samples
-
-
-def _mean(row: np.ndarray) -> float:
-    numbers = row.ravel()[:: max(1, row.size // NUMBERS)]
-    if numbers.dtype.kind in "OSU":  # only the last part of a path, because folders may differ
-        return float(np.mean([zlib.crc32(os.path.basename(_bytes(text))) for text in numbers]))
-    if numbers.dtype.kind == "c":
-        numbers = np.abs(numbers)
-    # With equal weights, all one-hot rows would have the same mean.
-    weights = np.linspace(0.5, 1.5, numbers.size)
-    numbers = np.nan_to_num(np.asarray(numbers, np.float64))
-    return float(numbers @ weights / numbers.size) if numbers.size else 0.0
-
-
-def _bytes(text: Any) -> bytes:
-    return text if isinstance(text, bytes) else str(text).encode()
-
-
-def _arrays(batch: Any) -> list[np.ndarray]:
-    flat = [each for each in tf.nest.flatten(batch) if each is not None]
-    arrays = [np.asarray(each) for each in flat if hasattr(each, "__array__") or np.ndim(each)]
-    return [each for each in arrays if each.dtype.kind in "biufOSU"]
 
 
 def _digest(value: object) -> int:

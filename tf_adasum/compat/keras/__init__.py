@@ -25,20 +25,19 @@ from tf_adasum.compat.keras.fit import (
     when_fit_ends,
 )
 from tf_adasum.compat.keras.generation import IS_KERAS_2, hooks
+from tf_adasum.compat.keras.optimizer_steps import is_wrapped, take_over
 from tf_adasum.compat.keras.optimizers import (
     accumulation_steps,
     aggregation_state_of,
     assign,
     check_same_settings,
     cond,
-    is_wrapped,
     learning_rate_of,
     of_known_shape,
     optimizers_of,
     optimizers_within,
     path_of,
     summed,
-    take_over,
     tensorflow_variable,
 )
 from tf_adasum.compat.keras.progress_bar import expect, expect_as_asked, log

@@ -9,8 +9,6 @@ from tf_adasum.compat.tensorflow.broken_collectives import collective_error_of
 from tf_adasum.compat.tensorflow.collective_keys import CallKeys
 from tf_adasum.compat.tensorflow.cross_device_ops import (
     GradientCrossDeviceOps,
-    GradientReduction,
-    GradientSum,
     cross_device_ops,
     reading_alone,
 )
@@ -25,6 +23,7 @@ from tf_adasum.compat.tensorflow.extended import (
     first_replica,
     making_own_variables,
 )
+from tf_adasum.compat.tensorflow.gradient_reduction import GradientReduction, GradientSum
 from tf_adasum.compat.tensorflow.pipelines import (
     Pipeline,
     pipeline_of,

@@ -19,6 +19,7 @@ from tf_adasum.compat.tensorflow.collective_keys import (
     ReusingLauncher,
 )
 from tf_adasum.compat.tensorflow.collectives import ReplicaCollectives, gather_on_each
+from tf_adasum.compat.tensorflow.gradient_reduction import GradientReduction, GradientSum
 from tf_adasum.compat.tensorflow.private_names import (
     CollectiveAllReduce,
     CommunicationOptions,
@@ -37,46 +38,6 @@ MOST_FUNCTIONS = 32
 SMALL_BYTES = 2**16
 
 _COLLECTIVE = "a collective, such as reading a metric,"
-
-
-class GradientReduction(CommunicationOptions):
-    """Communication options that mark a reduction as a reduction of gradients.
-
-    The marker is an argument of the call, because merge functions run in other threads, where
-    thread-local values and context managers have no effect.
-
-    Attributes:
-        state: the `AggregationState` of the gradients' variables, or None.
-        indices: the indices of the gradients' variables in this state.
-    """
-
-    state: Any = None
-    indices: tuple[int, ...] = ()
-
-    def of(self, state: Any, indices: Sequence[int]) -> "GradientReduction":
-        """Return this marker for the gradients of some variables."""
-        marker = self.with_options(self)
-        marker.state, marker.indices = state, tuple(indices)
-        return marker
-
-    def with_options(self, options: CommunicationOptions) -> "GradientReduction":
-        """Return this marker with the settings of `options`."""
-        marker = type(self)(options.bytes_per_pack, options.timeout_seconds, options.implementation)
-        marker.state, marker.indices = self.state, self.indices
-        return marker
-
-    @hooks.overrides(CommunicationOptions)
-    def merge(self, options):
-        """Merge options, but keep this class, which marks a reduction as one of gradients."""
-        return self.with_options(super().merge(options))
-
-
-class GradientSum(GradientReduction):
-    """Marks gradients that are summed, independent of the strategy's rule.
-
-    Used with the rule mean, if the gradients use another transport than TensorFlow's collectives.
-    Otherwise the sum is not marked, and TensorFlow computes the sum.
-    """
 
 
 class GradientCrossDeviceOps(CollectiveAllReduce):

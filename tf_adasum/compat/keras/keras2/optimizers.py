@@ -17,6 +17,7 @@ from tf_adasum.compat.keras.keras2.private_names import (
     OptimizerV2,
     optimizer_utils,
 )
+from tf_adasum.compat.keras.optimizer_steps import step_of_wrapper
 from tf_adasum.compat.keras.optimizers import (
     Optimizers,
     aggregation_state_of,
@@ -24,7 +25,6 @@ from tf_adasum.compat.keras.optimizers import (
     is_ours,
     marker_of,
     path_of,
-    step_of_wrapper,
 )
 
 OPTIMIZERS = (Optimizer, OptimizerV2)

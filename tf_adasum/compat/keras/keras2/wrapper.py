@@ -16,8 +16,8 @@ from tf_adasum.compat.keras.keras2.private_names import (
     Optimizer,
     OptimizerV2,
 )
+from tf_adasum.compat.keras.optimizer_steps import BaseStep
 from tf_adasum.compat.keras.optimizers import (
-    BaseStep,
     assign,
     cond,
     on_any_replica,

@@ -18,15 +18,14 @@ from tf_adasum.compat.keras.keras3.private_names import (
     TFOptimizer,
     filter_empty_gradients,
 )
+from tf_adasum.compat.keras.optimizer_steps import BaseStep, step_of_wrapper
 from tf_adasum.compat.keras.optimizers import (
-    BaseStep,
     Optimizers,
     cond,
     goes_own_way,
     marker_of,
     on_any_replica,
     our_replica_context,
-    step_of_wrapper,
 )
 
 OPTIMIZERS = (keras.optimizers.Optimizer,)

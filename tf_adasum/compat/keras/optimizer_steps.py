@@ -1,0 +1,103 @@
+"""The steps of an optimizer, which a wrapper optimizer changes (Keras 2 and 3)."""
+
+import contextlib
+
+import tensorflow as tf
+
+
+class BaseStep:
+    """Takes the steps of an optimizer. Wrappers define subclasses that change the steps.
+
+    `measure`, `update`, `skips` and `average` are called in each replica.
+
+    Args:
+        optimizer: the optimizer.
+
+    Attributes:
+        replicas: the number of replicas that take the step together.
+    """
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+        self._calls_of_wrapper = 0
+        self.enter(tf.distribute.get_strategy())
+
+    def enter(self, strategy):
+        """Set the strategy whose replicas take the step."""
+        self.replicas = strategy.num_replicas_in_sync
+
+    def build(self, wrapper, variables):
+        """Create the variables that the steps need. Called after the optimizer is built.
+
+        Args:
+            wrapper: the `WrapperBase` that saves these variables. Its methods `add_variable` and
+                `add_optimizer_variables` create them.
+            variables: the variables that the optimizer was built for.
+        """
+        del wrapper, variables  # AutoGraph needs a body
+
+    @contextlib.contextmanager
+    def called_by_wrapper(self):
+        """Return a context manager in which the optimizer may take steps."""
+        self._calls_of_wrapper += 1
+        try:
+            yield
+        finally:
+            self._calls_of_wrapper -= 1
+
+    def check_caller(self):
+        """Raise a ValueError if the optimizer was not called by its wrapper."""
+        if not self._calls_of_wrapper:
+            raise ValueError(
+                f"This {type(self.optimizer).__name__} is wrapped by another optimizer, and "
+                "cannot be used alone. Compile the model with the wrapper, or create a new "
+                "optimizer."
+            )
+
+    def measure(self, gradients):
+        """Return a list of scalars to accumulate with the gradients and to pass to `update`.
+
+        Args:
+            gradients: the gradients of this call, neither clipped nor reduced.
+        """
+        del gradients
+        return []
+
+    def update(self, values, variables):
+        """Clip gradients, decay weights, reduce the gradients and update the variables.
+
+        Args:
+            values: the gradients, followed by the scalars of `measure`. With accumulation, each
+                value is the mean over `gradient_accumulation_steps` calls.
+            variables: the variables of the gradients.
+        """
+        raise NotImplementedError
+
+    def skips(self):
+        """Return whether this replica skips the step and the weight decay.
+
+        Only subclasses whose steps do not reduce gradients may override this method.
+
+        Returns:
+            A boolean scalar, or None if no replica ever skips a step.
+        """
+        return None
+
+    def average(self):
+        """Update the moving averages of the weights, and apply `ema_overwrite_frequency`."""
+        raise NotImplementedError
+
+
+def take_over(step):
+    """Make `step.optimizer` call `step` in place of the optimizer's own update and reductions."""
+    step.optimizer.step_of_wrapper = step
+
+
+def step_of_wrapper(optimizer):
+    """Return the step that a wrapper has set for an optimizer; None without a wrapper."""
+    return getattr(optimizer, "step_of_wrapper", None)
+
+
+def is_wrapped(optimizer):
+    """Return whether a wrapper runs the updates of this optimizer."""
+    return step_of_wrapper(optimizer) is not None

@@ -1,0 +1,94 @@
+"""One worker process of the launcher: its signals, its end, and the threads that wait for it.
+
+Uses only the standard library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from tf_adasum.launch import failures
+from tf_adasum.launch.cpu_shares import bind
+from tf_adasum.launch.output import Log
+
+OUTPUT_SECONDS = 0.5  # how long to wait for the output of a worker that ended
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None  # loaded here, not after a fork
+
+
+class Worker:
+    """One running worker: its process, and the threads that read its output."""
+
+    def __init__(
+        self, rank: int, process: subprocess.Popen, is_quiet: bool = False, log: Log | None = None
+    ):
+        self.rank = rank
+        self.process = process
+        self.is_quiet = is_quiet
+        self.log = log
+        self.words = failures.StderrTail()
+        self.ended = threading.Event()
+        self.is_stopped = False
+        self.readers: list[threading.Thread] = []
+
+    def signal_group(self, number: int) -> None:
+        """Send a signal to the worker and its children; only before the worker is reaped."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, number)
+
+    def reap(self) -> failures.ProcessFailure:
+        """Kill the processes that the ended worker left behind; return how the worker ended."""
+        # Until `wait` the worker is a zombie, so the group id cannot belong to anyone else yet.
+        self.signal_group(signal.SIGKILL)
+        code = self.process.wait()
+        self.ended.set()
+        # The worker's last lines should precede our message about its end. But do not wait long if
+        # nothing reads our output.
+        limit = time.monotonic() + OUTPUT_SECONDS
+        for reader in self.readers:
+            reader.join(max(0.0, limit - time.monotonic()))
+        path = self.log.path if self.log else ""
+        words = self.words if self.readers else None
+        return failures.ProcessFailure(self.rank, code, words, path, self.is_stopped)
+
+
+def report_end(worker: Worker, events: queue.SimpleQueue) -> None:
+    """Wait until the worker ends, without reaping the worker, which would free its group id."""
+    os.waitid(os.P_PID, worker.process.pid, os.WEXITED | os.WNOWAIT)
+    events.put(worker)
+
+
+def begin_worker(parent: int, cpus: set[int]) -> None:
+    """Prepare the process of a worker, before it runs the command."""
+    end_with_parent(parent)
+    bind(cpus)
+
+
+def end_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
+    """Ask Linux to send this process a signal when the thread that started this process ends.
+
+    Args:
+        parent: the pid of the parent process, even if it has already ended.
+        number: the signal.
+    """
+    if _LIBC is None:
+        return
+    _LIBC.prctl(_PR_SET_PDEATHSIG, number)
+    if os.getppid() != parent:  # the parent ended before the request was made
+        os.kill(os.getpid(), number)
+
+
+def start_thread(target: Callable, *arguments) -> threading.Thread:
+    """Start a thread that does not keep this process alive."""
+    thread = threading.Thread(target=target, args=arguments, daemon=True)
+    thread.start()
+    return thread
