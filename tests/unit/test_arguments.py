@@ -3,6 +3,8 @@
 import math
 from fractions import Fraction
 
+import hypothesis
+import hypothesis.strategies as st
 import numpy as np
 import pytest
 
@@ -28,21 +30,15 @@ def test_what_is_no_number(value):
     assert not arguments.is_number(value)
     with pytest.raises(ValueError, match=r"^`rate` must be a number\. Received: rate="):
         arguments.check_number("rate", value, "must be a number")
+    with pytest.raises(ValueError, match=r"^`rate` must be below 1\. Received: rate=1$"):
+        arguments.check_number("rate", 1, "must be below 1", below=1)
 
 
-@pytest.mark.parametrize(
-    ("bounds", "inside", "outside"),
-    [
-        ({"at_least": 0, "below": 1}, [0, 0.5], [-1e-9, 1]),
-        ({"above": 0, "at_most": 1}, [1e-9, 1], [0, 1.5]),
-    ],
-)
-def test_bounds(bounds, inside, outside):
-    for value in inside:
-        arguments.check_number("x", value, "must be within", **bounds)
-    for value in outside:
-        with pytest.raises(ValueError, match=f"`x` must be within. Received: x={value}"):
-            arguments.check_number("x", value, "must be within", **bounds)
+@hypothesis.settings(deadline=None, derandomize=True)
+@hypothesis.given(*[st.integers(-2, 2) | st.floats(-2, 2)] * 3)
+def test_bounds(value, least, most):
+    assert arguments.is_number(value, at_least=least, at_most=most) == (least <= value <= most)
+    assert arguments.is_number(value, above=least, below=most) == (least < value < most)
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.0, True, None, "1", math.nan, np.int64(1)], ids=repr)

@@ -54,10 +54,3 @@ def test_a_killed_process_leaves_the_old_file(tmp_path):
     assert path.read_text() == "old" and len(os.listdir(tmp_path)) == 2
     atomic_files.remove_unfinished(tmp_path)
     assert os.listdir(tmp_path) == ["a"]
-
-
-@pytest.mark.parametrize(
-    ("path", "expected"), [("a/b", True), ("/a", True), ("gs://a/b", False), ("hf://a", False)]
-)
-def test_what_is_local(path, expected):
-    assert atomic_files.is_local(path) == expected

@@ -23,14 +23,8 @@ ANCHOR = re.compile(r'<a id="([\w-]+)"></a>')
 # `folder/file.py`, without a word such as NAME that stands for any.
 PATH = re.compile(r"`((?:[\w.]+/)+(?:[\w.]+\.\w+)?|[\w.]+\.(?:py|h|cu))`")
 ANY = re.compile("NAME|CONCERN|FILE|TOPIC")
-PLACES = [
-    "",
-    "tf_adasum",
-    "tf_adasum/aggregation",
-    "tf_adasum/compat/keras",
-    "custom_ops/cuda",
-    "tests/support",
-]
+PLACES = ["", "tf_adasum", "tf_adasum/aggregation", "tf_adasum/compat/keras", "tests/support"]
+PLACES += ["custom_ops/cuda"]
 MADE = ("build/",)  # what `make` makes
 MAKE = re.compile(r"(?:`|^)make(?:\s[A-Z]+=\S+)*\s([a-z][\w-]*)", re.MULTILINE)
 ENTRY = re.compile(r"^( *)(\S.*?)(?:  +.*|$)")
@@ -47,17 +41,10 @@ def anchors_of(document):
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_somewhere(document):
     links = LINK.findall(CODE.sub("", document.read_text()))
-    broken = []
+    assert len(links) > 25 or document != DOCUMENTS[0]  # README.md
     for path, anchor in links:
         target = document.parent / path if path else document
-        if not target.exists() or (anchor and anchor not in anchors_of(target)):
-            broken.append((path, anchor))
-    assert not broken
-
-
-def test_there_are_links_to_check():
-    assert len(LINK.findall((ROOT / "README.md").read_text())) > 25
-    assert "when-not-to-use-it" in anchors_of(ROOT / "README.md")
+        assert target.exists() and (not anchor or anchor in anchors_of(target)), (path, anchor)
 
 
 def tree_of(document):
@@ -82,12 +69,9 @@ def test_the_tree_shows_what_is_there():
 
 def test_paths_in_contributing_exist():
     named = [path for path in PATH.findall(CONTRIBUTING.read_text()) if not ANY.search(path)]
-    missing = {
-        path
-        for path in named
-        if not path.startswith(MADE) and not any((ROOT / place / path).exists() for place in PLACES)
-    }
-    assert len(named) > 50 and not missing
+    assert len(named) > 50
+    for path in named:
+        assert path.startswith(MADE) or any((ROOT / each / path).exists() for each in PLACES), path
 
 
 @pytest.mark.parametrize("document", [ROOT / "README.md", CONTRIBUTING], ids=lambda path: path.name)
@@ -97,16 +81,13 @@ def test_targets_of_make_exist(document):
     assert "test" in said and not said - targets
 
 
-def test_the_citation_is_of_this_version():
+def test_the_citation_and_the_recipe_of_conda_are_of_this_version():
     citation = (ROOT / "CITATION.cff").read_text()
     assert re.findall(r"^version: (.*)$", citation, re.MULTILINE) == [__version__]
     for paper in ("2006.02924", "2007.05105"):
         assert paper in citation and paper in (ROOT / "README.md").read_text()
-
-
-@pytest.mark.skipif(not RECIPE.exists(), reason="only a clone has conda's recipe")
-def test_the_recipe_of_conda_is_of_this_version():
-    assert f'version: "{__version__}"\n' in RECIPE.read_text()
+    if RECIPE.exists():  # in a clone
+        assert f'version: "{__version__}"\n' in RECIPE.read_text()
 
 
 @pytest.mark.skipif(not TEMPLATES.exists(), reason="only a clone has the templates of issues")

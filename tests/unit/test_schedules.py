@@ -1,6 +1,5 @@
 """LinearScalingWarmup against its formula in exact arithmetic."""
 
-import doctest
 import json
 import math
 from fractions import Fraction
@@ -11,9 +10,8 @@ import pytest
 import tensorflow as tf
 from support import stacks
 
-from tf_adasum import schedules
+from tf_adasum.schedules import LinearScalingWarmup
 
-LinearScalingWarmup = schedules.LinearScalingWarmup
 Schedules = keras.optimizers.schedules
 
 # The factor is float64; it is rounded to float32, and so is its product: 2 · 6e-8.
@@ -53,21 +51,18 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
+@pytest.mark.parametrize("how", ["eager", "traced", "xla"])
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_follows_its_formula(options, traced):
+def test_follows_its_formula(options, how):
     schedule = LinearScalingWarmup(StepItself(), **options)
     constant = LinearScalingWarmup(0.25, **options)
-    n = options.get(
-        "iterations", math.ceil(Fraction(options["total_steps"], 1) / Fraction(options["scale"]))
-    )
+    n = options.get("iterations", math.ceil(options["total_steps"] / Fraction(options["scale"])))
     assert schedule.iterations == n
 
     def both(step):
         return schedule(step), constant(step)
 
-    if traced:
-        both = tf.function(both, input_signature=[tf.TensorSpec([], tf.int64)])
+    both = both if how == "eager" else tf.function(both, jit_compile=how == "xla")
     for t in STEPS:
         wanted = factor(t, options["scale"], options.get("warmup", 5 / 90), n)
         scaled, flat = both(tf.constant(t, tf.int64))
@@ -75,15 +70,6 @@ def test_follows_its_formula(options, traced):
         assert scaled.dtype == tf.float64 and flat.dtype == tf.float32
         np.testing.assert_allclose(scaled, float(inner * wanted), rtol=1e-15)
         np.testing.assert_allclose(flat, float(wanted / 4), rtol=TOLERANCE)
-
-
-def test_ends_its_warmup_at_s_times_the_learning_rate():
-    schedule = LinearScalingWarmup(0.5, scale=16, total_steps=16 * 90)
-    assert schedule.iterations == 90
-    rates = [float(schedule(t)) for t in range(90)]
-    assert rates[0] == 0.5
-    assert rates[:6] == sorted(set(rates[:6])), "rises in each step"
-    assert rates[5:] == [8.0] * 85
 
 
 # (T, S, iterations of LSW) of AdaScale's table 2, where it gives more than three digits.
@@ -104,37 +90,8 @@ def test_the_inner_step_is_exact_for_long_runs(total_steps):
         assert int(schedule(tf.constant(t, tf.int64))) == t * total_steps // iterations
 
 
-INNER = {
-    "cosine": lambda: Schedules.CosineDecay(0.3, 100, warmup_target=0.5, warmup_steps=10),
-    "pieces": lambda: Schedules.PiecewiseConstantDecay([30, 60], [0.1, 0.01, 0.001]),
-    "exponential": lambda: Schedules.ExponentialDecay(0.1, 10, 0.9),
-    "polynomial": lambda: Schedules.PolynomialDecay(0.1, 100, 0.01, power=2.0),
-}
-
-
-@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
-@pytest.mark.parametrize("inner", INNER.values(), ids=INNER)
-def test_scale_one_is_the_schedule_itself(inner, traced):
-    original = inner()
-    schedule = LinearScalingWarmup(original, scale=1, total_steps=100)
-
-    def both(step):
-        return original(step), schedule(step)
-
-    both = tf.function(both) if traced else both
-    for t in STEPS:
-        one, other = both(tf.constant(t, tf.int64))
-        assert one.dtype == other.dtype
-        assert one.numpy() == other.numpy()
-
-
-@pytest.mark.parametrize("inner", INNER.values(), ids=INNER)
-def test_goes_through_the_whole_schedule(inner):
-    """After warm-up it is S times the schedule, S steps at a time."""
-    schedule = LinearScalingWarmup(inner(), scale=4, total_steps=100)
-    assert schedule.iterations == 25
-    for t in [2, 3, 10, 24, 25]:
-        np.testing.assert_allclose(schedule(t), 4 * inner()(4 * t), rtol=TOLERANCE)
+def cosine():
+    return Schedules.CosineDecay(0.3, 100, warmup_target=0.5, warmup_steps=10)
 
 
 @pytest.mark.parametrize(
@@ -145,30 +102,8 @@ def test_any_kind_of_step(step):
     np.testing.assert_allclose(schedule(step), 14 * (1 + 7 / 9), rtol=1e-15)
 
 
-@pytest.mark.parametrize("jit_compile", [False, True], ids=["graph", "xla"])
-def test_an_optimizer_follows_it(jit_compile):
-    schedule = LinearScalingWarmup(
-        Schedules.PiecewiseConstantDecay([9], [0.1, 0.01]), scale=2, total_steps=20, warmup=0.5
-    )
-    optimizer = keras.optimizers.SGD(schedule)
-    variable = stacks.Variable(0.0)
-    optimizer.build([variable])
-
-    @tf.function(jit_compile=jit_compile)
-    def step():
-        optimizer.apply_gradients([(tf.constant(-1.0), variable)])
-
-    rates = []
-    for _ in range(schedule.iterations):
-        before = float(variable.numpy())
-        step()
-        rates.append(float(variable.numpy()) - before)
-    expected = [0.1 * (1 + t / 5) for t in range(5)] + [0.02] * 5
-    np.testing.assert_allclose(rates, expected, atol=1e-6)  # differences of numbers near 1
-
-
 @pytest.mark.parametrize("iterations", [None, 40])
-@pytest.mark.parametrize("inner", [*INNER.values(), StepItself, lambda: 0.1])
+@pytest.mark.parametrize("inner", [cosine, StepItself, lambda: 0.1])
 def test_serialization(inner, iterations):
     schedule = LinearScalingWarmup(
         inner(), scale=4, total_steps=100, warmup=0.25, iterations=iterations
@@ -178,12 +113,12 @@ def test_serialization(inner, iterations):
     serialized = json.loads(json.dumps(Schedules.serialize(schedule)))
     assert serialized["registered_name"] == "tf_adasum>LinearScalingWarmup"
     for again in (Schedules.deserialize(serialized), LinearScalingWarmup.from_config(config)):
-        assert again.get_config() == schedule.get_config()
+        assert again.get_config() == config
         assert [float(again(t)) for t in STEPS] == [float(schedule(t)) for t in STEPS]
 
 
 def test_serialization_within_an_optimizer_and_another_schedule():
-    inner = LinearScalingWarmup(INNER["cosine"](), scale=2, total_steps=100)
+    inner = LinearScalingWarmup(cosine(), scale=2, total_steps=100)
     outer = LinearScalingWarmup(inner, scale=2, total_steps=50)
     optimizer = keras.optimizers.SGD(outer, momentum=0.9)
     again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
@@ -192,53 +127,28 @@ def test_serialization_within_an_optimizer_and_another_schedule():
 
 
 @pytest.mark.parametrize(
-    "argument",
+    ("name", "value"),
     [
-        {"learning_rate": "0.1"},
-        {"learning_rate": None},
-        {"learning_rate": True},
-        {"learning_rate": -0.1},
-        {"learning_rate": float("nan")},
-        pytest.param({"learning_rate": lambda: 0.1}, id="function"),
-        {"scale": 0.5},
-        {"scale": 0},
-        {"scale": True},
-        {"scale": None},
-        {"scale": float("inf")},
-        {"total_steps": 0},
-        {"total_steps": 10.0},
-        {"total_steps": True},
-        {"warmup": -0.1},
-        {"warmup": 1.1},
-        {"warmup": "5/90"},
-        {"warmup": None},
-        {"warmup": float("nan")},
-        {"iterations": 0},
-        {"iterations": -1},
-        {"iterations": 2.5},
-        {"iterations": True},
+        ("learning_rate", "0.1"),
+        ("learning_rate", -0.1),
+        pytest.param("learning_rate", lambda: 0.1, id="function"),
+        ("scale", 0.5),
+        ("total_steps", 0),
+        ("warmup", -0.1),
+        ("warmup", 1.1),
+        ("iterations", 0),
+        ("iterations", 2.5),
     ],
-    ids=str,
 )
-def test_refuses_bad_arguments(argument):
-    ((name, value),) = argument.items()
-    arguments = {"learning_rate": 0.1, "scale": 2, "total_steps": 10} | argument
+def test_refuses_bad_arguments(name, value):
+    arguments = {"learning_rate": 0.1, "scale": 2, "total_steps": 10} | {name: value}
     with pytest.raises(ValueError, match=f"`{name}` must be ") as error:
         LinearScalingWarmup(**arguments)
     assert str(error.value).endswith(f"Received: {name}={value!r}")
 
 
-def test_the_example_of_the_docstring():
-    finder = doctest.DocTestFinder(recurse=False)
-    (example,) = finder.find(LinearScalingWarmup, "LinearScalingWarmup", module=schedules)
-    report = []
-    result = doctest.DocTestRunner().run(example, out=report.append)
-    assert result.attempted == 4
-    assert result.failed == 0, "".join(report)
-
-
 def test_a_schedule_of_ints_has_fractions():
-    ints = keras.optimizers.schedules.PiecewiseConstantDecay([100], [1, 0])
-    schedule = schedules.LinearScalingWarmup(ints, scale=4, total_steps=100, warmup=0.5)
+    ints = Schedules.PiecewiseConstantDecay([100], [1, 0])
+    schedule = LinearScalingWarmup(ints, scale=4, total_steps=100, warmup=0.5)
     rates = [float(schedule(step)) for step in (0, 3, 6)]
     np.testing.assert_allclose(rates, [1, 1.72, 2.44], rtol=1e-6)

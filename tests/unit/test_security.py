@@ -11,14 +11,8 @@ PACKAGE = Path(tf_adasum.__file__).parent
 MODULES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
 # `tf_adasum.run`: a notebook's own function, in a folder that only this user can read.
 ALLOWED = {PACKAGE / "launch" / "function_worker.py": {"pickle", "cloudpickle"}}
-FUNCTIONS = {
-    "eval",
-    "exec",
-    "compile",
-    "__import__",
-    "unsafe_load",
-    "enable_unsafe_deserialization",
-}
+FUNCTIONS = {"eval", "exec", "compile", "__import__", "unsafe_load"}
+FUNCTIONS |= {"enable_unsafe_deserialization"}
 
 
 def findings(source):
@@ -53,21 +47,17 @@ def test_nothing_that_is_read_is_run(path):
 
 
 @pytest.mark.parametrize(
-    "source",
+    ("source", "count"),
     [
-        "import pickle",
-        "from marshal import loads",
-        "eval('1')",
-        "np.load(file, allow_pickle=True)",
-        "keras.models.load_model(path, safe_mode=False)",
-        "subprocess.run(line, shell=True)",
-        "torch.unsafe_load(x)",
+        ("import pickle", 1),
+        ("from marshal import loads", 1),
+        ("eval('1')", 1),
+        ("np.load(file, allow_pickle=True)", 1),
+        ("keras.models.load_model(path, safe_mode=False)", 1),
+        ("subprocess.run(line, shell=True)", 1),
+        ("torch.unsafe_load(x)", 1),
+        ("re.compile('a'); model.compile('sgd'); np.load(file, allow_pickle=False)", 0),
     ],
 )
-def test_the_scan_finds(source):
-    assert len(findings(source)) == 1
-
-
-@pytest.mark.parametrize("source", ["re.compile('a')", "model.compile('sgd')", "np.load(file)"])
-def test_the_scan_leaves_alone(source):
-    assert findings(source) == []
+def test_the_scan_finds(source, count):
+    assert len(findings(source)) == count

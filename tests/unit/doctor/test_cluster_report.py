@@ -5,37 +5,21 @@ import json
 import socket
 import threading
 import time
-from typing import ClassVar
+import types
 
 import pytest
+from support.launching import eventually
 
 from tf_adasum.cluster.free_ports import held
 from tf_adasum.cluster.invitation import Invitation
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.doctor import cluster_report, exchange_process, pairs, probe_server, tables
 from tf_adasum.doctor.findings import FAIL, OK, WARN, Finding
+from tf_adasum.launch.processes import start_thread
 
 pytestmark = pytest.mark.one_stack
 
 SECONDS = 30
-
-
-class Exchanged:
-    """Stands for the process that exchanges gradients; what each worker says is given."""
-
-    results: ClassVar[dict] = {}
-
-    def __init__(self):
-        self.thread = threading.current_thread().name
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        pass
-
-    def poll(self):
-        return self.results.get(self.thread)
 
 
 GOOD = {
@@ -49,8 +33,12 @@ def examined(
 ):
     """Let so many workers examine each other; return the exit statuses and what worker 0 shows."""
     results = results or {str(rank): GOOD for rank in range(count)}
-    monkeypatch.setattr(Exchanged, "results", results)
-    monkeypatch.setattr(cluster_report, "ExchangeProcess", Exchanged)
+
+    @contextlib.contextmanager
+    def exchange():  # in the place of the process that exchanges gradients
+        yield types.SimpleNamespace(poll=lambda: results.get(threading.current_thread().name))
+
+    monkeypatch.setattr(cluster_report, "ExchangeProcess", exchange)
     monkeypatch.setattr(cluster_report, "_SECONDS_FOR_WORKER_0", 0.1)
     monkeypatch.setattr(cluster_report, "_SECONDS_OF_SENDING", (0.02, 0.02))
     shown, codes = [], {}
@@ -59,23 +47,20 @@ def examined(
         shown.append(examination)
         return int(not examination.usable)
 
-    def work(rank, addresses):
-        names = tuple(f"worker {number}" for number in range(count))
-        cluster = Cluster(addresses, names, rank)
+    def work():
+        rank = int(threading.current_thread().name)
+        cluster = Cluster(addresses, tuple(f"worker {number}" for number in range(count)), rank)
         if invited:
             cluster = Invitation(addresses[0], rank, count, "a test")
-        found = (look or {}).get(rank) or [Finding(OK, "keras", "3", facts={"keras": "3.15.1"})]
-        find = found if callable(found) else lambda: found
+        found = [Finding(OK, "keras", "3", facts={"keras": "3.15.1"})]
+        find = (look or {}).get(rank, lambda: found)
         with contextlib.suppress(SystemExit):
             codes[rank] = cluster_report.examine(cluster, find, show, {}, timeout)
 
     with held(count) as ports:
         addresses = tuple(f"127.0.0.1:{port}" for port in ports)
-        threads = [
-            threading.Thread(target=work, args=[rank, addresses], name=str(rank), daemon=True)
-            for rank in range(count)
-            if rank not in absent
-        ]
+        ranks = set(range(count)) - set(absent)
+        threads = [threading.Thread(target=work, name=str(rank), daemon=True) for rank in ranks]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -110,31 +95,23 @@ def test_a_worker_that_does_not_come_is_named(monkeypatch, capsys):
     assert "worker 1" in capsys.readouterr().err  # of worker 2
 
 
-def test_what_fails_on_one_worker_fails_on_all(monkeypatch):
+@pytest.mark.parametrize("failed", [0, 1])
+def test_what_fails_on_one_worker_fails_on_all_and_stops_those_who_wait(monkeypatch, failed):
+    monkeypatch.setattr(cluster_report, "_SECONDS_FOR_OTHER_ERRORS", 0.2)
+    results = {str(failed): {"error": "ValueError: no such device"}}
     found = [
         Finding(OK, "keras", "3", facts={"keras": "3.14.0"}),
         Finding(FAIL, "self-test", "wrong", "rebuild"),
     ]
-    results = {"0": GOOD, "1": {"error": "ValueError: no such device"}}
-    codes, (shown,) = examined(monkeypatch, 2, results=results, look={1: found})
-    assert codes == {0: 1, 1: 1} and not shown.usable
-    texts = [str(each) for each in shown.findings if each.level == FAIL]
-    assert "exchange of gradients failed on worker 1 (" in texts[0]
-    assert texts[0].endswith("): ValueError: no such device")
-    assert "keras: 3.15.1 on worker 0; 3.14.0 on worker 1" in texts[1]
+    codes, (shown,) = examined(monkeypatch, 3, results=results, look={1: lambda: found})
+    assert codes == {0: 1, 1: 1, 2: 1} and not shown.usable
+    of_exchange, differ = [str(each) for each in shown.findings if each.level == FAIL]
+    assert f"exchange of gradients failed on worker {failed} (" in of_exchange
+    assert of_exchange.endswith("): ValueError: no such device")
+    assert "keras: 3.15.1 on worker 0, worker 2; 3.14.0 on worker 1" in differ
+    assert [each["usable"] for each in shown.workers] == [True, False, True]
     text = tables.lines_of(shown.workers, shown.pairs, shown.exchanges)
     assert "FAIL  worker 1: self-test: wrong" in text
-
-
-@pytest.mark.parametrize("failed", [0, 1])
-def test_who_waits_for_one_that_failed_is_stopped(monkeypatch, failed):
-    monkeypatch.setattr(cluster_report, "_SECONDS_FOR_OTHER_ERRORS", 0.2)
-    results = {str(failed): {"error": "ValueError: no such device"}}
-    codes, (shown,) = examined(monkeypatch, 3, results=results)
-    assert codes == {0: 1, 1: 1, 2: 1}
-    (finding,) = [each for each in shown.findings if each.level == FAIL]
-    assert f"failed on worker {failed} (" in finding.text
-    assert [each["usable"] for each in shown.workers] == [True] * 3  # their reports came after it
 
 
 def test_a_worker_that_is_lost_is_named(monkeypatch):
@@ -175,36 +152,24 @@ def test_a_pair_that_cannot_reach_each_other_is_named(monkeypatch):
     assert "NO ANSWER" in tables.lines_of(shown.workers, shown.pairs, shown.exchanges)
 
 
-def pair(sender, receiver, latency=5e-5, rate=1e9):
-    return {
-        "from": sender,
-        "to": receiver,
-        "latency_seconds": latency,
-        "bytes_per_second": rate,
-    }
-
-
-def slow_ones(measured, count=4):
-    lead = object.__new__(cluster_report._Lead)
-    names = tuple(f"worker {rank}" for rank in range(count))
-    lead._cluster = Cluster(tuple(f"h{rank}:1" for rank in range(count)), names, 0)
-    return lead._slow(measured)
-
-
 @pytest.mark.parametrize(
     ("odd", "text"),
     [
-        ({"rate": 1e7}, "worker 2 (h2:1) to worker 3 (h3:1): 10 MB/s"),
-        ({"latency": 5e-3}, "worker 2 (h2:1) to worker 3 (h3:1): 5e+03 µs of latency"),
-        ({"rate": 5e8, "latency": 1e-4}, None),
+        ({"bytes_per_second": 1e7}, "worker 2 (h2:1) to worker 3 (h3:1): 10 MB/s"),
+        ({"latency_seconds": 5e-3}, "worker 2 (h2:1) to worker 3 (h3:1): 5e+03 µs of latency"),
+        ({"bytes_per_second": 5e8, "latency_seconds": 1e-4}, None),
     ],
 )
 def test_a_slow_pair_stands_out(odd, text):
-    ways = [(i, j) for i in range(4) for j in range(4) if i != j]
-    measured = [pair(*way, **(odd if way == (2, 3) else {})) for way in ways]
-    found = slow_ones(measured)
-    assert [each.text.startswith(text) for each in found] == [True] * (text is not None)
-    assert [each for each in measured if each.get("slow")] == [measured[8]] * (text is not None)
+    lead = object.__new__(cluster_report._Lead)
+    ranks = range(4)
+    names = tuple(f"worker {rank}" for rank in ranks)
+    lead._cluster = Cluster(tuple(f"h{rank}:1" for rank in ranks), names, 0)
+    usual = {"latency_seconds": 5e-5, "bytes_per_second": 1e9}
+    measured = [{"from": i, "to": j, **usual} for i in ranks for j in ranks if i != j]
+    measured[8] |= odd
+    assert [each.text[: len(text or "")] for each in lead._slow(measured)] == [text] * bool(text)
+    assert [each for each in measured if each.get("slow")] == [measured[8]] * bool(text)
 
 
 def test_many_workers_are_measured_at_few_distances():
@@ -228,13 +193,10 @@ def test_a_slow_link_is_measured_as_it_is():
             far.sendall(piece)
         near.sendall(far.recv(1))
 
-    taking = threading.Thread(target=pairs._take, args=[other], daemon=True)
-    forwarding = threading.Thread(target=forward, daemon=True)
     with own, near, far, other:
-        for thread in (taking, forwarding):
-            thread.start()
+        threads = [start_thread(pairs._take, other), start_thread(forward)]
         rate = pairs._send(own, 0.5)
-        for thread in (taking, forwarding):
+        for thread in threads:
             thread.join(SECONDS)
     assert 1e6 < rate < 4.1e6
 
@@ -251,7 +213,6 @@ def test_unauthenticated_clients_get_no_answer():
 def test_an_exchange_that_crashes_says_so(monkeypatch):
     monkeypatch.setattr(exchange_process, "__package__", "no_such_package")
     with exchange_process.ExchangeProcess() as process:
-        deadline = time.monotonic() + SECONDS
-        while (result := process.poll()) is None and time.monotonic() < deadline:
-            time.sleep(0.05)
-    assert "exit status 1" in result["error"] and "no_such_package" in result["error"]
+        eventually(lambda: process.poll() is not None)
+        error = process.poll()["error"]
+    assert "exit status 1" in error and "no_such_package" in error

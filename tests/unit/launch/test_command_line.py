@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 import pytest
-from support.launching import LIMIT
 
 import tf_adasum
 from tf_adasum import doctor
@@ -25,9 +24,7 @@ TWO_NODES = ["-n", "2", "--nnodes", "2", "--node-rank", "1"]
     ("arguments", "named"),
     [
         (["-n", "0", "SCRIPT"], "-n"),
-        (["-n", "-2", "SCRIPT"], "-n"),
         (["-n", "two", "SCRIPT"], "-n"),
-        (["-np", "0", "SCRIPT"], "-n"),
         (["--hosts", "a:0", "SCRIPT"], "--hosts a:0"),
         (["--hosts", "a", "-n", "0", "SCRIPT"], "-n"),
         (["--hosts", "a", "--timeout", "0", "SCRIPT"], "--timeout"),
@@ -40,18 +37,16 @@ TWO_NODES = ["-n", "2", "--nnodes", "2", "--node-rank", "1"]
         (["-n", "2", "--timeout", "inf", "SCRIPT"], "--timeout"),
         (["-n", "2", "--time", "3", "SCRIPT"], "--time"),
         (["-n", "2", "--time-out", "3", "SCRIPT"], "Do you mean --timeout?"),
+        (["-n", "2", "--max-restarts", "-1", "SCRIPT"], "max_restarts=-1"),
         (["-n", "2", "--nnodes", "0", "SCRIPT"], "--nnodes 0"),
-        (["-n", "2", "--nnodes", "1", "--node-rank", "1", "SCRIPT"], "--node-rank 1"),
         (["-n", "2", "--node-rank", "-1", "SCRIPT"], "--node-rank -1"),
         (["-n", "2", "--nnodes", "2", "--coordinator", "a:1", "SCRIPT"], "--node-rank: expected"),
         (["-n", "2", "--nnodes", "2", "--node-rank", "0", "SCRIPT"], "--coordinator: expected"),
         ([*TWO_NODES, "--coordinator", "a", "SCRIPT"], "--coordinator: an address"),
-        ([*TWO_NODES, "--coordinator", "::1:2222", "SCRIPT"], "'::1:2222'"),
         ([*TWO_NODES, "--coordinator", "a:1", "--node-rank", "2", "SCRIPT"], "--node-rank 2"),
         (["-n", "2", "--coordinator", "a:1", "SCRIPT"], "--coordinator a:1"),
         (["-n", "2", "--log-dir", "/dev/null/logs", "SCRIPT"], "--log-dir /dev/null/logs"),
         (["-n", "2", "missing.py"], "missing.py"),
-        (["-n", "2"], "nothing to run"),
         (["-n", "2", "--"], "nothing to run"),
         (["-n", "2", "-m"], "nothing to run"),
     ],
@@ -66,12 +61,9 @@ def test_unusable_arguments_are_named_and_give_2(script, capfd, arguments, named
     assert named in output.err.splitlines()[-1]
 
 
-@pytest.mark.parametrize(
-    "arguments", [([], 1), (["true"], 0), (["true"], 1, 0), (["true"], 1, 1, -1)]
-)
-def test_launch_rejects_what_it_cannot_use(arguments):
-    with pytest.raises(ValueError, match="Received"):
-        launch(*arguments)
+def test_launch_needs_a_command():
+    with pytest.raises(ValueError, match="Received: an empty list"):
+        launch([], 1)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +71,6 @@ def test_launch_rejects_what_it_cannot_use(arguments):
     [
         ([], "", 1),
         ([], "0,1,2", 3),
-        (["-n", "auto"], "0,1,2", 3),
         (["-n", "auto", "--devices-per-worker", "2"], "0,1,2,3", 2),
         (["-n", "auto", "--devices-per-worker", "2"], "", 1),
         (["-n", "2"], "0,1,2", 2),
@@ -105,11 +96,11 @@ def test_the_number_of_workers_after_the_script_is_pointed_out(script, capfd):
 
 @pytest.mark.parametrize("command", [main, doctor.main])
 def test_help_ends_with_examples_that_are_understood(capsys, command):
-    with pytest.raises(SystemExit) as end:
+    with pytest.raises(SystemExit, match="0"):
         command(["--help"])
     _, _, examples = capsys.readouterr().out.partition("examples:\n")
     commands = [line.split() for line in examples.splitlines()[::2]]
-    assert end.value.code == 0 and 3 <= len(commands) <= 4
+    assert 3 <= len(commands) <= 4
     parsers = {"tf-adasum-launch": build_parser(), "tf-adasum-doctor": doctor.build_parser()}
     for program, *arguments in commands:
         options = parsers[program].parse_args(arguments)
@@ -121,29 +112,19 @@ def test_version_is_printed_without_tensorflow(module):
     code = f"import sys; from tf_adasum import {module}\n"
     code += f"try: {module}.main(['--version'])\n"
     code += "finally: assert 'tensorflow' not in sys.modules"
-    ended = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT, cwd=ROOT
-    )
+    printed = subprocess.check_output([sys.executable, "-c", code], text=True, cwd=ROOT)
     expected = rf"tf_adasum {re.escape(__version__)} \(TensorFlow 2\.\S+, Python 3\.\S+\)\n"
-    assert re.fullmatch(expected, ended.stdout) and not ended.returncode, ended
+    assert re.fullmatch(expected, printed)
 
 
 @pytest.mark.parametrize("command", [main, doctor.main])
 def test_completion_is_printed_or_the_package_is_named(capsys, command):
-    with pytest.raises(SystemExit) as end:
+    is_installed = importlib.util.find_spec("shtab") is not None
+    with pytest.raises(SystemExit, match="0" if is_installed else "2"):
         command(["--print-completion", "bash"])
     output = capsys.readouterr()
-    if importlib.util.find_spec("shtab") is None:
-        assert end.value.code == 2 and "pip install shtab" in output.err
+    if is_installed:
+        assert "--version" in output.out and "complete -" in output.out
+        subprocess.run(["bash", "-n"], input=output.out, text=True, check=True)
     else:
-        assert end.value.code == 0 and "--version" in output.out and "complete -" in output.out
-        subprocess.run(["bash", "-n"], input=output.out, text=True, check=True, timeout=LIMIT)
-
-
-def test_the_launcher_the_doctor_and_the_watch_need_no_packages():
-    # -S: without site-packages there is no TensorFlow, Keras or NumPy to import.
-    modules = "launch doctor arguments atomic_files errors cluster.rendezvous cluster.start_timeout"
-    modules += " launch.run cluster.tf_config health.monitor compat"
-    code = f"import sys; sys.path.insert(0, {ROOT!r})\n"
-    code += "\n".join(f"import tf_adasum.{module}" for module in modules.split())
-    subprocess.run([sys.executable, "-I", "-S", "-c", code], timeout=LIMIT, check=True)
+        assert "pip install shtab" in output.err

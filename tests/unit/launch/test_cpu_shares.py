@@ -8,8 +8,6 @@ from support.launching import run
 
 from tf_adasum.launch import cpu_shares
 
-SCRIPT = "print(json.dumps(sorted(os.sched_getaffinity(0))))\n"
-
 
 @pytest.fixture
 def two_sockets(tmp_path, monkeypatch):
@@ -43,29 +41,17 @@ def test_every_cpu_is_used(two_sockets):
     assert set.union(*shares) == set(range(8))
 
 
-@pytest.fixture
-def cpus():
-    """Two CPUs, or one if there are no more."""
-    return set(sorted(os.sched_getaffinity(0))[:2])
-
-
-def cpus_of_workers(script, cpus, *options, **environment):
-    """Return the CPUs of each worker of a launcher that may run on `cpus` only."""
-    env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", **environment}
-    result = run(*options, script, env=env, preexec_fn=lambda: os.sched_setaffinity(0, cpus))
-    assert result.returncode == 0, result.stderr
-    lines = sorted(result.stdout.splitlines())
-    return [set(json.loads(line.partition("] ")[2])) for line in lines]
-
-
-def test_workers_run_on_their_shares(script, cpus):
-    path = script(SCRIPT)
-    expected = cpu_shares.cpu_shares(4, cpus)
-    assert set.union(*expected) == cpus and all(len(share) == 1 for share in expected)
-    assert cpus_of_workers(path, cpus, "-n", 4) == expected
-    assert cpus_of_workers(path, cpus, "-n", 4, "--bind-to", "none") == [cpus] * 4
-
-
-def test_workers_with_gpus_run_on_all_cpus(script, cpus):
-    found = cpus_of_workers(script(SCRIPT), cpus, "-n", 2, CUDA_VISIBLE_DEVICES="0,1")
-    assert found == [cpus] * 2
+@pytest.mark.parametrize(
+    ("options", "gpus", "is_bound"),
+    [([], "", True), (["--bind-to", "none"], "", False), ([], "0,1,2,3", False)],
+)
+def test_workers_run_on_their_shares_unless_they_have_gpus(script, options, gpus, is_bound):
+    cpus = set(sorted(os.sched_getaffinity(0))[:2])  # or one if there are no more
+    path = script("print(json.dumps(sorted(os.sched_getaffinity(0))))\n")
+    result = run(
+        *("-n", 4, *options, path),
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": gpus},
+        preexec_fn=lambda: os.sched_setaffinity(0, cpus),
+    )
+    found = [set(json.loads(line[11:])) for line in sorted(result.stdout.splitlines())]
+    assert found == (cpu_shares.cpu_shares(4, cpus) if is_bound else [cpus] * 4)

@@ -11,14 +11,11 @@ from tf_adasum.cluster import start_timeout
 from tf_adasum.launch import failures
 from tf_adasum.launch.failures import ProcessFailure, StderrTail
 
-
-def words_of(program):
-    """What a program of Python's says last, read as the launcher reads it."""
-    ended = subprocess.run([sys.executable, "-S", "-c", program], capture_output=True, text=True)
-    return read(ended.stderr)
+BEGIN = 'Traceback (most recent call last):\n  File "a", line 1\n'
 
 
 def read(text):
+    """Return a `StderrTail` that has read a text."""
     words = StderrTail()
     for line in text.split("\n"):
         words.read(line)
@@ -28,52 +25,52 @@ def read(text):
 @pytest.mark.parametrize(
     ("program", "error"),
     [
-        ("raise ValueError('bad shape')", "ValueError: bad shape"),
         ("raise ValueError('two\\nlines')", "ValueError: two"),
         ("assert 0", "AssertionError"),
-        ("import json; json.loads('{')", "json.decoder.JSONDecodeError: Expecting property name"),
-        ("try: 1/0\nexcept ZeroDivisionError: raise KeyError('key')", "KeyError: 'key'"),
-        ("try: 1/0\nexcept ZeroDivisionError as e: raise OSError('x') from e", "OSError: x"),
+        ("try: 1/0\nexcept ArithmeticError: raise KeyError('x')", "KeyError: 'x'"),
+        ("try: 1/0\nexcept ArithmeticError as e: raise OSError('x') from e", "OSError: x"),
         (
             "class Late:\n    def __del__(self): raise TypeError('late')\n"
             "late = Late()\nraise ValueError('first')",
             "ValueError: first",
         ),
-        ("import sys; sys.exit('a message')", ""),
     ],
 )
-def test_the_line_that_names_the_exception(program, error):
-    found = words_of(program).error
-    assert found.startswith(error) and bool(found) == bool(error)
+def test_the_exception_of_a_program_and_its_cause_are_found(program, error):
+    ended = subprocess.run([sys.executable, "-S", "-c", program], capture_output=True, text=True)
+    words = read("before\n" + ended.stderr)
+    assert words.error == error
+    assert words.traceback.startswith("Traceback (most recent") and error in words.traceback
+    assert ("ZeroDivisionError: division by zero" in words.traceback) == ("1/0" in program)
+    assert "late" not in words.traceback
 
 
-def test_a_traceback_with_what_it_was_raised_from():
-    words = words_of("print(1)\ntry: 1/0\nexcept ZeroDivisionError: raise KeyError('key')")
-    lines = words.traceback.splitlines()
-    assert lines[0] == "Traceback (most recent call last):"
-    assert "ZeroDivisionError: division by zero" in lines and lines[-1] == "KeyError: 'key'"
-    assert words_of("import sys; sys.exit('a message')").traceback == ""
+def test_without_a_traceback_there_is_no_exception():
+    words = read("a message\n")
+    assert (words.error, words.traceback, words.line) == ("", "", "a message")
 
 
 def test_a_later_traceback_replaces_an_earlier_one():
-    one = 'Traceback (most recent call last):\n  File "a", line 1\n{}: x\nI go on\n'
-    words = read(one.format("OSError") + one.format("KeyError"))
+    words = read(f"{BEGIN}OSError: x\nI go on\n{BEGIN}KeyError: x\nI go on\n")
     assert (words.error, words.line) == ("KeyError: x", "I go on")
     assert "OSError" not in words.traceback and words.traceback.endswith("I go on")
 
 
+def test_carets_at_the_beginning_of_a_line_are_no_exception():
+    """Python writes them so where a traceback's positions are wrong, as Keras's."""
+    assert read(BEGIN + "    call(x)\n^^^^^^^^\nKeyError: x").error == "KeyError: x"
+
+
 def test_what_a_terminal_would_act_on_is_left_out():
     assert read("\x1b[1;31mValueError\x07\x1b[0m: x").line == "ValueError: x"
-    assert len(read("x" * 10_000).line) <= 500
 
 
-def test_an_exception_is_complete_and_what_is_cut_says_so():
-    message = "WorkerLostError: " + "x" * 3000 + " (tf-adasum-doctor --explain TFA-501)"
-    begin = 'Traceback (most recent call last):\n  File "a", line 1\n'
-    assert read(begin + message).error == message
-    assert read("x" * 10_000).line.endswith("x …")
-    endless = read(begin + "ValueError: " + "x" * 100_000).error
-    assert endless.endswith("x …") and len(endless) <= 10_000
+def test_long_lines_are_cut_after_400_characters_and_exceptions_after_10_000():
+    assert read("x" * 400).line == "x" * 400
+    assert read("x" * 401).line == "x" * 398 + " …"
+    assert read(BEGIN + "x" * 10_000).error == "x" * 10_000
+    assert read(BEGIN + "x" * 10_001).error == "x" * 9_998 + " …"
+    assert len(read(BEGIN + "KeyError: x" + "\nmore" * 500).traceback.splitlines()) == 400
 
 
 LOST = "tf_adasum.errors.WorkerLostError: worker {} (127.0.0.1:2222) failed: ValueError: x."
@@ -85,17 +82,23 @@ def end(rank, code, error="", line="", **options):
     return ProcessFailure(rank, code, words, **options)
 
 
-def test_the_first_to_end_is_the_first_to_fail():
-    ends = [end(2, 0), end(1, -signal.SIGKILL), end(0, 1, LOST.format(1)), end(3, -15)]
-    assert failures.first_of(ends).rank == 1
+STOPPED = end(1, -signal.SIGTERM, "ValueError: x", is_stopped=True)
 
 
-def test_one_that_ended_because_of_another_points_to_that():
-    slow = end(1, -signal.SIGTERM, "ValueError: x", is_stopped=True)
-    other = end(2, 1, "ValueError: y")
-    assert failures.first_of([end(0, 1, LOST.format(1)), other, slow]).rank == 1
-    assert failures.first_of([end(0, 1, LOST.format(7)), other, slow]).rank == 2
-    assert failures.first_of([end(0, 1, LOST.format(7)), slow]).rank == 0
+@pytest.mark.parametrize(
+    ("ends", "rank"),
+    [
+        ([end(2, 0), end(1, -signal.SIGKILL), end(0, 1, LOST.format(1)), end(3, -15)], 1),
+        ([end(0, 1, LOST.format(1)), end(2, 1, "ValueError: y"), STOPPED], 1),
+        ([end(0, 1, LOST.format(7)), end(2, 1, "ValueError: y"), STOPPED], 2),
+        ([end(0, 1, LOST.format(7)), STOPPED], 0),
+        ([end(0, 1, LOST.format(2)), end(2, -15, is_stopped=True), end(3, 1)], 3),
+        ([end(0, 1, "ValueError: of a WorkerLostError of worker 1 ("), end(1, 1)], 0),
+    ],
+    ids=["first", "named", "by itself", "unknown", "named without an error", "quoted"],
+)
+def test_the_worker_that_made_the_others_end_is_found(ends, rank):
+    assert failures.first_of(ends).rank == rank
 
 
 def test_a_summary():
@@ -107,59 +110,48 @@ def test_a_summary():
     ]
     (line,) = failures.summary([end(0, 1, LOST.format(5))])
     assert line == "worker 0 ended because of another worker, with exit status 1: " + LOST.format(5)
-    many = [end(0, 3), *(end(rank, -15, is_stopped=True) for rank in range(1, 20))]
-    assert failures.summary(many)[1] == (
-        "ended because of it: workers 1, 2, 3, 4, 5, 6, 7, 8 and 11 more"
-    )
+    of_a_slow_end = failures.summary([end(0, 1, LOST.format(1)), STOPPED])
+    assert of_a_slow_end[0] == "worker 1 failed first: ValueError: x"
+    (line,) = failures.summary([ProcessFailure(0, -signal.SIGKILL)])
+    assert line == "worker 0 failed first, with SIGKILL (killed: possibly out of memory)"
+
+
+@pytest.mark.parametrize(
+    ("count", "named"),
+    [
+        (1, "worker 1"),
+        (8, "workers 1, 2, 3, 4, 5, 6, 7, 8"),
+        (19, "workers 1, 2, 3, 4, 5, 6, 7, 8 and 11 more"),
+    ],
+)
+def test_a_summary_names_the_first_8_workers_that_ended_because_of_another(count, named):
+    others = [end(rank, -15, is_stopped=True) for rank in range(1, count + 1)]
+    assert failures.summary([end(0, 3), *others])[1] == f"ended because of it: {named}"
 
 
 @pytest.mark.parametrize(
     ("code", "line", "expected"),
     [
-        (-9, "training", "SIGKILL (killed: possibly out of memory)"),
-        (-11, "Fatal Python error: Segmentation fault", "Segmentation fault"),
-        (-40, "training", "signal 40"),
-        (7, "no such file", "exit status 7: no such file"),
-        (7, "", "exit status 7"),
+        (-9, "training", "with SIGKILL (killed: possibly out of memory)"),
+        (-11, "Fatal Python error: Segmentation fault", "not own): Fatal Python error: Segm"),
+        (-40, "training", "with signal 40"),
+        (7, "no such file", "with exit status 7: no such file"),
+        (7, "", "with exit status 7"),
     ],
 )
 def test_signals_and_codes(code, line, expected):
     (summary,) = failures.summary([end(0, code, line=line)])
-    assert summary.endswith(expected)
-
-
-def test_without_anybody_who_listened():
-    assert failures.summary([ProcessFailure(0, 3)]) == ["worker 0 failed first, with exit status 3"]
+    assert expected in summary and (line in summary) == (code in (-11, 7))
 
 
 def test_one_that_its_guard_has_killed_is_not_out_of_memory():
-    task = {
-        "worker": 0,
-        "name": "worker 0",
-        "seconds": 0.0,
-        "others": [["worker 1 (a:1)", ["", 1]]],
-    }
-    program = (
-        "import json, os, subprocess, sys; task = json.loads(sys.argv[1]); "
-        "task['worker'] = os.getpid(); "
-        "subprocess.Popen([sys.executable, '-I', '-S', sys.argv[2], json.dumps(task)], "
-        "stdin=subprocess.PIPE).wait()"
-    )
-    command = [sys.executable, "-S", "-c", program, json.dumps(task), start_timeout.__file__]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        words = read(process.stderr.read())
-    killed = ProcessFailure(0, process.returncode, words)
-    assert process.returncode == -signal.SIGKILL
+    with subprocess.Popen(["sleep", "300"], stdout=subprocess.PIPE) as worker:
+        task = {"worker": worker.pid, "name": "worker 0", "seconds": 0.0, "others": []}
+        command = [sys.executable, "-I", "-S", start_timeout.__file__, json.dumps(task)]
+        guard = subprocess.run(command, stdin=worker.stdout, capture_output=True, text=True)
+    killed = ProcessFailure(0, worker.returncode, read(guard.stderr))
     (line,) = failures.summary([killed])
     assert line.startswith(
         "worker 0 ended because of another worker, with SIGKILL: tf_adasum: worker"
     )
     assert failures.first_of([killed, end(1, 1, "ValueError: x")]).rank == 1
-
-
-def test_carets_at_the_beginning_of_a_line_are_no_exception():
-    """Python writes them so where a traceback's positions are wrong, as Keras's."""
-    text = (
-        'Traceback (most recent call last):\n  File "a", line 1\n    call(x)\n^^^^^^^^\nKeyError: x'
-    )
-    assert read(text).error == "KeyError: x"

@@ -24,17 +24,11 @@ echo a banner without an end | tr -d '\\n'; echo
 exec env -i PATH="$PATH" SSH_CONNECTION="10.0.0.1 1 127.0.0.1 22" sh -c "$command"
 """
 TELL = """
-secret, others = os.environ["TF_ADASUM_SECRET"], []
-for pid in filter(str.isdigit, os.listdir("/proc")):
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            others.append(file.read())
-    except OSError:
-        pass
-names = ("RANK", "WORLD_SIZE", "COORDINATOR")
-told = [os.environ.get("TF_ADASUM_" + name) for name in names]
-is_hidden = secret and not any(secret.encode() in each for each in others)
-print(json.dumps([*told, secret, is_hidden, os.environ["COLOUR"], os.getcwd(), sys.argv[1:]]))
+names = ("RANK", "WORLD_SIZE", "COORDINATOR", "SECRET")
+told = [os.environ["TF_ADASUM_" + name] for name in names]
+others = subprocess.run("cat /proc/[0-9]*/cmdline", shell=True, capture_output=True).stdout
+is_hidden = told[3].encode() not in others
+print(json.dumps([*told, is_hidden, os.environ["COLOUR"], os.getcwd(), sys.argv[1:]]))
 """
 
 
@@ -45,19 +39,15 @@ def environment(tmp_path):
     program = tmp_path / "bin" / "ssh"
     program.write_text(SSH)
     program.chmod(0o755)
-    environment = {
-        **os.environ,
-        "PATH": f"{program.parent}:{os.environ['PATH']}",
-        "COLOUR": "é 'x'",
-    }
-    return environment | {"CUDA_VISIBLE_DEVICES": "0,1,2", "HOME": "/here"}
+    path = f"{program.parent}:{os.environ['PATH']}"
+    own = {"PATH": path, "COLOUR": "é 'x'", "CUDA_VISIBLE_DEVICES": "0,1,2", "HOME": "/here"}
+    return os.environ | own
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("a:4,b:2", [Host("a", 4), Host("b", 2)]),
-        ("a, b", [Host("a"), Host("b")]),
+        ("a:4, b", [Host("a", 4), Host("b")]),
         ("me@a.b-c_d:1", [Host("me@a.b-c_d", 1)]),
         ("[fd00::7%eth0]:3,10.0.0.7", [Host("fd00::7%eth0", 3), Host("10.0.0.7")]),
     ],
@@ -67,22 +57,7 @@ def test_hosts_are_read(text, expected):
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "a,",
-        "a:0",
-        "a:-1",
-        "a:x",
-        "a:",
-        ":4",
-        "a b",
-        "a,a",
-        "a:1,a:2",
-        "fd00::7",
-        "-oX=y",
-        "-a@b",
-    ],
+    "text", ["", "a,", "a:0", "a:-1", "a:x", "a:", ":4", "a b", "a,a:2", "fd00::7", "-oX=y", "-a@b"]
 )
 def test_hosts_that_cannot_be_used_are_refused(text):
     with pytest.raises(ValueError, match="--hosts"):
@@ -105,12 +80,11 @@ def test_workers_of_all_hosts_have_ranks_and_a_secret(
     lines = sorted(line for line in ended.stdout.splitlines() if line.startswith("[worker"))
     assert (ended.returncode, len(lines)) == (0, sum(count)), ended.stdout + ended.stderr
     told = [json.loads(line.partition("] ")[2]) for line in lines]
-    assert [each[:2] for each in told] == [
-        [str(rank), str(sum(count))] for rank in range(sum(count))
+    coordinator, secret, *rest = told[0][2:]
+    assert told == [
+        [str(rank), str(sum(count)), coordinator, secret, *rest] for rank in range(sum(count))
     ]
-    assert {each[2].rpartition(":")[0] for each in told} == {"127.0.0.1"}
-    ((coordinator, secret, *rest),) = {json.dumps(each[2:]): each[2:] for each in told}.values()
-    assert coordinator and len(secret) == 64
+    assert coordinator.startswith("127.0.0.1:") and len(secret) == 64
     assert rest == [True, "é 'x'", str(tmp_path), ["--a", "b c"]]
 
 
@@ -139,11 +113,7 @@ def test_the_exit_code_is_that_of_the_workers(script, environment, program, code
 @pytest.mark.parametrize(
     ("names", "settings", "named"),
     [
-        (
-            "a:1,closed:1",
-            {},
-            r"reached by ssh: closed \(ssh: connect to host closed: refused\)",
-        ),
+        ("a:1,closed:1", {}, r"by ssh: closed \(ssh: connect to host closed: refused\)"),
         ("a:1,bare:1", {}, f"cannot start workers: bare .*no-python.*{sys.executable}"),
         ("a:1,b:1", {"TF_ADASUM_SSH": "no-ssh -v"}, "--hosts needs OpenSSH's client"),
         ("a:1,b:1", {"TF_ADASUM_SECRET": ""}, "empty secret"),

@@ -22,19 +22,24 @@ from support.launching import (
 from tf_adasum.launch import GRACE_SECONDS, launch, processes
 
 
-def test_waits_for_all_workers(script):
-    path = script(
-        "index = json.loads(os.environ['TF_CONFIG'])['task']['index']\n"
-        "time.sleep(index * 0.5)\nprint('end')\n"
-    )
-    result = run("-n", 2, path)
-    assert result.returncode == 0
-    assert sorted(result.stdout.splitlines()) == ["[worker 0] end", "[worker 1] end"]
+def have_ended(count, folder):
+    """Wait until all processes have ended that left their pids; return whether so many did."""
+    eventually(lambda: not any(map(is_running, pids_in(folder))))
+    return len(pids_in(folder)) == count
+
+
+def after_a_signal(number, count, *arguments):
+    """Send a signal to a launcher when so many pids are left; return its exit status and stderr."""
+    with running(*arguments, stderr=subprocess.PIPE, text=True) as process:
+        eventually(lambda: len(pids_in(arguments[-1])) == count)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=LIMIT)
+    return process.returncode, errors
 
 
 def test_the_first_failure_stops_the_others_and_gives_the_code(script, tmp_path):
     path = script(
-        "if json.loads(os.environ['TF_CONFIG'])['task']['index'] == 1:\n"
+        "if index == 1:\n"
         "    while len(os.listdir(sys.argv[1])) < 5: time.sleep(0.01)\n"  # script and 4 pids
         "    print('no such file', file=sys.stderr); sys.exit(7)\n" + SLEEP_WITH_CHILD
     )
@@ -46,86 +51,35 @@ def test_the_first_failure_stops_the_others_and_gives_the_code(script, tmp_path)
         "tf-adasum-launch: worker 1 failed first, with exit status 7: no such file",
         "tf-adasum-launch: ended because of it: workers 0, 2",
     ]
-    pids = pids_in(tmp_path)
-    assert len(pids) == 4
-    eventually(lambda: not any(map(is_running, pids)))
+    assert have_ended(4, tmp_path)
 
 
-@pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV"])
-def test_a_signal_gives_128_plus_its_number(script, name):
-    path = script(
-        f"if json.loads(os.environ['TF_CONFIG'])['task']['index'] == 0:\n"
-        f"    os.kill(os.getpid(), signal.{name})\ntime.sleep(300)\n"
-    )
-    result = run("-n", 2, path)
-    assert result.returncode == 128 + getattr(signal, name)
-    assert f"worker 0 ended with {name}" in result.stderr
+def test_a_signal_gives_128_plus_its_number(script):
+    result = run("-n", 2, script("os.kill(os.getpid(), signal.SIGSEGV)"))
+    assert result.returncode == 128 + signal.SIGSEGV
 
 
 def test_workers_and_children_that_ignore_sigterm_are_killed_after_the_grace(script, tmp_path):
     ignore = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"  # inherited by the child
     path = script(
         "folder = sys.argv[1]\n"
-        "if json.loads(os.environ['TF_CONFIG'])['task']['index'] == 0:\n"
+        "if index == 0:\n"
         "    while len(os.listdir(folder)) < 3: time.sleep(0.01)\n"  # script, worker, child
         "    sys.exit(5)\n" + ignore + SLEEP_WITH_CHILD
     )
     started = time.monotonic()
     assert launch([sys.executable, path, str(tmp_path)], 2, grace=0.5) == 5
     assert 0.5 <= time.monotonic() - started < 10
-    pids = pids_in(tmp_path)
-    assert len(pids) == 2
-    eventually(lambda: not any(map(is_running, pids)))
-
-
-def test_sigterm_gives_workers_time_to_end(script, tmp_path):
-    path = script(
-        "if json.loads(os.environ['TF_CONFIG'])['task']['index'] == 0:\n"
-        "    while not os.path.exists(sys.argv[1] + '/ready'): time.sleep(0.01)\n"
-        "    sys.exit(5)\n"
-        "def end(*_):\n"
-        "    time.sleep(0.2); open(sys.argv[1] + '/saved', 'w').close(); sys.exit(0)\n"
-        "signal.signal(signal.SIGTERM, end)\n"
-        "open(sys.argv[1] + '/ready', 'w').close()\n"
-        "time.sleep(300)\n"
-    )
-    assert launch([sys.executable, path, str(tmp_path)], 2) == 5
-    assert (tmp_path / "saved").exists()
+    assert have_ended(2, tmp_path)
 
 
 def test_children_left_by_a_worker_that_succeeds_are_ended(script, tmp_path):
     path = script(SLEEP_WITH_CHILD.replace("time.sleep(300)\n", ""))
     assert launch([sys.executable, path, str(tmp_path)], 2) == 0
-    pids = pids_in(tmp_path)
-    assert len(pids) == 4
-    eventually(lambda: not any(map(is_running, pids)))
-
-
-def test_who_was_told_of_the_failure_is_not_blamed(script, tmp_path):
-    path = script(
-        "index = json.loads(os.environ['TF_CONFIG'])['task']['index']\n"
-        "class WorkerLostError(RuntimeError): pass\n"
-        "ready = sys.argv[1] + '/ready'\n"
-        "if index == 1:\n"
-        "    try: raise ValueError('bad shape')\n"
-        "    finally:\n"
-        "        import traceback; traceback.print_exc()\n"
-        "        open(ready, 'w').close(); time.sleep(300)\n"  # it takes long to end
-        "while not os.path.exists(ready): time.sleep(0.01)\n"
-        "raise WorkerLostError('worker 1 (127.0.0.1:2222) failed: ValueError: bad shape.')\n"
-    )
-    result = run("-n", 2, path, tmp_path)
-    assert result.returncode == 1
-    lines = [line for line in result.stderr.splitlines() if line.startswith("tf-adasum-launch")]
-    assert lines == [
-        "tf-adasum-launch: worker 0 ended with exit status 1, stopping the others",
-        "tf-adasum-launch: worker 1 failed first: ValueError: bad shape",
-        "tf-adasum-launch: ended because of it: worker 0",
-    ]
+    assert have_ended(4, tmp_path)
 
 
 WAIT_FOR_A_SIGNAL = (
-    "index = json.loads(os.environ['TF_CONFIG'])['task']['index']\n"
     "def end(number, _):\n"
     "    time.sleep(index * 0.7)\n"  # worker 1 still writes its backup
     "    open(sys.argv[1] + f'/saved{index}', 'w').close(); sys.exit(75)\n"
@@ -137,13 +91,9 @@ WAIT_FOR_A_SIGNAL = (
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_workers_that_are_asked_to_end_may_write_a_backup(script, tmp_path, number):
-    path = script(WAIT_FOR_A_SIGNAL)
-    arguments = ["-n", 2, "--max-restarts", 3, path, tmp_path]
-    with running(*arguments, stderr=subprocess.PIPE, text=True) as process:
-        eventually(lambda: len(pids_in(tmp_path)) == 2)
-        process.send_signal(number)
-        _, errors = process.communicate(timeout=LIMIT)
-    assert process.returncode == 75
+    arguments = ["-n", 2, "--max-restarts", 3, script(WAIT_FOR_A_SIGNAL), tmp_path]
+    code, errors = after_a_signal(number, 2, *arguments)
+    assert code == 75
     assert (tmp_path / "saved0").exists() and (tmp_path / "saved1").exists()
     assert not any(word in errors for word in ("failed", "restart", "stopping the others"))
 
@@ -151,11 +101,8 @@ def test_workers_that_are_asked_to_end_may_write_a_backup(script, tmp_path, numb
 def test_no_restart_after_a_signal_that_was_passed_on(script, tmp_path):
     """It ends workers that do not handle it yet, as while they import TensorFlow."""
     arguments = ["-n", 2, "--max-restarts", 3, script(LEAVE_PID + "time.sleep(300)\n"), tmp_path]
-    with running(*arguments, stderr=subprocess.PIPE, text=True) as process:
-        eventually(lambda: len(pids_in(tmp_path)) == 2)
-        process.send_signal(signal.SIGUSR1)
-        _, errors = process.communicate(timeout=LIMIT)
-    assert process.returncode == 128 + signal.SIGUSR1
+    code, errors = after_a_signal(signal.SIGUSR1, 2, *arguments)
+    assert code == 128 + signal.SIGUSR1
     assert len(pids_in(tmp_path)) == 2 and "restart" not in errors
 
 
@@ -192,15 +139,10 @@ def test_a_daemon_that_keeps_the_pipe_open_does_not_hold_the_launcher(script, tm
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_signal_to_the_launcher_leaves_nothing_behind(script, tmp_path, number, workers):
-    path = script(SLEEP_WITH_CHILD)
-    with running("-n", workers, path, tmp_path, stderr=subprocess.PIPE) as process:
-        eventually(lambda: len(pids_in(tmp_path)) == 2 * workers)
-        process.send_signal(number)
-        _, errors = process.communicate(timeout=LIMIT)
-    assert process.returncode == 128 + number
-    assert number.name.encode() in errors and b"Traceback" not in errors
-    pids = pids_in(tmp_path)
-    eventually(lambda: not any(map(is_running, pids)))
+    arguments = ["-n", workers, "--max-restarts", 9, script(SLEEP_WITH_CHILD), tmp_path]
+    ended = after_a_signal(number, 2 * workers, *arguments)
+    assert ended == (128 + number, f"tf-adasum-launch: {number.name}, stopping all workers\n")
+    assert have_ended(2 * workers, tmp_path)
 
 
 def test_a_second_ctrl_c_kills_at_once(script, tmp_path):
@@ -213,8 +155,7 @@ def test_a_second_ctrl_c_kills_at_once(script, tmp_path):
         process.send_signal(signal.SIGINT)
         assert process.wait(LIMIT) == 130
         assert time.monotonic() - started < GRACE_SECONDS / 2
-    pids = pids_in(tmp_path)
-    eventually(lambda: not any(map(is_running, pids)))
+    assert have_ended(4, tmp_path)
 
 
 def test_an_ignored_hangup_stays_ignored(script, tmp_path):
@@ -234,25 +175,9 @@ def test_an_ignored_hangup_stays_ignored(script, tmp_path):
 def test_workers_die_with_a_killed_launcher(script, tmp_path, workers):
     with running("-n", workers, script(LEAVE_PID + "time.sleep(300)\n"), tmp_path) as process:
         eventually(lambda: len(pids_in(tmp_path)) == workers)
-        pids = pids_in(tmp_path)
-        assert all(map(is_running, pids))
+        assert all(map(is_running, pids_in(tmp_path)))
         process.kill()
-        process.wait(LIMIT)
-        eventually(lambda: not any(map(is_running, pids)))
-
-
-def test_timeout_stops_all_with_124(script, tmp_path):
-    path = script(SLEEP_WITH_CHILD)
-    result = run("-n", 2, "--timeout", 1, path, tmp_path)
-    assert result.returncode == 124
-    assert "--timeout" in result.stderr
-    pids = pids_in(tmp_path)
-    eventually(lambda: not any(map(is_running, pids)))
-
-
-def test_a_worker_that_cannot_start_is_an_error():
-    with pytest.raises(FileNotFoundError):
-        launch(["/nonexistent/program"], 2)
+        assert have_ended(workers, tmp_path)
 
 
 def test_started_workers_are_stopped_when_a_later_one_cannot_start(monkeypatch):

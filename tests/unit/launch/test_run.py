@@ -1,8 +1,9 @@
 """`tf_adasum.run`: functions and scripts on workers that do not import TensorFlow."""
 
+import atexit
 import os
 import pathlib
-import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import threading
 import time
 
 import pytest
-from support.launching import LIMIT, eventually, is_running
+from support.launching import LEAVE_PID, LIMIT, eventually, is_running, pids_in
 
 import tf_adasum
 from tf_adasum.launch import function_worker
@@ -66,47 +67,42 @@ class WorkerLostError(RuntimeError):
 def fails_on_1(folder):
     import json
 
+    def take_long():
+        open(ready, "w").close()
+        time.sleep(300)
+
     ready = os.path.join(folder, "ready")
     if json.loads(os.environ["TF_CONFIG"])["task"]["index"] == 0:
         while not os.path.exists(ready):
             time.sleep(0.01)
         raise WorkerLostError("worker 1 (a:1) failed: ValueError: bad shape")
+    atexit.register(take_long)  # called when the traceback has been printed
     try:
         raise KeyError("inner")
     except KeyError as error:
-        open(ready, "w").close()
         raise ValueError("bad shape") from error
 
 
-def test_the_error_names_the_worker_and_has_its_traceback(tmp_path):
-    with pytest.raises(RuntimeError, match="worker 1 of 2 failed") as raised:
+def test_the_error_names_the_worker_that_failed_first_and_has_its_traceback(tmp_path, capsys):
+    with pytest.raises(RuntimeError) as raised:
         run(fails_on_1, workers=2, args=[str(tmp_path)])
     lines = str(raised.value).splitlines()
-    assert lines[0].endswith("ValueError: bad shape") and lines[-1] == "ValueError: bad shape"
-    assert "KeyError: 'inner'" in lines and '    raise ValueError("bad shape") from error' in str(
-        raised.value
-    )
+    assert lines[0] == "worker 1 of 2 failed: ValueError: bad shape"
+    assert lines[-1] == "ValueError: bad shape" and "KeyError: 'inner'" in lines
+    assert '    raise ValueError("bad shape") from error' in str(raised.value)
     assert "function_worker" not in str(raised.value)
+    said = re.findall("^tf-adasum-launch: (.*)$", capsys.readouterr().err, re.MULTILINE)
+    assert said == [
+        "worker 0 ended with exit status 1, stopping the others",
+        "worker 1 failed first: ValueError: bad shape",
+        "ended because of it: worker 0",
+    ]
 
 
-def kills_itself():
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def test_a_signal_is_named():
-    with pytest.raises(RuntimeError, match=r"worker 0 of 1 failed, with SIGKILL \(killed: poss"):
-        run(kills_itself, workers=1)
-
-
-def ends(code, how):
-    os._exit(code) if how == "at once" else sys.exit(code)
-
-
-@pytest.mark.parametrize("how", ["at once", "politely"])
-def test_a_function_that_does_not_return_is_an_error(how):
+def test_a_function_that_does_not_return_is_an_error():
     words = "worker 0 of 2 ended with exit status 0 before the function returned"
     with pytest.raises(RuntimeError, match=words):
-        run(ends, workers=2, args=[0, how])
+        run(sys.exit, workers=2)
 
 
 class Unreadable:
@@ -127,24 +123,12 @@ def forgets_its_place():
     import json
 
     rank = json.loads(os.environ.pop("TF_CONFIG"))["task"]["index"]
-    time.sleep(0.5 * rank)
+    time.sleep(0.5 * rank)  # the last one to write would win
     return rank
 
 
 def test_the_result_is_worker_0_s_whatever_the_function_does_to_its_environment():
     assert run(forgets_its_place, workers=2) == 0
-
-
-class History:
-    """As Keras's."""
-
-    def __init__(self):
-        self.model, self.history = threading.Lock(), {"loss": [1.0]}
-
-
-def test_a_history_comes_without_its_model():
-    result = pickle.loads(function_worker._result(History()))
-    assert (result.history, result.model) == ({"loss": [1.0]}, None)
 
 
 def returns_a_lock():
@@ -159,22 +143,20 @@ def test_what_cannot_be_sent_is_named():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "named"),
+    ("function", "options", "named"),
     [
-        ((place, 0), "workers=0"),
-        ((place, True), "workers=True"),
-        ((place, 2.0), "workers=2.0"),
-        ((3,), "function_or_script=3"),
-        (("missing.py",), "missing.py"),
+        (place, {"workers": 0}, "workers=0"),
+        (place, {"workers": True}, "workers=True"),
+        (place, {"workers": 2.0}, "workers=2.0"),
+        (place, {"devices_per_worker": 0}, "devices_per_worker=0"),
+        (place, {"args": "ab"}, r"must be a list of arguments.*args='ab'"),
+        (3, {}, "function_or_script=3"),
+        ("missing.py", {}, "missing.py"),
     ],
 )
-def test_unusable_arguments_are_named(arguments, named):
+def test_unusable_arguments_are_named(function, options, named):
     with pytest.raises(ValueError, match=named):
-        run(*arguments)
-    with pytest.raises(ValueError, match=r"must be a list of arguments.*args='ab'"):
-        run(place, 1, args="ab")
-    with pytest.raises(ValueError, match="devices_per_worker=0"):
-        run(place, 1, devices_per_worker=0)
+        run(function, **options)
 
 
 def test_too_few_gpus_are_an_error_here(monkeypatch):
@@ -184,61 +166,20 @@ def test_too_few_gpus_are_an_error_here(monkeypatch):
 
 
 # A program as a notebook is one: its function is no module's.
-NOTEBOOK = """
-import os, signal, sys, time, tf_adasum
-FOLDER = sys.argv[1]
-
-def train():
-    open(os.path.join(FOLDER, str(os.getpid())), "w").close()
-    time.sleep({seconds})
-    return FOLDER
-
-try:
-    print("returned", tf_adasum.run(train, workers=2))
-except KeyboardInterrupt:
-    print("interrupted", signal.getsignal(signal.SIGINT) is signal.default_int_handler)
-assert "tensorflow" not in sys.modules
-"""
-
-
-def start_notebook(tmp_path, seconds, *options):
-    (tmp_path / "notebook.py").write_text(NOTEBOOK.format(seconds=seconds))
-    folder = tmp_path / "pids"
-    folder.mkdir()
-    return folder, subprocess.Popen(
-        [sys.executable, *options, tmp_path / "notebook.py", folder],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def pids_in(folder):
-    return [int(path.name) for path in folder.iterdir()]
-
-
-def test_a_function_of_the_main_program(tmp_path):
-    pytest.importorskip("cloudpickle")
-    folder, process = start_notebook(tmp_path, 0)
-    output, errors = process.communicate(timeout=LIMIT)
-    assert (output, errors) == (f"returned {folder}\n", "")
-    assert len(pids_in(folder)) == 2
-
-
+# A program as a notebook is one: its function is no module's.
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_the_workers_end_with_the_cell(tmp_path, number):
-    pytest.importorskip("cloudpickle")
-    folder, process = start_notebook(tmp_path, 300)
-    try:
-        eventually(lambda: len(pids_in(folder)) == 2)
-        process.send_signal(number)
-        output, _ = process.communicate(timeout=LIMIT)
-    finally:
-        process.kill()
-    if number == signal.SIGINT:
-        assert (process.returncode, output) == (0, "interrupted True\n")
-    eventually(lambda: not any(map(is_running, pids_in(folder))))
+def test_the_workers_end_with_the_notebook(script, tmp_path, number):
+    path = script(LEAVE_PID + "time.sleep(300)")
+    code = f"import tf_adasum; tf_adasum.run({path!r}, workers=2, args=[{str(tmp_path)!r}])"
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL) as process:
+        try:
+            eventually(lambda: len(pids_in(tmp_path)) == 2)
+            process.send_signal(number)
+            assert process.wait(LIMIT) == -number
+        finally:
+            process.kill()
+    eventually(lambda: not any(map(is_running, pids_in(tmp_path))))
 
 
 def test_without_cloudpickle_an_error_says_what_to_do(monkeypatch, tmp_path):
