@@ -9,6 +9,7 @@ import tensorflow as tf
 from support.fake_training import FakeModel, FakeVariable
 from support.fake_workers import each_of
 
+from tf_adasum.backup import backup_files
 from tf_adasum.backup.backup_files import Array, Backup, BackupFiles
 from tf_adasum.backup.training_backup import TrainingBackup
 from tf_adasum.compat import keras as keras_compat
@@ -18,24 +19,18 @@ from tf_adasum.workers.workers import Workers
 pytestmark = pytest.mark.keras3_only("Keras 2 backs up all workers by itself")
 
 
-def callback(folder, save_freq="epoch", double=True, delete=True):
+def callback(folder, save_freq="epoch", delete=True):
     """What is read of a BackupAndRestore."""
     return types.SimpleNamespace(
         backup_dir=str(folder),
         save_freq=save_freq,
-        double_checkpoint=double,
+        double_checkpoint=True,
         delete_checkpoint=delete,
     )
 
 
-def model_of(value=0.0):
-    return FakeModel([FakeVariable("kernel", np.full(3, value, "float32"))], replicas=1)
-
-
-def write(folder, epoch, batch=0, value=1.0):
-    facts = {"epoch": epoch, "batch": batch, "position": batch, "pass": epoch, "seed": 5}
-    arrays = [Array("model", "kernel", [np.full(3, value, "float32")])]
-    BackupFiles(folder).write(Backup(facts, arrays))
+def model_of():
+    return FakeModel([FakeVariable("kernel", np.zeros(3, "float32"))], replicas=1)
 
 
 def names_in(folder):
@@ -53,14 +48,13 @@ def values_of(outcomes):
 class TestAgreement:
     @pytest.mark.parametrize("save_freq", ["epoch", 1, 7, False])
     @pytest.mark.parametrize("delete", [True, False])
-    def test_worker_0_says_when(self, save_freq, delete, tmp_path):
-        """Where the others have no callback, or one with other settings."""
+    def test_the_settings_are_those_of_worker_0(self, save_freq, delete, tmp_path):
+        """The others have no callback, or one with other settings."""
 
         def part(workers):
             own = callback(tmp_path / "0", save_freq, delete=delete)
             other = callback(tmp_path / "1", 3, delete=not delete)
-            callbacks = ([own], [other], [])[workers.rank]
-            made = TrainingBackup.agreed(callbacks, workers)
+            made = TrainingBackup.agreed(([own], [other], [])[workers.rank], workers)
             model = model_of()
             made.begin(model)
             made.begin_epoch(model, 0)
@@ -78,154 +72,124 @@ class TestAgreement:
         made = each_of(2, lambda own: TrainingBackup.agreed([callback(tmp_path)] * own.rank, own))
         assert made == [None, None]
 
-    def test_two_are_refused_on_all(self, tmp_path):
-        raised = each_of(
-            2, lambda own: TrainingBackup.agreed([callback(tmp_path)] * (2 - own.rank), own)
-        )
-        for error in raised:
-            assert isinstance(error, ValueError)
-            assert "may have only one BackupAndRestore. Received: 2 of them" in str(error)
-
-    def test_a_folder_elsewhere_is_refused(self):
-        (raised,) = each_of(1, lambda own: TrainingBackup.agreed([callback("gs://a/b")], own))
-        assert isinstance(raised, ValueError) and "backup_dir='gs://a/b'" in str(raised)
-
-
-class TestNewest:
-    def begin(self, tmp_path, count=3):
-        """Returns on each worker the restored value and epoch, or the error."""
-
+    @pytest.mark.parametrize(
+        ("folders", "message"),
+        [
+            ([["a", "b"], ["a"]], "may have only one BackupAndRestore. Received: 2 of them"),
+            ([["gs://a/b"]], "backup_dir='gs://a/b'"),
+        ],
+    )
+    def test_two_or_a_folder_elsewhere_are_refused_on_all(self, folders, message):
         def part(workers):
-            made = TrainingBackup.agreed([callback(tmp_path / str(workers.rank))], workers)
-            model = model_of()
-            made.begin(model)
-            return model.variables[0].numpy()[0][0].item(), keras_compat.initial_epoch(model)
+            TrainingBackup.agreed([callback(folder) for folder in folders[workers.rank]], workers)
 
-        return each_of(count, part)
+        for error in each_of(len(folders), part):
+            assert isinstance(error, ValueError) and message in str(error)
 
-    def test_all_go_on_from_the_one_that_is_furthest(self, tmp_path, capsys):
-        write(tmp_path / "0", 1, 5, value=1)
-        write(tmp_path / "1", 2, 0, value=2)
-        assert values_of(self.begin(tmp_path)) == [(2.0, 2)] * 3
-        assert capsys.readouterr().out.count("resuming at epoch 3, batch 1") == 1
 
-    def test_of_equal_ones_the_first_workers_is_taken(self, tmp_path):
-        for rank in 1, 2:
-            write(tmp_path / str(rank), 1, value=rank)
-        assert values_of(self.begin(tmp_path)) == [(1.0, 1)] * 3
+def begin(tmp_path):
+    """Returns on each of three workers the restored value and epoch, or the error."""
 
-    @pytest.mark.filterwarnings("ignore:Training resumes from")
-    def test_a_damaged_one_is_no_candidate(self, tmp_path):
-        write(tmp_path / "0", 1, value=1)
-        write(tmp_path / "1", 2, value=2)
-        (tmp_path / "1" / "epoch-2-batch-0.backup").write_bytes(b"half")
-        assert values_of(self.begin(tmp_path)) == [(1.0, 1)] * 3
+    def part(workers):
+        made = TrainingBackup.agreed([callback(tmp_path / str(workers.rank))], workers)
+        model = model_of()
+        made.begin(model)
+        return model.variables[0].numpy()[0][0].item(), keras_compat.initial_epoch(model)
 
-    def test_if_none_is_good_all_are_told(self, tmp_path):
-        write(tmp_path / "1", 1)
-        (tmp_path / "1" / "epoch-1-batch-0.backup").write_bytes(b"")
-        raised = self.begin(tmp_path)
-        assert all(isinstance(error, DamagedBackup) for error in raised)
-        assert all("1/epoch-1-batch-0.backup is cut off" in str(error) for error in raised)
+    return each_of(3, part)
 
-    def test_without_any_training_begins_at_the_beginning(self, tmp_path):
-        assert values_of(self.begin(tmp_path)) == [(0.0, 0)] * 3
 
-    def test_one_of_another_model_is_refused_on_all(self, tmp_path):
-        arrays = [Array("model", "kernel", [np.zeros([9, 9])])]
-        facts = {"epoch": 1, "batch": 0, "position": 0, "pass": 0, "seed": 5}
-        BackupFiles(tmp_path / "1").write(Backup(facts, arrays))
-        for error in self.begin(tmp_path):
-            assert isinstance(error, ValueError)
-            assert "1/epoch-1-batch-0.backup is the backup of another model" in str(error)
+OF_ANOTHER_MODEL = "of another model"
+DAMAGED = "damaged"
 
-    def test_one_of_another_model_leaves_the_one_before(self, tmp_path):
-        write(tmp_path / "1", 1, value=1)
-        arrays = [Array("model", "kernel", [np.zeros([9, 9])])]
-        facts = {"epoch": 2, "batch": 0, "position": 0, "pass": 0, "seed": 5}
-        data = b"".join(bytes(part) for part in Backup(facts, arrays).encoded())
-        (tmp_path / "1" / "epoch-2-batch-0.backup").write_bytes(data)
-        with pytest.warns(
-            UserWarning, match="-1-batch-0.backup, .*-2-batch-0.backup is the backup"
-        ):
-            assert values_of(self.begin(tmp_path)) == [(1.0, 1)] * 3
 
-    def test_if_worker_0_cannot_write_all_are_told(self, tmp_path):
+def write(folder, rank, epoch, batch, value):
+    """Write a backup with this value into the folder of a worker."""
+    path = folder / str(rank) / f"epoch-{epoch}-batch-{batch}.backup"
+    path.parent.mkdir(exist_ok=True)
+    if value == DAMAGED:
+        path.write_bytes(b"half")
+        return
+    facts = {"epoch": epoch, "batch": batch, "position": batch, "pass": epoch, "seed": 5}
+    kernel = np.zeros(9) if value == OF_ANOTHER_MODEL else np.full(3, value, "float32")
+    encoded = Backup(facts, [Array("model", "kernel", [kernel])]).encoded()
+    path.write_bytes(b"".join(map(bytes, encoded)))
+
+
+@pytest.mark.filterwarnings("ignore:Training resumes from")
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        pytest.param([(0, 1, 5, 1.0), (1, 2, 0, 2.0)], (2.0, 2), id="the furthest"),
+        pytest.param([(1, 1, 0, 1.0), (2, 1, 0, 2.0)], (1.0, 1), id="the first of equal ones"),
+        pytest.param([(0, 1, 0, 1.0), (1, 2, 0, DAMAGED)], (1.0, 1), id="no damaged one"),
+        pytest.param([(1, 1, 0, 1.0), (1, 2, 0, OF_ANOTHER_MODEL)], (1.0, 1), id="no other's"),
+        pytest.param([], (0.0, 0), id="none"),
+    ],
+)
+def test_all_resume_from_the_same_one(written, expected, tmp_path, capsys):
+    for each in written:
+        write(tmp_path, *each)
+    assert values_of(begin(tmp_path)) == [expected] * 3
+    lines = capsys.readouterr().out.count(f"resuming at epoch {expected[1] + 1}, batch 1")
+    assert lines == (written != [])
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "message"),
+    [
+        (DAMAGED, DamagedBackup, "1/epoch-1-batch-0.backup is cut off"),
+        (OF_ANOTHER_MODEL, ValueError, "1/epoch-1-batch-0.backup is the backup of another model"),
+    ],
+)
+def test_if_none_is_good_all_raise(value, error, message, tmp_path):
+    write(tmp_path, 1, 1, 0, value)
+    for raised in begin(tmp_path):
+        assert isinstance(raised, error) and message in str(raised)
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_if_worker_0_cannot_write_all_raise(is_full, tmp_path, monkeypatch):
+    if is_full:
+        disk = types.SimpleNamespace(total=100, free=11)
+        monkeypatch.setattr(backup_files.shutil, "disk_usage", lambda folder: disk)
+        message = "/0 has 0.0 MiB of free space, and a backup needs at least"
+    else:
         (tmp_path / "0").touch()
-        write(tmp_path / "1", 1, value=1)
-        for error in self.begin(tmp_path):
-            assert isinstance(error, OSError)
-            assert "must be a directory that worker 0 can write to" in str(error)
-            assert f"backup_dir='{tmp_path}/0'" in str(error)
+        message = "must be a directory that worker 0 can write to"
+    write(tmp_path, 1, 1, 0, 1.0)
+    for error in begin(tmp_path):
+        assert isinstance(error, OSError)
+        assert message in str(error) and f"{tmp_path}/0" in str(error)
+
+
+def on_one_worker(folder, **options):
+    return TrainingBackup.agreed([callback(folder, **options)], Workers(0, 1, None, None))
 
 
 def test_a_model_that_is_not_built_is_refused(tmp_path):
     model = model_of()
     model.built = False
-    (raised,) = each_of(
-        1, lambda own: TrainingBackup.agreed([callback(tmp_path)], own).begin(model)
-    )
-    assert "Give it a keras.Input" in str(raised) and "'fake', which is not built" in str(raised)
+    with pytest.raises(ValueError, match=r"Give it a keras\.Input.*'fake', which is not built"):
+        on_one_worker(tmp_path).begin(model)
 
 
 @pytest.mark.parametrize("save_freq, saved", [(2, [2, 4, 7, 9]), (3, [3, 7, 10]), (100, [])])
 def test_counts_batches_over_epochs(save_freq, saved, tmp_path):
     """Two epochs of five batches; in the second one two batches in each call."""
-    seen = []
-
-    def part(workers):
-        made = TrainingBackup.agreed([callback(tmp_path, save_freq, delete=False)], workers)
-        model, before = model_of(), set()
-        made.begin(model)
-        for epoch, batches in enumerate([[0, 1, 2, 3, 4], [1, 3, 4]]):
-            made.begin_epoch(model, epoch)
-            made.begin_batches(model)
-            for batch in batches:
-                made.end_batch(model, batch)
-                if set(names_in(tmp_path)) - before:
-                    seen.append(5 * epoch + batch + 1)
-                before |= set(names_in(tmp_path))
-            made.end_epoch(model, epoch)
-
-    values_of(each_of(1, part))
+    made, model = on_one_worker(tmp_path, save_freq=save_freq, delete=False), model_of()
+    seen, before = [], []
+    made.begin(model)
+    for epoch, batches in enumerate([[0, 1, 2, 3, 4], [1, 3, 4]]):
+        made.begin_epoch(model, epoch)
+        made.begin_batches(model)
+        for batch in batches:
+            made.end_batch(model, batch)
+            if names_in(tmp_path) != before:
+                seen.append(5 * epoch + batch + 1)
+            before = names_in(tmp_path)
+        made.end_epoch(model, epoch)
     assert seen == saved
-
-
-@pytest.mark.parametrize("save_freq", [2, 3, 4, 7])
-@pytest.mark.parametrize("per_call", [1, 2])
-def test_keeps_its_rhythm_after_a_restart(save_freq, per_call, tmp_path):
-    """Three epochs of five batches, broken off after each batch, and gone on to the end."""
-
-    def saves(folder, end=99):
-        """Train up to so many batches; return after which ones a backup was made."""
-        made = TrainingBackup.agreed([callback(folder, save_freq, delete=False)], on_one_worker())
-        model, seen = model_of(), []
-        made.begin(model)
-        first, (skipped, _) = keras_compat.initial_epoch(model), made._order.take_start()
-        before = names_in(folder)
-        for epoch in range(first, 3):
-            made.begin_epoch(model, epoch)
-            made.begin_batches(model)
-            begin = skipped if epoch == first else 0
-            for batch in sorted({*range(begin + per_call, 5, per_call), *([5] * (begin < 5))}):
-                if 5 * epoch + batch > end:
-                    return seen
-                made.end_batch(model, batch - 1)
-                if names_in(folder) != before:
-                    before = names_in(folder)
-                    seen.append(5 * epoch + batch)
-            made.end_epoch(model, epoch)
-        return seen
-
-    unbroken = saves(tmp_path / "unbroken")
-    for end in range(1, 15):
-        folder = tmp_path / str(end)
-        broken = saves(folder, end)
-        assert broken + saves(folder) == unbroken, f"broken off after {end}"
-
-
-def on_one_worker():
-    return Workers(0, 1, None, None)
 
 
 def test_the_seed_of_the_order_is_worker_0s_and_follows_the_global_one(tmp_path):
@@ -237,20 +201,19 @@ def test_the_seed_of_the_order_is_worker_0s_and_follows_the_global_one(tmp_path)
         workers.any(False)  # the file is there
         return BackupFiles(tmp_path).newest()[1].facts["seed"]
 
-    def drawn(seed, count):
+    def drawn(seed, count=1):
         tf.random.set_seed(seed)
         for path in tmp_path.iterdir():
             path.unlink()
         return values_of(each_of(count, seed_of))
 
-    one = drawn(7, 2)
-    assert one[0] == one[1] == drawn(7, 1)[0]
-    assert drawn(8, 1)[0] != one[0]
-    assert drawn(None, 1)[0] != drawn(None, 1)[0]
+    one = drawn(7, count=2)
+    assert one == drawn(7) * 2
+    assert drawn(8)[0] != one[0]
+    assert drawn(None) != drawn(None)
 
 
-def test_goes_on_from_the_files_of_keras(tmp_path):
-    """On all workers, where worker 0 alone has them."""
+def test_resumes_from_the_files_of_keras(tmp_path):
     saved = keras.Sequential([keras.layers.Input([2]), keras.layers.Dense(1)])
     saved.compile("sgd", "mse")
     saved.optimizer.build(saved.trainable_variables)
@@ -260,13 +223,8 @@ def test_goes_on_from_the_files_of_keras(tmp_path):
 
     model = keras.models.clone_model(saved)
     model.compile("sgd", "mse")
-
-    def part(workers):
-        made = TrainingBackup.agreed([callback(tmp_path)], workers)
-        with pytest.warns(UserWarning, match="backup of keras.callbacks.BackupAndRestore"):
-            made.begin(model)
-
-    values_of(each_of(1, part))
+    with pytest.warns(UserWarning, match="backup of keras.callbacks.BackupAndRestore"):
+        on_one_worker(tmp_path).begin(model)
     assert keras_compat.initial_epoch(model) == 3
     for own, other in zip(model.get_weights(), saved.get_weights(), strict=True):
         np.testing.assert_array_equal(own, other)

@@ -8,7 +8,6 @@ from support.fake_workers import each_of
 
 from tf_adasum.backup import training_state
 from tf_adasum.backup.backup_files import Array
-from tf_adasum.compat import keras as keras_compat
 
 ALL = (*training_state.SECTIONS, training_state.METRICS)
 DEVICES = 2
@@ -19,7 +18,7 @@ def bits_of(array):
 
 
 def on_workers(count, part):
-    """What ``part(workers)`` returns on each worker; raises what it raises on the first."""
+    """What ``part(workers)`` returns on each worker; raises what it raises on one of them."""
     outcomes = each_of(count, part)
     for outcome in outcomes:
         if isinstance(outcome, Exception):
@@ -58,43 +57,23 @@ def model_of(workers, differing=1):
 
 @pytest.mark.parametrize("count", [1, 3])
 class TestOfReplicas:
-    def test_what_is_the_same_is_kept_once(self, count):
-        states = on_workers(
-            count, lambda own: training_state.collect(model_of(own, differing=0), own, ALL)
-        )
-        for state in states:
-            assert [len(array.copies) for array in state] == [1] * 6
-        assert [(array.section, array.path) for array in states[0]] == [
-            ("model", "kernel"),
-            ("model", "moving_mean"),
-            ("optimizer", "iteration"),
-            ("optimizer", "momentum"),
-            ("rule", "rule_state/steps"),
-            ("metrics", "loss/total"),
-        ]
-
     def test_what_differs_is_kept_for_each_replica_in_their_order(self, count):
-        states = on_workers(count, lambda own: training_state.collect(model_of(own), own, ALL))
-        for state in states:
+        for state in on_workers(count, lambda own: training_state.collect(model_of(own), own, ALL)):
             copies = {array.path: array.copies for array in state}
             for path, seed, shape in ("moving_mean", 200, (2, 3)), ("loss/total", 600, ()):
                 actual = [bits_of(copy) for copy in copies[path]]
                 expected = [numbers(seed + i, shape=shape) for i in range(DEVICES * count)]
                 assert actual == [bits_of(each) for each in expected], path
-            assert len(copies["momentum"]) == DEVICES * count
-            assert copies["momentum"][0].dtype == ml_dtypes.bfloat16
-            assert len(copies["kernel"]) == 1
+            assert len(copies["momentum"]) == DEVICES * count and len(copies["kernel"]) == 1
 
     def test_comes_back_on_each_replica(self, count):
         def save_and_restore(workers):
-            model = model_of(workers)
+            model, other = model_of(workers), model_of(workers, differing=0)
             state = training_state.collect(model, workers, ALL)
-            expected = model.state()
-            other = model_of(workers, differing=0)
-            assert other.state() != expected
+            assert other.state() != model.state()
             training_state.check(other, state, "x")
             training_state.assign(other, workers, state, ALL)
-            return other.state() == expected
+            return other.state() == model.state()
 
         assert all(on_workers(count, save_and_restore))
 
@@ -135,11 +114,9 @@ class TestOfAnotherModel:
         )
 
     def arrays(self, kernel=(2, 3), slots=((3,),)):
+        """The name of the layer is another one, as names count layers."""
         of_slots = [Array("optimizer", "momentum", [np.ones(s, "float32")]) for s in slots]
         return [Array("model", "dense/kernel", [np.ones(kernel, "float32")]), *of_slots]
-
-    def test_names_may_differ_as_they_count_layers(self):
-        training_state.check(self.model(), self.arrays(), "x")
 
     @pytest.mark.parametrize(
         ("arrays", "message"),
@@ -156,45 +133,29 @@ class TestOfAnotherModel:
         with pytest.raises(ValueError, match=rf"the file is the backup of {message}"):
             training_state.check(self.model(), self.arrays(**arrays), "the file")
 
-    @pytest.mark.parametrize("section", ["rule", "metrics"])
-    def test_what_can_be_done_without_starts_anew(self, section):
-        options = {"rule": "rule_state", "metrics": "metrics"}
-        model = self.model(**{options[section]: [FakeVariable("own", np.zeros(2))]})
-        arrays = [*self.arrays(), Array(section, "own", [np.ones(3)])]
+    @pytest.mark.parametrize(
+        ("option", "copies"),
+        [
+            ({"rule_state": [FakeVariable("own", np.zeros(2))]}, [np.ones(3)]),
+            ({"metrics": [FakeVariable("own", np.zeros(2))]}, [np.ones(3)]),
+            # Of another number of replicas.
+            ({"metrics": [FakeVariable("own", np.zeros(2))]}, [np.ones(2)] * 2),
+        ],
+    )
+    def test_what_can_be_done_without_starts_anew(self, option, copies):
+        model = self.model(**option)
+        ((section, (variable,)),) = option.items()
+        arrays = [*self.arrays(), Array(section.removesuffix("_state"), "own", copies)]
         with pytest.warns(UserWarning, match="is reset|remaining batches"):
             on_workers(1, lambda own: training_state.assign(model, own, arrays, ALL))
-        restored = on_workers(1, lambda own: training_state.collect(model, own, [section]))
-        np.testing.assert_array_equal(restored[0][0].copies[0], np.zeros(2))
+        np.testing.assert_array_equal(variable.numpy()[0], np.zeros(2))
         np.testing.assert_array_equal(model.variables[0].numpy()[0], 1)
-
-    def test_metrics_of_another_number_of_replicas_start_anew(self):
-        metrics = [FakeVariable("total", np.zeros(()))]
-        model = self.model(metrics=metrics)
-        arrays = [*self.arrays(), Array("metrics", "total", [np.ones(())] * 2)]
-        with pytest.warns(UserWarning, match="another number of replicas"):
-            on_workers(1, lambda own: training_state.assign(model, own, arrays, ["metrics"]))
-        assert metrics[0].numpy() == [0]
 
     def test_what_the_model_has_not_is_left_out_silently(self, recwarn):
         arrays = [*self.arrays(), Array("rule", "own", [np.ones(3)])]
         on_workers(1, lambda own: training_state.assign(self.model(), own, arrays, ALL))
         assert not list(recwarn)
 
-
-@pytest.mark.parametrize("count", [1, 3])
-def test_worker_0_shares_epoch_and_every_bit(count):
-    def shared(workers):
-        model = model_of(workers)
-        model.variables.append(FakeVariable("flags", *[np.array([workers.rank == 0])] * DEVICES))
-        model.variables.append(FakeVariable("none", *[np.zeros([0, 3], "int32")] * DEVICES))
-        expected = [variable.numpy()[0] for variable in model.variables]
-        keras_compat.set_initial_epoch(model, 5 if workers.rank == 0 else 0)
-        training_state.share(model, workers)
-        held = [[bits_of(copy) for copy in variable.numpy()] for variable in model.variables]
-        return keras_compat.initial_epoch(model), [bits_of(each) for each in expected], held
-
-    outcomes = on_workers(count, shared)
-    _, of_first, _ = outcomes[0]
-    for epoch, _, held in outcomes:
-        assert epoch == 5
-        assert held == [[bits] * DEVICES for bits in of_first]
+    def test_the_smallest_size_counts_each_variable_once(self):
+        more = {"rule_state": [FakeVariable("own", *[np.zeros(2)] * 2)]}
+        assert training_state.smallest_size(self.model(**more)) == 4 * (2 * 3 + 3) + 8 * 2

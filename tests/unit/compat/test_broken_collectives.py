@@ -1,4 +1,4 @@
-"""What TensorFlow says where another worker is the cause: texts seen with 2.15 and 2.21."""
+"""Errors of TensorFlow if another worker is the cause: texts of TensorFlow 2.15 and 2.21."""
 
 import pytest
 import tensorflow as tf
@@ -21,40 +21,37 @@ NESTED = """Collective ops is aborted by: Collective ops is aborted by: Socket c
 The error could be from a previous operation."""
 FIRST = """Socket closed
 Additional GRPC error information from remote target /job:chief/task:0 while calling RecvBuf:"""
-HEARTBEATS = """Collective ops is aborted by: Error reported from /job:worker/task:1: \
-The following tasks are unhealthy (stopped sending heartbeats):
-/job:worker/replica:0/task:1"""
+UNHEALTHY = (
+    "Error reported from /job:worker/task:1: The following tasks are unhealthy "
+    "(stopped sending heartbeats)"
+)
+OTHER_CALL = "Collective instance 7 expected type 0 and data_type 9 but got type 1 and data_type 1"
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "workers"),
+    ("text", "expected"),
     [
-        (RESET, "recvmsg:Connection reset by peer", ("worker 0",)),
-        (NESTED, "Socket closed", ()),
-        (FIRST, "Socket closed", ("chief 0",)),
+        (RESET, CollectiveError("recvmsg:Connection reset by peer", ("worker 0",))),
+        (NESTED, CollectiveError("Socket closed", ())),
+        (FIRST, CollectiveError("Socket closed", ("chief 0",))),
         (
-            HEARTBEATS,
-            "Error reported from /job:worker/task:1: The following tasks are unhealthy "
-            "(stopped sending heartbeats)",
-            ("worker 1",),
+            f"Collective ops is aborted by: {UNHEALTHY}:\n/job:worker/replica:0/task:1",
+            CollectiveError(UNHEALTHY, ("worker 1",)),
+        ),
+        (
+            f"{OTHER_CALL}\n\t [[{{{{node Reduce}}}}]] [Op:f]",
+            CollectiveError(OTHER_CALL, differ=True),
         ),
     ],
+    ids=["reset", "nested", "first", "heartbeats", "other call"],
 )
 @pytest.mark.parametrize("kind", [tf.errors.UnavailableError, tf.errors.InternalError])
-def test_a_broken_connection(kind, text, line, workers):
-    assert collective_error_of(kind(None, None, text)) == CollectiveError(line, workers)
-
-
-def test_calls_that_differ():
-    text = "Collective instance 7 expected type 0 and data_type 9 but got type 1 and data_type 1"
-    error = tf.errors.InternalError(None, None, f"{text}\n\t [[{{{{node Reduce}}}}]] [Op:f]")
-    assert collective_error_of(error) == CollectiveError(text, differ=True)
+def test_what_broke_and_which_worker_it_was(kind, text, expected):
+    assert collective_error_of(kind(None, None, text)) == expected
 
 
 def test_errors_of_this_worker():
     assert collective_error_of(ValueError("Collective ops is aborted by: me")) is None
     assert collective_error_of(tf.errors.InternalError(None, None, "no memory")) is None
     own = tf.errors.UnavailableError(None, None, "the bucket does not answer")
-    assert collective_error_of(own) == CollectiveError(), (
-        "it may come from others, and says nothing of them"
-    )
+    assert collective_error_of(own) == CollectiveError(), "it may come from others"

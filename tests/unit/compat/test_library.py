@@ -38,21 +38,20 @@ def test_names_that_are_there(shelf):
     assert own.off == {}
 
 
-def test_all_that_has_moved_is_said_at_once():
+def test_one_error_names_all_that_has_moved():
     own = library()
     own.name("shelf.books", "Atlas")
     own.name("shelf.books", "Dictionary")
     own.name("shelf.maps", "Globe", also_in=["shelf.balls"])
-    with pytest.raises(ImportError) as raised:
+    with pytest.raises(ImportError, match=r"^Shelf 2\.5\.1 lacks functions") as raised:
         own.check()
     message = str(raised.value)
-    assert message.startswith("Shelf 2.5.1 lacks functions")
     assert "shelf.books.Dictionary, shelf.maps.Globe." in message
     assert STACKS in message and message.endswith(f"{INSTALL} {see('TFA-103')}")
     assert isinstance(raised.value.__cause__, ImportError)
 
 
-def test_a_name_that_carries_a_feature_only_switches_it_off():
+def test_a_missing_name_of_a_feature_only_switches_it_off():
     own = library()
     absent = own.name("shelf.books", "Poem", feature="verses")
     own.name("shelf.books", "Song", feature="verses")
@@ -71,25 +70,28 @@ def test_a_name_that_is_younger_than_the_library_is_not_missed(version, is_off):
     hooks.replaces(absent, "look", feature="pictures")(lambda original: None)
     (hook,) = hooks
     assert (hook.is_there, hook.is_expected) == (False, not is_off)
-    assert hook.target == "shelf.books.Comic.look", "as where it is there"
+    assert hook.target == "shelf.books.Comic.look", "as if it were there"
     assert bool(own.off) == bool(hooks.off) == is_off
 
 
 def test_hooks_name_all_that_has_moved_and_replace_nothing(shelf):
     hooks = Hooks("Shelf", library())
     read = shelf.Novel.read
-    for name in ("read", "lend", "burn"):
+    for name in ("read", "lend"):
         hooks.replaces(shelf.Novel, name)(lambda original, self: -original(self))
-    with pytest.raises(ImportError) as raised:
+
+    class Own(shelf.Novel):
+        @hooks.overrides(shelf.Novel)
+        def burn(self):
+            """Is never called by a library that has another name for it."""
+
+    with pytest.raises(ImportError, match=r"needs: \S*Novel\.lend, \S*Novel\.burn\. ") as raised:
         hooks.install()
-    assert "Novel.lend, " in str(raised.value) and "Novel.burn." in str(raised.value)
-    assert "Novel.read" not in str(raised.value) and str(raised.value).endswith(
-        f"{INSTALL} {see('TFA-103')}"
-    )
+    assert str(raised.value).endswith(f"{INSTALL} {see('TFA-103')}")
     assert shelf.Novel.read is read
 
 
-def test_a_hook_that_carries_a_feature_switches_it_off_and_says_so_once(shelf, recwarn):
+def test_a_missing_hook_of_a_feature_switches_it_off_and_warns_once(shelf, recwarn):
     hooks = Hooks("Shelf", library())
     hooks.replaces(shelf.Novel, "read", feature="reading")(lambda original, self: -original(self))
     hooks.replaces(shelf.Novel, "lend", "fetch", feature="lending")(lambda original, self: None)
@@ -98,24 +100,11 @@ def test_a_hook_that_carries_a_feature_switches_it_off_and_says_so_once(shelf, r
     hooks.install()
     assert shelf.Novel().read() == -3, "what is there is replaced"
     (warning,) = recwarn.list
-    first, *features = str(warning.message).splitlines()
-    assert first == "Shelf 2.5.1 lacks functions that some features need. These features are off:"
     names = [f"{shelf.Novel.__module__}.Novel.{name}" for name in ("lend", "fetch")]
-    assert features == [
+    assert str(warning.message).splitlines() == [
+        "Shelf 2.5.1 lacks functions that some features need. These features are off:",
         f"- lending ({', '.join(names)})",
         "- order: sort by hand (shelf.books.sort)",
         see("TFA-103"),
     ]
     assert hooks.off["lending"] == names
-
-
-def test_an_override_of_what_has_gone_is_not_overlooked(shelf):
-    hooks = Hooks("Shelf", library())
-
-    class Own(shelf.Novel):
-        @hooks.overrides(shelf.Novel)
-        def lend(self):
-            """Is never called by a library that has another name for it."""
-
-    with pytest.raises(ImportError, match=r"Novel\.lend"):
-        hooks.install()

@@ -76,12 +76,6 @@ def test_what_it_begins_with(make, begins_with_tensors):
     assert pipeline.files == [] and pipeline.begins_with_tensors == begins_with_tensors
 
 
-def test_tensors_and_shards():
-    pipeline = tensorflow_compat.pipeline_of(tf.data.Dataset.from_tensor_slices((X, X)).shard(3, 2))
-    assert [tensor.shape for tensor in pipeline.tensors] == [(6, 1), (6, 1)]
-    assert pipeline.shards == [(3, 2)]
-
-
 def test_datasets_without_a_seed_get_one():
     rows = tf.data.Dataset.range(50)
     tensorflow_compat.seed_datasets_by(lambda: 7)

@@ -1,6 +1,6 @@
-"""TensorFlow warns of functions that are traced often, and takes closures of one code for one.
+"""TensorFlow warns if functions are traced often, and counts closures of one code together.
 
-So it would warn of ours, with which there is nothing wrong, when a program has five models.
+So it would warn about our functions, without a fault, if a program has five models.
 """
 
 import keras

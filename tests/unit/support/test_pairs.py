@@ -18,8 +18,3 @@ def test_every_pair_of_values_occurs(sizes, most):
     for one, other in itertools.combinations(range(len(sizes)), 2):
         found = {(combination[one], combination[other]) for combination in chosen}
         assert found == set(itertools.product(dimensions[one], dimensions[other]))
-
-
-def test_the_docstring_is_true():
-    expected = [("a", "x", 1), ("a", "y", 2), ("b", "x", 2), ("b", "y", 1)]
-    assert every_pair("ab", "xy", (1, 2)) == expected

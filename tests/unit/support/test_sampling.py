@@ -1,4 +1,4 @@
-"""Which tests run: a sample where nothing is selected by hand, and everything that is."""
+"""Which tests run: a sample if nothing is selected by hand, else everything that is."""
 
 import pytest
 from support import stacks
@@ -73,9 +73,12 @@ def parameters_of(tests, name):
     return [test.partition("[")[2].rstrip("]").split("-") for test in tests if name in test]
 
 
+LONG = "multi_worker/test_workers.py::test_long"
+
+
 def test_without_a_selection_every_test_runs_a_sample(outcomes, is_keras_2):
     passed, skipped = outcomes()
-    assert skipped == ["multi_worker/test_workers.py::test_long"]
+    assert skipped == [LONG]
     (way,) = parameters_of(passed, "test_ways")
     assert way[1] in ("1x2", "2x1"), "one of those that others take, too"
     assert len(parameters_of(passed, "test_three")) == 1
@@ -91,48 +94,25 @@ def test_without_a_selection_every_test_runs_a_sample(outcomes, is_keras_2):
     assert outcomes() == (passed, skipped), "the same again"
 
 
-def test_what_is_named_runs(outcomes, is_keras_2):
-    ways = [
-        f"multi_worker/test_workers.py::test_ways[{way}-{topology}]"
-        for way in ("eagerly", "in a graph")
-        for topology in ("1x2", "2x1", "3x1")
-    ]
-    names = [*ways, "multi_worker/test_workers.py::test_long"]
-    assert outcomes(*names) == (names, [])
-
-
-def test_what_is_named_without_its_parameters_runs_with_all(outcomes, is_keras_2):
-    passed, _ = outcomes("multi_worker/test_workers.py::test_ways", "unit/test_one_stack.py")
-    assert len(parameters_of(passed, "test_ways")) == 6
-    assert len(parameters_of(passed, "test_formula")) == 3
-
-
-def test_a_file_that_is_named_runs_with_all_cases(outcomes, is_keras_2):
-    passed, skipped = outcomes("multi_worker/test_workers.py")
-    assert len(passed) == 6 + 2 + 1 and not skipped
-
-
-def test_a_folder_that_is_named_runs_a_sample(outcomes, is_keras_2):
-    passed, _ = outcomes("multi_worker")
-    assert len(passed) == 2
-
-
-def test_a_sample_can_be_asked_for_by_hand(outcomes, is_keras_2):
-    passed, skipped = outcomes("--sample", "multi_worker/test_workers.py")
-    assert len(passed) == 2 and skipped == ["multi_worker/test_workers.py::test_long"]
-
-
 @pytest.mark.parametrize(
-    ("expression", "count"),
-    [("ways and eagerly and 3x1", 1), ("long or formula or float32", 1 + 3 + 5)],
+    ("arguments", "count", "skips"),
+    [
+        ([f"{LONG.replace('long', 'ways')}[eagerly-3x1]", LONG], 2, False),
+        ([LONG.replace("long", "ways"), "unit/test_one_stack.py"], 6 + 3, False),
+        (["multi_worker/test_workers.py"], 6 + 2 + 1, False),
+        (["multi_worker"], 2, True),
+        (["--sample", "multi_worker/test_workers.py"], 2, True),
+        (["-k", "ways and eagerly and 3x1"], 1, False),
+        (["-k", "long or formula or float32"], 1 + 3 + 5, False),
+        (["-m", "slow"], 1, False),
+    ],
+    ids=str,
 )
-def test_what_an_expression_selects_runs(outcomes, is_keras_2, expression, count):
-    passed, skipped = outcomes("-k", expression)
-    assert len(passed) == count and not skipped
-
-
-def test_what_is_marked_runs(outcomes, is_keras_2):
-    assert outcomes("-m", "slow") == (["multi_worker/test_workers.py::test_long"], [])
+def test_what_is_selected_by_hand_runs_and_of_folders_a_sample(
+    outcomes, is_keras_2, arguments, count, skips
+):
+    passed, skipped = outcomes(*arguments)
+    assert (len(passed), skipped) == (count, [LONG] * skips)
 
 
 def test_slow_runs_everything(outcomes, is_keras_2):

@@ -21,119 +21,77 @@ class UsersBackup(BackupAndRestore):
 
 
 class Waiting(keras.callbacks.Callback):
-    def __init__(self, said):
+    def __init__(self, settings):
         super().__init__()
-        self.same_on_all_workers = said
+        self.same_on_all_workers = settings
 
 
-def callbacks_that_write(folder):
-    return [
-        keras.callbacks.CSVLogger(str(folder / "log.csv")),
-        keras.callbacks.TensorBoard(str(folder / "board")),
-        *([keras.callbacks.ModelCheckpoint("a.keras")] if keras_compat.BACKS_UP_ONE_WORKER else []),
+def names_on(rank, count, callbacks):
+    """The classes of the callbacks that a worker calls, the user's ones for those on worker 0."""
+    model = model_of(Workers(rank, count, gather=None, add=None))
+    arranged = worker_callbacks.arranged(callbacks, model, None)
+    assert worker_callbacks.arranged(arranged, model, None) == arranged, "once is enough"
+    return [type(getattr(callback, "callback", callback)).__name__ for callback in arranged]
+
+
+@pytest.mark.keras3_only("Keras 2 backs up all workers by itself")
+@pytest.mark.parametrize("rank", [0, 1])
+def test_what_writes_is_called_on_worker_0_and_keras_own_backup_is_driven(rank, tmp_path):
+    given = [
+        BackupAndRestore(str(tmp_path)),
+        UsersBackup(str(tmp_path)),
+        keras.callbacks.CSVLogger(str(tmp_path / "log.csv")),
+        keras.callbacks.ModelCheckpoint("a.keras"),
+        Waiting("x"),
     ]
+    expected = ["Waiting"] if rank else ["UsersBackup", "CSVLogger", "ModelCheckpoint", "Waiting"]
+    around = [["RestoreFirst", "FirstCallback"], ["LastCallback", "SaveLast"]]
+    assert names_on(rank, 2, given) == [*around[0], *expected, *around[1]]
 
 
-def arranged_on(rank, count, callbacks):
-    workers = Workers(rank, count, gather=None, add=None)
-    return worker_callbacks.arranged(callbacks, model_of(workers), None)
-
-
-def names(callbacks):
-    """The classes of the callbacks, of those for worker 0 alone the user's."""
-    return [type(getattr(callback, "callback", callback)).__name__ for callback in callbacks]
-
-
-class TestList:
-    FIRST, LAST = ["RestoreFirst", "FirstCallback"], ["LastCallback", "SaveLast"]
-
-    @pytest.mark.parametrize("rank", [0, 1, 2])
-    def test_what_writes_is_called_on_worker_0(self, rank, tmp_path):
-        others = [keras.callbacks.EarlyStopping(), Waiting("x")]
-        given = [*callbacks_that_write(tmp_path), *others]
-        expected = names(others if rank else given)
-        assert names(arranged_on(rank, 3, given)) == [*self.FIRST, *expected, *self.LAST]
-
-    def test_without_callbacks_they_agree_too(self):
-        assert names(arranged_on(1, 2, [])) == [*self.FIRST, *self.LAST]
-
-    @pytest.mark.keras3_only("Keras 2 backs up all workers by itself")
-    def test_keras_own_backup_is_driven_and_a_users_stays_on_worker_0(self, tmp_path):
-        given = [BackupAndRestore(str(tmp_path)), UsersBackup(str(tmp_path))]
-        assert names(arranged_on(0, 2, given)) == [*self.FIRST, "UsersBackup", *self.LAST]
-        assert names(arranged_on(1, 2, given)) == [*self.FIRST, *self.LAST]
-
-    def test_an_arranged_list_stays(self):
-        once = arranged_on(0, 2, [])
-        assert arranged_on(0, 2, once) == once
-
-    def test_on_one_worker_the_list_stays(self, tmp_path):
-        given = [*callbacks_that_write(tmp_path), BackupAndRestore(str(tmp_path)), Waiting("x")]
-        assert arranged_on(0, 1, given) == given
-        model = keras.Sequential([keras.layers.Input([1]), keras.layers.Dense(1)])
-        assert worker_callbacks.arranged(given, model, None) == given
-        worker_callbacks.install()
-        assert keras.callbacks.CallbackList(given, model=model).callbacks == given
-        assert keras.callbacks.CallbackList(given).callbacks == given
+def test_on_one_worker_the_list_stays(tmp_path):
+    assert names_on(0, 1, [BackupAndRestore(str(tmp_path))]) == ["BackupAndRestore"]
 
 
 def begun(workers, callbacks):
-    """Returns the model and the list after `on_train_begin`."""
+    """The model after `on_train_begin` of all callbacks."""
     model = model_of(workers)
     arranged = worker_callbacks.arranged(callbacks, model, None)
     for callback in arranged:
         callback.set_model(model)
     for callback in arranged:
         callback.on_train_begin()
-    return model, arranged
+    return model
 
 
-class TestTogether:
-    def test_all_compare_their_weights(self):
-        def part(workers):
-            return begun(workers, [])[0].distribute_strategy.checks
+@pytest.mark.parametrize(
+    ("settings", "received"),
+    [
+        ([["a", "b"], ["a", "b"]], None),
+        ([["a"], []], "worker 0: a; worker 1: none"),
+        ([["a"], ["b"]], "worker 0: a; worker 1: b"),
+    ],
+)
+def test_what_waits_for_others_has_to_be_on_all(settings, received):
+    def part(workers):
+        begun(workers, [Waiting(each) for each in settings[workers.rank]])
 
-        assert each_of(2, part) == [1, 1]
+    for error in each_of(2, part):
+        assert (type(error) is ValueError) == (received is not None)
+        message = f"with the same arguments. Received: {received} {see('TFA-510')}"
+        assert error is None or str(error).endswith(message)
 
-    @pytest.mark.parametrize("stopping", [None, 0, 2])
-    def test_one_stops_all_when_the_epoch_ends(self, stopping):
-        def part(workers):
-            model, arranged = begun(workers, [])
-            model.stop_training = workers.rank == stopping
-            for callback in arranged:
-                callback.on_epoch_end(0)
-            return model.stop_training
 
-        assert each_of(3, part) == [stopping is not None] * 3
+@pytest.mark.keras3_only("Keras 2 backs up all workers by itself")
+@pytest.mark.parametrize("is_there", [True, False])
+def test_what_a_users_backup_restores_reaches_all(is_there, tmp_path):
+    """If worker 0 has something; worker 1's callback and folder do not matter."""
 
-    def test_what_waits_for_others_has_to_be_on_all(self):
-        def part(said):
-            return lambda workers: begun(workers, [Waiting(each) for each in said[workers.rank]])
+    def part(workers):
+        folder = tmp_path / str(workers.rank)
+        if workers.rank == (0 if is_there else 1):
+            folder.mkdir()
+        return keras_compat.initial_epoch(begun(workers, [UsersBackup(str(folder))]))
 
-        assert not any(
-            isinstance(each, Exception) for each in each_of(2, part([["a", "b"], ["a", "b"]]))
-        )
-        for said, received in [
-            ([["a"], []], "worker 0: a; worker 1: none"),
-            ([["a"], ["b"]], "worker 0: a; worker 1: b"),
-        ]:
-            for error in each_of(2, part(said)):
-                assert isinstance(error, ValueError)
-                assert str(error).endswith(
-                    f"with the same arguments. Received: {received} {see('TFA-510')}"
-                )
-
-    @pytest.mark.keras3_only("Keras 2 backs up all workers by itself")
-    @pytest.mark.parametrize("is_there", [True, False])
-    def test_what_a_users_backup_restores_reaches_all(self, is_there, tmp_path):
-        """Where worker 0 has something; worker 1's callback and folder do not matter."""
-
-        def part(workers):
-            folder = tmp_path / str(workers.rank)
-            if workers.rank == (0 if is_there else 1):
-                folder.mkdir()
-            model, _ = begun(workers, [UsersBackup(str(folder))])
-            return keras_compat.initial_epoch(model)
-
-        # Where there is nothing, worker 0's own callback has set its epoch all the same.
-        assert each_of(2, part) == [3, 3 if is_there else 0]
+    # Without a backup, worker 0's own callback has set its epoch all the same.
+    assert each_of(2, part) == [3, 3 if is_there else 0]

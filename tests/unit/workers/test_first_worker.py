@@ -32,79 +32,62 @@ class OwnOnAll(Callback):
     ("cls", "expected"),
     [
         (of_package("wandb.integration.keras.callbacks.metrics_logger"), True),
-        (of_package("mlflow.keras.callback"), True),
         (of_package("__main__", of_package("comet_ml.callbacks.keras")), True),
+        (of_package("mlflow.keras.callback"), True),
         (of_package("clearml"), True),
         (of_package("aim.sdk.adapters.keras"), True),
         (of_package("neptune_tensorflow_keras.impl"), True),
         (of_package("mlflow_of_somebody"), False),
         (of_package("ray.train.tensorflow.keras"), False),  # its reports wait for all workers
-        (Own, True),
         (of_package("__main__", Own), True),
         (OwnOnAll, False),
         (keras.callbacks.EarlyStopping, False),
-        (keras.callbacks.TerminateOnNaN, False),
     ],
 )
 def test_which_they_are(cls, expected):
     assert is_for_first_worker(cls()) is expected
 
 
-class Recorder(Callback):
-    """Keeps what it is told; `stops` when a batch of this number ends."""
-
-    only_on_first_worker = True
+class Recorder(Own):
+    """Keeps what it receives; `stops` when a batch of this number ends."""
 
     def __init__(self, stops=None):
         super().__init__()
-        self.stops, self.told = stops, []
+        self.stops, self.received = stops, []
 
     def set_params(self, params):
         super().set_params(params)
-        self.told.append(params)
+        self.received.append(params)
 
     def on_train_batch_end(self, batch, logs=None):
-        self.told.append((batch, logs, one_worker.is_alone()))
+        self.received.append((batch, logs, one_worker.is_alone()))
         if batch == self.stops:
             self.model.stop_training = True
 
     def on_epoch_end(self, epoch, logs=None):
-        self.told.append((epoch, logs))
+        self.received.append((epoch, logs))
 
 
-def called_on(rank, count, callback):
-    """The model, and what a worker's list calls that is not of this package's own."""
-    model = model_of(Workers(rank, count, gather=None, add=None))
+def called_on_worker_0(callback):
+    """The model, and what worker 0 of two calls for the callback."""
+    model = model_of(Workers(0, 2, gather=None, add=None))
     arranged = worker_callbacks.arranged([callback], model, None)
-    called = [each for each in arranged if each is callback or isinstance(each, FirstWorkerOnly)]
-    for each in called:
-        each.set_model(model)
-        each.set_params({"epochs": 2})
+    (called,) = (each for each in arranged if isinstance(each, FirstWorkerOnly))
+    called.set_model(model)
+    called.set_params({"epochs": 2})
     return model, called
 
 
-def test_worker_0_alone_calls_it_with_what_all_are_told():
+def test_worker_0_alone_calls_it_with_what_all_receive():
     recorder = Recorder()
-    model, (called,) = called_on(0, 2, recorder)
+    model, called = called_on_worker_0(recorder)
     assert recorder.model is model and recorder.params == {"epochs": 2}
     called.on_train_begin()
     called.on_train_batch_end(0, logs={"loss": 1.0})
     called.on_epoch_end(0, {"loss": 1.0})
-    assert recorder.told == [{"epochs": 2}, (0, {"loss": 1.0}, True), (0, {"loss": 1.0})]
-    assert called.stops is None and called.told is recorder.told  # read through
+    assert recorder.received == [{"epochs": 2}, (0, {"loss": 1.0}, True), (0, {"loss": 1.0})]
+    assert called.stops is None and called.received is recorder.received  # read through
     assert not one_worker.is_alone()
-    assert called_on(1, 2, Recorder())[1] == []
-
-
-def test_on_one_worker_it_is_called_as_it_is():
-    recorder = Recorder(stops=0)
-    model, (called,) = called_on(0, 1, recorder)
-    assert called is recorder
-    around = FirstWorkerOnly(recorder)
-    around.set_model(model)
-    around.on_train_batch_end(0, {})
-    assert recorder.told[-1] == (0, {}, False)
-    assert model.stop_training  # at once
 
 
 def test_called_by_hand_it_does_nothing_on_another_worker():
@@ -113,18 +96,18 @@ def test_called_by_hand_it_does_nothing_on_another_worker():
     around.set_model(model_of(Workers(1, 2, gather=None, add=None)))
     around.on_train_batch_end(0, {})
     around.on_epoch_end(0, {})
-    assert recorder.told == [] and recorder.model is None
+    assert recorder.received == [] and recorder.model is None
 
 
 def test_it_stops_a_training_at_the_end_of_an_epoch():
     """The others would wait for worker 0's next step."""
-    model, (called,) = called_on(0, 2, Recorder(stops=1))
+    model, called = called_on_worker_0(Recorder(stops=1))
     called.on_train_batch_end(0, {})
     with pytest.warns(UserWarning, match="^Recorder set model.stop_training within an epoch"):
         called.on_train_batch_end(1, {})
     assert not model.stop_training
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # it says so once
+        warnings.simplefilter("error")  # the warning comes once
         called.on_train_batch_end(1, {})
     called.on_epoch_end(0, {})
     assert model.stop_training
@@ -135,7 +118,7 @@ def test_it_stops_a_training_at_the_end_of_an_epoch():
 
 
 def test_what_all_have_stopped_stays_stopped():
-    model, (called,) = called_on(0, 2, Recorder(stops=0))
+    model, called = called_on_worker_0(Recorder(stops=0))
     model.stop_training = True  # by a callback that all workers have
     called.on_train_batch_end(0, {})
     assert model.stop_training
@@ -143,32 +126,27 @@ def test_what_all_have_stopped_stays_stopped():
 
 @pytest.mark.parametrize("name", ["on_train_batch_end", "on_batch_begin", "on_test_batch_end"])
 def test_keras_sees_which_hooks_it_has(name):
-    """It waits for batches only where a callback is called after them."""
+    """It waits for batches only if a callback is called after them."""
     from_instance = keras.callbacks.LambdaCallback()
     setattr(from_instance, name, lambda batch, logs=None: None)
     for inner in [from_instance, type("Inner", (Callback,), {name: lambda *args: None})()]:
-        called = FirstWorkerOnly(inner)
-        has = [each for each in dir(Callback) if each.startswith("on_") and each in vars(called)]
+        has = {each for each in vars(FirstWorkerOnly(inner)) if each.startswith("on_")}
         others = {"on_epoch_begin", "on_epoch_end", "on_train_begin", "on_train_end"}
-        assert set(has) - others == {name}
+        assert has - others == {name}
 
 
-class Predicts(Callback):
-    only_on_first_worker = True
-
+class Predicts(Own):
     def on_epoch_end(self, epoch, logs=None):
         one_worker.refuse("model.predict")
 
 
 def test_what_takes_all_workers_is_refused_by_name():
-    _, (called,) = called_on(0, 2, Predicts())
-    with pytest.raises(RuntimeError) as caught:
+    _, called = called_on_worker_0(Predicts())
+    with pytest.raises(
+        RuntimeError, match=r"^model\.predict needs all workers, but Predicts runs on worker 0 only"
+    ) as caught:
         called.on_epoch_end(0, {})
-    assert str(caught.value).startswith(
-        "model.predict needs all workers, but Predicts runs on worker 0 only"
-    )
     assert str(caught.value).endswith(
         f"Received: model.predict in Predicts.on_epoch_end {see('TFA-507')}"
     )
-    assert not one_worker.is_alone()
     one_worker.refuse("model.predict")  # elsewhere it is not

@@ -1,4 +1,4 @@
-"""Which policy a dataset gets, and what workers say where their datasets differ."""
+"""Which policy a dataset gets, and the warnings if the workers' datasets differ."""
 
 import numpy as np
 import pytest
@@ -23,11 +23,38 @@ def unseeded():
 
 
 @pytest.fixture
+def warned(monkeypatch):
+    """The texts of the warnings of all workers."""
+    texts = []
+    monkeypatch.setattr(sharding.warnings, "warn", lambda text, **_: texts.append(text))
+    return texts
+
+
+@pytest.fixture
 def folder(tmp_path):
     for index in range(3):
         with tf.io.TFRecordWriter(str(tmp_path / f"{index}.tfrecord")) as writer:
             writer.write(b"1")
     return tmp_path
+
+
+@pytest.fixture
+def checked(warned):
+    """A function: what each worker gets for ``make(rank)``, and the warning."""
+
+    def check(make, count=2, in_order=False):
+        def part(workers):
+            own = Sharding(workers)
+            own._is_in_order = in_order
+            dataset = own.checked(make(workers.rank))
+            return dataset.options().experimental_distribute.auto_shard_policy
+
+        outcomes = each_of(count, part)
+        assert len({str(each) for each in outcomes}) == 1, "the same on all workers"
+        assert len(warned) in (0, count) and len(set(warned)) <= 1
+        return outcomes[0], "".join(warned[:1])
+
+    return check
 
 
 def with_policy(dataset, policy):
@@ -36,185 +63,149 @@ def with_policy(dataset, policy):
     return dataset.with_options(options)
 
 
-def checked(monkeypatch, make, count=2, in_order=False):
-    """What each worker gets for ``make(rank)``: the policy, or an error; and the warnings."""
-    warned = []
-    monkeypatch.setattr(sharding.warnings, "warn", lambda text, **_: warned.append(text))
-
-    def check(workers):
-        own = Sharding(workers)
-        own._is_in_order = in_order
-        dataset = own.checked(make(workers.rank))
-        return dataset.options().experimental_distribute.auto_shard_policy
-
-    outcomes = each_of(count, check)
-    assert len({str(each) for each in outcomes}) == 1, "the same on all workers"
-    assert len(warned) in (0, count) and len(set(warned)) <= 1
-    return outcomes[0], "".join(warned[:1])
-
-
 def records(folder, count=3, step=1):
     names = [str(folder / f"{index}.tfrecord") for index in range(count)]
     return tf.data.TFRecordDataset(names[::step]).batch(2)
+
+
+def listed(folder, rank):
+    files = tf.data.Dataset.list_files(str(folder / "*"), seed=rank + 1)
+    return files.interleave(tf.data.TFRecordDataset)
 
 
 def arrays(x=X, y=Y):
     return tf.data.Dataset.from_tensor_slices((x, y))
 
 
-class TestPolicy:
-    @pytest.mark.parametrize("policy", [Policy.AUTO, Policy.DATA])
-    def test_arrays_are_sharded_by_data(self, monkeypatch, policy):
-        got = checked(monkeypatch, lambda rank: with_policy(arrays(), policy))
-        assert got == (Policy.DATA, "")
-
-    @pytest.mark.parametrize(("count", "policy"), [(1, Policy.DATA), (2, Policy.AUTO)])
-    def test_files_are_sharded_by_file_if_there_are_enough(
-        self, monkeypatch, folder, count, policy
-    ):
-        assert checked(monkeypatch, lambda rank: records(folder, count)) == (policy, "")
-
-    def test_by_data_where_a_known_number_of_batches_may_not_fit(self, monkeypatch, folder):
-        known = tf.data.experimental.assert_cardinality(6)
-        assert checked(monkeypatch, lambda rank: records(folder).apply(known))[0] == Policy.DATA
-        even = checked(monkeypatch, lambda rank: records(folder).apply(known), count=3)
-        assert even[0] == Policy.AUTO
-
-    @pytest.mark.parametrize(
-        "counted",
-        [
-            lambda rows: rows.take(3),
-            lambda rows: rows.batch(2).skip(1).prefetch(1),
-            lambda rows: rows.shard(2, 0),
-            lambda rows: tf.data.Dataset.zip((rows, rows)),
-        ],
-        ids=["take", "skip", "shard", "zip"],
-    )
-    def test_by_data_where_rows_of_files_are_counted_or_paired(self, monkeypatch, folder, counted):
-        got = checked(monkeypatch, lambda rank: counted(records(folder, 4)))
-        assert got == (Policy.DATA, "")
-
-    def test_too_few_files(self, monkeypatch, folder):
-        def make(rank):
-            return with_policy(records(folder, 1), Policy.FILE)
-
-        error, _ = checked(monkeypatch, make, count=3)
-        assert isinstance(error, ValueError)
-        assert "AutoShardPolicy.DATA" in str(error)
-        assert str(error).endswith(f"Received: 1 file, 3 workers {see('TFA-404')}")
-
-    @pytest.mark.parametrize("policy", [Policy.AUTO, Policy.FILE])
-    def test_by_data_where_the_order_matters(self, monkeypatch, folder, policy):
-        def make(rank):
-            return with_policy(records(folder), policy)
-
-        assert checked(monkeypatch, make, in_order=True) == (Policy.DATA, "")
-
-    def test_any_order_is_no_order_to_shard_by(self):
-        options = tf.data.Options()
-        options.deterministic = False
-        outcome, _ = each_of(2, lambda own: Sharding(own).checked(arrays().with_options(options)))
-        assert outcome.options().deterministic is True
-
-    def test_in_one_process_nothing_is_changed(self):
-        dataset = arrays()
-        assert each_of(1, lambda own: Sharding(own).checked(dataset))[0] is dataset
+def of_known_length(rows):
+    return rows.apply(tf.data.experimental.assert_cardinality(6))
 
 
-class TestWarnings:
-    @pytest.mark.parametrize(
-        ("make", "text"),
-        [
-            (lambda rank: arrays(X[rank:], Y[rank:]), sharding.DATA_DIFFERS),
-            (lambda rank: arrays(*((X[::-1], Y[::-1]) if rank else (X, Y))), sharding.DATA_DIFFERS),
-            (lambda rank: arrays(X + rank, np.zeros(24)), sharding.DATA_DIFFERS),
-            (lambda rank: arrays(*[np.roll(np.eye(24), rank, 0)] * 2), sharding.DATA_DIFFERS),
-            (lambda rank: arrays(NAMES[:: 1 - 2 * rank], Y), sharding.DATA_DIFFERS),
-            (lambda rank: arrays().shuffle(9, seed=rank + 1), sharding.ORDERS_DIFFER),
-            (lambda rank: arrays().shard(2, rank), sharding.SHARDED_TWICE),
-            (lambda rank: with_policy(arrays(), Policy.OFF), sharding.SAME_ROWS),
-        ],
-        ids=["lengths", "orders", "parts", "one-hot", "names", "seeds", "shards", "copies"],
-    )
-    def test_rows_that_get_lost(self, monkeypatch, make, text):
-        assert checked(monkeypatch, make)[1] == text
-
-    @pytest.mark.parametrize(
-        "make",
-        [
-            lambda rank: arrays(),
-            lambda rank: arrays().shuffle(9, seed=1).batch(4),
-            lambda rank: arrays(X * (1 + 1e-7 * rank)),
-            lambda rank: arrays(X + np.random.default_rng(rank).normal(size=X.shape)),
-            lambda rank: with_policy(arrays().shard(2, rank), Policy.OFF),
-            lambda rank: with_policy(arrays(X[12 * rank :][:12], Y[:12]), Policy.OFF),
-            lambda rank: with_policy(arrays().shuffle(9, seed=rank + 1), Policy.OFF),
-            lambda rank: tf.data.Dataset.from_generator(
-                lambda: iter([rank]), output_signature=tf.TensorSpec([], "int32")
-            ),
-        ],
-        ids=["same", "seeded", "rounded", "noisy", "own shard", "own rows", "own order", "unknown"],
-    )
-    def test_no_false_alarm(self, monkeypatch, make):
-        assert checked(monkeypatch, make)[1] == ""
-
-    def test_files_in_other_orders(self, monkeypatch, folder):
-        assert (
-            checked(monkeypatch, lambda rank: records(folder, step=1 - 2 * rank))[1]
-            == sharding.DATA_DIFFERS
-        )
-
-    def test_other_folders_of_the_same_files(self, monkeypatch, folder, tmp_path_factory):
-        copy = tmp_path_factory.mktemp("copy")
-        for file in folder.iterdir():
-            (copy / file.name).write_bytes(file.read_bytes())
-        assert checked(monkeypatch, lambda rank: records([folder, copy][rank]))[1] == ""
-
-    def test_by_file_seeds_may_differ(self, monkeypatch, folder):
-        """TensorFlow shards the files before they are shuffled."""
-
-        def make(rank):
-            return tf.data.Dataset.list_files(str(folder / "*"), seed=rank + 1).interleave(
-                tf.data.TFRecordDataset
-            )
-
-        assert checked(monkeypatch, make) == (Policy.AUTO, "")
-        assert (
-            checked(monkeypatch, lambda rank: with_policy(make(rank), Policy.DATA))[1]
-            == sharding.ORDERS_DIFFER
-        )
+# A function of the folder, the number of workers, whether the order matters, and the policy.
+POLICIES = {
+    "arrays AUTO": (lambda folder: arrays(), 2, False, Policy.DATA),
+    "arrays DATA": (lambda folder: with_policy(arrays(), Policy.DATA), 2, False, Policy.DATA),
+    "too few files": (lambda folder: records(folder, 1), 2, False, Policy.DATA),
+    "enough files": (lambda folder: records(folder, 2), 2, False, Policy.AUTO),
+    "batches may not fit": (lambda folder: of_known_length(records(folder)), 2, False, Policy.DATA),
+    "batches fit": (lambda folder: of_known_length(records(folder)), 3, False, Policy.AUTO),
+    "in order AUTO": (records, 2, True, Policy.DATA),
+    "in order FILE": (
+        lambda folder: with_policy(records(folder), Policy.FILE),
+        2,
+        True,
+        Policy.DATA,
+    ),
+    # Rows of files are counted or paired.
+    "take": (lambda folder: records(folder, 4).take(3), 2, False, Policy.DATA),
+    "skip": (lambda folder: records(folder, 4).batch(2).skip(1).prefetch(1), 2, False, Policy.DATA),
+    "shard": (lambda folder: records(folder, 4).shard(2, 0), 2, False, Policy.DATA),
+    "zip": (lambda folder: tf.data.Dataset.zip((records(folder, 4),) * 2), 2, False, Policy.DATA),
+}
 
 
-class TestBatches:
-    def warned(self, monkeypatch, fetch):
-        texts = []
-        monkeypatch.setattr(sharding.warnings, "warn", lambda text, **_: texts.append(text))
-        outcomes = each_of(2, lambda own: Sharding(own).check_batches(lambda: fetch(own.rank)))
-        assert outcomes == [None, None]
-        return texts
+@pytest.mark.parametrize("name", POLICIES)
+def test_policy(checked, folder, name):
+    make, count, in_order, policy = POLICIES[name]
+    assert checked(lambda rank: make(folder), count, in_order) == (policy, "")
 
-    def test_the_same(self, monkeypatch):
-        assert not self.warned(monkeypatch, lambda rank: (X, {"a": Y, "b": None}))
 
-    def test_other_rows(self, monkeypatch):
-        texts = self.warned(monkeypatch, lambda rank: (X[12 * rank :][:12], Y[6 * rank :][:12]))
-        assert texts == [sharding.DATA_DIFFERS] * 2
+def test_too_few_files_are_refused_under_file(checked, folder):
+    error, _ = checked(lambda rank: with_policy(records(folder, 1), Policy.FILE), count=3)
+    assert isinstance(error, ValueError) and "AutoShardPolicy.DATA" in str(error)
+    assert str(error).endswith(f"Received: 1 file, 3 workers {see('TFA-404')}")
+    error, _ = checked(lambda rank: with_policy(records(folder, 2), Policy.FILE), count=3)
+    assert str(error).endswith(f"Received: 2 files, 3 workers {see('TFA-404')}")
 
-    def test_inputs_augmented(self, monkeypatch):
-        generator = np.random.default_rng(0)
 
-        def fetch(rank):
-            return X + generator.normal(size=X.shape), Y
+def test_any_order_is_no_order_to_shard_by():
+    options = tf.data.Options()
+    options.deterministic = False
+    outcome, _ = each_of(2, lambda own: Sharding(own).checked(arrays().with_options(options)))
+    assert outcome.options().deterministic is True
 
-        assert not self.warned(monkeypatch, fetch)
 
-    def test_all_augmented_says_nothing(self, monkeypatch):
-        generator = np.random.default_rng(0)
+def test_in_one_process_nothing_is_changed():
+    dataset = arrays()
+    assert each_of(1, lambda own: Sharding(own).checked(dataset))[0] is dataset
 
-        def fetch(rank):
-            return X + generator.normal(size=X.shape), X + generator.normal(size=X.shape)
 
-        assert not self.warned(monkeypatch, fetch)
+# A function of the rank, and the warning; "" for none.
+DIFFERENCES = {
+    "lengths": (lambda rank: arrays(X[rank:], Y[rank:]), sharding.DATA_DIFFERS),
+    "orders": (
+        lambda rank: arrays(*((X[::-1], Y[::-1]) if rank else (X, Y))),
+        sharding.DATA_DIFFERS,
+    ),
+    "parts": (lambda rank: arrays(X + rank, np.zeros(24)), sharding.DATA_DIFFERS),
+    "one-hot": (lambda rank: arrays(*[np.roll(np.eye(24), rank, 0)] * 2), sharding.DATA_DIFFERS),
+    "names": (lambda rank: arrays(NAMES[:: 1 - 2 * rank], Y), sharding.DATA_DIFFERS),
+    "seeds": (lambda rank: arrays().shuffle(9, seed=rank + 1), sharding.ORDERS_DIFFER),
+    "shards": (lambda rank: arrays().shard(2, rank), sharding.SHARDED_TWICE),
+    "copies": (lambda rank: with_policy(arrays(), Policy.OFF), sharding.SAME_ROWS),
+    "same": (lambda rank: arrays(), ""),
+    "same seeds": (lambda rank: arrays().shuffle(9, seed=1).batch(4), ""),
+    "rounded": (lambda rank: arrays(X * (1 + 1e-7 * rank)), ""),
+    "noisy": (lambda rank: arrays(X + np.random.default_rng(rank).normal(size=X.shape)), ""),
+    "own shard": (lambda rank: with_policy(arrays().shard(2, rank), Policy.OFF), ""),
+    "own rows": (lambda rank: with_policy(arrays(X[12 * rank :][:12], Y[:12]), Policy.OFF), ""),
+    "own order": (lambda rank: with_policy(arrays().shuffle(9, seed=rank + 1), Policy.OFF), ""),
+    "unknown": (
+        lambda rank: tf.data.Dataset.from_generator(
+            lambda: iter([rank]), output_signature=tf.TensorSpec([], "int32")
+        ),
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENCES)
+def test_rows_that_get_lost_and_no_false_alarm(checked, name):
+    make, text = DIFFERENCES[name]
+    assert checked(make)[1] == text
+
+
+def test_files_in_other_orders(checked, folder):
+    text = checked(lambda rank: records(folder, step=1 - 2 * rank))[1]
+    assert text == sharding.DATA_DIFFERS
+
+
+def test_other_folders_of_the_same_files(checked, folder, tmp_path_factory):
+    copy = tmp_path_factory.mktemp("copy")
+    for file in folder.iterdir():
+        (copy / file.name).write_bytes(file.read_bytes())
+    assert checked(lambda rank: records([folder, copy][rank]))[1] == ""
+
+
+def test_by_file_seeds_may_differ(checked, folder):
+    """TensorFlow shards the files before they are shuffled."""
+    assert checked(lambda rank: listed(folder, rank)) == (Policy.AUTO, "")
+    by_data = checked(lambda rank: with_policy(listed(folder, rank), Policy.DATA))
+    assert by_data[1] == sharding.ORDERS_DIFFER
+
+
+@pytest.mark.parametrize(
+    ("fetch", "differ"),
+    [
+        (lambda rank, noise: (X, {"a": Y, "b": None}), False),
+        (lambda rank, noise: (X[12 * rank :][:12], Y[6 * rank :][:12]), True),
+        (lambda rank, noise: (noise(), Y), False),
+        (lambda rank, noise: (noise(), noise()), False),
+        (lambda rank, noise: (noise(), np.roll(Y, rank)), True),
+    ],
+    ids=["same", "other rows", "augmented", "all augmented", "augmented, other rows"],
+)
+def test_batches_that_python_makes(warned, fetch, differ):
+    generator = np.random.default_rng(0)
+
+    def noise():
+        return X + generator.normal(size=X.shape)
+
+    def check(own):
+        Sharding(own).check_batches(lambda: fetch(own.rank, noise))
+
+    assert each_of(2, check) == [None, None]
+    assert warned == [sharding.DATA_DIFFERS] * 2 * differ
 
 
 def test_seeds_are_the_same_on_all_workers():

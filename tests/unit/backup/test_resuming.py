@@ -1,0 +1,307 @@
+"""A training of one process that is killed, or stopped by a signal, resumes bit for bit."""
+
+import functools
+import gc
+import os
+import signal
+import types
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_adasum
+from tf_adasum.backup.stop_on_signal import StopOnSignal
+from tf_adasum.callbacks import BackupAndRestore
+from tf_adasum.health.graceful_stop import GracefulStop
+
+pytestmark = pytest.mark.keras3_only("Keras 2 backs up all workers by itself")
+
+BATCH, STEPS, EPOCHS = 4, 4, 3
+INT, USR1, USR2 = signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2
+
+
+@pytest.fixture(autouse=True)
+def as_before():
+    """Other tests may have left a custom loop without an end."""
+    numbers = (USR1, USR2, signal.SIGTERM)
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in numbers}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def compiled(seed, strategy=None, together=1):
+    keras.utils.set_random_seed(seed)
+    layers = [keras.layers.Dense(4), keras.layers.Dropout(0.5), keras.layers.Dense(2)]
+    with (strategy or tf.distribute.get_strategy()).scope():
+        model = keras.Sequential([keras.layers.Input([3]), *layers])
+        optimizer = keras.optimizers.Adam(0.1)
+        model.compile(optimizer, "mse", metrics=["mae"], steps_per_execution=together)
+    return model
+
+
+class Decaying(keras.callbacks.Callback):
+    """Changes the learning rate at both ends of an epoch and of a batch."""
+
+    def _decay(self, number, logs=None):
+        rate = self.model.optimizer.learning_rate
+        rate.assign(rate * 0.9)
+
+    on_epoch_begin = on_epoch_end = on_train_batch_begin = on_train_batch_end = _decay
+
+
+class Stop(keras.callbacks.Callback):
+    """Sends a signal at a moment of an epoch."""
+
+    def __init__(self, moment, epoch=1, batch=1, number=USR1):
+        super().__init__()
+        self.at, self.number = (moment, epoch, batch), number
+        self.epoch, self.seen = None, []
+
+    def _come(self, moment, batch=1):
+        self.seen.append((moment, self.epoch, batch))
+        if self.seen[-1] == self.at:
+            os.kill(os.getpid(), self.number)
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+        self._come("epoch begins")
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._come("batch", batch)
+
+    def on_test_batch_end(self, batch, logs=None):
+        self._come("validation", batch)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._come("epoch")
+
+    def on_train_end(self, logs=None):
+        self._come("end")
+
+
+def fit(model, *callbacks, data="arrays"):
+    random = np.random.default_rng(0)
+    rows = BATCH * STEPS
+    x, y = random.standard_normal([rows, 3]), random.standard_normal([rows, 2])
+    given, length = (x, y), {"batch_size": BATCH}
+    if data == "steps":  # epochs of three batches, so that a pass ends within an epoch
+        length["steps_per_epoch"] = 3
+    elif data == "dataset":  # of unknown length
+        rows = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
+        given, length = (rows.filter(lambda *row: True),), {}
+    return model.fit(
+        *given,
+        **length,
+        epochs=EPOCHS,
+        verbose=0,
+        validation_data=(x[:8], y[:8]),
+        validation_batch_size=2,
+        callbacks=callbacks,
+    )
+
+
+def assert_same_state(one, other):
+    for each, expected in (one, other), (one.optimizer, other.optimizer):
+        for variable, value in zip(each.variables, expected.variables, strict=True):
+            np.testing.assert_array_equal(variable, value)
+
+
+@pytest.mark.parametrize(
+    ("save_freq", "may_be_later"), [("epoch", True), (False, True), (2, False)]
+)
+def test_saves_within_epochs_are_made_before_the_next_batch(save_freq, may_be_later, tmp_path):
+    backup = BackupAndRestore(tmp_path, save_freq=save_freq)
+    made = keras.callbacks.CallbackList([backup], model=compiled(seed=1))
+    made._async_train = True  # as without a callback that wants to be called after batches
+    made.on_train_begin()
+    assert made._async_train == may_be_later
+    made.on_train_end()
+
+
+def test_called_alone_it_names_the_list_of_callbacks(tmp_path):
+    backup = BackupAndRestore(tmp_path)
+    backup.set_model(compiled(seed=1))
+    with pytest.raises(RuntimeError, match=r"CallbackList\(\[backup\], model=model\)"):
+        backup.on_train_begin()
+
+
+def stopped(fitted, stop, code=75):
+    """What is seen in a training that a signal stops, or kills if it is SIGINT."""
+    with pytest.raises(KeyboardInterrupt if stop.number == INT else SystemExit) as ended:
+        fitted(stop)
+    assert getattr(ended.value, "code", code) == code
+    del ended  # the iterators of tf.data in its traceback take a minute to free if they are old
+    gc.collect()
+    assert signal.getsignal(USR1) == signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    return stop.seen
+
+
+# The data, the interval of backups, the steps in one execution, whether there is a strategy, and
+# whether the backup is the first callback.
+CHAINS = {
+    "epochs": ("arrays", "epoch", 1, True, False),
+    "epochs, no strategy, backup first": ("arrays", "epoch", 1, False, True),
+    "batches, backup first": ("arrays", 2, 1, True, True),
+    "batches, steps_per_epoch": ("steps", 4, 1, True, False),
+    "no strategy, no length": ("dataset", False, 1, False, False),
+    "several steps in one execution": ("arrays", "epoch", 2, True, False),
+}
+# When a signal comes, in one start after the other, and the last that is seen before the stop.
+PLACES = [
+    ("batch", 0, 1, USR1),
+    ("validation", 0, 1, USR1),
+    ("validation", 0, 1, USR1),  # again in the epoch that begins with its validation
+    ("batch", 1, STEPS - 1, INT),
+    ("epoch", 1, 1, USR1),
+    ("epoch begins", 2, 1, INT),
+    ("batch", 2, 1, USR1),
+    ("end", 2, 1, USR1),
+]
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+def test_it_resumes_as_unbroken(tmp_path, chain, capfd):
+    """A backup holds what other callbacks change, wherever in the list it stands."""
+    data, save_freq, together, is_ours, is_first = CHAINS[chain]
+    strategy = tf_adasum.AdasumMirroredStrategy(["CPU:0"]) if is_ours else None
+
+    def fitted(model, folder, *more):
+        backup = BackupAndRestore(tmp_path / folder, save_freq=save_freq)
+        callbacks = [backup, Decaying()] if is_first else [Decaying(), backup]
+        return fit(model, *callbacks, *more, data=data)
+
+    unbroken = compiled(1, strategy, together)
+    expected = fitted(unbroken, "unbroken").history
+    for seed, place in enumerate(PLACES, start=1):
+        if place[:3] == ("batch", 1, STEPS - 1) and data == "steps":
+            continue  # its epochs have a batch less
+        model = compiled(seed, strategy, together)
+        keras.utils.set_random_seed(1)
+        seen = stopped(functools.partial(fitted, model, "broken"), Stop(*place))
+        assert seen[-1] == place[:3], "it stops at the next place"
+        where = f"SIGUSR1 on worker 0, with a backup in {tmp_path / 'broken'}: exit status 75"
+        assert (where in capfd.readouterr().out) == (place[3] == USR1)
+        history = model.history
+        # Without a strategy Keras makes metrics in the first step: those before it are left out.
+        whole = len(history.epoch) - (strategy is None and seed > 1)
+        for name, values in history.history.items():
+            ends = history.epoch[-1] + 1 if history.epoch else 0
+            assert values[len(values) - whole :] == expected[name][ends - whole : ends]
+    model = compiled(9, strategy, together)
+    assert fitted(model, "broken").epoch == [], "nothing is left to train"
+    assert_same_state(model, unbroken)
+    assert not any(tmp_path.iterdir()), "the trainings have ended"
+
+
+def test_before_the_first_batch_nothing_has_to_be_written(tmp_path, capfd):
+    backup = BackupAndRestore(tmp_path / "broken")
+    seen = stopped(functools.partial(fit, compiled(1), backup), Stop("epoch begins", 0))
+    assert seen[-1] == ("epoch begins", 0, 1)
+    assert not list((tmp_path / "broken").glob("*.backup"))
+    assert "SIGUSR1 on worker 0, before the first batch: exit status 75" in capfd.readouterr().out
+
+
+def test_saves_are_where_they_are_without_stops(tmp_path):
+    """Of epochs of 4, saved after 3, 6, 9 batches …; stopped after 5, killed after 7 and 10."""
+    for stop in Stop("batch", 1, 0), Stop("batch", 1, 2, INT), Stop("batch", 2, 1, INT):
+        backup = BackupAndRestore(tmp_path, save_freq=3)
+        stopped(functools.partial(fit, compiled(1), backup), stop)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["epoch-1-batch-2.backup", "epoch-2-batch-1.backup"]
+
+
+def test_a_training_that_a_callback_ends_is_not_resumed(tmp_path):
+    """The signal comes with the last batch, and the next start does not train on."""
+
+    class Ends(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            self.model.stop_training = batch == 2
+
+    model, again = compiled(1), compiled(2)
+    with pytest.raises(SystemExit):
+        fit(model, BackupAndRestore(tmp_path), Ends(), Stop("batch", 0, 2))
+    assert fit(again, BackupAndRestore(tmp_path), Ends()).epoch == []
+    assert_same_state(again, model)
+
+
+def test_the_arguments_choose_signals_and_exit_code(tmp_path):
+    own = []
+    signal.signal(USR2, lambda number, frame: own.append(number))
+    stop = Stop("batch", number=USR2)
+    backup = BackupAndRestore(tmp_path / "1", on_signal="SIGUSR2", exit_code=3)
+    stopped(functools.partial(fit, compiled(1), backup), stop, code=3)
+    assert own == [USR2], "called after the backup"
+    fit(compiled(1), BackupAndRestore(tmp_path / "2"), stop)
+    fit(compiled(1), BackupAndRestore(tmp_path / "3", on_signal=None), stop)
+    assert own == [USR2] * 3, "left alone"
+
+
+@pytest.mark.parametrize("code", [0, 256, -1, 75.0, True, None])
+def test_refuses_another_exit_code(tmp_path, code):
+    with pytest.raises(ValueError, match=r"`exit_code` must be .* Received: exit_code="):
+        BackupAndRestore(tmp_path, exit_code=code)
+
+
+def test_signals_are_given_back_when_fit_fails(tmp_path):
+    class Fails(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            assert signal.getsignal(USR1) != signal.SIG_DFL
+            raise ArithmeticError
+
+    with pytest.raises(ArithmeticError):
+        fit(compiled(1), BackupAndRestore(tmp_path), Fails())
+    assert signal.getsignal(USR1) == signal.SIG_DFL
+
+
+@pytest.mark.parametrize("gather, stops", [(1, True), (2, False), (None, False)])
+def test_a_signal_that_comes_while_workers_wait_at_the_end(monkeypatch, gather, stops):
+    """It stops the training; one too late for that does what it would have done without it."""
+    stopped_at, gathers, called = [], [], []
+    signal.signal(USR1, lambda number, frame: called.append(number))
+
+    def any_of(value):
+        gathers.append(value)
+        if len(gathers) == gather:  # while it waits for the others
+            os.kill(os.getpid(), USR1)
+        return value
+
+    health = types.SimpleNamespace(stopping=GracefulStop(0, 2))
+    workers = types.SimpleNamespace(health=health, any=any_of)
+    on_signal = types.SimpleNamespace(numbers=(USR1,), exit_code=75, leaves_handlers=False)
+    stop = StopOnSignal(types.SimpleNamespace(on_signal=on_signal), workers, None)
+    monkeypatch.setattr(stop, "_stop", lambda model, place: stopped_at.append(place))
+    stop.begin()
+    stop.at_end(None, 3)
+    assert stopped_at == ([(0, {"epoch": 3})] if stops else [])
+    assert called == []
+    if not stops:
+        stop.end()
+        stop.end()
+        assert called == ([USR1] if gather else [])
+
+
+def test_in_a_custom_loop(tmp_path):
+    first, second = compiled(seed=1), compiled(seed=2)
+
+    def callbacks(model):
+        backup = BackupAndRestore(tmp_path, delete_checkpoint=False)
+        return keras.callbacks.CallbackList([backup], model=model, epochs=3)
+
+    made = callbacks(first)
+    made.on_train_begin()
+    made.on_epoch_begin(0)
+    with pytest.raises(SystemExit):
+        for batch in range(3):
+            made.on_train_batch_begin(batch)
+            made.on_train_batch_end(batch)
+            if batch == 1:
+                os.kill(os.getpid(), USR1)
+    made = callbacks(second)
+    made.on_train_begin()
+    assert_same_state(second, first)
+    assert [path.name for path in tmp_path.iterdir()] == ["epoch-0-batch-2.backup"]
+    made.on_train_end()
+    assert signal.getsignal(USR1) == signal.SIG_DFL
