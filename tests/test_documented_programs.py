@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support import stacks
+from support.launching import output_of
 
 import tf_adasum
 from tf_adasum import doctor
@@ -50,23 +51,20 @@ def environment(folder):
     return without | {"PYTHONPATH": path, "HOME": str(folder)}
 
 
+def launched(folder, *arguments):
+    """Return what the launcher prints that is run in a folder."""
+    command = [sys.executable, "-m", "tf_adasum.launch", *arguments]
+    return output_of(*command, cwd=folder, env=environment(folder), timeout=LIMIT)
+
+
 @pytest.mark.parametrize(("text", "is_of_keras_2"), list(programs()))
 def test_a_migrated_program_trains_on_two_workers(text, is_of_keras_2, tmp_path):
     if is_of_keras_2 != stacks.IS_KERAS_2:
         pytest.skip("it is written for the other Keras")
     end = "\nassert strategy.num_workers == 2\nlosses = model.history.history['loss']\n"
-    script = tmp_path / "train.py"
-    script.write_text(f"{text}{end}assert losses[-1] < losses[0], losses\nprint('trained')\n")
-    ended = subprocess.run(
-        [sys.executable, "-m", "tf_adasum.launch", "-n", "2", str(script)],
-        cwd=tmp_path,
-        env=environment(tmp_path),
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-    )
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    assert ended.stdout.count("trained") == 2
+    end += "assert losses[-1] < losses[0], losses\nprint('trained')\n"
+    (tmp_path / "train.py").write_text(text + end)
+    assert launched(tmp_path, "-n", "2", "train.py").count("trained") == 2
 
 
 README = (ROOT / "README.md").read_text()
@@ -80,18 +78,7 @@ def readme_blocks(language):
 @pytest.mark.keras3_only("the README is written for Keras 3")
 def test_the_quickstart_of_the_readme_runs_as_printed(tmp_path):
     (tmp_path / "train.py").write_text(readme_blocks("python")[0])
-    command = shlex.split(readme_blocks("sh")[1])
-    command[:1] = [sys.executable, "-m", "tf_adasum.launch"]
-    ended = subprocess.run(
-        command,
-        cwd=tmp_path,
-        env=environment(tmp_path),
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-    )
-    output = ended.stdout + ended.stderr
-    assert ended.returncode == 0, output[-3000:]
+    output = launched(tmp_path, *shlex.split(readme_blocks("sh")[1])[1:])
     for line in readme_blocks("text")[0].replace("…", "").split("\n"):
         assert re.search(PATTERN.sub(r"[\\d.]+", re.escape(line)), output), line
     shown, reached = (

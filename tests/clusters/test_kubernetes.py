@@ -1,6 +1,6 @@
 """The manifests for Kubernetes: their schemas, and the environment that they give, played here."""
 
-import copy
+import contextlib
 import json
 import os
 import subprocess
@@ -27,9 +27,8 @@ print(joining.join(detection.find(os.environ), 60.0))
 
 
 def manifest(name, kind):
-    (found,) = (
-        each for each in yaml.safe_load_all((FOLDER / name).read_text()) if each["kind"] == kind
-    )
+    documents = yaml.safe_load_all((FOLDER / name).read_text())
+    (found,) = (each for each in documents if each["kind"] == kind)
     return found
 
 
@@ -38,12 +37,12 @@ def job_of(name):
     if name == "indexed-job.yaml":
         return manifest(name, "Job")
     (job,) = manifest(name, "JobSet")["spec"]["replicatedJobs"]
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {},
-        "spec": job["template"]["spec"],
-    }
+    spec = job["template"]["spec"]
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {}, "spec": spec}
+
+
+WORKERS_OF_TFJOB = manifest("tfjob.yaml", "TFJob")["spec"]["tfReplicaSpecs"]["Worker"]
+POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {}, **WORKERS_OF_TFJOB["template"]}
 
 
 def variables_of(pod):
@@ -51,31 +50,22 @@ def variables_of(pod):
     return {each["name"]: each.get("value", "from a secret") for each in container["env"]}
 
 
-def schemas():
-    return pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
-
-
 @pytest.mark.parametrize(
     "document",
     [
         manifest("indexed-job.yaml", "Service"),
-        manifest("indexed-job.yaml", "Job"),
+        job_of("indexed-job.yaml"),
         job_of("jobset.yaml"),
-        {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {},
-            **manifest("tfjob.yaml", "TFJob")["spec"]["tfReplicaSpecs"]["Worker"]["template"],
-        },
+        POD,
     ],
     ids=["service", "indexed job", "job of the jobset", "pod of the tfjob"],
 )
 def test_kubernetes_schemas(document):
-    schemas().validate(document, KUBERNETES, strict=True)
-    wrong = copy.deepcopy(document)
-    wrong["spec"]["subDomain"] = "digits"
-    with pytest.raises(schemas().ValidationError):
-        schemas().validate(wrong, KUBERNETES, strict=True)
+    schemas = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
+    schemas.validate(document, KUBERNETES, strict=True)
+    wrong = {**document, "spec": {**document["spec"], "subDomain": "digits"}}
+    with pytest.raises(schemas.ValidationError):
+        schemas.validate(wrong, KUBERNETES, strict=True)
 
 
 def test_names_of_the_pods():
@@ -97,33 +87,28 @@ def test_names_of_the_pods():
 
 
 @pytest.mark.parametrize("name", ["indexed-job.yaml", "jobset.yaml"])
-def test_the_pods_of_an_indexed_job_join(name):
+def test_the_pods_of_an_indexed_job_join(name, monkeypatch):
     spec = job_of(name)["spec"]
     count = spec["completions"]
     told = variables_of(spec["template"])
     assert spec["completionMode"] == "Indexed" and spec["parallelism"] == count
     assert told["TF_ADASUM_WORLD_SIZE"] == str(count)
     told["TF_ADASUM_COORDINATOR"] = f"localhost:{free_ports(1)[0]}"  # instead of the pod's name
-    base = {name: value for name, value in os.environ.items() if name != tf_config.NAME}
-    pods = [
-        subprocess.Popen(
-            [sys.executable, "-c", JOIN],
-            env={**base, **told, "JOB_COMPLETION_INDEX": str(i), "PYTHONPATH": str(ROOT)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for i in range(count)
-    ]
-    try:
-        outputs = [pod.communicate(timeout=120) for pod in pods]
-    finally:
-        for pod in pods:
-            pod.kill()
-    assert [pod.returncode for pod in pods] == [0] * count, outputs
-    clusters = [out.partition("rank=")[0] for out, _ in outputs]
-    assert len(set(clusters)) == 1, "all have the same addresses"
-    assert [f"rank={i})" in out for i, (out, _) in enumerate(outputs)] == [True] * count, outputs
+    told["PYTHONPATH"] = str(ROOT)
+    monkeypatch.delenv(tf_config.NAME, raising=False)
+    with contextlib.ExitStack() as stack:
+        pods = []
+        for index in range(count):
+            environment = {**os.environ, **told, "JOB_COMPLETION_INDEX": str(index)}
+            command = [sys.executable, "-c", JOIN]
+            pod = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+            stack.callback(pod.kill)
+            pods.append(pod)
+        outputs = [pod.communicate(timeout=120)[0] for pod in pods]
+    assert [pod.returncode for pod in pods] == [0] * count
+    addresses, ranks = zip(*(output.split("rank=") for output in outputs), strict=True)
+    assert len(set(addresses)) == 1, "all have the same addresses"
+    assert [rank.strip() for rank in ranks] == [f"{index})" for index in range(count)]
 
 
 def test_a_pod_above_index_0_that_is_told_nothing_does_not_train_alone():
@@ -132,13 +117,13 @@ def test_a_pod_above_index_0_that_is_told_nothing_does_not_train_alone():
 
 
 def test_what_a_tfjob_sets():
-    spec = manifest("tfjob.yaml", "TFJob")["spec"]["tfReplicaSpecs"]["Worker"]
-    (container,) = spec["template"]["spec"]["containers"]
+    (container,) = WORKERS_OF_TFJOB["template"]["spec"]["containers"]
     assert container["name"] == "tensorflow"
     (port,) = container["ports"]
     assert (port["name"], port["containerPort"]) == ("tfjob-port", 2222)
-    hosts = [f"digits-worker-{i}.default.svc:2222" for i in range(spec["replicas"])]
-    for index in range(spec["replicas"]):
+    count = WORKERS_OF_TFJOB["replicas"]
+    hosts = [f"digits-worker-{i}.default.svc:2222" for i in range(count)]
+    for index in range(count):
         # In this form the training operator writes it.
         task = {"type": "worker", "index": index}
         config = {"cluster": {"worker": hosts}, "task": task, "environment": "cloud"}

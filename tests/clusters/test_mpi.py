@@ -3,28 +3,19 @@
 import os
 import pathlib
 import shutil
-import subprocess
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[2]
-SECONDS = 400
+SCRIPT = pathlib.Path(__file__).parents[2] / "examples/clusters/mpi/train.sh"
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("mpirun"), reason="Open MPI's mpirun is not installed")
-def test_mpirun_trains_as_the_launcher(training, tmp_path):
-    python, *script = training.command
+def test_mpirun_trains_as_the_launcher(training, assert_as_launched, tmp_path):
+    python, program = training.command
     path = f"{os.path.dirname(python)}:{os.environ['PATH']}"
-    ended = subprocess.run(
-        [str(ROOT / "examples/clusters/mpi/train.sh"), *script, str(tmp_path)],
-        env={**os.environ, **training.environment, **AS_ROOT, "PATH": path},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    said = "tf_adasum: 4 workers, 4 replicas over "
-    assert said in ended.stdout + ended.stderr
-    training.assert_as_launched(tmp_path)
+    environment = {**os.environ, **training.environment, **AS_ROOT, "PATH": path}
+    said = training.run(SCRIPT, program, tmp_path, environment=environment)
+    assert "tf_adasum: 4 workers, 4 replicas over " in said
+    assert_as_launched(tmp_path)

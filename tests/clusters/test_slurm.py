@@ -2,30 +2,23 @@
 
 import os
 import pathlib
-import time
 
 import pytest
+from support.launching import eventually
 
 ROOT = pathlib.Path(__file__).parents[2]
 SECONDS = 400
 
 
 @pytest.mark.slow
-def test_srun_trains_as_the_launcher(training, slurm_cluster, tmp_path):
+def test_srun_trains_as_the_launcher(training, assert_as_launched, slurm_cluster, tmp_path):
     ended = slurm_cluster.run(
         *["srun", "-N", "2", "-n", "4", "--kill-on-bad-exit=1", *training.command, str(tmp_path)],
         environment=training.environment,
         timeout=SECONDS,
     )
     assert "tf_adasum: 4 workers, 4 replicas over " in ended.stderr
-    training.assert_as_launched(tmp_path)
-
-
-def wait_for(what, is_there, seconds):
-    deadline = time.monotonic() + seconds
-    while not is_there():
-        assert time.monotonic() < deadline, f"no {what} within {seconds} s"
-        time.sleep(1)
+    assert_as_launched(tmp_path)
 
 
 # What the example's script starts: it is cut in its fourth epoch or so, wherever that is.
@@ -40,15 +33,15 @@ runpy.run_path({script!r}, run_name="__main__")
 @pytest.mark.slow
 @pytest.mark.keras3_only("Keras 2 backs up by itself, and knows no signals")
 def test_a_job_that_its_time_limit_cuts_goes_on_when_it_is_requeued(
-    training, slurm_cluster, tmp_path
+    training, assert_as_launched, slurm_cluster, tmp_path
 ):
     made = tmp_path / "made"
     made.mkdir()
-    script, *_ = training.command[1:]
+    python, script = training.command
     (tmp_path / "train.py").write_text(TRAIN.format(folder=str(made), script=script))
     # Four minutes, a minute of them for the backup; Slurm may be a minute early.
     limit = ["--time=4", "--signal=TERM@60", "--nodes=2", "--ntasks-per-node=2", "--output=log"]
-    path = f"{os.path.dirname(training.command[0])}:{os.environ['PATH']}"
+    path = f"{os.path.dirname(python)}:{os.environ['PATH']}"
     job = slurm_cluster.run(
         *["sbatch", "--parsable", *limit, str(ROOT / "examples/clusters/slurm/train.sh")],
         environment={**training.environment, "PATH": path},
@@ -65,11 +58,8 @@ def test_a_job_that_its_time_limit_cuts_goes_on_when_it_is_requeued(
         shown = slurm_cluster.run("scontrol", "show", "job", job, check=False).stdout
         return "Restarts=1" in shown and "JobState=RUNNING" in shown
 
-    try:
-        wait_for("backup", lambda: said("exit status 75"), SECONDS)
-        wait_for("second start", starts_again, SECONDS)
-        wait_for("end", lambda: len(list(made.glob("*.npz"))) == 4, SECONDS)
-    except AssertionError as error:
-        raise AssertionError(f"{error}: {log.read_text() if log.exists() else ''}") from error
+    eventually(lambda: said("exit status 75"), SECONDS)
+    eventually(starts_again, SECONDS)
+    eventually(lambda: len(list(made.glob("*.npz"))) == 4, SECONDS)
     assert said("resuming at epoch")
-    training.assert_as_launched(made)
+    assert_as_launched(made)

@@ -1,9 +1,7 @@
 """Spark starts two workers of the example, each in an executor of its own on this machine."""
 
-import importlib.util
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -27,19 +25,15 @@ session = builder.getOrCreate()
 runpy.run_path(sys.argv.pop(1), run_name="__main__")
 session.stop()
 """
-MODULES = ("pyspark", "spark_tensorflow_distributor")
-
-
-def missing():
-    names = [name for name in MODULES if importlib.util.find_spec(name) is None]
-    return names + ([] if shutil.which("java") else ["java"])
 
 
 @pytest.mark.slow
 @pytest.mark.keras3_only("the example is written for Keras 3")
-@pytest.mark.skipif(bool(missing()), reason=f"not installed: {', '.join(missing())}")
+@pytest.mark.skipif(not shutil.which("java"), reason="not installed: java")
 @pytest.mark.feature("Spark, `MirroredStrategyRunner`", topology="2x1")
-def test_two_executors_of_spark(tmp_path):
+def test_two_executors_of_spark(training, tmp_path):
+    for package in ("pyspark", "spark_tensorflow_distributor"):
+        pytest.importorskip(package, reason=f"not installed: {package}")
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
@@ -50,13 +44,6 @@ def test_two_executors_of_spark(tmp_path):
         "TF_CPP_MIN_LOG_LEVEL": "2",
     }
     environment.pop("TF_CONFIG", None)
-    ran = subprocess.run(
-        [sys.executable, "-c", ON_A_LOCAL_CLUSTER, str(EXAMPLE), "--epochs", "1"],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=500,
-    )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "{'workers': 2, 'accuracy': [" in ran.stdout
+    command = [sys.executable, "-c", ON_A_LOCAL_CLUSTER, EXAMPLE, "--epochs", "1"]
+    printed = training.run(*command, environment=environment, cwd=tmp_path)
+    assert "{'workers': 2, 'accuracy': [" in printed

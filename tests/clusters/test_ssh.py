@@ -9,28 +9,18 @@ import sys
 import time
 
 import pytest
-from support import sshd
-from support.launching import (
-    LIMIT,
-    SLEEP_WITH_CHILD,
-    eventually,
-    is_running,
-    pids_in,
-    run,
-    running,
-)
+from support import launching, sshd
+from support.launching import LIMIT, eventually, is_running, pids_in
 
 pytestmark = pytest.mark.one_stack
 
 HOSTS = ["--hosts", "127.0.0.1:1,127.0.0.2:2"]
-SECONDS = 400
 
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory):
     """The environment in which the launcher uses the server."""
-    reason = sshd.why_not()
-    if reason:
+    if reason := sshd.why_not():
         pytest.skip(f"no ssh server can be started here: {reason}")
     servers = sshd.Servers(tmp_path_factory.mktemp("sshd"))
     yield {**os.environ, "TF_ADASUM_SSH": servers.command}
@@ -41,7 +31,7 @@ def environment(tmp_path_factory):
 def sleeping(tmp_path):
     """The arguments of workers that sleep with a child each, and the folder of their pids."""
     program = tmp_path / "worker.py"
-    program.write_text("import os, signal, subprocess, sys, time\n" + SLEEP_WITH_CHILD)
+    program.write_text("import os, signal, subprocess, sys, time\n" + launching.SLEEP_WITH_CHILD)
     pids = tmp_path / "pids"
     pids.mkdir()
     return [str(program), str(pids)], pids
@@ -58,17 +48,17 @@ def children_of(pid):
         (signal.SIGINT, "launcher", 130),
         (signal.SIGTERM, "launcher", 143),
         (signal.SIGKILL, "launcher", -9),
-        (signal.SIGKILL, "ssh", 255),
+        (signal.SIGKILL, "ssh", 137),
     ],
 )
 def test_workers_end_with_the_launcher_and_its_connections(environment, sleeping, number, to, code):
     arguments, pids = sleeping
-    with running(*HOSTS, *arguments, env=environment, stderr=subprocess.PIPE) as launcher:
+    with launching.running(*HOSTS, *arguments, env=environment, stderr=subprocess.PIPE) as launcher:
         eventually(lambda: len(pids_in(pids)) == 6)
         target = launcher.pid if to == "launcher" else children_of(launcher.pid)[1]
         os.kill(target, number)
         _, errors = launcher.communicate(timeout=LIMIT)
-    assert launcher.returncode == (code if code != 255 else 128 + number), errors
+    assert launcher.returncode == (code), errors
     eventually(lambda: not any(map(is_running, pids_in(pids))))
 
 
@@ -77,9 +67,8 @@ def test_a_host_that_does_not_answer_is_named_within_10_seconds(environment, sle
     with socket.create_server(("127.0.0.3", 0)) as silent:
         command = f"{environment['TF_ADASUM_SSH']} -p {silent.getsockname()[1]}"
         begin = time.monotonic()
-        ended = run(
-            "--hosts", "127.0.0.3:1", *arguments, env={**environment, "TF_ADASUM_SSH": command}
-        )
+        own = {**environment, "TF_ADASUM_SSH": command}
+        ended = launching.run("--hosts", "127.0.0.3:1", *arguments, env=own)
     assert time.monotonic() - begin < 10
     assert ended.returncode == 2 and not pids_in(pids)
     said = r"cannot be reached by ssh: 127\.0\.0\.3 \(Connection .*timed out.*\)"
@@ -89,22 +78,16 @@ def test_a_host_that_does_not_answer_is_named_within_10_seconds(environment, sle
 def test_a_host_that_asks_for_a_password_is_refused_at_once(environment, sleeping):
     arguments, pids = sleeping
     command = f"{environment['TF_ADASUM_SSH']} -o PubkeyAuthentication=no"
-    ended = run(*HOSTS, *arguments, env={**environment, "TF_ADASUM_SSH": command})
+    ended = launching.run(*HOSTS, *arguments, env={**environment, "TF_ADASUM_SSH": command})
     assert ended.returncode == 2 and not pids_in(pids)
     for host in ("127.0.0.1", "127.0.0.2"):
         assert f"{host}: Permission denied (publickey" in ended.stderr
 
 
 @pytest.mark.slow
-def test_hosts_train_as_the_launcher(training, environment, tmp_path):
+def test_hosts_train_as_the_launcher(training, assert_as_launched, environment, tmp_path):
     command = [sys.executable, "-m", "tf_adasum.launch", "--hosts", "127.0.0.1:1,127.0.0.2:3"]
-    ended = subprocess.run(
-        [*command, *training.command[1:], str(tmp_path)],
-        env={**environment, **training.environment},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "tf_adasum: the environment (TF_ADASUM_COORDINATOR): 4 workers x 1" in ended.stderr
-    training.assert_as_launched(tmp_path)
+    own = {**environment, **training.environment}
+    said = training.run(*command, *training.command[1:], tmp_path, environment=own)
+    assert "tf_adasum: the environment (TF_ADASUM_COORDINATOR): 4 workers x 1" in said
+    assert_as_launched(tmp_path)

@@ -85,9 +85,9 @@ def run(case, options, values, gradients, rows):
                 tf.constant(rows[step], tf.float32), INDICES[step], VARIABLES[SPARSE]
             )
         optimizer.apply_gradients([(own[name], v) for name, v in variables.items()])
-        steps.append({name: numbers(v) for name, v in variables.items()})
+        steps.append(numbers_of(variables))
     slots = {
-        slot: {name: numbers(optimizer.get_slot(v, slot)) for name, v in variables.items()}
+        slot: numbers_of({name: optimizer.get_slot(v, slot) for name, v in variables.items()})
         for slot in ("m", "v")
     }
     return {"options": options, "steps": steps, **slots}
@@ -103,7 +103,7 @@ def numbers_of(arrays):
     return {name: numbers(array) for name, array in arrays.items()}
 
 
-def main():
+if __name__ == "__main__":
     values, gradients, rows = inputs()
     golden = {
         "made_by": "python lamb_addons.py",
@@ -118,13 +118,7 @@ def main():
         "sparse": {"variable": SPARSE, "indices": INDICES, "rows": [numbers(own) for own in rows]},
         "learning_rate": LEARNING_RATE,
         "learning_rates": LEARNING_RATES,
-        "cases": {
-            case: run(case, options, values, gradients, rows) for case, options in CASES.items()
-        },
+        "cases": {name: run(name, own, values, gradients, rows) for name, own in CASES.items()},
     }
     path = pathlib.Path(__file__).with_suffix(".json")
     path.write_text(json.dumps(golden, indent=None).replace('}, "', '},\n"') + "\n")
-
-
-if __name__ == "__main__":
-    main()

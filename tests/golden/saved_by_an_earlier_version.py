@@ -1,22 +1,16 @@
-"""Models, checkpoints and backups as commit 8169923 wrote them.
+"""Resumes from models, checkpoints and backups as commit 8169923 wrote them.
 
-    python tests/golden/saved_by_an_earlier_version.py write
     python tests/golden/saved_by_an_earlier_version.py go_on FOLDER
 
-`write` trains a small model on two replicas, saves it in every form and goes on from each of them
-in two further steps. It makes `saved_by_an_earlier_version_keras3.zip` (or `_keras2.zip`) beside
-this file, with the files and the numbers. Those that are there were written by commit 8169923.
-
-`go_on` restores what lies in a folder, with the tf_adasum that is installed, and prints the numbers
-as JSON. `tests/unit/backup/test_saved_by_an_earlier_version.py` compares them.
+It restores what lies in a folder, with the tf_adasum that is installed, trains two further steps,
+and prints the numbers as JSON. `tests/unit/backup/test_saved_by_an_earlier_version.py` compares
+them.
 """
 
 import json
 import os
 import pathlib
 import sys
-import tempfile
-import zipfile
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -46,7 +40,6 @@ FORMS = ["model.keras", "model.weights.h5", "checkpoint", "backup"]
 if IS_KERAS_2:  # there LAMB is TensorFlow Addons', and Keras backs up by itself
     del TRAININGS["lamb"]
     FORMS.remove("backup")
-NAME = f"saved_by_an_earlier_version_keras{2 if IS_KERAS_2 else 3}.zip"
 
 
 def data():
@@ -102,36 +95,6 @@ def state_of(model):
     ]
 
 
-class BreakOff(keras.callbacks.Callback):
-    """Fails after a step."""
-
-    def on_train_batch_end(self, batch, logs=None):
-        if batch == SAVED_AFTER:
-            raise KeyboardInterrupt
-
-
-def write(folder):
-    """Saves each training in each form; returns the state when it was saved."""
-    states = {}
-    for name in TRAININGS:
-        place = folder / name
-        place.mkdir(parents=True)
-        _, model = compiled(name, seed=1)
-        fit(model, count=SAVED_AFTER)
-        model.save(place / "model.keras")
-        model.save_weights(place / "model.weights.h5")
-        checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
-        checkpoint.write(str(place / "checkpoint"))
-        states[name] = state_of(model)
-        if "backup" in FORMS:
-            _, model = compiled(name, seed=1)
-            try:
-                fit(model, callbacks=[backup_in(place), BreakOff()])
-            except KeyboardInterrupt:
-                pass
-    return states
-
-
 def backup_in(place):
     return tf_adasum.callbacks.BackupAndRestore(place / "backup", save_freq=SAVED_AFTER)
 
@@ -176,26 +139,9 @@ class StateAtFirstBatch(keras.callbacks.Callback):
         self.state = self.state or state_of(self.model)
 
 
-def main():
-    """Does what the command line says."""
+if __name__ == "__main__":
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0],
         [tf.config.LogicalDeviceConfiguration()] * len(DEVICES),
     )
-    if sys.argv[1:2] == ["go_on"]:
-        print(json.dumps(go_on(pathlib.Path(sys.argv[2]))))
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        saved = write(pathlib.Path(folder))
-        files = [path for path in sorted(pathlib.Path(folder).rglob("*")) if path.is_file()]
-        with zipfile.ZipFile(
-            pathlib.Path(__file__).with_name(NAME), "w", zipfile.ZIP_DEFLATED
-        ) as archive:
-            for path in files:
-                archive.write(path, path.relative_to(folder))
-            numbers = {"saved": saved, "going_on": go_on(pathlib.Path(folder))}
-            archive.writestr("numbers.json", json.dumps(numbers))
-
-
-if __name__ == "__main__":
-    main()
+    print(json.dumps(go_on(pathlib.Path(sys.argv[2]))))

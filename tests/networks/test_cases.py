@@ -11,7 +11,9 @@ pytestmark = pytest.mark.one_stack
 
 ROOT = Path(__file__).parents[2]
 CASE = Case("a case", within=40.0)
+WITH_TRAINING = Case("a case", trains=True)
 LOST = "worker 1 (10.77.0.2:2222) was lost: it has sent nothing for 30 s"
+OF_0 = LOST.replace("1", "0", 1)
 
 
 def outcome(error=None, message="", *, digest=None, seconds=30.0, output=""):
@@ -19,50 +21,35 @@ def outcome(error=None, message="", *, digest=None, seconds=30.0, output=""):
     return faults.Outcome(error, message, digest, seconds, seconds, code, output)
 
 
-def lost(message=LOST, **options):
-    return outcome("WorkerLostError", message, **options)
+def lost(message=LOST, seconds=30.0):
+    return outcome("WorkerLostError", message, seconds=seconds)
 
 
-def trained(digest="abc"):
-    return outcome(digest=digest)
-
-
+SAME, OTHER = outcome(digest="abc"), outcome(digest="other")
 SILENT = outcome(seconds=None)
-OF_0 = LOST.replace("1", "0", 1)
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "wrong"),
+    ("case", "outcomes", "wrong"),
     [
-        ([trained(), trained()], []),
-        ([lost(), lost(OF_0)], []),
-        ([lost(), outcome(output=f"tf_adasum: {OF_0}, in TensorFlow's start-up")], []),
-        ([trained("other"), trained("other")], ["worker 0 has other", "worker 1 has other"]),
-        ([lost(), SILENT], ["worker 1 reports nothing"]),
-        ([lost(OF_0), lost(OF_0)], ["worker 0 names no other"]),
-        ([lost("by /job:worker/task:1: unhealthy"), lost(OF_0)], []),
-        (
-            [lost("by /job:worker/task:0: unhealthy"), lost(OF_0)],
-            ["worker 0 names no other"],
-        ),
-        (
-            [lost("worker 0, worker 1 have not made the same calls")],
-            ["worker 0 blames the program"],
-        ),
-        ([lost(seconds=41.0), lost(OF_0)], ["worker 0 takes 41 s, not 40"]),
-        ([trained(), lost(OF_0)], ["not all workers train to the same end"]),
+        (CASE, [SAME, SAME], []),
+        (CASE, [lost(), lost(OF_0)], []),
+        (CASE, [lost(), outcome(output=f"tf_adasum: {OF_0}, in TensorFlow's start-up")], []),
+        (CASE, [OTHER, OTHER], ["worker 0 has other", "worker 1 has other"]),
+        (CASE, [lost(), SILENT], ["worker 1 reports nothing"]),
+        (CASE, [lost(OF_0), lost(OF_0)], ["worker 0 names no other"]),
+        (CASE, [lost("by /job:worker/task:1: unhealthy"), lost(OF_0)], []),
+        (CASE, [lost("by /job:worker/task:0: no"), lost(OF_0)], ["worker 0 names no other"]),
+        (CASE, [lost("worker 0, worker 1 have not made the same calls")], ["worker 0 blames the"]),
+        (CASE, [lost(seconds=41.0), lost(OF_0)], ["worker 0 takes 41 s, not 40"]),
+        (CASE, [SAME, lost(OF_0)], ["not all workers train to the same end"]),
+        (WITH_TRAINING, [lost()], ["worker 0 does not continue"]),
     ],
 )
-def test_complaints(outcomes, wrong):
-    found = complaints(CASE, dict(enumerate(outcomes)), "abc")
+def test_complaints(case, outcomes, wrong):
+    found = complaints(case, dict(enumerate(outcomes)), "abc")
     assert len(found) == len(wrong)
-    for text, begin in zip(found, wrong, strict=True):
-        assert text.startswith(begin)
-
-
-def test_complaints_where_all_have_to_train():
-    case = Case("a case", trains=True)
-    assert complaints(case, {0: lost()}, "abc") == ["worker 0 does not continue"]
+    assert all(map(str.startswith, found, wrong)), found
 
 
 @pytest.fixture
@@ -73,25 +60,34 @@ def networks(monkeypatch):
     return networks
 
 
-def test_cells(networks):
-    assert networks.cell(CASE, {0: lost(), 1: lost(OF_0)}, "abc") == (
-        "all: 30 s: `WorkerLostError`: worker 1 was lost: it has sent nothing for 30 s"
-    )
-    assert networks.cell(CASE, {0: trained()}, "abc") == "the same weights after 30 s"
-    text = networks.cell(CASE, {0: SILENT, 1: trained()}, "abd")
-    assert text.startswith("**Not held.** worker 0: **nothing is said**; worker 1: **other weights")
-
-
-def test_cells_of_the_page_are_short(networks):
-    text = networks.cell(CASE, {0: lost(), 1: lost(OF_0)}, "abc")
-    assert networks.summary({"cell": text, "not held": []}) == "error, 30 s"
-    text = networks.cell(CASE, {0: trained()}, "abc")
-    assert networks.summary({"cell": text, "not held": []}) == "trains on, 30 s"
-    text = networks.cell(CASE, {0: lost(LOST), 1: outcome("OSError", "it", seconds=31.0)}, "abc")
-    wrong = ["worker 1 names no other worker"]
-    result = {"cell": text, "not held": wrong}
-    assert networks.summary(result) == "**no**, 30 to 31 s: names no other worker"
-    assert networks.summary(None) == "–"
+@pytest.mark.parametrize(
+    ("outcomes", "text", "short"),
+    [
+        (
+            [lost(), lost(OF_0)],
+            "all: 30 s: `WorkerLostError`: worker 1 was lost: it has sent nothing for 30 s",
+            "error, 30 s",
+        ),
+        ([SAME], "the same weights after 30 s", "trains on, 30 s"),
+        (
+            [outcome("OSError", "no", seconds=31.0), lost(OF_0)],
+            "**Not held.** worker 0: 31 s: `OSError`: no; worker 1: 30 s: `WorkerLostError`: "
+            "worker 0 was lost: it has sent nothing for 30 s",
+            "**no**, 30 to 31 s: names no other worker",
+        ),
+        (
+            [SILENT, OTHER],
+            "**Not held.** worker 0: **nothing is said**; worker 1: **other weights** after 30 s",
+            "**no**: reports nothing, has other weights than without it, not all workers train to "
+            "the same end",
+        ),
+    ],
+)
+def test_cells_of_the_results_and_of_the_page(networks, outcomes, text, short):
+    told = dict(enumerate(outcomes))
+    assert networks.cell(CASE, told, "abc") == text
+    result = {"cell": text, "not held": complaints(CASE, told, "abc")}
+    assert networks.summary(result) == short
 
 
 def test_the_pages_table_is_what_the_script_writes(networks):

@@ -43,18 +43,15 @@ def joined(network, tmp_path, coordinators, places, names, environments=None):
         hosts = tmp_path / f"hosts{place}"
         hosts.write_text("".join(f"{line}\n" for line in names[place]))
         command = [sys.executable, "-S", "-c", WORKER, coordinators[place], rank, len(places)]
-        wrapped = ["unshare", "--mount", "sh", "-c", WITH_HOSTS, "sh", hosts, *command]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        environment |= environments[rank] if environments else {}
-        processes.append(
-            network.hosts[place].popen(
-                wrapped,
-                env=environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
+        process = network.hosts[place].popen(
+            ["unshare", "--mount", "sh", "-c", WITH_HOSTS, "sh", hosts, *command],
+            env=environment | (environments[rank] if environments else {}),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
+        processes.append(process)
     said = [process.communicate(timeout=SECONDS) for process in processes]
     assert [process.returncode for process in processes] == [0] * len(places), said
     (found,) = {tuple(json.loads(output)) for output, _ in said}
@@ -81,8 +78,7 @@ def test_workers_on_two_hosts(make_network, tmp_path):
     interface = [{}, {}, {"TF_ADASUM_INTERFACE": "net0"}, {}]
     assert told("first:1", "first:1", environments=interface)[2] == second
     if all(host.address6 for host in network.hosts):
-        at = f"[{network.hosts[0].address6}]"
-        other = f"[{network.hosts[1].address6}]"
+        at, other = (f"[{host.address6}]" for host in network.hosts)
         assert told(f"{at}:12345", f"{at}:12345") == [at, at, other, other]
         interface[2] = {"TF_ADASUM_INTERFACE": network.hosts[1].address6}
         assert told("first:1", "first:1", environments=interface)[2] == other

@@ -25,77 +25,44 @@ print("trained", strategy.rank, strategy.num_workers, model.get_weights()[0].tob
 """
 
 
-def test_launchers_on_two_hosts_train_the_same_weights(make_network, tmp_path):
-    (tmp_path / "program.py").write_text(PROGRAM)
-    hosts = make_network(2).hosts
-    options = f"-n 1 --nnodes 2 --coordinator {hosts[0].address}:12345 --node-rank".split()
-    environment = worker_environment([], 0, devices=1) | {"TF_ADASUM_SECRET": "of both hosts"}
-    launchers = [
-        host.popen(
-            [sys.executable, "-m", "tf_adasum.launch", *options, node, tmp_path / "program.py"],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for node, host in enumerate(hosts)
-    ]
-    said = [launcher.communicate(timeout=200) for launcher in launchers]
-    assert [launcher.returncode for launcher in launchers] == [0, 0], said
-    trained = [output.partition("trained ")[2].split() for output, _ in said]
-    assert [each[:2] for each in trained] == [["0", "2"], ["1", "2"]]
-    assert trained[0][2] == trained[1][2]
-
-
-@pytest.fixture
-def make_hosts(make_network, tmp_path):
-    """A function that returns a network of two hosts with ssh servers, and the environment."""
-    if reason := sshd.why_not():
-        pytest.skip(f"no ssh server can be started here: {reason}")
-
-    def make():
-        network = make_network(2)
-        (tmp_path / "sshd").mkdir()
-        servers = sshd.Servers(tmp_path / "sshd", network.hosts)
-        return network, {"TF_ADASUM_SSH": servers.command}
-
-    return make
-
-
-def launched(host, hosts, environment, *arguments):
-    """Start the launcher on a host, with one worker on each of some hosts."""
-    names = ",".join(f"{each.address}:1" for each in hosts)
+def started(host, *arguments, **variables):
+    """Start the launcher on a host."""
     return host.popen(
-        [sys.executable, "-m", "tf_adasum.launch", "--hosts", names, *arguments],
-        env=worker_environment([], 0, devices=1) | environment,
+        [sys.executable, "-m", "tf_adasum.launch", *arguments],
+        env=worker_environment([], 0, devices=1) | variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
 
 
-def test_hosts_over_ssh_train_the_same_weights(make_hosts, tmp_path):
+def test_launchers_on_two_hosts_train_the_same_weights(make_network, tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
-    network, environment = make_hosts()
-    first, second = network.hosts
-    # The order of the ranks is another one than that of the addresses.
-    launcher = launched(first, [second, first], environment, tmp_path / "program.py")
-    said = launcher.communicate(timeout=200)
-    assert launcher.returncode == 0, said
-    trained = sorted(line.partition("trained ")[2].split() for line in said[0].splitlines())
-    assert [each[:2] for each in trained] == [["0", "2"], ["1", "2"]], said
-    assert trained[0][2] == trained[1][2]
+    hosts = make_network(2).hosts
+    options = f"-n 1 --nnodes 2 --coordinator {hosts[0].address}:12345 --node-rank".split()
+    secret = {"TF_ADASUM_SECRET": "of both hosts"}
+    launchers = [
+        started(host, *options, node, tmp_path / "program.py", **secret)
+        for node, host in enumerate(hosts)
+    ]
+    said = [launcher.communicate(timeout=200) for launcher in launchers]
+    assert not any(launcher.returncode for launcher in launchers), said
+    first, second = (output.partition("trained ")[2].split() for output, _ in said)
+    assert (first, second) == (["0", "2", first[2]], ["1", "2", first[2]])
 
 
 @pytest.mark.slow
-def test_hosts_whose_connection_is_cut_end_their_workers(make_hosts, tmp_path):
+@pytest.mark.skipif(bool(sshd.why_not()), reason=f"no ssh server here: {sshd.why_not()}")
+def test_hosts_whose_connection_is_cut_end_their_workers(make_network, tmp_path):
     (tmp_path / "worker.py").write_text("import os, subprocess, sys, time\n" + SLEEP_WITH_CHILD)
-    pids = tmp_path / "pids"
+    pids, keys = tmp_path / "pids", tmp_path / "sshd"
     pids.mkdir()
-    network, environment = make_hosts()
-    launcher = launched(
-        network.hosts[0], network.hosts, environment, tmp_path / "worker.py", str(pids)
-    )
+    keys.mkdir()
+    network = make_network(2)
+    command = sshd.Servers(keys, network.hosts).command
+    names = ",".join(f"{host.address}:1" for host in network.hosts)
+    program = tmp_path / "worker.py", pids
+    launcher = started(network.hosts[0], "--hosts", names, *program, TF_ADASUM_SSH=command)
     eventually(lambda: len(pids_in(pids)) == 4)
     network.cut(1)
     begin = time.monotonic()

@@ -6,11 +6,10 @@ import pathlib
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from support import network
-from support.packet_forwarder import Conditions, Direction, destination, tcp_ports
+from support.launching import eventually, is_running
 
 pytestmark = pytest.mark.one_stack
 PORT, OTHER_PORT = 2222, 3333
@@ -67,7 +66,9 @@ def test_links_do_what_they_are_told(make_network):
     assert seconds(a, b.address) < 1
     assert b.address6 is None or seconds(c, b.address6) < 1
     assert seconds(a, a.absent) is None
-    net.set(0, 1, delay=0.2)  # the handshake, and the byte
+    net.set(0, 1, loss=1.0)
+    assert seconds(a, b.address) is None
+    net.set(0, 1, delay=0.25, jitter=0.05)  # the handshake, and the byte
     assert seconds(a, b.address) > 0.4
     assert seconds(c, b.address) < 0.4
     net.set(0, 1, rate=400_000)
@@ -88,47 +89,6 @@ def test_links_do_what_they_are_told(make_network):
     net.heal()
     net.cut(1)
     assert seconds(c, b.address) is None
-
-
-def test_chances_of_a_packet():
-    class Chance:
-        def __init__(self):
-            self.drawn = 0
-
-        def random(self):
-            self.drawn += 1
-            return (self.drawn % 10) / 10
-
-        def uniform(self, low, high):
-            return [low, high][self.drawn % 2]
-
-    way = Direction(Chance())
-    way.conditions = Conditions(loss=0.25)
-    lost = [way.arrival(bytes([0x45] + [0] * 39), 5.0) for _ in range(20)].count(None)
-    assert lost == 6  # 0, 0.1 and 0.2 of each ten
-    way.conditions = Conditions(delay=1.0, jitter=0.5)
-    times = [way.arrival(bytes(40), 10.0 + 0.1 * step) for step in range(10)]
-    assert times == sorted(times), "packets keep their order"
-    assert min(times) >= 10.5 and max(times) <= 12.4
-
-
-def test_what_a_packet_says():
-    four = bytes([0x46, *[0] * 8, 6, *[0] * 6, 10, 77, 0, 2, *[0] * 4, 0x08, 0xAE, 0x00, 0x50])
-    assert destination(four) == bytes([10, 77, 0, 2])
-    assert tcp_ports(four) == (2222, 80)
-    six = bytes([0x60, *[0] * 5, 6, 0, *[0] * 16, *range(16), 0, 80, 0x08, 0xAE])
-    assert destination(six) == bytes(range(16))
-    assert tcp_ports(six) == (80, 2222)
-    assert tcp_ports(bytes([*four[:9], 17, *four[10:]])) == ()  # UDP
-
-
-def is_alive(pid):
-    try:
-        return (
-            "Z" not in pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        )
-    except FileNotFoundError:
-        return False
 
 
 PROGRAM = """
@@ -152,11 +112,8 @@ def test_nothing_stays_of_a_program_that_is_ended(make_network, number):
         stderr=subprocess.DEVNULL,
     ) as process:
         pids = json.loads(process.stdout.readline())
-        assert all(map(is_alive, pids))
+        assert all(map(is_running, pids))
         process.send_signal(number)
         process.wait(10)
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline and any(map(is_alive, pids)):
-        time.sleep(0.05)
-    assert not any(map(is_alive, pids))
+    eventually(lambda: not any(map(is_running, pids)), seconds=10)
     assert not list(pathlib.Path("/sys/class/net").glob(f"n{process.pid}.*"))

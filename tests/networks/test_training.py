@@ -40,9 +40,9 @@ def check(case, folder, digest_of, timeout=None):
 @pytest.mark.usefixtures("make_network")
 @pytest.mark.slow
 def test_slow_links_change_nothing_and_a_cut_is_named(tmp_path, digest_of):
-    for number, (name, timeout) in enumerate(QUICK.items()):
-        (tmp_path / str(number)).mkdir()
-        check(BY_NAME[name], tmp_path / str(number), digest_of, timeout)
+    for name, timeout in QUICK.items():
+        (tmp_path / name).mkdir()
+        check(BY_NAME[name], tmp_path / name, digest_of, timeout)
 
 
 def cases():

@@ -105,4 +105,4 @@ def main():
 
 
 if __name__ == "__main__":
-    print("mean distance from the ring: {:.3f}".format(main()[1]["distance"]))
+    main()

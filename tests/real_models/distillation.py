@@ -82,5 +82,4 @@ def main():
 
 
 if __name__ == "__main__":
-    results = main()[1]
-    print("teacher {teacher_accuracy:.3f}, student {student_accuracy:.3f}".format(**results))
+    main()

@@ -66,4 +66,4 @@ def main():
 
 
 if __name__ == "__main__":
-    print("accuracy on new images: {:.3f}".format(main()[1]["test_accuracy"]))
+    main()

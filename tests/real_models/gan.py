@@ -49,28 +49,34 @@ class GAN(keras.Model):
         """What `fit` resets after each epoch."""
         return [self.generator_loss, self.discriminator_loss]
 
+    def step(self, network, optimizer, loss_of):
+        """Train one of the networks."""
+        with tf.GradientTape() as tape:
+            loss = loss_of()
+        weights = network.trainable_weights
+        optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        return loss
+
     def train_step(self, real):
         """Train the discriminator to tell drawn from real images, then the generator against it."""
         rows = tf.shape(real)[0]
         drawn = self.generator(keras.random.normal([rows, NOISE], seed=self.seeds))
         labels = tf.concat([tf.ones([rows, 1]), tf.zeros([rows, 1])], axis=0)
-        with tf.GradientTape() as tape:
+
+        def discriminator_loss():
             logits = self.discriminator(tf.concat([real, drawn], axis=0), training=True)
-            discriminator_loss = self.cross_entropy(labels, logits)
-        weights = self.discriminator.trainable_weights
-        gradients = tape.gradient(discriminator_loss, weights)
-        self.discriminator_optimizer.apply_gradients(zip(gradients, weights, strict=True))
+            return self.cross_entropy(labels, logits)
 
+        loss = self.step(self.discriminator, self.discriminator_optimizer, discriminator_loss)
+        self.discriminator_loss.update_state(loss)
         noise = keras.random.normal([rows, NOISE], seed=self.seeds)
-        with tf.GradientTape() as tape:
-            logits = self.discriminator(self.generator(noise, training=True))
-            generator_loss = self.cross_entropy(tf.ones([rows, 1]), logits)
-        weights = self.generator.trainable_weights
-        gradients = tape.gradient(generator_loss, weights)
-        self.generator_optimizer.apply_gradients(zip(gradients, weights, strict=True))
 
-        self.generator_loss.update_state(generator_loss)
-        self.discriminator_loss.update_state(discriminator_loss)
+        def generator_loss():
+            logits = self.discriminator(self.generator(noise, training=True))
+            return self.cross_entropy(tf.ones([rows, 1]), logits)
+
+        loss = self.step(self.generator, self.generator_optimizer, generator_loss)
+        self.generator_loss.update_state(loss)
         return {metric.name: metric.result() for metric in self.metrics}
 
 
@@ -99,4 +105,4 @@ def main():
 
 
 if __name__ == "__main__":
-    print("distance of drawn from real images: {} -> {}".format(*main()[1]["distance"]))
+    main()

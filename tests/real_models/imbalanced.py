@@ -42,6 +42,7 @@ def main(folder):
     features, labels, _ = make_rows(6000, seed=1)
     file = pathlib.Path(folder) / "best.weights.h5"
     rate = labels.mean()
+    best = {"monitor": "val_auc", "mode": "max"}
     strategy = tf_adasum.AdasumMirroredStrategy()
     with strategy.scope():
         model = build_classifier(rate)
@@ -64,27 +65,22 @@ def main(folder):
             epochs=6,
             validation_data=make_rows(2000, seed=2),
             callbacks=[
-                keras.callbacks.EarlyStopping(
-                    monitor="val_auc", mode="max", patience=3, restore_best_weights=True
-                ),
+                keras.callbacks.EarlyStopping(**best, patience=3, restore_best_weights=True),
                 keras.callbacks.ModelCheckpoint(
-                    file,
-                    monitor="val_auc",
-                    mode="max",
-                    save_best_only=True,
-                    save_weights_only=True,
+                    file, **best, save_best_only=True, save_weights_only=True
                 ),
             ],
             verbose=2,
         ).history
     features, labels, reliability = make_rows(3000, seed=3)
-    results = model.evaluate(
-        features, labels, sample_weight=reliability, batch_size=500, return_dict=True, verbose=0
-    )
+
+    def metrics():
+        options = {"batch_size": 500, "return_dict": True, "verbose": 0}
+        return model.evaluate(features, labels, sample_weight=reliability, **options)
+
+    results = metrics()
     model.load_weights(file)
-    saved = model.evaluate(
-        features, labels, sample_weight=reliability, batch_size=500, return_dict=True, verbose=0
-    )
+    saved = metrics()
     return model, {
         **history,
         "first_loss": first_loss,
@@ -95,4 +91,4 @@ def main(folder):
 
 
 if __name__ == "__main__":
-    print("area under the curve: {:.3f}".format(main(folder=".")[1]["test_auc"]))
+    main(folder=".")

@@ -86,4 +86,4 @@ def main():
 
 
 if __name__ == "__main__":
-    print("accuracy on new texts: {:.3f}".format(main()[1]["val_accuracy"][-1]))
+    main()

@@ -80,6 +80,4 @@ def main():
 
 
 if __name__ == "__main__":
-    results = main()[1]
-    print(f"{results['correct']:.0f} of {len(results['true'])} correct")
-    print(results["confusion"].astype(int))
+    main()

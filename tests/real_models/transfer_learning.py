@@ -88,5 +88,4 @@ def main(folder):
 
 
 if __name__ == "__main__":
-    results = main(folder=".")[1]
-    print("accuracy {frozen_accuracy:.3f}, tuned {tuned_accuracy:.3f}".format(**results))
+    main(folder=".")

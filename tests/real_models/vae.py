@@ -93,5 +93,4 @@ def main():
 
 
 if __name__ == "__main__":
-    model, history = main()
-    print("loss on new images: {:.2f}".format(history["val_loss"][-1]))
+    main()

@@ -15,6 +15,7 @@ import subprocess
 import sys
 
 from support import faults, network_cases
+from support.network import start
 from support.network_cases import LATE, WHOLE_START
 
 HERE = pathlib.Path(__file__).parent
@@ -141,20 +142,18 @@ def _clients(kind, processes, folder):
     cluster = json.loads(folder.joinpath("cluster").read_text())
     port = int(cluster[1].rpartition(":")[2])
     asked = {"kind": kind, "pid": processes[0].pid, "folder": str(folder), "port": port}
-    command = [sys.executable, str(HERE / "unauthenticated_clients.py"), json.dumps(asked)]
-    pipe = subprocess.PIPE
-    environment = {"PYTHONPATH": str(HERE.parents[1]), "PATH": "/usr/bin:/bin"}
-    with (
-        open(folder / "clients.log", "wb") as log,
-        subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, env=environment) as process,
-    ):
-        try:
-            if process.stdout.readline() != b"all have called\n":
-                said = folder.joinpath("clients.log").read_text()
-                raise OSError(f"the clients have not called: {said}")
-            yield
-        finally:
-            process.kill()
+    with open(folder / "clients.log", "wb") as log:
+        process = start(
+            [sys.executable, str(HERE / "unauthenticated_clients.py"), json.dumps(asked)],
+            "all have called\n",
+            stderr=log,
+            env={"PYTHONPATH": str(HERE.parents[1]), "PATH": "/usr/bin:/bin"},
+        )
+    try:
+        yield
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def complaints(case, outcomes, expected):

@@ -63,17 +63,16 @@ class Table:
                 self._features.setdefault(item.nodeid, []).append((marker.args[0], where, file))
 
     def pytest_runtest_logreport(self, report):
-        was_not_run = report.skipped and not hasattr(report, "wasxfail")
-        if was_not_run or (report.when != "call" and report.passed):
+        reason = getattr(report, "wasxfail", None)
+        if (report.skipped and reason is None) or (report.when != "call" and report.passed):
             return
         for feature, topology, file in self._features.get(report.nodeid, ()):
-            reason = getattr(report, "wasxfail", None)
-            outcome = reason if reason else report.outcome
-            self._cells[feature][column_of(topology)].add((outcome, topology))
+            self._cells[feature][column_of(topology)].add((reason or report.outcome, topology))
             self._files[feature].add(file)
 
     def pytest_sessionfinish(self):
-        rows = rows_of(DOCUMENT.read_text()) | {
+        document = DOCUMENT.read_text()
+        rows = rows_of(document) | {
             feature: f"| {feature} | {' | '.join(cell(cells[column]) for column in COLUMNS)} | "
             f"{', '.join(sorted(self._files[feature]))} |"
             for feature, cells in self._cells.items()
@@ -86,23 +85,15 @@ class Table:
             rules=" | ".join("---" for _ in COLUMNS),
             rows="\n".join(rows[feature] for feature in sorted(rows)),
         )
-        _, heading, below = DOCUMENT.read_text().partition(BELOW)
-        with open(self._path, "w") as file:
-            file.write(text + heading + below)
+        _, heading, below = document.partition(BELOW)
+        pathlib.Path(self._path).write_text(text + heading + below)
 
 
 def rows_of(text):
     """Return the rows of such a table by feature, without those of tests that are gone."""
     here = {path.name for path in DOCUMENT.parents[1].glob("tests/**/test_*.py")}
-    rows = re.findall(r"^\| (.+?) \| .*? \| ([^|]*\.py) \|$", text, re.MULTILINE)
-    lines = dict(
-        zip(
-            (name for name, _ in rows),
-            re.findall(r"^\| .*\.py \|$", text, re.MULTILINE),
-            strict=True,
-        )
-    )
-    return {name: lines[name] for name, files in rows if {*files.split(", ")} <= here}
+    rows = re.findall(r"^(\| (.+?) \| .*? \| ([^|]*\.py) \|)$", text, re.MULTILINE)
+    return {name: line for line, name, files in rows if {*files.split(", ")} <= here}
 
 
 def column_of(topology):

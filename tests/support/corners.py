@@ -11,7 +11,6 @@ updates the table in docs/versions.md. Standard library only: any Python runs it
 """
 
 import argparse
-import collections
 import datetime
 import functools
 import hashlib
@@ -138,12 +137,8 @@ def make_environment(corner, folder):
         run([*pip, *packages], folder)
         (folder / ".venv" / ".installed").write_text(" ".join(packages))
     digest = hashlib.sha256()
-    built_from = [
-        *(folder / "custom_ops").rglob("*"),
-        folder / "setup.py",
-        folder / "pyproject.toml",
-    ]
-    for path in sorted(path for path in built_from if path.is_file() and path.suffix != ".pyc"):
+    sources = [*(folder / "custom_ops").rglob("*"), folder / "setup.py", folder / "pyproject.toml"]
+    for path in sorted(path for path in sources if path.is_file() and path.suffix != ".pyc"):
         digest.update(path.read_bytes())
     if once(folder / ".venv" / ".built", digest.hexdigest()):
         install = [*pip, "--no-build-isolation", "--no-deps", "-e", "."]
@@ -185,11 +180,8 @@ def play(corner, tests):
     except subprocess.TimeoutExpired:
         code = 124
     return {
-        "tensorflow": found.get("tensorflow"),
-        "keras": found.get("keras"),
-        "python": found.get("python"),
+        **{name: found.get(name) for name in ("tensorflow", "keras", "python", "op")},
         "numpy": version_of(python, "numpy"),
-        "op": found.get("op"),
         "doctor": "ok" if found["usable"] else "FAIL",
         **counts(report),
         "code": code,
@@ -207,16 +199,16 @@ def version_of(python, package):
 
 def counts(report):
     """Return how many tests passed and were skipped, and which failed, from pytest's report."""
-    found = collections.Counter(passed=0, skipped=0)
-    failed = []
+    found = {"passed": 0, "skipped": 0, "failed": []}
     cases = xml.etree.ElementTree.parse(report).iter("testcase") if report.exists() else ()
     for case in cases:
         outcomes = {child.tag for child in case}
         if outcomes & {"failure", "error"}:
-            failed.append(f"{case.get('classname').replace('.', '/')}::{case.get('name')}")
+            name = f"{case.get('classname').replace('.', '/')}::{case.get('name')}"
+            found["failed"].append(name)
         else:
             found["skipped" if "skipped" in outcomes else "passed"] += 1
-    return {**found, "failed": failed}
+    return found
 
 
 def is_good(result):
@@ -266,7 +258,7 @@ def table_of(results):
         if own is None:
             lines.append(f"| {' | '.join(corner)} | – | not run | | | | |")
             continue
-        found = [own["tensorflow"], own["keras"], own["python"], own["numpy"], own["passed"]]
+        found = [own[name] for name in ("tensorflow", "keras", "python", "numpy", "passed")]
         found += [own["skipped"], "; ".join(own["failed"]) or 0, f"{own['seconds'] / 60:.0f}"]
         lines.append(f"| {' | '.join(map(str, found))} | {own['date']} |")
     return "\n".join(lines) + "\n"

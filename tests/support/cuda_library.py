@@ -50,8 +50,7 @@ class LibraryError(RuntimeError):
 
     def __init__(self, code, text):
         super().__init__(f"error {code}: {text}")
-        self.code = code
-        self.text = text
+        self.code, self.text = code, text
 
 
 class Buffer:
@@ -80,13 +79,11 @@ class Plan:
     """A plan with its map and its workspace in device memory."""
 
     def __init__(self, library, handle):
-        self._library = library
-        self.handle = handle
+        self._library, self.handle = library, handle
         c = library.c
         size = c.adasum_plan_map_size(handle)
-        self.map_bytes = np.frombuffer(
-            ctypes.string_at(c.adasum_plan_map(handle), size), np.uint8
-        ).copy()
+        content = ctypes.string_at(c.adasum_plan_map(handle), size)
+        self.map_bytes = np.frombuffer(content, np.uint8).copy()
         self.map = library.allocate(size)
         self.map.write(self.map_bytes)
         self.workspace_size = c.adasum_plan_workspace_size(handle)
@@ -162,18 +159,17 @@ class CudaLibrary:
         segments = np.ascontiguousarray(segments, np.int64)
         options = PlanOptions(algorithm, block_count, small_segment)
         handle = ctypes.c_void_p()
-        self.check(
-            self.c.adasum_plan_create(
-                operation,
-                type_,
-                row_count,
-                segments.ctypes.data,
-                len(segments) - 1,
-                ctypes.byref(options),
-                ctypes.addressof(handle),
-            )
-        )
+        arguments = operation, type_, row_count, segments.ctypes.data, len(segments) - 1
+        pointers = ctypes.byref(options), ctypes.addressof(handle)
+        self.check(self.c.adasum_plan_create(*arguments, *pointers))
         return Plan(self, handle)
+
+    def _run(self, name, plan, *arguments):
+        """Run an operation to its end."""
+        run = getattr(self.c, name)
+        self.check(run(plan.handle, plan.map.pointer, *arguments, self.stream()))
+        self.synchronize()
+        plan.workspace.read(np.uint8, -1)  # its guards
 
     def pairwise_combine(self, a, b, segments, *, offsets=(0, 0, 0), output=None, **options):
         """Return [N].
@@ -189,14 +185,8 @@ class CudaLibrary:
         buffers["a"].write(a)
         buffers["b"].write(b)
         combined = buffers[output or "combined"]
-        pointers = [x.pointer for x in (buffers["a"], buffers["b"], combined)]
-        self.check(
-            self.c.adasum_pairwise_combine(
-                plan.handle, plan.map.pointer, plan.workspace.pointer, *pointers, self.stream()
-            )
-        )
-        self.synchronize()
-        plan.workspace.read(np.uint8, -1)
+        pointers = [x.pointer for x in (plan.workspace, buffers["a"], buffers["b"], combined)]
+        self._run("adasum_pairwise_combine", plan, *pointers)
         return combined.read(a.dtype, a.shape)
 
     def segment_gram(self, rows, segments, *, row_stride=None, offset=0, **options):
@@ -206,19 +196,8 @@ class CudaLibrary:
         buffer, row_stride = self._rows(rows, row_stride, offset)
         shape = (len(segments) - 1, row_count, row_count)
         gram = self.allocate(int(np.prod(shape)) * 8)
-        self.check(
-            self.c.adasum_segment_gram(
-                plan.handle,
-                plan.map.pointer,
-                plan.workspace.pointer,
-                buffer.pointer,
-                row_stride,
-                gram.pointer,
-                self.stream(),
-            )
-        )
-        self.synchronize()
-        plan.workspace.read(np.uint8, -1)
+        arguments = plan.workspace.pointer, buffer.pointer, row_stride, gram.pointer
+        self._run("adasum_segment_gram", plan, *arguments)
         return gram.read(np.float64, shape)
 
     def segment_weighted_sum(
@@ -232,18 +211,8 @@ class CudaLibrary:
         coefficient_buffer = self.allocate(coefficients.nbytes)
         coefficient_buffer.write(coefficients)
         combined = self.allocate(rows[0].nbytes, offsets[1] * rows.itemsize)
-        self.check(
-            self.c.adasum_segment_weighted_sum(
-                plan.handle,
-                plan.map.pointer,
-                buffer.pointer,
-                row_stride,
-                coefficient_buffer.pointer,
-                combined.pointer,
-                self.stream(),
-            )
-        )
-        self.synchronize()
+        arguments = buffer.pointer, row_stride, coefficient_buffer.pointer, combined.pointer
+        self._run("adasum_segment_weighted_sum", plan, *arguments)
         return combined.read(rows.dtype, rows.shape[1:])
 
     def _rows(self, rows, row_stride, offset):

@@ -4,12 +4,13 @@ The file system is a tmpfs in a mount namespace: no other process sees it, and i
 the process that holds it, which ends together with this one. It needs root.
 """
 
+import contextlib
 import pathlib
-import shutil
 import subprocess
 
+from support.network import end, missing, start
+
 SECONDS_FOR_A_COMMAND = 20
-SECONDS_TO_STOP = 5
 
 # $1: options, $2: where.
 MOUNT = 'mount -t tmpfs -o "$1" none "$2" && echo && exec cat'
@@ -17,8 +18,8 @@ MOUNT = 'mount -t tmpfs -o "$1" none "$2" && echo && exec cat'
 
 def why_not():
     """Return why no file system can be mounted here; None if it can."""
-    if missing := [name for name in ("nsenter", "unshare", "mount") if not shutil.which(name)]:
-        return f"{', '.join(missing)}: not installed"
+    if reason := missing("nsenter", "unshare", "mount"):
+        return reason
     tried = subprocess.run(
         ["unshare", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"],
         capture_output=True,
@@ -28,7 +29,7 @@ def why_not():
     return f"no mount namespace: {tried.stderr.strip()}" if tried.returncode else None
 
 
-class Disk:
+class Disk(contextlib.AbstractContextManager):
     """A place for backups.
 
     Args:
@@ -44,18 +45,9 @@ class Disk:
         self.folder = self.seen = pathlib.Path(folder)
         self._holder = None
         if options:
-            self._holder = subprocess.Popen(
-                ["unshare", "--mount", "sh", "-c", MOUNT, "sh", options, str(folder)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-            )
-            if self._holder.stdout.readline() != b"\n":
-                self.close()
-                raise OSError(f"nothing can be mounted at {folder}: {why_not()}")
+            mount = ["unshare", "--mount", "sh", "-c", MOUNT, "sh", options, str(folder)]
+            self._holder = start(mount)
             self.seen = pathlib.Path(f"/proc/{self._holder.pid}/root{self.folder}")
-
-    def __enter__(self):
-        return self
 
     def __exit__(self, *exception):
         self.close()
@@ -72,9 +64,7 @@ class Disk:
     def close(self):
         """Forget it, with all that it holds, where it was mounted."""
         if self._holder:
-            self._holder.stdin.close()
-            self._holder.stdout.close()
-            self._holder.wait(SECONDS_TO_STOP)
+            end(self._holder)
 
     def _enter(self):
         return ["nsenter", f"--mount=/proc/{self._holder.pid}/ns/mnt", "--"] if self._holder else []

@@ -15,16 +15,14 @@ import pathlib
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable
 
 from support.disk import Disk
-from support.worker_group import free_ports, worker_environment
+from support.worker_group import free_ports, report_in, start_program, worker_environment
 
-HERE = pathlib.Path(__file__).parent
 WORKERS = {"adasum": 2, "keras": 1}
 WITHIN = 45.0  # seconds from the beginning of `fit`, on a busy machine
 LIMIT = 150.0  # seconds of a start, to the end of its processes
@@ -114,14 +112,6 @@ def remove(disk):
         backups_of(disk).unlink()
 
 
-def remove_filler(disk):
-    (disk.seen / "filler").unlink()
-
-
-def remount(options):
-    return lambda disk: disk.remount(options)
-
-
 def newest(disk):
     """Return the file of the newest backup."""
     of_keras = backups_of(disk) / KERAS_FILES[0]
@@ -163,9 +153,8 @@ def move_to(rank):
     return lambda disk: backups_of(disk).rename(disk.seen / f"backup-{rank}")
 
 
-def after_two_epochs(name, *before, **options):
-    starts = tuple(Start(each) for each in before)
-    return Case(name, starts, interrupted=True, **options)
+def after_two_epochs(name, before, **options):
+    return Case(name, (Start(before),), interrupted=True, **options)
 
 
 UNBROKEN = Case("nothing")
@@ -174,17 +163,17 @@ CASES = [
     Case("the directory is a file", (Start(make_file), Start(remove))),
     Case(
         "the directory is on a read-only file system",
-        (Start(), Start(remount("rw"))),
+        (Start(), Start(lambda disk: disk.remount("rw"))),
         options="ro",
     ),
     Case(
         "the disk has room for one backup, not for two; then it has",
-        (Start(), Start(remount("size=20m"))),
+        (Start(), Start(lambda disk: disk.remount("size=20m"))),
         options="size=3m",
     ),
     Case(
         "the disk gets full after the first backup; then it has room",
-        (Start(fault="fills"), Start(remove_filler)),
+        (Start(fault="fills"), Start(lambda disk: (disk.seen / "filler").unlink())),
         options="size=8m",
     ),
     after_two_epochs(
@@ -204,17 +193,14 @@ CASES = [
         "the backup is another model's; then it is removed",
         (Start(fault="interrupted", width=300, killed=True), Start(), Start(remove)),
     ),
-    after_two_epochs(
-        "each worker has a directory of its own, worker 1's is empty",
-        move_to(0),
-        backup_dir="backup-{rank}",
-        strategies=("adasum",),
-    ),
-    after_two_epochs(
-        "each worker has a directory of its own, worker 0's is empty",
-        move_to(1),
-        backup_dir="backup-{rank}",
-        strategies=("adasum",),
+    *(
+        after_two_epochs(
+            f"each worker has a directory of its own, worker {1 - rank}'s is empty",
+            move_to(rank),
+            backup_dir="backup-{rank}",
+            strategies=("adasum",),
+        )
+        for rank in range(2)
     ),
     after_two_epochs("no fault: killed after two epochs", lambda disk: None),
 ]
@@ -239,7 +225,7 @@ def play(case, folder, *, strategy="adasum"):
         for start in case.starts:
             start.before(disk)
             told.append(_started(start, disk, folder, case.backup_dir, strategy))
-    return told
+        return told
 
 
 @functools.cache
@@ -259,19 +245,11 @@ def _started(start, disk, folder, backup_dir, strategy):
     asked = {"strategy": strategy, "fault": start.fault, "width": start.width}
     asked["backup_dir"] = str(disk.folder / backup_dir)
     ports, processes = free_ports(workers), []
-    command = [sys.executable, "-u", str(HERE / "disk_worker.py"), json.dumps(asked)]
+    logs = [folder / f"{rank}.log" for rank in range(workers)]
     try:
-        for rank in range(workers):
-            with open(folder / f"{rank}.log", "wb") as log:
-                processes.append(
-                    disk.popen(
-                        command,
-                        env=worker_environment(ports, rank, 1),
-                        stdin=subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=log,
-                    )
-                )
+        for rank, log in enumerate(logs):
+            environment = worker_environment(ports, rank, 1)
+            processes.append(start_program("disk_worker.py", asked, log, environment, disk.popen))
         deadline = time.monotonic() + LIMIT
         for process in processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -281,15 +259,11 @@ def _started(start, disk, folder, backup_dir, strategy):
         for process in processes:
             process.kill()
             process.wait()
-    return {rank: _outcome(folder / f"{rank}.log", code) for rank, code in enumerate(codes)}
+    return {rank: _outcome(*report_in(logs[rank]), codes[rank]) for rank in range(workers)}
 
 
-def _outcome(log, code):
-    output = log.read_text(errors="replace")
-    reports = [line for line in output.splitlines() if line.startswith('{"type": ')]
-    said = json.loads(reports[-1]) if reports else {}
-    names = ("type", "digest", "seconds", "first")
-    error, digest, seconds, first = (said.get(name) for name in names)
+def _outcome(output, said, code):
+    error, digest, seconds, first = map(said.get, ("type", "digest", "seconds", "first"))
     return Outcome(error, said.get("message", ""), digest, seconds, first, code, output)
 
 

@@ -13,6 +13,7 @@ import threading
 import numpy as np
 import tensorflow as tf
 
+from support.meetings import at_once
 from tf_adasum.aggregation import CollectiveExchange, aggregate
 from tf_adasum.aggregation.groups import CollectiveGroup
 
@@ -111,30 +112,23 @@ def shuffled(seed=0):
 
 def in_turns(hall, part):
     """Run ``part(replica)`` for every replica, each in its thread; return what they return."""
-    results, errors = [None] * len(hall.calls), []
     # Threads do not inherit the graph that is being built.
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
     def take_part(replica):
-        with hall.turn:
+        with hall.turn, graph.as_default() if graph else tf.device("CPU:0"):
             try:
-                with graph.as_default() if graph else tf.device("CPU:0"):
-                    results[replica] = part(replica)
-            except Exception as error:
-                errors.append(error)
+                return part(replica)
+            except Exception:
                 hall.close()
+                raise
 
-    replicas = range(len(results))
-    threads = [threading.Thread(target=take_part, args=[replica]) for replica in replicas]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(2 * SECONDS)
+    outcomes, _ = at_once(take_part, len(hall.calls), limit=2 * SECONDS)
+    errors = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
     # The others' broken barriers follow from the first error.
     for error in sorted(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError)):
         raise error
-    assert not any(thread.is_alive() for thread in threads)
-    return results
+    return outcomes
 
 
 def exchanged(

@@ -4,6 +4,7 @@ import threading
 
 import numpy as np
 
+from support.meetings import at_once
 from tf_adasum.workers.workers import Workers
 
 SECONDS = 20  # after which a thread gives up that waits for another
@@ -15,8 +16,7 @@ def each_of(count, part):
     Returns:
         For each worker what `part` returned, or the exception that it raised.
     """
-    brought, outcomes = [None] * count, [None] * count
-    barrier = threading.Barrier(count, timeout=SECONDS)
+    brought, barrier = [None] * count, threading.Barrier(count, timeout=SECONDS)
 
     def work(rank):
         def gather(own):
@@ -26,16 +26,7 @@ def each_of(count, part):
             barrier.wait()  # before the next call brings something else
             return of_all
 
-        workers = Workers(rank, count, gather, lambda own: gather(own).sum(axis=0))
-        try:
-            outcomes[rank] = part(workers)
-        except Exception as error:
-            outcomes[rank] = error
+        return part(Workers(rank, count, gather, lambda own: gather(own).sum(axis=0)))
 
-    threads = [threading.Thread(target=work, args=[rank]) for rank in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(2 * SECONDS)
-    assert not any(thread.is_alive() for thread in threads)
+    outcomes, _ = at_once(work, count, limit=2 * SECONDS)
     return outcomes

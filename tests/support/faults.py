@@ -7,12 +7,10 @@ import os
 import pathlib
 import signal
 import subprocess
-import sys
 import time
 
-from support.worker_group import free_ports, worker_environment
+from support.worker_group import free_ports, report_in, start_program, worker_environment
 
-HERE = pathlib.Path(__file__).parent
 PORT = 2222  # of each worker's TensorFlow, on a host of its own
 SECONDS_TO_COME = 120.0  # of a busy machine, to the start, and from there to the fault
 
@@ -91,11 +89,8 @@ def play(
             environment = worker_environment(ports, rank, 1, hosts)
             if joining:
                 environment = _told_of_worker_0(environment, joining[rank])
-            command = [sys.executable, "-u", str(HERE / "faulty_worker.py"), json.dumps(asked)]
-            with open(folder / f"{rank}.log", "wb") as log:
-                process = popens[rank](
-                    command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-                )
+            log = folder / f"{rank}.log"
+            process = start_program("faulty_worker.py", asked, log, environment, popens[rank])
             processes.append(process)
         while len(ends) < len(awaited) and time.monotonic() < deadline:
             if start is None and all((folder / f"here-{n}").exists() for n in range(workers)):
@@ -131,16 +126,14 @@ def play(
 def _told_of_worker_0(environment, interface):
     """Return a worker's environment that says where worker 0 is instead of where all are."""
     told = json.loads(environment["TF_CONFIG"])
-    addresses, rank = told["cluster"]["worker"], told["task"]["index"]
+    addresses = told["cluster"]["worker"]
     variables = {
         "TF_CONFIG": "",
         "TF_ADASUM_COORDINATOR": addresses[0],
-        "TF_ADASUM_RANK": str(rank),
+        "TF_ADASUM_RANK": str(told["task"]["index"]),
         "TF_ADASUM_WORLD_SIZE": str(len(addresses)),
     }
-    if interface:
-        variables["TF_ADASUM_INTERFACE"] = interface
-    return environment | variables
+    return environment | variables | ({"TF_ADASUM_INTERFACE": interface} if interface else {})
 
 
 def _act(steps, begin, processes):
@@ -152,14 +145,11 @@ def _act(steps, begin, processes):
 
 def _time_of_fault(folder):
     path = folder / "time"
-    text = path.read_text() if path.exists() else ""
-    return float(text) if text else None
+    return float((path.exists() and path.read_text()) or 0) or None
 
 
 def _outcome(folder, rank, begin, end, code):
-    output = (folder / f"{rank}.log").read_text(errors="replace")
-    reports = [line for line in output.splitlines() if line.startswith('{"type": ')]
-    said = json.loads(reports[-1]) if reports else {}
+    output, said = report_in(folder / f"{rank}.log")
     return Outcome(
         error=said.get("type"),
         message=said.get("message", ""),

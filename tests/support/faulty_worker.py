@@ -23,6 +23,17 @@ RANK = int(os.environ.get("TF_ADASUM_RANK") or json.loads(os.environ["TF_CONFIG"
 FOLDER = pathlib.Path(ASKED["folder"])
 IS_VICTIM = RANK == ASKED["victim"]
 BATCHES, EPOCHS = 10, ASKED.get("epochs", 3)
+SIGNALS = {
+    "kill": signal.SIGKILL,
+    "term": signal.SIGTERM,
+    "stop": signal.SIGSTOP,
+    "interrupt": signal.SIGINT,
+}
+
+
+def is_time(moment):
+    """Whether the fault of this worker belongs to a moment."""
+    return IS_VICTIM and ASKED["moment"] == moment
 
 
 def wait_for(path):
@@ -39,14 +50,8 @@ def happen():
     fault = ASKED["fault"]
     if fault == "outside":
         wait_for(FOLDER / "happened")
-    elif fault in ("kill", "term", "stop", "interrupt"):
-        number = {
-            "kill": signal.SIGKILL,
-            "term": signal.SIGTERM,
-            "stop": signal.SIGSTOP,
-            "interrupt": signal.SIGINT,
-        }[fault]
-        os.kill(os.getpid(), number)
+    elif fault in SIGNALS:
+        os.kill(os.getpid(), SIGNALS[fault])
     elif fault == "raise":
         raise ArithmeticError("the fault of this worker")
     elif fault == "exit":
@@ -57,6 +62,12 @@ def happen():
         import tensorflow as tf
 
         tf.distribute.get_strategy().seeds.common()
+
+
+def happen_at(moment, is_now=True):
+    """The fault, if it belongs to a moment of this worker."""
+    if is_now and is_time(moment):
+        happen()
 
 
 def happen_after(seconds):
@@ -107,7 +118,7 @@ def main():
         wait_for(FOLDER / "late")
     keras.utils.set_random_seed(0)
     options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=ASKED["timeout"])
-    if IS_VICTIM and ASKED["moment"] == "start":
+    if is_time("start"):
         at_start()
     if ASKED["strategy"] == "stock":
         strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
@@ -115,15 +126,13 @@ def main():
         strategy = tf_adasum.AdasumMirroredStrategy(communication_options=options)
         if ASKED.get("says"):
             show_what_it_says()
-    if IS_VICTIM and ASKED["moment"] == "build":
-        happen()
+    happen_at("build")
 
     @keras.saving.register_keras_serializable()
     class SlowToSave(keras.layers.Dense):
         def save_own_variables(self, store):
             super().save_own_variables(store)
-            if IS_VICTIM and ASKED["moment"] == "checkpoint":
-                happen()
+            happen_at("checkpoint")
 
     width = ASKED.get("width", 2000 if ASKED["moment"] == "exchange" else 4)
     with strategy.scope():
@@ -134,21 +143,19 @@ def main():
     def rows():
         random = np.random.default_rng(RANK)
         for batch in range(BATCHES):
-            if IS_VICTIM and ASKED["moment"] == "data" and batch == 5:
-                happen()
+            happen_at("data", batch == 5)
             yield random.uniform(0.5, 1.5, [4]).astype("float32"), np.ones([1], np.float32)
 
     class Faulty(keras.callbacks.Callback):
         is_set = False
 
         def on_train_batch_begin(self, batch, logs=None):
-            if IS_VICTIM and batch == 5:
-                if ASKED["moment"] == "step":
-                    with strategy.scope():
-                        happen()
-                elif ASKED["moment"] == "exchange":
-                    threading.Timer(0.2, happen).start()
-            if IS_VICTIM and batch == 1 and ASKED["moment"] == "any" and not self.is_set:
+            if is_time("step") and batch == 5:
+                with strategy.scope():
+                    happen()
+            if is_time("exchange") and batch == 5:
+                threading.Timer(0.2, happen).start()
+            if is_time("any") and batch == 1 and not self.is_set:
                 self.is_set = True
                 happen_after(ASKED["after"])
 
@@ -156,8 +163,7 @@ def main():
             time.sleep(ASKED.get("seconds_per_step", 0.0))
 
         def on_epoch_end(self, epoch, logs=None):
-            if IS_VICTIM and ASKED["moment"] == "epoch":
-                happen()
+            happen_at("epoch")
 
     def make_dataset(context=None):
         signature = (tf.TensorSpec([4]), tf.TensorSpec([1]))
@@ -178,8 +184,7 @@ def main():
         return None
     dataset = strategy.distribute_datasets_from_function(make_dataset)
     for number in range(ASKED.get("fits", 1)):
-        if number == 1 and IS_VICTIM and ASKED["moment"] == "between":
-            happen()
+        happen_at("between", number == 1)
         if ASKED.get("call") == "working_together":
             with strategy.working_together():
                 train_without_fit(strategy, model, dataset, callbacks)
@@ -231,18 +236,8 @@ def end_in_time():
 
 def report(error, digest=None):
     end_in_time()
-    print(
-        "\n"
-        + json.dumps(
-            {
-                "type": type(error).__name__ if error else None,
-                "message": str(error)[:2000] if error else "",
-                "digest": digest,
-                "time": time.monotonic(),
-            }
-        ),
-        flush=True,
-    )
+    said = {"type": type(error).__name__, "message": str(error)[:2000]} if error else {"type": None}
+    print("\n" + json.dumps({**said, "digest": digest, "time": time.monotonic()}), flush=True)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,20 @@ def run(*arguments, **options):
     return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, **options)
 
 
+def output_of(*command, timeout=400, stderr=subprocess.STDOUT, **options):
+    """Run any command; return what it prints. It has to succeed."""
+    ended = subprocess.run(
+        list(map(str, command)),
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+        timeout=timeout,
+        **options,
+    )
+    assert ended.returncode == 0, ended.stdout[-5000:]
+    return ended.stdout
+
+
 @contextlib.contextmanager
 def running(*arguments, **options):
     """Start the command line; whatever happens, it has ended after the block."""

@@ -1,12 +1,11 @@
 """Tasks at a rendezvous, as threads at ports from the system, and other programs at their ports."""
 
 import contextlib
+import faulthandler
 import itertools
 import socket
-import sys
 import threading
 import time
-import traceback
 
 import pytest
 
@@ -30,12 +29,10 @@ def tasks(count, hosts=("127.0.0.1",)):
 
 
 def has_ipv6():
-    try:
-        with socket.socket(socket.AF_INET6) as probe:
-            probe.bind(("::1", 0))
-    except OSError:
-        return False
-    return True
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET6) as probe:
+        probe.bind(("::1", 0))
+        return True
+    return False
 
 
 needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="this system has no IPv6")
@@ -67,14 +64,9 @@ def at_once(part, count, *, delays=None, limit=2 * SOON):
     deadline = time.monotonic() + limit
     for thread in threads:
         thread.join(max(0, deadline - time.monotonic()))
-    late = [thread.name for thread in threads if thread.is_alive()]
-    names = {thread.ident: thread.name for thread in threading.enumerate()}
-    stacks = [  # of all threads: what is waited for may be in another one
-        f"{names.get(ident, 'a thread that has not begun')}:\n"
-        + "".join(traceback.format_stack(frame))
-        for ident, frame in sys._current_frames().items()
-    ]
-    assert not late, f"still waiting after {limit} s: {late}\n" + "\n".join(stacks)
+    if any(thread.is_alive() for thread in threads):
+        faulthandler.dump_traceback()  # of all threads: what is waited for may be in another one
+        raise AssertionError(f"still waiting after {limit} s")
     return outcomes, seconds
 
 
@@ -82,14 +74,9 @@ def run(clusters, *, timeout=SOON, delays=None, terms=None, environments=None, l
     """Lets tasks meet, a thread each; returns what each raised (None if they met), and seconds."""
 
     def take_part(place):
-        cluster = clusters[place]
-        offers = meet(
-            cluster,
-            terms[place] if terms else TERMS,
-            timeout,
-            {"of": cluster.rank},
-            environments[place] if environments else {},
-        )
+        cluster, own = clusters[place], terms[place] if terms else TERMS
+        environment = environments[place] if environments else {}
+        offers = meet(cluster, own, timeout, {"of": cluster.rank}, environment)
         is_guest = cluster.first_knows_all and cluster.rank > 0
         others = {0} if is_guest else set(range(len(cluster.addresses))) - {cluster.rank}
         assert offers == {rank: {"of": rank} for rank in others}

@@ -30,11 +30,16 @@ SECONDS_TO_STOP = 5
 _numbers = itertools.count()  # of the networks of this process
 
 
+def missing(*programs, path=None):
+    """Return which of some programs are not installed; None if all are."""
+    names = [name for name in programs if not shutil.which(name, path=path)]
+    return f"{', '.join(names)}: not installed" if names else None
+
+
 def why_not():
     """Return why no network can be made here; None if it can."""
-    missing = [name for name in ("ip", "nsenter", "unshare") if not shutil.which(name)]
-    if missing:
-        return f"{', '.join(missing)}: not installed"
+    if reason := missing("ip", "nsenter", "unshare"):
+        return reason
     if not os.access("/dev/net/tun", os.R_OK | os.W_OK):
         return "no /dev/net/tun that this user may open"
     tried = subprocess.run(
@@ -46,8 +51,22 @@ def why_not():
     return f"no network namespaces: {tried.stderr.strip()}" if tried.returncode else None
 
 
-def _end(process):
-    """End a process of ours, which ends with its standard input."""
+def start(command, ready="\n", **options):
+    """Start a process that ends with its standard input; return it when it has printed a line.
+
+    Raises:
+        OSError: if its first line is another one, or there is none.
+    """
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, **pipes, **options)
+    if (line := process.stdout.readline()) != ready:
+        end(process)
+        raise OSError(f"it has printed {line!r}, and ended with {process.returncode}: {command}")
+    return process
+
+
+def end(process):
+    """End a process of `start`."""
     process.stdin.close()
     try:
         process.wait(SECONDS_TO_STOP)
@@ -75,14 +94,8 @@ class Host:
         self.address6 = None
         self._processes = []
         # Holds the namespace until the other end of the pipe is closed.
-        self._holder = subprocess.Popen(
-            ["unshare", "--net", "sh", "-c", "ip link set lo up && echo && exec cat"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        if self._holder.stdout.readline() != b"\n":
-            self.close()
-            raise OSError(f"host {number} cannot be made: {why_not() or 'for an unknown reason'}")
+        holding = "ip link set lo up && echo && exec cat"
+        self._holder = start(["unshare", "--net", "sh", "-c", holding])
 
     def popen(self, command, **options):
         """Start a process there; its pid is that of the command itself. `close` kills it."""
@@ -109,7 +122,7 @@ class Host:
             if process.poll() is None:
                 process.kill()
                 process.wait()
-        _end(self._holder)
+        end(self._holder)
 
     def _enter(self):
         return ["nsenter", f"--net=/proc/{self._holder.pid}/ns/net", "--"]
@@ -119,7 +132,7 @@ class Host:
         subprocess.run(command, check=True, capture_output=True, timeout=SECONDS_FOR_A_COMMAND)
 
 
-class Network:
+class Network(contextlib.AbstractContextManager):
     """Hosts, each linked to every other one.
 
     Args:
@@ -133,25 +146,16 @@ class Network:
         self.hosts, self._forwarder = [], None
         number = next(_numbers)
         devices = [f"n{os.getpid()}.{number}.{host}" for host in range(size)]
-        addresses = [(f"10.77.0.{host + 1}", f"fd77::{host + 1}") for host in range(size)]
-        told = [(device, *both) for device, both in zip(devices, addresses, strict=True)]
+        told = [(d, f"10.77.0.{n}", f"fd77::{n}") for n, d in enumerate(devices, 1)]
         try:
-            self._forwarder = subprocess.Popen(
-                [sys.executable, str(HERE / "packet_forwarder.py"), json.dumps(told)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            self._wait_for_answers(1)
+            forwarder = [sys.executable, str(HERE / "packet_forwarder.py"), json.dumps(told)]
+            self._forwarder = start(forwarder)
             for host, device in enumerate(devices):
                 self.hosts.append(Host(host))
                 self.hosts[-1].connect(device)
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self):
-        return self
 
     def __exit__(self, *exception):
         self.close()
@@ -165,15 +169,15 @@ class Network:
             conditions: `Conditions`; what is left out is as on a perfect network.
         """
         everyone = range(len(self.hosts))
-        pairs = itertools.product(
-            everyone if source is None else [source], everyone if target is None else [target]
-        )
-        lines = [
-            json.dumps([*pair, dataclasses.asdict(Conditions(**conditions))]) for pair in pairs
-        ]
+        sources = everyone if source is None else [source]
+        pairs = itertools.product(sources, everyone if target is None else [target])
+        own = dataclasses.asdict(Conditions(**conditions))
+        lines = [json.dumps([*pair, own]) for pair in pairs]
         self._forwarder.stdin.write("\n".join(lines) + "\n")
         self._forwarder.stdin.flush()
-        self._wait_for_answers(len(lines))
+        for _ in lines:
+            if not self._forwarder.stdout.readline():
+                raise OSError("the program that forwards packets has ended; it has said why")
 
     def cut(self, host):
         """Cut a host off from all others."""
@@ -187,12 +191,7 @@ class Network:
     def close(self):
         """End all processes of the hosts, and the network."""
         if self._forwarder is not None:
-            _end(self._forwarder)
+            end(self._forwarder)
         self._forwarder = None
         for host in self.hosts:
             host.close()
-
-    def _wait_for_answers(self, count):
-        for _ in range(count):
-            if not self._forwarder.stdout.readline():
-                raise OSError("the program that forwards packets has ended; it has said why")

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from support import faults
 from support.network import Network
 
-LONGEST_DETECTION = (
-    45.0  # seconds within which an error comes: a silence of 30 s, on a busy machine
-)
-WHOLE_START = 80.0  # the same of 60 s
-WHOLE_PATIENCE = 150.0  # the same of workers that all wait: 120 s
+# Seconds within which an error comes: after a silence of 30 s, on a busy machine; of 60 s; and of
+# workers that all wait, 120 s.
+LONGEST_DETECTION = 45.0
+WHOLE_START = 80.0
+WHOLE_PATIENCE = 150.0
 WIDE = 300  # 0.4 MB of weights
 LATE = 60.0  # seconds for which an error that is late is waited for
 
@@ -79,24 +79,41 @@ def send(number, rank):
     return lambda network, processes: processes[rank].send_signal(number)
 
 
-def cut_of(link):
-    def cut_link(network, processes):
-        one, other = link
+def cut_link(one, other):
+    def cut_both_ways(network, processes):
         network.set(one, other, cut=True)
         network.set(other, one, cut=True)
 
-    return cut_link
+    return cut_both_ways
 
 
-def slow(name, *, width=4, trains=True, within=240.0, **conditions):
+def slow(name, *, trains=True, within=240.0, width=4, **conditions):
     """A network that is so from the start."""
     steps = ((0, between(**conditions)),)
-    return Case(name, steps, moment="before", within=within, trains=trains, width=width)
+    return Case(name, steps, "before", within=within, trains=trains, width=width)
 
 
-def healing(seconds, *, trains=None, host=1, **options):
-    name = options.pop("name", f"worker {host} cut off for {seconds} s in a step")
-    return Case(name, ((0, cut(host)), (seconds, heal)), trains=trains, **options)
+def blocked(name, moment="step", seconds_per_step=0.0, **conditions):
+    """A port is blocked."""
+    steps = ((0, between(**conditions)),)
+    own = {"within": WHOLE_START, "seconds_per_step": seconds_per_step, "port": True}
+    return Case(name, steps, moment, **own)
+
+
+def healing(seconds, name=None, **options):
+    name = name or f"worker 1 cut off for {seconds} s in a step"
+    return Case(name, ((0, cut(1)), (seconds, heal)), **options)
+
+
+def elsewhere(name, rank, host):
+    """The address of a worker has another host."""
+
+    def hosts(network):
+        addresses = [each.address for each in network.hosts]
+        addresses[rank] = host
+        return addresses
+
+    return Case(name, moment="before", hosts=hosts, within=WHOLE_START)
 
 
 def paused(seconds, trains=None):
@@ -104,17 +121,6 @@ def paused(seconds, trains=None):
     steps = ((0, send(signal.SIGSTOP, 1)), (seconds, send(signal.SIGCONT, 1)))
     name = f"worker 1 paused for {seconds} s in a step"
     return Case(name, steps, trains=trains, names=r"worker 1\b", within=LONGEST_DETECTION + seconds)
-
-
-def with_host(rank, host):
-    """A function of a network: the hosts' addresses, with another one for a worker."""
-
-    def hosts(network):
-        addresses = [each.address for each in network.hosts]
-        addresses[rank] = host
-        return addresses
-
-    return hosts
 
 
 def of_ipv6(network):
@@ -146,78 +152,38 @@ CASES = [
     healing(15),  # longer than TensorFlow's own connections last
     healing(20),
     healing(45),
-    healing(
-        15,
-        name="worker 1 cut off for 15 s between two calls of fit",
-        moment="between",
-        fits=2,
-    ),
+    healing(15, "worker 1 cut off for 15 s between two calls of fit", moment="between", fits=2),
     Case("nothing gets from worker 1 to 0", ((0, between(1, 0, cut=True)),)),
     Case("nothing gets from worker 0 to 1", ((0, between(0, 1, cut=True)),)),
     Case(
         "the link of workers 1 and 2 cut, three workers",
-        ((0, cut_of((1, 2))),),
+        ((0, cut_link(1, 2)),),
         workers=3,
         names=r"worker [12] \(",
     ),
-    Case(
-        "TensorFlow's port blocked in a step",
-        ((0, between(without_port=faults.PORT)),),
-        port=True,
-        within=WHOLE_START,
-    ),
-    Case(
+    blocked("TensorFlow's port blocked in a step", without_port=faults.PORT),
+    blocked(
         "all but TensorFlow's port blocked in a step, while training takes another minute",
-        ((0, between(only_port=faults.PORT)),),
-        port=True,
         seconds_per_step=2.5,
-        within=WHOLE_START,
+        only_port=faults.PORT,
     ),
-    Case(
-        "all but TensorFlow's port blocked from the start",
-        ((0, between(only_port=faults.PORT)),),
-        port=True,
-        moment="before",
-        within=WHOLE_START,
-    ),
+    blocked("all but TensorFlow's port blocked from the start", "before", only_port=faults.PORT),
     paused(10, trains=True),
     paused(45),
     Case("worker 1 gets SIGKILL in a step", ((0, send(signal.SIGKILL, 1)),), awaited=(0,)),
     Case("worker 0 gets SIGKILL in a step", ((0, send(signal.SIGKILL, 0)),), awaited=(1,)),
     Case("worker 1 cut off from the start", ((0, cut(1)),), moment="before", within=WHOLE_START),
-    healing(
-        20, name="worker 1 cut off for the first 20 s", trains=True, moment="before", within=120.0
-    ),
-    Case(
-        "worker 1 cut off when TensorFlow starts",
-        ((0, cut(1)),),
-        moment="start",
-        within=WHOLE_START,
-    ),
+    healing(20, "worker 1 cut off for the first 20 s", trains=True, moment="before", within=120.0),
+    Case("worker 1 cut off when TensorFlow starts", ((0, cut(1)),), "start", within=WHOLE_START),
     healing(
         15,
-        name="worker 1 cut off for 15 s when TensorFlow starts",
+        "worker 1 cut off for 15 s when TensorFlow starts",
         moment="start",
         within=WHOLE_START,
     ),
-    Case(
-        "no host has worker 1's address",
-        moment="before",
-        hosts=with_host(1, "10.77.0.99"),
-        within=WHOLE_START,
-    ),
-    Case(
-        "worker 1's host name does not exist",
-        moment="before",
-        hosts=with_host(1, "no-such-host.invalid"),
-        within=WHOLE_START,
-    ),
-    Case(
-        "no host has worker 0's address",
-        moment="before",
-        hosts=with_host(0, "10.77.0.99"),
-        within=WHOLE_START,
-    ),
+    elsewhere("no host has worker 1's address", 1, "10.77.0.99"),
+    elsewhere("worker 1's host name does not exist", 1, "no-such-host.invalid"),
+    elsewhere("no host has worker 0's address", 0, "10.77.0.99"),
 ]
 
 

@@ -7,16 +7,14 @@ there from now on. It is answered with an empty line. The program, and with it t
 with its standard input. Standard library only: there is no netem in every kernel.
 """
 
+import asyncio
 import contextlib
 import dataclasses
-import errno
 import fcntl
-import heapq
 import itertools
 import json
 import os
 import random
-import select
 import socket
 import struct
 import sys
@@ -27,6 +25,7 @@ _TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 _TCP = 6
 _PACKETS_AT_ONCE = 64
 _LARGEST_PACKET = 65536
+_SECONDS_BETWEEN = 1e-9  # two packets at least: in their order
 _SECONDS_OF_BUFFER = 0.4  # what a slow link keeps of packets; it drops those that are more
 
 
@@ -86,7 +85,7 @@ class Direction:
                 return None
             self._free_at = at
         at += conditions.delay + conditions.jitter * self._chance.uniform(-1, 1)
-        self._last = max(at, self._last)
+        self._last = max(at, self._last + _SECONDS_BETWEEN)
         return self._last
 
 
@@ -115,15 +114,14 @@ def packed(address):
 
 
 class Forwarder:
-    """The devices, the ways between them, and the packets under way.
+    """The devices, and the ways between them.
 
     Args:
         hosts: for each one the name of its device, and its addresses.
-        seed: of what is left to chance.
     """
 
-    def __init__(self, hosts, seed=0):
-        chance = random.Random(seed)
+    def __init__(self, hosts):
+        chance = random.Random(0)
         self._devices = [open_device(name) for name, *_ in hosts]
         self._host_of = {
             packed(address): host
@@ -132,65 +130,52 @@ class Forwarder:
         }
         pairs = itertools.product(range(len(hosts)), repeat=2)
         self._ways = {pair: Direction(chance) for pair in pairs}
-        self._under_way, self._count = [], itertools.count()
         self._commands = b""
+        self._loop = asyncio.new_event_loop()  # whose clock is time.monotonic
 
     def run(self):
-        poll = select.poll()
-        for descriptor in [*self._devices, sys.stdin.fileno()]:
-            poll.register(descriptor, select.POLLIN)
-        host_of = {device: host for host, device in enumerate(self._devices)}
-        while True:
-            for descriptor, _ in poll.poll(self._milliseconds_to_wait()):
-                is_device = descriptor in host_of
-                if not (self._take_from(host_of[descriptor]) if is_device else self._obey()):
-                    return
-            self._deliver()
-
-    def _milliseconds_to_wait(self):
-        if not self._under_way:
-            return None
-        return max(0.0, 1000 * (self._under_way[0][0] - time.monotonic()))
+        """Forward packets until the standard input ends."""
+        for host, device in enumerate(self._devices):
+            self._loop.add_reader(device, self._take_from, host)
+        self._loop.add_reader(sys.stdin, self._obey)
+        print(flush=True)
+        self._loop.run_forever()
 
     def _take_from(self, host):
-        """Take the packets that a host sends; return False where it is gone."""
+        """Take the packets that a host sends; end with the host."""
         for _ in range(_PACKETS_AT_ONCE):
             try:
                 packet = os.read(self._devices[host], _LARGEST_PACKET)
             except BlockingIOError:
-                break
-            except OSError as error:
-                if error.errno == errno.EBADFD:
-                    return False
-                raise
+                return
+            except OSError:
+                self._loop.stop()
+                return
             target = self._host_of.get(destination(packet))
-            if target is None:
-                continue
-            at = self._ways[host, target].arrival(packet, time.monotonic())
-            if at is not None:
-                entry = (at, next(self._count), self._devices[target], packet)
-                heapq.heappush(self._under_way, entry)
-        return True
+            if target is not None:
+                self._send(host, target, packet)
 
-    def _deliver(self):
-        now = time.monotonic()
-        while self._under_way and self._under_way[0][0] <= now:
-            _, _, device, packet = heapq.heappop(self._under_way)
-            with contextlib.suppress(OSError):  # the host is not up yet
-                os.write(device, packet)
+    def _send(self, host, target, packet):
+        at = self._ways[host, target].arrival(packet, time.monotonic())
+        if at is not None:
+            self._loop.call_at(at, deliver, self._devices[target], packet)
 
     def _obey(self):
-        """Follow the commands that have arrived; return False where there will be no more."""
+        """Follow the commands that have arrived; end where there will be no more."""
         data = os.read(sys.stdin.fileno(), _LARGEST_PACKET)
         *lines, self._commands = (self._commands + data).split(b"\n")
         for line in lines:
             source, target, conditions = json.loads(line)
             self._ways[source, target].conditions = Conditions(**conditions)
             print(flush=True)
-        return bool(data)
+        if not data:
+            self._loop.stop()
+
+
+def deliver(device, packet):
+    with contextlib.suppress(OSError):  # the host is not up yet
+        os.write(device, packet)
 
 
 if __name__ == "__main__":
-    forwarder = Forwarder(json.loads(sys.argv[1]))
-    print(flush=True)
-    forwarder.run()
+    Forwarder(json.loads(sys.argv[1])).run()

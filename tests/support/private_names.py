@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import itertools
 from pathlib import Path
 
 
@@ -10,27 +11,21 @@ def private_names(module):
 
     Those that its classes set on `self` are its own; those that it sets on other objects are not.
     """
-    tree = ast.parse(Path(module.__file__).read_text())
-    used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    used |= {
-        node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and str(node.value).isidentifier()
-    }
-    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-    stored = {
+    nodes = list(ast.walk(ast.parse(Path(module.__file__).read_text())))
+    attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
+    texts = {node.value for node in nodes if isinstance(node, ast.Constant)}
+    used = {node.attr for node in attributes}
+    used |= {text for text in texts if isinstance(text, str) and text.isidentifier()}
+    own = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    in_classes = [ast.walk(node) for node in nodes if isinstance(node, ast.ClassDef)]
+    own |= {
         node.attr
-        for owner in classes
-        for node in ast.walk(owner)
+        for node in itertools.chain(*in_classes)
         if isinstance(node, ast.Attribute)
         and isinstance(node.ctx, ast.Store)
-        and isinstance(node.value, ast.Name)
-        and node.value.id == "self"
+        and ast.unparse(node.value) == "self"
     }
-    functions = (ast.FunctionDef, ast.ClassDef)
-    defined = {node.name for node in ast.walk(tree) if isinstance(node, functions)}
-    private = {name for name in used if isinstance(name, str) and name.startswith("_")}
-    return {name for name in private if not name.startswith("__")} - stored - defined
+    return {name for name in used - own if name.startswith("_") and not name.startswith("__")}
 
 
 def signature_problem(function, arguments):
@@ -41,14 +36,13 @@ def signature_problem(function, arguments):
         arguments: names of the arguments that it is called with, all that it requires among them.
     """
     parameters = inspect.signature(function).parameters
-    missing = [argument for argument in arguments if argument not in parameters]
-    if missing:
+    if missing := [argument for argument in arguments if argument not in parameters]:
         return f"has no longer {missing}: {list(parameters)}"
-    required = [
-        parameter.name
-        for parameter in parameters.values()
+    unknown = [
+        name
+        for name, parameter in parameters.items()
         if parameter.default is parameter.empty
         and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        and name not in arguments
     ]
-    unknown = [argument for argument in required if argument not in arguments]
     return f"now requires {unknown}" if unknown else None

@@ -4,13 +4,14 @@ Slurm sorts these names in another order than text. Only the nodes know the name
 file of hosts. Needs root, and Debian's slurmctld, slurmd, slurm-client and munge.
 """
 
+import contextlib
 import os
 import pathlib
-import shutil
 import socket
 import subprocess
-import time
 
+from support.launching import eventually
+from support.network import missing
 from tf_adasum.cluster.free_ports import held
 
 NODES = {"n2": "127.0.0.2", "n10": "127.0.0.3"}
@@ -46,9 +47,8 @@ PartitionName=all Nodes=n2,n10 Default=YES MaxTime=INFINITE State=UP OverSubscri
 
 def why_not():
     """Why there can be no Slurm here; "" if there can."""
-    missing = [name for name in PROGRAMS if not shutil.which(name)]
-    if missing:
-        return f"{', '.join(missing)} are not installed"
+    if reason := missing(*PROGRAMS):
+        return reason
     if os.geteuid():
         return "it needs root"
     ended = subprocess.run(["unshare", "--mount", "true"], capture_output=True, text=True)
@@ -80,33 +80,30 @@ class Slurm:
             raise
 
     def _configure(self, ports):
-        host = socket.gethostname()
-        nodes = [
+        folder, host = self._folder, socket.gethostname()
+        nodes = "\n".join(
             f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=4 "
             "RealMemory=9000"
             for name, port in zip(NODES, ports[1:], strict=True)
-        ]
-        text = CONFIGURATION.format(
-            host=host, folder=self._folder, ports=ports, nodes="\n".join(nodes)
         )
-        (self._folder / "slurm.conf").write_text(text)
-        hosts = pathlib.Path("/etc/hosts").read_text()
+        text = CONFIGURATION.format(host=host, folder=folder, ports=ports, nodes=nodes)
+        (folder / "slurm.conf").write_text(text)
         own = "".join(f"{address} {name}\n" for name, address in NODES.items())
-        (self._folder / "hosts").write_text(f"{own}{hosts}")
-        (self._folder / "key").write_bytes(os.urandom(1024))
-        (self._folder / "key").chmod(0o600)
+        (folder / "hosts").write_text(own + pathlib.Path("/etc/hosts").read_text())
+        (folder / "key").write_bytes(os.urandom(1024))
+        (folder / "key").chmod(0o600)
 
     def _start(self):
         folder = self._folder
         files = [f"--{name}={folder}/munge.{name}" for name in ("socket", "pid-file", "seed-file")]
         self._process("munged", "--foreground", "--force", f"--key-file={folder}/key", *files)
-        self._wait_for("munge", lambda: (folder / "munge.socket").exists())
+        eventually((folder / "munge.socket").exists, SECONDS_TO_START)
         self._process("slurmctld", "-D", "-f", f"{folder}/slurm.conf")
         for name in NODES:
             with_hosts = f'mount --bind {folder}/hosts /etc/hosts && exec "$@"'
             slurmd = ["slurmd", "-D", "-N", name, "-f", f"{folder}/slurm.conf"]
             self._process("unshare", "--mount", "sh", "-c", with_hosts, "sh", *slurmd)
-        self._wait_for("two idle nodes", lambda: self._idle() == len(NODES))
+        eventually(self._has_idle_nodes, SECONDS_TO_START)
 
     def _process(self, *command):
         with open(self._folder / f"{len(self._processes)}.log", "w") as log:
@@ -114,21 +111,14 @@ class Slurm:
                 subprocess.Popen(command, env=self.environment, stdout=log, stderr=log)
             )
 
-    def _wait_for(self, what, is_there):
-        deadline = time.monotonic() + SECONDS_TO_START
-        while not is_there():
-            assert time.monotonic() < deadline, f"no {what}:\n{self.logs()}"
-            time.sleep(0.2)
-
-    def _idle(self):
+    def _has_idle_nodes(self):
         ended = self.run("sinfo", "-h", "-N", "-o", "%t", check=False)
-        return ended.stdout.split().count("idle")
+        return ended.stdout.split().count("idle") == len(NODES)
 
     def logs(self):
         """What the processes have said."""
-        return "\n".join(
-            path.read_text()[-3000:] for path in sorted(self._folder.glob("[0-9].log"))
-        )
+        logs = sorted(self._folder.glob("[0-9].log"))
+        return "\n".join(path.read_text()[-3000:] for path in logs)
 
     def run(self, *command, timeout=30, check=True, **options):
         """Run a command of Slurm's; return it when it has ended."""
@@ -148,9 +138,8 @@ class Slurm:
         if len(self._processes) > 1:
             for state in ("PENDING", "RUNNING", "COMPLETING"):
                 self.run("scancel", "--signal=KILL", f"--state={state}", "--full", check=False)
-            deadline = time.monotonic() + 15
-            while time.monotonic() < deadline and self.run("squeue", "-h", check=False).stdout:
-                time.sleep(0.2)
+            with contextlib.suppress(AssertionError):
+                eventually(lambda: not self.run("squeue", "-h", check=False).stdout, 15)
         for process in reversed(self._processes):
             process.terminate()
             try:

@@ -3,8 +3,9 @@
 import os
 import shutil
 import subprocess
-import time
 
+from support.launching import eventually
+from support.network import missing
 from support.worker_group import free_ports
 
 SECONDS = 20
@@ -14,8 +15,7 @@ PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbi
 
 def why_not():
     """Return why no server can be started here; None if it can."""
-    missing = [name for name in ("ssh", "ssh-keygen", "sshd") if not shutil.which(name, path=PATH)]
-    return f"{', '.join(missing)}: not installed (openssh-server)" if missing else None
+    return missing("ssh", "ssh-keygen", "sshd", path=PATH)
 
 
 class Servers:
@@ -52,8 +52,8 @@ class Servers:
             os.makedirs("/run/sshd", mode=0o755, exist_ok=True)  # where root's server needs it
         self._processes = []
         for number, (start, addresses) in enumerate(zip(starts, of_each, strict=True)):
-            log = folder / f"log{number}"
-            settings = [
+            log, settings = folder / f"log{number}", folder / f"settings{number}"
+            lines = [
                 *(f"ListenAddress {address}:{port}" for address in addresses),
                 f"HostKey {folder}/server",
                 f"AuthorizedKeysFile {folder}/user.pub",
@@ -61,13 +61,10 @@ class Servers:
                 *("ClientAliveInterval 20", "ClientAliveCountMax 3"),
                 *("PidFile none", "StrictModes no", "UsePAM no", "PasswordAuthentication no"),
             ]
-            _write(folder / f"settings{number}", settings)
-            program = [shutil.which("sshd", path=PATH), "-D", "-E", log]
-            self._processes.append(start([*program, "-f", folder / f"settings{number}"]))
-            deadline = time.monotonic() + SECONDS
-            while not log.exists() or log.read_text().count("listening") < len(addresses):
-                assert time.monotonic() < deadline, log.exists() and log.read_text()
-                time.sleep(0.05)
+            _write(settings, lines)
+            program = [shutil.which("sshd", path=PATH), "-D", "-E", log, "-f", settings]
+            self._processes.append(start(program))
+            _wait_for(log, len(addresses))
 
     def close(self):
         """Stop the servers; open connections stay."""
@@ -78,3 +75,8 @@ class Servers:
 
 def _write(path, lines):
     path.write_text("".join(f"{line}\n" for line in lines))
+
+
+def _wait_for(log, count):
+    """Wait until a server listens at so many addresses."""
+    eventually(lambda: log.exists() and log.read_text().count("listening") >= count, SECONDS)

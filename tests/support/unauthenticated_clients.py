@@ -59,25 +59,6 @@ class Known:
         self.said = said.read_bytes() if said.exists() else line(rank=1, token=self.token)
 
 
-# What the client of a number says.
-
-
-def nothing(known, number):
-    return b""
-
-
-def unfinished_line(known, number):
-    return b" " * MEGABYTE
-
-
-def random_bytes(known, number):
-    return random.Random(number).randbytes(10_000) + b"\n" * (number % 2)
-
-
-def http_request(known, number):
-    return b"GET / HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n"
-
-
 def nested_json(known, number):
     opening = [b"[", b'{"rank":'][number % 2]
     return opening * (900 // len(opening) if number % 4 < 2 else 100_000) + b"\n"
@@ -104,23 +85,22 @@ def not_finite(known, number):
     return line(rank=value, token=known.token) + line(rank=1, token=known.token, status=status)
 
 
-def replay(known, number):
-    return known.said
-
-
-# From kinds to what they say, and how many of them call at a time.
+# From kinds to what the client of a number says, and how many of them call at a time.
 KINDS = {
-    "silent": (nothing, 1000),
-    "unfinished": (unfinished_line, 50),
-    "random": (random_bytes, 100),
-    "http": (http_request, 100),
+    "silent": (lambda known, n: b"", 1000),
+    "unfinished": (lambda known, n: b" " * MEGABYTE, 50),
+    "random": (lambda known, n: random.Random(n).randbytes(10_000) + b"\n" * (n % 2), 100),
+    "http": (
+        lambda known, n: b"GET / HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n",
+        100,
+    ),
     "nested": (nested_json, 50),
     "without token": (worker_1_without_token, 100),
-    "reset": (nothing, 300),
+    "reset": (lambda known, n: b"", 300),
     "rank outside": (rank_outside, 50),
     "worker 1": (worker_1_with_token, 50),
     "not finite": (not_finite, 50),
-    "replay": (replay, 50),
+    "replay": (lambda known, n: known.said, 50),
 }
 
 
@@ -216,9 +196,7 @@ def introduce(pid, folder):
 
 def answer_http(port):
     """Serve HTTP at a port until the standard input ends."""
-    server = http.server.HTTPServer(
-        ("127.0.0.1", port), http.server.SimpleHTTPRequestHandler, bind_and_activate=True
-    )
+    server = http.server.HTTPServer(("127.0.0.1", port), http.server.SimpleHTTPRequestHandler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print("all have called", flush=True)
     while not has_ended(10):

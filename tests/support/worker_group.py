@@ -11,6 +11,8 @@ import json
 import multiprocessing
 import os
 import pathlib
+import subprocess
+import sys
 import time
 from unittest import mock
 
@@ -65,11 +67,10 @@ class WorkerGroup:
         self.replicas = workers * devices
         self.has_ended = False
         self._processes, self._pipes = [], []
-        ports = free_ports(workers)
+        ports, context = free_ports(workers), PROGRAMS if fresh else FORKS
         for index in range(workers):
             environment = worker_environment(ports, index, devices, hosts)
             environment.update(environments[index] if environments else {})
-            context = PROGRAMS if fresh else FORKS
             own, other = context.Pipe()
             log = str(self.folder / f"worker{index}.log")
             arguments = (other, log, environment, strategy, options or {})
@@ -169,6 +170,25 @@ def worker_environment(ports, index, devices, hosts=None):
         task = {"type": "worker", "index": index}
         environment["TF_CONFIG"] = json.dumps({"cluster": {"worker": addresses}, "task": task})
     return environment
+
+
+def start_program(name, asked, log, environment, popen=subprocess.Popen):
+    """Start a program of this folder as a worker, with a JSON argument; its output goes to a file.
+
+    Returns:
+        What `popen` returns.
+    """
+    command = [sys.executable, "-u", str(HERE / name), json.dumps(asked)]
+    with open(log, "wb") as file:
+        return popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+
+
+def report_in(log):
+    """Return a worker's output, and the report at its end: {} if there is none."""
+    output = pathlib.Path(log).read_text(errors="replace")
+    begins = '{"type": ', '{"ended": '
+    reports = [line for line in output.splitlines() if line.startswith(begins)]
+    return output, json.loads(reports[-1]) if reports else {}
 
 
 # Ports of the last tests, held: another test process would be given one before its server has it.
