@@ -1,25 +1,13 @@
 """Where the secret comes from, and what proves that somebody knows it."""
 
-import hashlib
-import json
-
 import pytest
 
 from tf_adasum.cluster import secret
 
 
-def hmac_sha256(key, message):
-    """RFC 2104, for a key of at most 64 bytes."""
-    inner, outer = (bytes(byte ^ pad for byte in key.ljust(64, b"\0")) for pad in (0x36, 0x5C))
-    return hashlib.sha256(outer + hashlib.sha256(inner + message).digest()).hexdigest()
-
-
-def test_a_proof_is_an_hmac():
-    vector = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843"  # RFC 4231, case 2
-    assert hmac_sha256(b"Jefe", b"what do ya want for nothing?") == vector
+def test_a_proof_is_of_one_secret_and_one_message():
     known = secret.Secret(b"Jefe")
     message = ["greeting", 0, 1, "a", "b"]
-    assert known.proof(*message) == hmac_sha256(b"Jefe", json.dumps(message).encode())
     assert known.proves(known.proof(*message), *message)
     for wrong in (known.proof("greeting", 1, 0, "a", "b"), "", None, 3, "ü", ["a"]):
         assert not known.proves(wrong, *message)

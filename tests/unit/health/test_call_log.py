@@ -72,9 +72,7 @@ def test_what_a_worker_does():
     assert log.doing() == "after fit, epoch 2"
 
 
-@pytest.mark.parametrize(
-    "sent", ["", "1", "{}", "[[1, 2]]", "[[1, 2, 3]]", '[["1", 2, "a"]]', "[null]", "[" * 5000]
-)
+@pytest.mark.parametrize("sent", ["", "1", "{}", "[[1, 2]]", '[["1", 2, "a"]]', "[" * 5000])
 def test_nonsense_is_not_compared(sent):
     assert parsed(sent) == []
     assert log_of("ab").first_difference(sent) is None
@@ -82,8 +80,8 @@ def test_nonsense_is_not_compared(sent):
 
 def test_the_message_names_both_workers():
     cluster = Cluster(("a:1", "b:2"), ("worker 0", "worker 1"), 1)
-    ours, theirs = log_of(["calls fit", "begins epoch 2 of fit"]), log_of(["calls fit"])
-    theirs.note("calls evaluate")
+    ours = log_of(["calls fit", "begins epoch 2 of fit"])
+    theirs = log_of(["calls fit", "calls evaluate"])
     statuses = {
         0: Status("running", at="a.py:1 (main)", calls=theirs.to_send()),
         1: Status("running", calls=ours.to_send()),

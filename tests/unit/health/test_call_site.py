@@ -16,7 +16,27 @@ from tf_adasum.health import call_site
 
 PACKAGES = {"tensorflow": tf, "keras": keras, "tf_adasum": tf_adasum, "numpy": np}
 SCRIPT = "def main():\n    return call_site.of_thread(None)\n\nwhere = main()\n"
-SPINNING = "def spin(started, done):\n    started.append(1)\n    while not done:\n        pass\n"
+
+
+def function_of(package, code):
+    """Compile a function `f` as if it were in a file of a package."""
+    path = os.path.join(os.path.dirname(PACKAGES[package].__file__), "somewhere", "inside.py")
+    names = {}
+    exec(compile(code, path, "exec"), names)
+    return names["f"]
+
+
+def places_of(target, *arguments):
+    """Return what is found, three times, of a thread in a function that waits for an event."""
+    done = threading.Event()
+    thread = threading.Thread(target=target, args=[*arguments, done])
+    thread.start()
+    while not done._cond._waiters:
+        pass
+    found = [call_site.of_thread(thread.ident) for _ in range(3)]
+    done.set()
+    thread.join()
+    return found
 
 
 def test_the_main_thread():
@@ -43,65 +63,42 @@ def test_a_script_below_a_folder_of_a_packages_name(tmp_path, folder):
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_frames_of_a_package_are_passed_over(package):
-    """The thread is in a function as of the package, which the test calls."""
-    path = os.path.join(os.path.dirname(PACKAGES[package].__file__), "somewhere", "inside.py")
-    names, started, done = {}, [], []
-    exec(compile(SPINNING, path, "exec"), names)
+    """The user's function calls a function of the package, which waits for a thread.
 
-    def users_function():
-        names["spin"](started, done)
+    TensorFlow does so for eager reductions, in a pool of threads.
+    """
+    wait = function_of(package, "def f(done):\n    done.wait()\n")
 
-    thread = threading.Thread(target=users_function)
-    thread.start()
-    while not started:
-        pass
-    try:
-        signature, place = call_site.of_thread(thread.ident)
-    finally:
-        done.append(1)
-        thread.join()
+    def users_function(done):
+        wait(done)
+
+    found = places_of(users_function)
+    assert len(set(found)) == 1
+    signature, place = found[0]
     assert re.fullmatch(r"test_call_site\.py:\d+ \(users_function\)", place)
     assert (signature is not None) == (package == "tensorflow")
 
 
-@pytest.mark.parametrize("package", ["tensorflow", "keras"])
-def test_a_package_that_waits_for_a_thread(package):
-    """As TensorFlow does for eager reductions, in a pool of threads."""
-    path = os.path.join(os.path.dirname(PACKAGES[package].__file__), "somewhere", "inside.py")
-    names, done = {}, threading.Event()
-    exec(compile("def wait(done):\n    done.wait()\n", path, "exec"), names)
-    thread = threading.Thread(target=names["wait"], args=[done])
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_thread_that_computes_in_a_package(package):
+    code = "def f(started, done):\n    started.append(1)\n    while not done:\n        pass\n"
+    started, done = [], []
+    thread = threading.Thread(target=function_of(package, code), args=[started, done])
     thread.start()
-    while not done._cond._waiters:
+    while not started:
         pass
-    try:
-        signatures = {call_site.of_thread(thread.ident)[0] for _ in range(3)}
-    finally:
-        done.set()
-        thread.join()
-    assert len(signatures) == 1
-    assert (None not in signatures) == (package == "tensorflow")
+    signature, place = call_site.of_thread(thread.ident)
+    done.append(1)
+    thread.join()
+    assert place == "" and (signature is not None) == (package == "tensorflow")
 
 
 @pytest.mark.parametrize("package", ["tensorflow", "keras"])
 def test_a_reduction_that_waits_for_a_thread_of_this_package(package):
     """This package's file waits; another package's has called it."""
-    own, others = (
-        os.path.join(os.path.dirname(PACKAGES[name].__file__), "somewhere", "inside.py")
-        for name in ("tf_adasum", package)
-    )
-    names, done = {}, threading.Event()
-    exec(compile("def wait(done):\n    done.wait()\n", own, "exec"), names)
-    exec(compile("def call(wait, done):\n    wait(done)\n", others, "exec"), names)
-    thread = threading.Thread(target=names["call"], args=[names["wait"], done])
-    thread.start()
-    while not done._cond._waiters:
-        pass
-    try:
-        signature, _ = call_site.of_thread(thread.ident)
-    finally:
-        done.set()
-        thread.join()
+    wait = function_of("tf_adasum", "def f(done):\n    done.wait()\n")
+    call = function_of(package, "def f(wait, done):\n    wait(done)\n")
+    signature, _ = places_of(call, wait)[0]
     assert (signature is not None) == (package == "tensorflow")
 
 

@@ -8,202 +8,197 @@ import hypothesis.strategies as st
 import pytest
 
 from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.health import diagnosis
 from tf_adasum.health.diagnosis import (
     CUT,
+    DEADLOCK,
     DIFFERENT,
     GRACE,
     GRACE_OF_ALL,
+    GRACE_OF_DIFFERENT,
     CollectiveError,
     Status,
-    broken,
-    failure,
-    notice,
-    what_to_do,
 )
 
 CLUSTER = Cluster(("a:1", "b:2", "c:3"), ("chief 0", "worker 0", "worker 1"), 1)
-PATIENCE = 100.0
+PATIENCE = 300.0
 
 
-def judged(own=None, is_broken=False, **others):
-    statuses = {1: own or Status("running")}
-    statuses |= {int(name[1:]): status for name, status in others.items()}
-    return failure(CLUSTER, statuses, PATIENCE, is_broken)
+def judged(own, *, is_broken=False, patience=PATIENCE, **others):
+    """What worker 1 decides, with `_0` and `_2` as the statuses of the others."""
+    statuses = {1: own, **{int(name[1:]): status for name, status in others.items()}}
+    return diagnosis.failure(CLUSTER, statuses, patience, is_broken)
 
 
+def waiting(waits, **fields):
+    fields = {"state": "running", "call": 3, "inside": 1, "entered": 7, **fields}
+    return Status(waits=waits, **fields)
+
+
+def in_python(waits, **fields):
+    return waiting(waits, of_python=4, at="callback.py:3 (on_epoch_end)", **fields)
+
+
+WAITING, RUNNING = waiting(GRACE), Status("running")
 INSIDE = Status("running", call=3, inside=1)
-WAITING = Status("running", call=3, inside=1, entered=7, waits=GRACE)
+FAILED, ENDED = Status("failed", "ValueError: no", call=3), Status("ended", call=3)
+ABORTED = Status("aborted", "the connection broke")
+UNREACHABLE = {"unreachable": "worker 1 (c:3): no answer"}
+LATE = Status("running", at="train.py:4 (main)")
 
 
-@pytest.mark.parametrize("own", [Status(), Status("running"), WAITING])
+@pytest.mark.parametrize("own", [Status(), RUNNING, WAITING])
 def test_nobody_is_to_blame_while_all_run(own):
-    assert judged(own, _0=Status("running"), _2=WAITING) is None
+    assert judged(own, _0=RUNNING, _2=WAITING) is None
 
 
 def test_a_lost_worker_ends_everything_at_once():
-    assert judged(Status("running"), _2=Status("lost")) is None, "not where it is not needed"
-    cause = judged(INSIDE, _0=Status("running"), _2=Status("lost", "it is silent"))
-    assert cause.startswith("worker 1 (c:3) was lost: it is silent. Restart all workers")
+    lost = Status("lost", "it is silent")
+    assert judged(RUNNING, _2=lost) is None, "not where it is not needed"
+    for own in INSIDE, Status(), Status("running", waits=0.1):
+        cause = judged(own, _0=RUNNING, _2=lost)
+        assert cause.startswith("worker 1 (c:3) was lost: it is silent. Restart all workers")
 
 
 def test_all_give_up_for_the_same_reason():
-    assert judged(INSIDE, _2=Status("aborted", "worker 1 was lost")) == "worker 1 was lost"
+    assert judged(INSIDE, _2=ABORTED) == "the connection broke"
+    assert judged(RUNNING, _2=ABORTED) is None, "not where it is not needed"
     of_this_one = "worker 0 (b:2) was lost: it is silent"
     cause = judged(INSIDE, _2=Status("aborted", of_this_one))
     assert cause == f"worker 1 (c:3) cannot continue: {of_this_one}", "whoever reads it is not lost"
 
 
 def test_a_failure_matters_to_those_who_wait_in_the_same_call():
-    failed = Status("failed", "ValueError: no", call=3)
-    assert judged(WAITING, _0=failed).startswith("chief 0 (a:1) failed: ValueError: no.")
-    assert judged(dataclasses.replace(WAITING, waits=GRACE / 2), _0=failed) is None
-    assert judged(dataclasses.replace(WAITING, call=4), _0=failed) is None, "they go on together"
-    outside = dataclasses.replace(WAITING, state="failed", inside=0)
-    assert judged(outside, _0=failed) is None, "it failed on both, and both go on"
+    assert judged(WAITING, _0=FAILED).startswith("chief 0 (a:1) failed: ValueError: no. Correct")
+    assert judged(waiting(GRACE / 2), _0=FAILED) is None
+    assert judged(waiting(GRACE, call=4), _0=FAILED) is None, "they continue together"
+    outside = waiting(GRACE, state="failed", inside=0)
+    assert judged(outside, _0=FAILED) is None, "it failed on both, and both continue"
 
 
 def test_an_end_matters_to_those_who_wait():
-    ended = Status("ended", call=3)
-    assert judged(Status("running"), _2=ended) is None, "worker 0 saves the model"
-    cause = judged(WAITING, _2=ended)
-    assert cause.startswith("worker 1 (c:3) has ended, and worker 0 waits for it.")
+    assert judged(RUNNING, _2=ENDED) is None, "worker 0 saves the model"
+    waits_for_it = "worker 1 (c:3) has ended, and worker 0 waits for it."
+    assert judged(WAITING, _2=ENDED).startswith(waits_for_it)
     cause = judged(WAITING, _2=Status("ended", "KeyError: 1"))
     assert cause.startswith("worker 1 (c:3) has ended: KeyError: 1. Correct")
 
 
-def test_an_end_matters_at_once_where_a_collective_has_raised():
-    ended = Status("ended", call=3)
-    assert judged(INSIDE, _2=ended) is None
-    cause = judged(INSIDE, is_broken=True, _2=ended)
-    assert cause.startswith("worker 1 (c:3) has ended, and worker 0 waits for it.")
+def test_what_has_ended_a_collective_is_named_at_once():
+    assert judged(INSIDE, _2=ENDED) is None
+    ended = "worker 1 (c:3) has ended, and worker 0 waits for it."
+    assert judged(INSIDE, is_broken=True, _2=ENDED).startswith(ended)
+    assert judged(INSIDE, _0=ABORTED, _2=FAILED) == ABORTED.why
+    cause = judged(INSIDE, is_broken=True, _0=ABORTED, _2=FAILED)
+    assert cause.startswith("worker 1 (c:3) failed: ValueError: no."), "it knows more"
     assert judged(INSIDE, is_broken=True, _2=INSIDE) is None, "nobody is to blame yet"
 
 
-def test_a_failure_is_named_where_a_collective_has_raised():
-    failed = Status("failed", "ValueError: no", call=3)
-    aborted = Status("aborted", "the connection broke")
-    assert judged(INSIDE, _0=aborted, _2=failed) == "the connection broke"
-    cause = judged(INSIDE, is_broken=True, _0=aborted, _2=failed)
-    assert cause.startswith("worker 1 (c:3) failed: ValueError: no."), "it knows more"
-
-
 def test_a_link_that_is_cut():
-    waiting = dataclasses.replace(WAITING, waits=CUT)
-    cut = dataclasses.replace(waiting, unreachable="worker 1 (c:3): no answer")
-    cause = judged(waiting, _0=cut, _2=waiting)
-    assert cause.startswith("chief 0 (a:1) cannot reach worker 1 (c:3): no answer. Restart all")
-    in_python = dataclasses.replace(cut, of_python=4)
-    short = dataclasses.replace(waiting, waits=GRACE_OF_ALL)
-    assert judged(short, _0=in_python, _2=waiting) is None, "it may heal"
-    assert judged(waiting, _0=cut, _2=Status("running")) is None, "it may be busy"
-    said = notice(CLUSTER, {0: cut, 1: waiting, 2: waiting})
-    assert said.endswith("(chief 0 (a:1) cannot reach worker 1 (c:3): no answer)")
-
-
-def test_what_tensorflow_alone_knows():
-    reset = CollectiveError("Connection reset by peer", ("worker 1", "worker 0"))
-    assert broken(CLUSTER, reset, "", {}).startswith(
-        "the connection between worker 0 (b:2) and worker 1 (c:3) broke: Connection reset by peer. "
-        "Restart all"
-    )
-    assert "between worker 0 (b:2) and others broke" in broken(
-        CLUSTER, CollectiveError("no"), "", {}
-    )
-    assert "worker 0 (b:2) cannot reach chief 0 (a:1): no answer" in broken(
-        CLUSTER, reset, "chief 0 (a:1): no answer", {}
-    )
-    two = Cluster(("a:1", "b:2"), ("worker 0", "worker 1"), 1)
-    assert "between worker 1 (b:2) and worker 0 (a:1) broke" in broken(
-        two, CollectiveError("no"), "", {}
-    )
-    statuses = {1: Status("running", at="b.py:2 (f)"), 0: Status("running", at="a.py:1 (f)")}
-    differ = broken(CLUSTER, CollectiveError("expected type 0", differ=True), "", statuses)
-    assert "chief 0 is at a.py:1 (f), worker 0 is at b.py:2 (f). TensorFlow reports" in differ
+    own, cut = waiting(CUT), waiting(CUT, **UNREACHABLE)
+    why = "chief 0 (a:1) cannot reach worker 1 (c:3): no answer"
+    assert judged(own, _0=cut, _2=own).startswith(f"{why}. Restart all")
+    assert judged(waiting(20.0), _0=cut, _2=own, patience=20.0).startswith(why)
+    healing = judged(waiting(GRACE_OF_ALL), _0=in_python(CUT, **UNREACHABLE), _2=own)
+    assert healing is None, "it may heal"
+    assert judged(own, _0=cut, _2=RUNNING) is None, "it may be busy"
+    said = diagnosis.notice(CLUSTER, {0: cut, 1: own, 2: own})
+    assert said == f"worker 0 has waited 30 s for the others, which are waiting as well ({why})"
 
 
 def test_patience_ends():
-    patient = dataclasses.replace(WAITING, waits=PATIENCE)
-    elsewhere = Status("running", at="train.py:4 (main)")
-    assert judged(dataclasses.replace(WAITING, waits=PATIENCE - 1), _0=elsewhere) is None
-    cause = judged(patient, _0=elsewhere, _2=patient)
-    assert "has waited 100 s for chief 0 (a:1), which is at train.py:4 (main)." in cause
-    assert "worker 1" not in cause
-    earlier = dataclasses.replace(patient, entered=6, waits=5.0)
-    assert "for worker 1 (c:3)" in judged(patient, _2=earlier), "waits in an earlier collective"
-
-
-def test_all_wait_for_each_other():
-    large = dataclasses.replace(WAITING, waits=DIFFERENT - 1)
-    left_already = dataclasses.replace(large, of_python=4, entered=8)
-    assert judged(large, _0=left_already, _2=large) is None, "its last part may still travel"
-    waiting = dataclasses.replace(WAITING, waits=DIFFERENT)
-    in_python = dataclasses.replace(waiting, of_python=4, at="callback.py:3 (on_epoch_end)")
-    assert judged(waiting, _0=waiting, _2=waiting) is None
-    cause = judged(waiting, _0=in_python, _2=waiting)
-    assert "chief 0 is at callback.py:3 (on_epoch_end), worker 0 is at" in cause
-    assert judged(waiting, _0=in_python, _2=Status("running")) is None, "may still come"
-    assert judged(waiting, _0=in_python) is None, "nothing is known of worker 1"
-    assert judged(waiting, _0=dataclasses.replace(in_python, waits=GRACE), _2=waiting) is None
-    long = dataclasses.replace(WAITING, waits=PATIENCE)
-    assert "have not made the same calls" in judged(long, _0=long, _2=long)
+    assert judged(waiting(PATIENCE - 1), _0=LATE) is None
+    cause = judged(waiting(PATIENCE), _0=LATE, _2=waiting(PATIENCE))
+    assert "has waited 300 s for chief 0 (a:1), which is at train.py:4 (main). All" in cause
+    cause = judged(waiting(PATIENCE), _2=waiting(5.0, entered=6))
+    assert "for worker 1 (c:3)." in cause, "it waits in an earlier collective"
 
 
 def test_the_notice_names_who_is_awaited():
-    statuses = {1: WAITING, 0: Status("running", at="x.py:1 (f)"), 2: WAITING}
-    assert notice(CLUSTER, statuses) == (
-        "worker 0 has waited 2 s for chief 0 (a:1), which is at x.py:1 (f)"
+    assert diagnosis.notice(CLUSTER, {1: WAITING, 0: LATE, 2: WAITING}) == (
+        "worker 0 has waited 2 s for chief 0 (a:1), which is at train.py:4 (main)"
     )
 
 
-def test_a_status_travels():
-    fields = json.loads(json.dumps(dataclasses.asdict(WAITING)))
-    assert Status.of(fields) == WAITING
-    assert Status.of({**fields, "waits": 2}) == WAITING, "JSON knows no difference"
+@pytest.mark.parametrize("other", [in_python(DIFFERENT), waiting(DIFFERENT, call=4)])
+def test_workers_in_different_collectives_of_one_number(other):
+    differ = "The workers wait for each other, because they have not made the same calls: chief 0"
+    own, other = (dataclasses.replace(one, waits=GRACE_OF_DIFFERENT) for one in (WAITING, other))
+    assert judged(own, _0=other, _2=own).startswith(f"{differ} is at {other.at}, worker 0 is at")
+    assert judged(own, _0=other, _2=RUNNING) is None, "may still come"
+    assert judged(own, _0=other) is None, "nothing is known of worker 1"
+    early = dataclasses.replace(other, waits=GRACE)
+    assert judged(waiting(DIFFERENT), _0=early, _2=waiting(DIFFERENT)) is None
 
 
 @pytest.mark.parametrize(
-    "fields", [None, [], "lost", {"state": 1}, {"rank": 1}, {"call": True}, {"at": None}]
+    ("other", "limit"),
+    [(waiting, DEADLOCK), (lambda waits: in_python(waits, entered=8), DIFFERENT)],
 )
-def test_nonsense_is_no_status(fields):
+def test_all_wait_for_each_other(other, limit):
+    """Not before the limit is over: the last part of a collective may still travel."""
+    assert judged(waiting(limit - 1), _0=other(limit), _2=waiting(limit)) is None
+    assert judged(waiting(limit), _0=other(GRACE_OF_ALL - 1), _2=waiting(limit)) is None
+    long = [
+        {"own": waiting(each), "_0": other(each), "_2": waiting(each)} for each in (limit, 20.0)
+    ]
+    for cause in judged(**long[0]), judged(**long[1], patience=20.0):
+        assert "have not made the same calls" in cause
+
+
+def test_what_tensorflow_alone_knows():
+    no = CollectiveError("no")
+    reset = CollectiveError("Connection reset by peer", ("worker 1", "worker 0"))
+    assert diagnosis.broken(CLUSTER, reset, "", {}).startswith(
+        "the connection between worker 0 (b:2) and worker 1 (c:3) broke: Connection reset by peer. "
+        "Restart all"
+    )
+    assert "between worker 0 (b:2) and others broke" in diagnosis.broken(CLUSTER, no, "", {})
+    unreachable = diagnosis.broken(CLUSTER, reset, "chief 0 (a:1): no answer", {})
+    assert "worker 0 (b:2) cannot reach chief 0 (a:1): no answer" in unreachable
+    two = Cluster(("a:1", "b:2"), ("worker 0", "worker 1"), 1)
+    between = "between worker 1 (b:2) and worker 0 (a:1) broke"
+    assert between in diagnosis.broken(two, no, "", {})
+    statuses = {1: Status("running", at="b.py:2 (f)"), 0: Status("running", at="a.py:1 (f)")}
+    differ = CollectiveError("expected type 0", differ=True)
+    places = "chief 0 is at a.py:1 (f), worker 0 is at b.py:2 (f). TensorFlow reports: expected"
+    assert places in diagnosis.broken(CLUSTER, differ, "", statuses)
+
+
+def test_the_advice_names_the_launcher_if_it_is_used():
+    alone, launched = (diagnosis.what_to_do({"TF_ADASUM_LAUNCHER": each}) for each in ("", "1"))
+    assert "tf-adasum-launch" not in alone and alone.endswith(" backup.")
+    assert "(tf-adasum-launch --max-restarts restarts them" in launched
+
+
+# ---- statuses of others --------------------------------------------------------------------------
+
+FIELDS_OF_ONE = dataclasses.asdict(dataclasses.replace(WAITING, waits=2.0, at="train.py:4 (main)"))
+
+
+@pytest.mark.parametrize(
+    "fields", [FIELDS_OF_ONE, {**FIELDS_OF_ONE, "waits": 2}, {"call": 1 << 62}]
+)
+def test_a_status_travels(fields):
+    assert Status.of(json.loads(json.dumps(fields))) == Status(**fields)
+
+
+NO_FIELDS = [
+    *({"state": "bogus"}, {"state": 1}, {"at": None}, {"more": 1}, {1: 1}, {"call": True}),
+    *({"waits": value} for value in (float("nan"), float("inf"), -1.0, (1 << 62) + 1)),
+    *({"entered": -1}, {"entered": 1e3}, {"of_python": 10**30}),
+]
+
+
+@pytest.mark.parametrize("fields", [None, [], "lost", *NO_FIELDS], ids=str)
+def test_what_is_no_status(fields):
+    if isinstance(fields, dict):
+        fields = FIELDS_OF_ONE | fields
     assert Status.of(fields) is None
 
 
-def test_the_advice_fits():
-    assert "tf-adasum-launch" not in what_to_do({}) and what_to_do({}).endswith(" backup.")
-    assert "(tf-adasum-launch --max-restarts restarts them" in what_to_do(
-        {"TF_ADASUM_LAUNCHER": "1"}
-    )
-
-
-STATUSES = {"state": "running", "why": "", "call": 1, "inside": 1, "entered": 7, "of_python": 0}
-STATUSES |= {"waits": 0.5, "at": "train.py:4 (main)"}
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"state": "bogus"},
-        {"state": ""},
-        {"waits": float("nan")},
-        {"waits": float("inf")},
-        {"waits": -1.0},
-        {"waits": 10**400},
-        {"entered": -1},
-        {"entered": 1e3},
-        {"of_python": 10**30},
-        {"call": True},
-        {"more": 1},
-        {1: 1},
-    ],
-    ids=str,
-)
-def test_what_is_no_status(fields):
-    assert Status.of(STATUSES) == Status(**STATUSES)
-    assert Status.of(STATUSES | fields) is None
-
-
 def test_texts_of_others_are_one_line():
-    status = Status.of(STATUSES | {"why": "a\nb\x1b[2J\ud800c", "at": "x" * 10**6})
+    status = Status.of(FIELDS_OF_ONE | {"why": "a\nb\x1b[2J\ud800c", "at": "x" * 10**6})
     assert status.why == "a b [2J c" and len(status.at) < 5000
 
 
@@ -214,17 +209,14 @@ JSON = st.recursive(
     max_leaves=5,
 )
 NUMBERS = st.integers() | st.floats() | st.sampled_from([0, 1, 2, 200.0, 1 << 62, 10**400])
+STATES = st.sampled_from(["starting", "running", "failed", "ended", "lost", "aborted"])
+TEXTS, COUNTS = ("why", "at"), ("call", "inside", "entered", "of_python", "waits")
 FIELDS = st.fixed_dictionaries(
     {},
     optional={
-        "state": st.sampled_from(["starting", "running", "failed", "ended", "lost", "aborted"]),
-        "why": st.text(max_size=20),
-        "call": NUMBERS,
-        "inside": NUMBERS,
-        "entered": NUMBERS,
-        "of_python": NUMBERS,
-        "waits": NUMBERS,
-        "at": st.text(max_size=20),
+        "state": STATES,
+        **dict.fromkeys(TEXTS, st.text(max_size=20)),
+        **dict.fromkeys(COUNTS, NUMBERS),
     },
 )
 
@@ -234,9 +226,9 @@ FIELDS = st.fixed_dictionaries(
 def test_fuzz_no_status_stops_a_diagnosis(of_others):
     read = [Status.of(json.loads(json.dumps(fields))) for fields in of_others]
     others = {f"_{rank}": one for rank, one in zip((0, 2), read, strict=True) if one}
-    for own in INSIDE, WAITING, Status(), dataclasses.replace(WAITING, waits=1e4):
+    for own in INSIDE, WAITING, Status(), waiting(1e4):
         for is_broken in False, True:
-            cause = judged(own, is_broken, **others)
+            cause = judged(own, is_broken=is_broken, **others)
             assert cause is None or (cause.isprintable() and len(cause) < 20_000)
-    for one in read:
-        assert one is None or Status.of(json.loads(json.dumps(dataclasses.asdict(one)))) == one
+    for one in others.values():
+        assert Status.of(json.loads(json.dumps(dataclasses.asdict(one)))) == one

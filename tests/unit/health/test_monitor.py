@@ -1,15 +1,16 @@
 """The health monitor, with threads as workers; worker processes are in tests/multi_worker."""
 
 import contextlib
+import itertools
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import types
+from pathlib import Path
 
 import hypothesis
 import hypothesis.strategies as st
@@ -34,10 +35,10 @@ def fast(monkeypatch):
 
 @pytest.fixture
 def workers():
-    """Returns a function that starts the monitors of so many workers."""
+    """Returns a function that starts the monitors of so many workers, and waits for their start."""
     with contextlib.ExitStack() as stack:
 
-        def start(count, timeout=None):
+        def start(count, timeout=None, counters=None):
             addresses = tuple(f"127.0.0.1:{port}" for port in range(1, count + 1))
             names = tuple(f"worker {rank}" for rank in range(count))
             server = connections.Server("127.0.0.1", count)
@@ -48,15 +49,22 @@ def workers():
                 one.aborted = []
                 one.start()
                 stack.callback(one.stop)
+                one.started((counters or {}).get(rank, lambda: (0, 0, 0)), one.aborted.append)
                 monitors.append(one)
+            eventually(lambda: len(states_of(monitors[0])) == count - 1)
             return monitors
 
         yield start
 
 
-def up(monitors, counters=lambda: (0, 0, 0)):
-    for one in monitors:
-        one.started(counters, one.aborted.append)
+def in_a_collective():
+    """Counters of a worker that waits in its first collective."""
+    return 1, 0, 0
+
+
+def states_of(one):
+    """The ranks of the other workers that run, as this worker knows them."""
+    return [rank for rank, status in one._statuses.items() if status.state == "running"]
 
 
 def eventually(condition):
@@ -66,12 +74,8 @@ def eventually(condition):
         time.sleep(0.02)
 
 
-def state_of_1(server):
-    return server._statuses[1].state if 1 in server._statuses else None
-
-
 def cut(one):
-    """Ends a worker without a word."""
+    """End a worker that reports nothing."""
     one._ending = True
     one._speak = lambda: None
     one._thread.join()
@@ -80,77 +84,60 @@ def cut(one):
 @pytest.mark.parametrize("lost", [0, 1, 2])
 def test_a_process_that_has_ended_is_lost_to_all(workers, lost, capfd):
     monitors = workers(3)
-    up(monitors)
-    eventually(lambda: len(monitors[0]._statuses) == 2)
+    others = [one for rank, one in enumerate(monitors) if rank != lost]
     cut(monitors[lost])
     time.sleep(0.5)
     assert not any(one.cause for one in monitors), "nobody needs it"
-    for rank, one in enumerate(monitors):
-        if rank != lost:
-            one._say(inside=1)
-            eventually(lambda one=one: one.aborted)
-            assert f"worker {lost} (127.0.0.1:{lost + 1}) was lost" in one.cause
-            assert one.aborted == [one.cause], "once"
+    for one in others:
+        one._say(inside=1)
+        eventually(lambda one=one: one.aborted)
+        assert f"worker {lost} (127.0.0.1:{lost + 1}) was lost" in one.cause
+        assert one.aborted == [one.cause], "once"
     assert "tf_adasum: worker" in capfd.readouterr().err
 
 
-@pytest.fixture(params=["full disk", "closed"])
-def unwritable(request):
-    stream = open("/dev/full", "w", buffering=1)
-    if request.param == "closed":
-        stream.close()
-    yield stream
-    with contextlib.suppress(OSError):
-        stream.close()
-
-
-def test_it_goes_on_where_stderr_cannot_be_written(workers, monkeypatch, unwritable):
+@pytest.mark.parametrize("is_closed", [False, True], ids=["full disk", "closed"])
+def test_it_continues_where_stderr_cannot_be_written(workers, monkeypatch, is_closed):
+    unwritable = open("/dev/full", "w", buffering=1)
+    if is_closed:
+        unwritable.close()
     monkeypatch.setattr(sys, "stderr", unwritable)
-    monitors = workers(2)
-    up(monitors)
-    eventually(lambda: state_of_1(monitors[0]) == "running")
-    failures = iter([RuntimeError("once")])
-    listen = monitors[0]._listen
-    monkeypatch.setattr(monitors[0], "_listen", lambda: raise_next(failures) or listen())
-    monitors[0]._channel.refusals.say("an unauthenticated client")
-    cut(monitors[1])
-    monitors[0]._say(inside=1)
-    eventually(lambda: monitors[0].aborted)
-    assert "worker 1 (127.0.0.1:2) was lost" in monitors[0].cause
-    assert monitors[0]._thread.is_alive() and next(failures, None) is None
+    server, client = workers(2)
+    observe, errors = server._observe, [RuntimeError("once")]
 
+    def fails_once():
+        if errors:
+            raise errors.pop()
+        observe()
 
-def raise_next(failures):
-    for failure in failures:
-        raise failure
+    monkeypatch.setattr(server, "_observe", fails_once)
+    eventually(lambda: not errors)
+    server._channel.refusals.say("an unauthenticated client")
+    cut(client)
+    server._say(inside=1)
+    eventually(lambda: server.aborted)
+    assert "worker 1 (127.0.0.1:2) was lost" in server.cause and server._thread.is_alive()
+    with contextlib.suppress(OSError):
+        unwritable.close()
 
 
 def test_an_orderly_end_is_none_of_others_business(workers):
     monitors = workers(3)
-    up(monitors)
     monitors[1].stop()
     monitors[0].stop()
     time.sleep(1)
     assert monitors[2].cause is None
 
 
-def test_a_silent_worker_is_lost(workers, monkeypatch):
-    monitors = workers(2, timeout=1.0)
-    up(monitors)
-    eventually(lambda: state_of_1(monitors[0]) == "running")
-    monkeypatch.setattr(monitors[1], "_speak", lambda: None)
-    monitors[0]._say(inside=1)
-    eventually(lambda: monitors[0].cause)
-    assert re.search("worker 1 .* was lost: it has sent nothing for", monitors[0].cause)
+def progressing():
+    """Counters of a worker whose collectives end."""
+    counts = itertools.count(1)
+    return lambda: (0, next(counts), 0)
 
 
 @pytest.mark.parametrize("silent", [0, 1])
 def test_a_silent_worker_that_takes_part_is_not_lost(workers, monkeypatch, silent, capfd):
-    monitors = workers(2, timeout=1.0)
-    counts = iter(range(1, 10**6))
-    goes_on = [True]
-    up(monitors, counters=lambda: (0, next(counts) if goes_on else 10**7, 0))
-    eventually(lambda: state_of_1(monitors[0]) == "running")
+    monitors = workers(2, timeout=1.0, counters={1 - silent: progressing()})
     one, other = monitors[1 - silent], monitors[silent]
     one._say(inside=1)
     monkeypatch.setattr(other, "_speak", lambda: None)
@@ -159,7 +146,7 @@ def test_a_silent_worker_that_takes_part_is_not_lost(workers, monkeypatch, silen
     time.sleep(1)
     assert one.cause is None
     assert capfd.readouterr().err.count(" s, but it takes part in collectives") == 1
-    goes_on.clear()
+    one._counters[0] = lambda: (0, 10**7, 0)
     time.sleep(1)
     assert one.cause is None, "nobody waits"
     one._own = one._own.__class__("running", inside=1, waits=1.0)
@@ -168,104 +155,67 @@ def test_a_silent_worker_that_takes_part_is_not_lost(workers, monkeypatch, silen
     assert f"worker {silent} (127.0.0.1:{silent + 1}) was lost: it has sent nothing" in one.cause
 
 
-def _heard(one):
-    return [connection.heard for connection in one._channel.connections.values()]
-
-
 def test_a_new_connection_replaces_a_silent_one(workers, monkeypatch):
     monkeypatch.setattr(connections, "_SECONDS_TO_REPLACE", 0.3)
-    monitors = workers(2, timeout=1.0)
-    counts = iter(range(1, 10**6))
-    up(monitors, counters=lambda: (0, next(counts), 0))
-    eventually(lambda: state_of_1(monitors[0]) == "running")
-    eventually(lambda: 0 in monitors[1]._statuses and monitors[1]._statuses[0].state == "running")
-    lines = [one._channel.connections[1 - rank] for rank, one in enumerate(monitors)]
+    server, client = workers(2, timeout=1.0, counters=dict.fromkeys([0, 1], progressing()))
+    eventually(lambda: states_of(client) == [0])
+    lines = [server._channel.connections[1], client._channel.connections[0]]
     for line in lines:  # nothing arrives by it any more
         monkeypatch.setattr(line, "receive", lambda: [])
         monkeypatch.setattr(line, "send", lambda message: None)
-    eventually(lambda: monitors[0]._channel.connections[1] is not lines[0])
+    eventually(lambda: server._channel.connections[1] is not lines[0])
     begin = time.monotonic()
-    for one in monitors:
-        eventually(lambda one=one: min(_heard(one)) > begin)
+    eventually(lambda: server._channel.connections[1].heard > begin)
+    eventually(lambda: client._channel.connections[0].heard > begin)
     time.sleep(1)  # longer than silence
-    assert not monitors[1]._heartbeats.unheard and not monitors[0]._heartbeats.unheard
-    assert [one.cause for one in monitors] == [None, None]
+    assert not server._heartbeats.unheard and not client._heartbeats.unheard
+    assert server.cause is client.cause is None
 
 
 def test_one_that_was_stopped_itself_does_not_blame_the_others(workers, monkeypatch):
     server, client = workers(2, timeout=2.0)
     monkeypatch.setattr(client._heartbeats, "limit", 100.0)  # or it would give up
-    up([server, client])
-    eventually(lambda: state_of_1(server) == "running")
-    stopped = threading.Event()
-    original = server._observe
-
-    def stop_once():
-        if not stopped.is_set():
-            stopped.set()
-            time.sleep(1.5)
-        original()
-
-    monkeypatch.setattr(server, "_observe", stop_once)
-    stopped.wait(SOON)
-    time.sleep(2)
-    assert server.cause is None
+    observe, pauses = server._observe, iter([1.5])
+    monkeypatch.setattr(server, "_observe", lambda: time.sleep(next(pauses, 0)) or observe())
+    time.sleep(3)
+    assert next(pauses, None) is None and server.cause is None
 
 
-def raising(one, error, collective_error=None):
-    with pytest.raises(type(error)), one.call(lambda error: collective_error):
+def raises(one, error, collective_error=None):
+    """Let a call of this worker raise an error; return what is raised."""
+    with pytest.raises(BaseException) as raised, one.call(lambda error: collective_error):
         raise error
-
-
-def test_the_exception_of_another_worker_ends_the_wait(workers, monkeypatch):
-    monkeypatch.setattr("tf_adasum.health.diagnosis.GRACE", 0.2)
-    monitors = workers(2)
-    up(monitors[1:])
-    up(monitors[:1], counters=lambda: (1, 0, 0))  # in a collective
-    monkeypatch.setattr(call_site, "of_thread", lambda _: (1, "train.py:4 (main)"))
-    with pytest.raises(WorkerLostError, match=r"worker 1 .* failed: ValueError: no rows"):
-        with monitors[0].call(lambda error: CollectiveError()):
-            raising(monitors[1], ValueError("no rows"))
-            eventually(lambda: monitors[0].aborted)
-            raise OSError("what TensorFlow raises then")
+    return raised.value
 
 
 def test_an_exception_on_all_workers_is_just_that(workers):
-    monitors = workers(2)
-    up(monitors)
-    for one in monitors:
-        raising(one, ValueError("the same"))
+    monitors, error = workers(2), ValueError("the same")
+    assert [raises(one, error) for one in monitors] == [error, error]
     time.sleep(0.5)
     assert [one.cause for one in monitors] == [None, None]
-    raising(monitors[0], OSError("of nobody"), collective_error=CollectiveError())
+    of_nobody = OSError("of nobody")
+    assert raises(monitors[0], of_nobody, CollectiveError()) is of_nobody
 
 
 @pytest.mark.parametrize("failing", [0, 1, 2])
 @pytest.mark.parametrize("error", [ValueError("no rows"), SystemExit(0), KeyboardInterrupt()])
 def test_what_tensorflow_raises_meanwhile_is_the_failure_of_another(workers, failing, error):
     monitors = workers(3)
-    up(monitors)
-    eventually(lambda: len(monitors[0]._statuses) == 2)
-    with pytest.raises(type(error)), monitors[failing].call(lambda error: None):
-        raise error
-    monitors[failing].stop()
-    for rank, one in enumerate(monitors):
-        if rank != failing:
-            with pytest.raises(WorkerLostError, match=f"worker {failing} .*{type(error).__name__}"):
-                with one.call(lambda error: CollectiveError("Socket closed")):
-                    raise OSError("what TensorFlow raises")
+    raises(monitors[failing], error)
+    monitors.pop(failing).stop()
+    for one in monitors:
+        lost = raises(one, OSError("what TensorFlow raises"), CollectiveError("Socket closed"))
+        assert isinstance(lost, WorkerLostError)
+        assert re.search(f"worker {failing} .*{type(error).__name__}", str(lost))
 
 
-def test_what_nobody_knows_the_cause_of_is_told_as_tensorflow_does(workers, monkeypatch):
+def test_what_nobody_knows_the_cause_of_is_reported_as_tensorflow_does(workers, monkeypatch):
     monkeypatch.setattr(reachability, "SECONDS_TO_CONNECT", 0.1)
     monitors = workers(2)
-    up(monitors)
-    said = (
-        "worker 0 .* cannot reach worker 1 .*: Connection refused, and .*: Socket closed. Restart"
-    )
-    with pytest.raises(WorkerLostError, match=said):
-        with monitors[0].call(lambda error: CollectiveError("Socket closed")):
-            raise OSError("what TensorFlow raises")
+    lost = raises(monitors[0], OSError("of TensorFlow"), CollectiveError("Socket closed"))
+    assert isinstance(lost, WorkerLostError)
+    why = "worker 0 .* cannot reach worker 1 .*: Connection refused, and .*: Socket closed. Restart"
+    assert re.search(why, str(lost))
     monitors[1]._say(inside=1)
     eventually(lambda: monitors[1].aborted)
     assert monitors[1].cause == monitors[0].cause, "it could not continue either"
@@ -276,26 +226,15 @@ def test_a_connection_is_tried_while_all_wait(workers, monkeypatch):
     monkeypatch.setattr("tf_adasum.health.diagnosis.GRACE_OF_ALL", 0.3)
     monkeypatch.setattr("tf_adasum.health.diagnosis.CUT", 1.0)
     monkeypatch.setattr(call_site, "of_thread", lambda _: (1, "train.py:4 (main)"))
-    monitors = workers(2)
-    up(monitors, counters=lambda: (1, 0, 0))
+    monitors = workers(2, counters=dict.fromkeys([0, 1], in_a_collective))
     eventually(lambda: all(one.aborted for one in monitors))
     assert "worker 0 (127.0.0.1:1) cannot reach worker 1 (127.0.0.1:2): " in monitors[0].cause
 
 
-def test_who_does_not_come_is_named(workers, monkeypatch):
-    monitors = workers(2, timeout=2.0)
-    up(monitors[1:])
-    up(monitors[:1], counters=lambda: (1, 0, 0))
-    monkeypatch.setattr(call_site, "of_thread", lambda _: (1, "train.py:4 (main)"))
-    eventually(lambda: monitors[0].aborted)
-    assert re.search(r"waited \d+ s for worker 1 .*at train.py:4 \(main\)", monitors[0].cause)
-
-
 def test_progress_is_no_wait(workers, monkeypatch):
-    monitors = workers(2, timeout=2.0)
-    counts = iter(range(1, 10**6))
-    up(monitors, counters=lambda: (next(counts), 0, 0))  # in one collective after the other
+    counts = itertools.count(1)  # in one collective after the other
     monkeypatch.setattr(call_site, "of_thread", lambda _: (1, ""))
+    monitors = workers(2, timeout=2.0, counters=dict.fromkeys([0, 1], lambda: (next(counts), 0, 0)))
     time.sleep(3)
     assert [one.cause for one in monitors] == [None, None]
 
@@ -303,61 +242,19 @@ def test_progress_is_no_wait(workers, monkeypatch):
 def test_a_start_that_comes_too_late(workers):
     monitors = workers(2)
     cut(monitors[1])
+    monitors[0]._say(state="starting")
     eventually(lambda: monitors[0].cause)
     with pytest.raises(WorkerLostError, match="worker 1"):
-        up(monitors[:1])
+        monitors[0].started(in_a_collective, monitors[0].aborted.append)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"",
-        b"\x00\xff\n",
-        b"[]\n",
-        b'{"rank": 1}\n',
-        b'{"rank": 1, "token": "x"}\n',
-        b'{"rank": 1, "token": "\\ud800"}\n',
-        b"[" * 99999,
-    ],
-)
-def test_unauthenticated_are_left_outside(workers, line):
-    monitors = workers(2)
-    with socket.create_connection(("127.0.0.1", monitors[0]._channel.offer["port"])) as client:
-        client.sendall(line)
-    up(monitors)
-    eventually(lambda: state_of_1(monitors[0]) == "running")
-    assert list(monitors[0]._channel.connections) == [1]
-
-
-NO_STATUSES = [
-    {},
-    {"status": None},
-    {"status": {"state": 1}},
-    {"status": {"waits": float("inf")}},
-    {"statuses": []},
-    {"statuses": {"x": 1, "7": {}, "-1": {}, "9" * 4000: {}}},
-    {"statuses": {"1": {"state": "lost", "waits": 1e400}}},
-]
-
-
-@pytest.mark.parametrize("message", NO_STATUSES, ids=lambda message: str(message)[:50])
-def test_nonsense_from_a_worker_is_refused(workers, message, capfd):
+def test_a_worker_sends_its_own_status_alone(workers):
     monitors = workers(3)
-    up(monitors)
-    eventually(lambda: len(monitors[0]._statuses) == 2)
-    for one in monitors:
-        one._say(inside=1)
-    refused = []
-    for one in monitors:
-        one._channel.refusals.say = refused.append
-    for connection in monitors[1]._channel, monitors[0]._channel.connections[2]:
-        eventually(lambda connection=connection: not unsent(connection))
-        connection.send(message)
-    eventually(lambda: len(refused) >= 2)
-    assert all(one._thread.is_alive() and one.cause is None for one in monitors)
-    assert "Traceback" not in capfd.readouterr().err
-    cut(monitors[1])
-    eventually(lambda: monitors[0].cause and monitors[2].cause)  # none of them is blind
+    forged = {"status": {"state": "running"}, "statuses": {"2": {"state": "lost"}}}
+    monitors[1]._channel.send(forged)
+    monitors[0]._say(inside=1)
+    time.sleep(0.3)
+    assert monitors[0]._statuses[2].state == "running" and monitors[0].cause is None
 
 
 ANYTHING = st.recursive(
@@ -369,59 +266,61 @@ STATUS = st.fixed_dictionaries(
     {"state": st.sampled_from(["running", "failed", "ended", "aborted"]) | ANYTHING},
     optional=dict.fromkeys(("why", "call", "entered", "waits", "at", "more"), ANYTHING),
 )
+STATUSES = st.dictionaries(st.sampled_from(["0", "1", "2", "3", "-1", "²"]), STATUS)
 MESSAGE = st.fixed_dictionaries(
-    {},
-    optional={
-        "status": STATUS | ANYTHING,
-        "statuses": st.dictionaries(st.sampled_from(["0", "1", "2", "3", "-1", "²"]), STATUS)
-        | ANYTHING,
-    },
+    {}, optional={"status": STATUS | ANYTHING, "statuses": STATUSES | ANYTHING}
 )
+
+
+def alone(rank):
+    """Return one of three monitors, without a thread; what it refuses, and what it sends."""
+    cluster = Cluster(("a:1", "b:2", "c:3"), ("worker 0", "worker 1", "worker 2"), rank)
+    refused, sent = [], []
+    refusals = types.SimpleNamespace(say=refused.append)
+    channel = types.SimpleNamespace(connections={}, refusals=refusals, send=sent.append)
+    return monitor.HealthMonitor(cluster, channel), refused, sent
+
+
+NO_STATUSES = [
+    {},
+    {"status": {"state": 1}},
+    {"status": {"waits": float("inf")}},
+    {"statuses": []},
+    {"statuses": {"x": 1, "7": {}, "-1": {}, "9" * 4000: {}}},
+    {"statuses": {"1": {"state": "lost", "waits": 1e400}}},
+]
+
+
+@pytest.mark.parametrize("message", NO_STATUSES, ids=lambda message: str(message)[:50])
+@pytest.mark.parametrize(("rank", "sender"), [(0, 1), (1, 0)])
+def test_nonsense_from_a_worker_is_refused(message, rank, sender):
+    one, refused, _ = alone(rank)
+    one._hear(sender, message)
+    assert refused and not one._statuses
 
 
 @hypothesis.settings(max_examples=200, deadline=None)
 @hypothesis.given(rank=st.integers(0, 2), messages=st.lists(MESSAGE, max_size=4))
-def test_fuzz_whatever_is_heard_the_watch_goes_on(rank, messages):
-    cluster = Cluster(("a:1", "b:2", "c:3"), ("worker 0", "worker 1", "worker 2"), rank)
-    said, sent = [], []
-    channel = types.SimpleNamespace(
-        connections={}, refusals=types.SimpleNamespace(say=said.append), send=sent.append
-    )
-    one = monitor.HealthMonitor(cluster, channel)
+def test_fuzz_no_message_stops_the_monitor(rank, messages):
+    one, _, sent = alone(rank)
     one._say(state="running", inside=1)
-    senders = [1, 2] if rank == 0 else [0]
-    for number, message in enumerate(messages):
-        arrived = json_lines.decode(json_lines.encode(message).strip())
-        one._hear(senders[number % len(senders)], arrived)
+    senders = itertools.cycle([1, 2] if rank == 0 else [0])
+    for sender, message in zip(senders, messages, strict=False):
+        one._hear(sender, json_lines.decode(json_lines.encode(message).strip()))
         one._observe()
         one._speak()
         one._diagnose()
     assert set(one._statuses) <= {0, 1, 2} - {rank}
-    for message in sent:
-        line = json_lines.encode(message)
-        assert b"NaN" not in line and b"Infinity" not in line
-
-
-def unsent(channel):
-    return getattr(channel, "_server", channel)._outgoing
-
-
-def test_a_worker_speaks_for_itself_alone(workers):
-    monitors = workers(3)
-    up(monitors)
-    eventually(lambda: len(monitors[0]._statuses) == 2)
-    forged = {"status": {"state": "running"}, "statuses": {"2": {"state": "lost"}}}
-    monitors[1]._channel.send(forged)
-    monitors[0]._say(inside=1)
-    time.sleep(0.3)
-    assert monitors[0]._statuses[2].state == "running" and monitors[0].cause is None
+    lines = b"".join(map(json_lines.encode, sent))
+    assert b"NaN" not in lines and b"Infinity" not in lines
 
 
 GUARDED = """
 import time
 from tf_adasum.cluster import json_lines, start_timeout
 from tf_adasum.cluster.tasks import Cluster
-cluster = Cluster(("h:1", "127.0.0.1:{port}"), ("worker 0", "worker 1"), 0)
+addresses = ("h:1", "127.0.0.1:{port}", "127.0.0.1:{there}")
+cluster = Cluster(addresses, ("worker 0", "worker 1", "worker 2"), 0)
 with start_timeout.bounded(cluster, {limit}):
     time.sleep({seconds})
 print("started")
@@ -433,11 +332,12 @@ print("started")
     [(0, "1", ""), (60, "", "Start all workers again."), (60, "1", "tf-adasum-launch ends the")],
 )
 def test_the_guard_of_the_start(seconds, launcher, advice):
-    with socket.socket() as unused:
+    with socket.socket() as unused, socket.create_server(("127.0.0.1", 0)) as server:
         unused.bind(("127.0.0.1", 0))  # and nobody listens
-        port = unused.getsockname()[1]
+        port, there = unused.getsockname()[1], server.getsockname()[1]
+        program = GUARDED.format(port=port, there=there, limit=3, seconds=seconds)
         ended = subprocess.run(
-            [sys.executable, "-c", GUARDED.format(port=port, limit=3, seconds=seconds)],
+            [sys.executable, "-c", program],
             env=os.environ | {start_timeout.LAUNCHER: launcher},
             capture_output=True,
             text=True,
@@ -445,32 +345,19 @@ def test_the_guard_of_the_start(seconds, launcher, advice):
         )
     if seconds:
         assert ended.returncode == -signal.SIGKILL
-        who = f"worker 1 (127.0.0.1:{port})"
         assert (
-            f"worker 0 has waited 3 s in TensorFlow's start-up, and {who} cannot be reached any "
-            f"more. This worker ends, because TensorFlow would wait forever. {advice}"
+            "worker 0 has waited 3 s in TensorFlow's start-up, and worker 1 "
+            f"(127.0.0.1:{port}) cannot be reached any more. This worker ends, because TensorFlow "
+            f"would wait forever. {advice}"
         ) in ended.stderr
     else:
         assert (ended.returncode, ended.stdout) == (0, "started\n")
 
 
 def test_the_guard_ends_with_its_worker():
-    command = [sys.executable, "-c", GUARDED.format(port=1, limit=60, seconds=60)]
-    worker = subprocess.Popen(command, env={**os.environ}, stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + SOON
-    while not (guards := children_of(worker.pid)):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    worker.kill()
-    worker.wait()
+    program = GUARDED.format(port=1, there=2, limit=60, seconds=60)
+    with subprocess.Popen([sys.executable, "-c", program]) as worker:
+        children, guards = Path(f"/proc/{worker.pid}/task/{worker.pid}/children"), []
+        eventually(lambda: guards.extend(children.read_text().split()) or guards)
+        worker.kill()
     eventually(lambda: not any(os.path.exists(f"/proc/{guard}/exe") for guard in guards))
-
-
-def children_of(pid):
-    with open(f"/proc/{pid}/task/{pid}/children") as file:
-        return [int(child) for child in file.read().split()]
-
-
-def test_a_guard_reaches_who_is_there():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        assert start_timeout._answers(server.getsockname())

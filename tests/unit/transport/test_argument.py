@@ -10,12 +10,9 @@ from tf_adasum.transport import argument
     [
         (None, None, "auto"),
         (None, "", "auto"),
-        (None, "auto", "auto"),
         (None, "tensorflow", "tensorflow"),
         (None, "ucx", "ucx"),
         ("auto", "tensorflow", "auto"),
-        ("tensorflow", "ucx", "tensorflow"),
-        ("ucx", None, "ucx"),
         ("ucx", "tensorflow", "ucx"),
     ],
 )

@@ -1,8 +1,5 @@
 """Collectives over UCX between two workers that are in one process."""
 
-import threading
-import time
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -29,6 +26,16 @@ def assert_same(actual, expected):
     assert actual.numpy().tobytes() == expected.numpy().tobytes()
 
 
+def gather(workers, values):
+    """Let each worker gather in one function of TensorFlow; return what each of them has."""
+
+    @tf.function
+    def of_all():
+        return [own.all_gather(value) for own, value in zip(workers, values, strict=True)]
+
+    return of_all()
+
+
 @pytest.mark.parametrize("transports", ["posix,cma,tcp,self", "tcp,self"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
 def test_what_arrives(transports, dtype, request):
@@ -38,10 +45,9 @@ def test_what_arrives(transports, dtype, request):
 
         @tf.function
         def exchange(shards):
-            given = list(zip(workers, shards, strict=True))
-            return [own.all_to_all(x) for own, x in given], [own.all_gather(x) for own, x in given]
+            return [own.all_to_all(x) for own, x in zip(workers, shards, strict=True)]
 
-        to_all, gathered = exchange(shards)
+        to_all, gathered = exchange(shards), gather(workers, shards)
         for rank in range(2):
             assert_same(to_all[rank], tf.stack([shards[0][rank], shards[1][rank]]))
             assert_same(gathered[rank], tf.concat(shards, axis=0))
@@ -91,24 +97,15 @@ def test_in_a_loop_of_the_graph(workers):
 
 
 def test_memory_is_used_again_only_when_nobody_holds_it(workers):
-    @tf.function
-    def gather(number):
-        return [own.all_gather(tf.fill([1000], number)) for own in workers]
-
-    held = [gather(tf.constant(float(number))) for number in range(4)]
+    held = [gather(workers, [tf.fill([1000], float(number))] * 2) for number in range(4)]
     for number, both in enumerate(held):
         for gathered in both:
             np.testing.assert_array_equal(gathered, number)
 
 
 def test_workers_that_send_other_sizes(workers):
-    @tf.function
-    def gather():
-        given = [tf.zeros([5]), tf.zeros([3])]
-        return [own.all_gather(x) for own, x in zip(workers, given, strict=True)]
-
     with pytest.raises(tf.errors.AbortedError, match=r"Collective instance \d+ expected \d+ bytes"):
-        gather()
+        gather(workers, [tf.zeros([5]), tf.zeros([3])])
 
 
 def test_shapes_are_checked(workers):
@@ -116,61 +113,7 @@ def test_shapes_are_checked(workers):
         workers[0].all_to_all(tf.zeros([3, 1]))
 
 
-def test_a_step_that_fails_does_not_wait_for_others():
-    """As where one worker's own operations raise: and what it has left then disturbs nobody."""
-    workers = meshes.pair()
-
-    @tf.function
-    def fail(number):
-        waits = workers[0].all_gather(tf.zeros([100_000]))
-        tf.debugging.assert_less(number, 0)
-        return waits
-
-    start = time.monotonic()
-    with pytest.raises(tf.errors.InvalidArgumentError, match="number"):
-        fail(tf.constant(1))
-    assert time.monotonic() - start < 10
-    workers[1]._next_key()  # of the call that the other one has not made
-
-    @tf.function
-    def gather():
-        return [own.all_gather(tf.ones([10])) for own in workers]
-
-    for gathered in gather():
-        np.testing.assert_array_equal(gathered, np.ones(20))
-
-
-def test_an_abort_ends_what_waits_and_what_comes():
-    workers = meshes.pair()
-    ended = []
-
-    @tf.function
-    def wait():
-        return workers[0].all_gather(tf.zeros([1_000_000]))
-
-    def run():
-        try:
-            wait()
-        except tf.errors.OpError as error:
-            ended.append((time.monotonic(), error))
-
-    waiting = threading.Thread(target=run)
-    waiting.start()
-    time.sleep(1.0)
-    assert not ended
-    aborted = time.monotonic()
-    mesh.abort("worker 1 was lost")
-    waiting.join(10)
-    ((when, error),) = ended
-    assert when - aborted < 1
-    assert isinstance(error, tf.errors.AbortedError)
-    assert "Collective ops is aborted by: worker 1 was lost" in error.message
-    with pytest.raises(tf.errors.AbortedError, match="worker 1 was lost"):
-        workers[1].all_gather(tf.zeros([1]))
-
-
 def test_a_mesh_after_an_abort_is_another_one():
     mesh.abort("all that were there")
-    workers = meshes.pair()
-    result = tf.function(lambda: [own.all_gather(tf.ones([1])) for own in workers])()
-    np.testing.assert_array_equal(result[0], [1.0, 1.0])
+    for gathered in gather(meshes.pair(), [tf.ones([1])] * 2):
+        np.testing.assert_array_equal(gathered, [1.0, 1.0])

@@ -17,51 +17,48 @@ from tf_adasum.transport import library
 
 ROOT = Path(__file__).parents[3]
 
-# Handlers of signals, the code of functions that UCX could patch, and ports that are listened on.
+
+def run(program, *prefix, **variables):
+    """Run a program in a process of its own; return what it prints."""
+    meshes.opened()
+    ended = subprocess.run(
+        [*prefix, sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", **variables},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    return ended.stdout
+
+
+# Handlers of signals, the code of functions that UCX could patch, and addresses that are listened
+# on.
 LOOK = """
-import ctypes, json, os, re
+import ctypes, json, re
 from pathlib import Path
 from tf_adasum.ops import library as op_library
-from tf_adasum.transport import library
+from tf_adasum.transport import library, ucx_port
 
-def handled():
-    return re.search(r"SigCgt:\\s*(\\w+)", Path("/proc/self/status").read_text())[1]
-
-def code():
+def look():
+    handled = re.search(r"SigCgt:\\s*(\\w+)", Path("/proc/self/status").read_text())[1]
     libc = ctypes.CDLL(None)
     functions = [getattr(libc, name) for name in ("mmap", "munmap", "mremap", "malloc", "free")]
     places = [ctypes.cast(function, ctypes.c_void_p).value for function in functions]
-    return [ctypes.string_at(place, 16).hex() for place in places]
-
-def listening():
-    links = [os.readlink(link) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
-    own = {link[8:-1] for link in links if link.startswith("socket:[")}
-    found = []
-    for name in ("tcp", "tcp6"):
-        for line in Path("/proc/net", name).read_text().splitlines()[1:]:
-            _, local, _, state, *rest = line.split()
-            if state == "0A" and rest[5] in own:
-                found.append(local.split(":")[0])
-    return found
+    code = [ctypes.string_at(place, 16).hex() for place in places]
+    return [handled, code, sorted({each.end[0] for each in ucx_port.listening()})]
 
 op_library.load()
-before = [handled(), code(), listening()]
-functions = library.opened()
-functions.create("posix,cma,tcp,self", "lo")
-print(json.dumps({"before": before, "after": [handled(), code(), listening()]}))
+before = look()
+library.opened().create("posix,cma,tcp,self", "lo")
+print(json.dumps([before, look()]))
 """
 
 
 def test_signals_memory_and_other_interfaces_are_left_alone():
-    meshes.opened()
-    done = subprocess.run(
-        [sys.executable, "-c", LOOK], capture_output=True, text=True, cwd=ROOT, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    seen = json.loads(done.stdout)  # UCX itself says nothing there
-    assert seen["after"][:2] == seen["before"][:2]
-    assert seen["before"][2] == []
-    assert set(seen["after"][2]) == {"0100007F"}, "127.0.0.1, in the kernel's form"
+    before, after = json.loads(run(LOOK))  # UCX itself prints nothing there
+    assert after[:2] == before[:2]
+    assert (before[2], after[2]) == ([], ["127.0.0.1"])
 
 
 # A /dev/shm of this size lets UCX 1.22 crash.
@@ -76,20 +73,16 @@ except library.Unavailable as error:
     print(error)
 functions.rehearse("tcp,self", "lo")
 functions.create("tcp,self", "lo")
-print("goes on")
+print("continues")
 """
 MOUNT = 'mount -t tmpfs -o size=16384k tmpfs /dev/shm && exec "$@"'
 
 
 def test_a_crash_of_ucx_is_an_error():
-    meshes.opened()
-    command = ["unshare", "--mount", "sh", "-c", MOUNT, "sh", sys.executable, "-c", CRASH]
-    if os.geteuid() != 0 or not shutil.which(command[0]):
+    if os.geteuid() != 0 or not shutil.which("unshare"):
         pytest.skip("needs root and unshare")
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120)
-    assert done.returncode == 0, done.stderr
-    *crash, last = done.stdout.splitlines()
-    assert last == "goes on"
+    *crash, last = run(CRASH, "unshare", "--mount", "sh", "-c", MOUNT, "sh").splitlines()
+    assert last == "continues"
     # Another release of UCX may not crash; then it has made the mesh.
     assert crash in ([], ["UCX crashes where it starts (Segmentation fault)"])
 
@@ -100,34 +93,40 @@ from support import meshes
 
 before = set(os.listdir("/dev/shm"))
 meshes.pair()
-print(len([name for name in set(os.listdir("/dev/shm")) - before if name.startswith("ucx")]))
-print(*(set(os.listdir("/dev/shm")) - before))
+made = set(os.listdir("/dev/shm")) - before
+print(len([name for name in made if name.startswith("ucx")]))
+print(*made)
 """
 
 
 def test_no_file_stays_in_dev_shm():
-    meshes.opened()
-    done = subprocess.run(
-        [sys.executable, "-c", FILES],
-        env={
-            **os.environ,
-            "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}",
-            "UCX_POSIX_USE_PROC_LINK": "n",
-        },
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    count, names = done.stdout.splitlines()
+    count, names = run(FILES, UCX_POSIX_USE_PROC_LINK="n").splitlines()
     assert int(count) > 0, "else this test shows nothing"
     assert not [name for name in names.split() if os.path.exists(f"/dev/shm/{name}")]
+
+
+FORK = """
+import os
+from concurrent.futures import ThreadPoolExecutor
+import tensorflow as tf
+from support import meshes
+
+with ThreadPoolExecutor(2) as pool:
+    list(pool.map(lambda own: own.all_gather(tf.ones([1])), meshes.pair()))
+child = os.fork()
+if child:
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_child_ends_as_without_ucx():
+    assert run(FORK) == "0\n"
 
 
 NAMES = ["all_to_all", "all_gather", "scatter_gram", "combine_gather"]
 
 
-def opened_with(monkeypatch, names, op=lambda channel: None):
+def opened_with(monkeypatch, names, op):
     """Call `library.opened` in a process whose compiled op has these of the ops over UCX."""
     ops = types.SimpleNamespace(**{f"tf_adasum_ucx_{name}": op for name in names})
     status = types.SimpleNamespace(reason=None, path="the library's")
@@ -137,27 +136,26 @@ def opened_with(monkeypatch, names, op=lambda channel: None):
     return library.opened.__wrapped__(), ops
 
 
+OLDER = "is older than this package and lacks"
+
+
 @pytest.mark.parametrize(
-    ("names", "message"),
+    ("names", "op", "message"),
     [
-        ([], "built without UCX's headers"),
-        (NAMES[:2], "is older than this package and lacks scatter_gram, combine_gather: build it"),
-        (NAMES[:3], "lacks combine_gather:"),
-        (NAMES[1:], "lacks all_to_all:"),
+        ([], lambda channel: None, "built without UCX's headers"),
+        (NAMES[:2], lambda channel: None, f"{OLDER} scatter_gram, combine_gather: build it"),
+        (NAMES[:3], lambda channel: None, f"{OLDER} combine_gather:"),
+        (NAMES[1:], lambda channel: None, f"{OLDER} all_to_all:"),
+        (NAMES, lambda turn: None, f"{OLDER} the argument channel: build it again"),
     ],
 )
-def test_all_ops_are_needed(monkeypatch, names, message):
+def test_all_ops_are_needed(monkeypatch, names, op, message):
     with pytest.raises(library.Unavailable, match=re.escape(message)):
-        opened_with(monkeypatch, names)
-
-
-def test_ops_with_other_arguments_are_older(monkeypatch):
-    with pytest.raises(library.Unavailable, match="lacks the argument channel: build it again"):
-        opened_with(monkeypatch, NAMES, op=lambda turn: None)
+        opened_with(monkeypatch, names, op)
 
 
 def test_a_library_with_all_ops_is_taken(monkeypatch):
-    (path, taken), ops = opened_with(monkeypatch, NAMES)
+    (path, taken), ops = opened_with(monkeypatch, NAMES, lambda channel: None)
     assert path == "the library's" and taken is ops
 
 
@@ -166,35 +164,3 @@ def test_the_ops_that_are_needed_are_those_that_are_built():
     built = {name for name in names if re.fullmatch("tf_adasum_ucx_[a-z_]+", name)}
     built -= {name for name in built if name.endswith("_eager_fallback")}
     assert built == {f"tf_adasum_ucx_{name}" for name in NAMES}
-
-
-FORK = """
-import os
-import threading
-import tensorflow as tf
-from support import meshes
-
-def gather(own):
-    own.all_gather(tf.ones([1]))
-
-threads = [threading.Thread(target=gather, args=[own]) for own in meshes.pair()]
-for thread in threads:
-    thread.start()
-for thread in threads:
-    thread.join()
-child = os.fork()
-if child:
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
-
-
-def test_a_forked_child_ends_as_without_ucx():
-    meshes.opened()
-    done = subprocess.run(
-        [sys.executable, "-c", FORK],
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr

@@ -1,7 +1,6 @@
 """The mesh without TensorFlow: processes that exchange messages of random sizes, until one ends."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -23,19 +22,17 @@ int main() {
 """
 
 
-@pytest.fixture(scope="module")
-def headers():
-    sys.path.insert(0, str(ROOT / "custom_ops"))
-    try:
-        import build_cuda
-        import build_ucx
+@pytest.fixture
+def headers(monkeypatch):
+    """The folder of UCX's headers."""
+    monkeypatch.syspath_prepend(str(ROOT / "custom_ops"))
+    import build_cuda
+    import build_ucx
 
-        try:
-            return build_ucx.include_folder()
-        except build_cuda.NotBuilt as reason:
-            pytest.skip(str(reason))
-    finally:
-        sys.path.pop(0)
+    try:
+        return build_ucx.include_folder()
+    except build_cuda.NotBuilt as reason:
+        pytest.skip(str(reason))
 
 
 def build(target, sources, flags):

@@ -1,6 +1,7 @@
 """Which way all workers take after small exchanges: what is decided, and that all decide alike."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -51,29 +52,24 @@ def on_workers(
     transport, workers=2, devices=lambda rank: ["CPU:0"], is_monitored=lambda rank: True
 ):
     """Results, or errors, of threads that are the workers, by rank."""
-    barrier, rows, results = threading.Barrier(workers), [None] * workers, [None] * workers
+    barrier, rows = threading.Barrier(workers, timeout=30), [None] * workers
 
     def work(rank):
         def gather(own):
             rows[rank] = own
-            barrier.wait(30)
+            barrier.wait()
             of_all = np.stack(rows)
-            barrier.wait(30)
+            barrier.wait()
             return of_all
 
+        cluster = cluster_of(rank, workers)
         try:
-            results[rank] = selection.select(
-                cluster_of(rank, workers), transport, devices(rank), gather, is_monitored(rank)
-            )
+            return selection.select(cluster, transport, devices(rank), gather, is_monitored(rank))
         except library.Unavailable as error:
-            results[rank] = error
+            return error
 
-    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(workers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    return results
+    with ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(work, range(workers)))
 
 
 class Fake:
@@ -81,7 +77,7 @@ class Fake:
 
     version = "1"
 
-    def __init__(self, fails=(), seconds=0.001):
+    def __init__(self, fails=(), seconds=1e-6):
         self.fails, self.seconds, self.closed, self.made = fails, seconds, [], []
         self._lock = threading.Lock()
 
@@ -126,22 +122,23 @@ def fake(monkeypatch):
     return use
 
 
-@pytest.mark.parametrize("where", ["connect", "attempt"])
-def test_a_way_that_fails_on_one_worker_is_taken_by_none(fake, where):
-    functions = fake(fails=[(where, selection.SHARED_MEMORY)], seconds=1e-6)
-    first, second = on_workers("auto")
-    assert first.summary == second.summary
-    assert first.summary.startswith("UCX 1 (TCP; lo): ")
-    assert f"shared memory fails: {'worker 1 (127.0.0.1:2): ' * (where == 'attempt')}" in (
-        first.summary
-    )
-    for each in (first, second):
-        assert functions.made[each.mesh.number] == selection.TCP
-        assert each.mesh.channel == first.mesh.channel
-    assert (
-        sorted(functions.made[number] for number in functions.closed)
-        == [selection.SHARED_MEMORY] * 2
-    )
+@pytest.mark.parametrize(
+    ("where", "failure", "meshes_closed"),
+    [
+        ("rehearse", "shared memory fails: ", 0),
+        ("connect", "shared memory fails: ", 2),
+        ("attempt", "shared memory fails: worker 1 (127.0.0.1:2): ", 2),
+    ],
+)
+def test_a_way_that_fails_on_one_worker_is_taken_by_none(fake, where, failure, meshes_closed):
+    functions = fake(fails=[(where, selection.SHARED_MEMORY)])
+    found = on_workers("auto")
+    (summary,) = {each.summary for each in found}
+    assert summary.startswith("UCX 1 (TCP; lo): ") and failure in summary
+    assert len({each.mesh.channel for each in found}) == 1
+    assert {functions.made[each.mesh.number] for each in found} == {selection.TCP}
+    closed = [functions.made[number] for number in functions.closed]
+    assert closed == [selection.SHARED_MEMORY] * meshes_closed
 
 
 def test_where_no_way_works(fake):
@@ -152,6 +149,7 @@ def test_where_no_way_works(fake):
     assert len(functions.closed) == 4
     for error in on_workers("ucx"):
         assert "TCP fails: worker 1 (127.0.0.1:2): Operation not permitted" in str(error)
+        assert "make UCX work on all of them" in str(error)
 
 
 def test_what_is_slower_is_not_taken(fake):
@@ -163,7 +161,7 @@ def test_what_is_slower_is_not_taken(fake):
 
 
 def test_strategies_share_the_connections_until_they_are_ended(fake):
-    functions = fake(seconds=1e-6)
+    functions = fake()
     first, again = on_workers("auto"), on_workers("auto")
     for one, other in zip(first, again, strict=True):
         assert one.mesh.number == other.mesh.number and one.mesh.channel < other.mesh.channel
@@ -174,85 +172,93 @@ def test_strategies_share_the_connections_until_they_are_ended(fake):
     assert len(functions.made) == 8
 
 
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"devices": lambda rank: ["GPU:0" if rank else "CPU:0"]}, "NCCL (devices GPU:0)"),
+        ({"devices": lambda rank: [f"CPU:{n}" for n in range(1 + 256 * rank)]}, "256 devices"),
+        ({"is_monitored": lambda rank: rank == 0}, "without the failure detector"),
+    ],
+    ids=["a GPU", "too many devices", "no failure detector"],
+)
+def test_what_ucx_cannot_do_on_one_worker_is_done_by_none(fake, options, why):
+    functions = fake()
+    for each in on_workers("auto", **options):
+        assert each.mesh is None and why in each.summary
+        not_used = "TensorFlow's collectives (UCX is not used: worker 1 (127.0.0.1:2): "
+        assert each.summary.startswith(not_used)
+    assert functions.made == []
+
+
+def test_ucx_that_was_asked_for_needs_no_failure_detector(fake):
+    fake()
+    for each in on_workers("ucx", is_monitored=lambda rank: rank == 0):
+        assert each.mesh is not None
+
+
+def test_an_interface_that_the_system_does_not_give(fake, monkeypatch):
+    def refused(cluster):
+        raise PermissionError(1, "Operation not permitted")
+
+    fake()
+    monkeypatch.setattr(selection.interface, "of", refused)
+    for each in on_workers("auto"):
+        assert each.mesh is None and "Operation not permitted" in each.summary
+
+
+BOTH_WAYS = {selection.SHARED_MEMORY, selection.TCP}
+
+
+@pytest.mark.parametrize(
+    ("memories", "networks", "free", "made", "words"),
+    [
+        ([1, 1], [7, 7], 100, BOTH_WAYS, "UCX 1 (shared memory; lo)"),
+        ([1, 2], [7, 7], 100, {selection.TCP}, "UCX 1 (TCP; lo)"),
+        ([1, 1], [7, 8], 100, {selection.TCP}, "no shared memory: worker 0 (127.0.0.1:1), wor"),
+        (
+            *([1, 1], [7, 7], 16, {selection.SINGLE_COPIES, selection.TCP}),
+            "/dev/shm has 16 MiB free, and 2 workers need 26 MiB",
+        ),
+    ],
+)
+def test_the_ways_that_are_tried(fake, monkeypatch, memories, networks, free, made, words):
+    functions = fake()
+    places = [(*each, free) for each in zip(memories, networks, strict=True)]
+    monkeypatch.setattr(selection.shared_memory, "place", places.pop)
+    for each in on_workers("auto"):
+        assert words in each.summary
+    assert set(functions.made) == made
+
+
 def test_what_the_user_has_chosen_for_ucx_is_the_only_way(fake, monkeypatch):
-    functions = fake(seconds=1e-6)
+    functions = fake()
     monkeypatch.setenv(selection.VARIABLE, "tcp,self")
     for each in on_workers("auto"):
         assert each.summary.startswith("UCX 1 (UCX_TLS=tcp,self; lo): ")
     assert len(functions.made) == 2
 
 
-def test_where_one_worker_has_no_ucx(fake, monkeypatch):
-    functions = fake(seconds=1e-6)
-    for transport in ("auto", "ucx"):
-        of_workers = iter(["libucp.so.0: no such file", ""])
-        monkeypatch.setattr(selection, "_missing", lambda texts=of_workers: next(texts))
-        for found in on_workers(transport):
-            said = str(found) if transport == "ucx" else found.summary
-            assert "UCX is not used: worker" in said
-            assert "libucp.so.0: no such file" in said
-            assert ("make UCX work on all of them" in said) == (transport == "ucx")
-            assert transport == "ucx" or found.mesh is None
-    assert functions.made == []
+# ---- UCX itself ----------------------------------------------------------------------------------
 
 
-def test_one_worker_with_a_gpu(fake):
-    functions = fake()
-    found = on_workers("auto", devices=lambda rank: ["GPU:0" if rank else "CPU:0"])
-    for each in found:
-        assert each.summary == (
-            "TensorFlow's collectives (UCX is not used: worker 1 (127.0.0.1:2): gradients on "
-            "GPUs are sent over NCCL (devices GPU:0))"
-        )
-    assert functions.made == []
-
-
-def test_a_worker_whose_watch_is_off(fake):
-    functions = fake(seconds=1e-6)
-    for each in on_workers("auto", is_monitored=lambda rank: rank == 0):
-        assert each.mesh is None
-        assert (
-            "UCX is not used: worker 1 (127.0.0.1:2): without the failure detector" in each.summary
-        )
-    assert functions.made == []
-    for each in on_workers("ucx", is_monitored=lambda rank: rank == 0):
-        assert each.mesh is not None, "it was asked for"
-
-
-def test_more_devices_than_tags_have_bits_for(fake):
-    functions = fake()
-    for each in on_workers("auto", devices=lambda rank: ["CPU:0"] * 257):
-        assert "at most 65536 replicas and 256 devices per worker" in each.summary
-    assert functions.made == []
-
-
-def test_an_interface_that_the_system_does_not_tell(fake, monkeypatch):
-    fake()
-    monkeypatch.setattr(selection.interface, "of", _refused)
-    for each in on_workers("auto"):
-        assert each.mesh is None and "Operation not permitted" in each.summary
-
-
-def _refused(cluster):
-    raise PermissionError(1, "Operation not permitted")
+@pytest.fixture
+def ucx(monkeypatch):
+    monkeypatch.setattr(selection, "_choices", {})
+    return meshes.opened()
 
 
 @pytest.mark.parametrize("workers", [2, 3])
-def test_ucx_itself(monkeypatch, workers):
-    meshes.opened()
-    monkeypatch.setattr(selection, "_choices", {})
+def test_ucx_itself(ucx, workers):
     before = ucx_port.listening()
     found = on_workers("ucx", workers)
     assert ucx_port.listening() == before, "nobody can connect any more"
-    assert len({each.summary for each in found}) == 1
+    (summary,) = {each.summary for each in found}
     assert len({each.mesh.number for each in found}) == workers
-    assert found[0].summary.startswith(f"UCX {library.opened().version} (")
+    assert summary.startswith(f"UCX {ucx.version} (")
 
 
-def test_ucx_itself_over_tcp(monkeypatch):
+def test_ucx_itself_over_tcp(ucx, monkeypatch):
     """The port to which a worker is connected is one that the health monitor can try."""
-    meshes.opened()
-    monkeypatch.setattr(selection, "_choices", {})
     monkeypatch.setenv(selection.VARIABLE, "tcp,self")
     ends = [each.ends for each in on_workers("ucx")]
     assert any(ends), "one of two has called the other"
@@ -261,51 +267,9 @@ def test_ucx_itself_over_tcp(monkeypatch):
             assert (other, end[0]) == (1 - rank, "127.0.0.1")
 
 
-def places(memories, networks, free=100):
-    """What worker after worker finds when it looks where it is."""
-    found = [(*each, free) for each in zip(memories, networks, strict=True)]
-    return lambda: found.pop()
-
-
-@pytest.mark.parametrize(
-    ("place", "made", "words"),
-    [
-        (
-            places([1, 1], [7, 7]),
-            [selection.SHARED_MEMORY, selection.TCP],
-            "UCX 1 (shared memory; lo)",
-        ),
-        (places([1, 2], [7, 7]), [selection.TCP], "UCX 1 (TCP; lo)"),
-        (
-            places([1, 1], [7, 8]),
-            [selection.TCP],
-            "no shared memory: worker 0 (127.0.0.1:1), worker 1",
-        ),
-        (
-            places([1, 1], [7, 7], free=16),
-            [selection.SINGLE_COPIES, selection.TCP],
-            "/dev/shm has 16 MiB free, and 2 workers need 26 MiB",
-        ),
-    ],
-)
-def test_the_ways_that_are_tried(fake, monkeypatch, place, made, words):
-    functions = fake(seconds=1e-6)
-    monkeypatch.setattr(selection.shared_memory, "place", place)
-    for each in on_workers("auto"):
-        assert words in each.summary
-    assert set(functions.made) == set(made)
-
-
-def test_a_way_that_crashes_is_not_made(fake):
-    functions = fake(fails=[("rehearse", selection.SHARED_MEMORY)], seconds=1e-6)
-    for each in on_workers("auto"):
-        assert each.summary.startswith("UCX 1 (TCP; lo)")
-    assert set(functions.made) == {selection.TCP}
-
-
-def test_ucx_itself_waits_no_longer_than_asked():
-    functions, numbers = meshes.opened(), meshes.connected(2, selection.TCP)
+def test_ucx_itself_waits_no_longer_than_asked(ucx):
+    numbers = meshes.connected(2, selection.TCP)
     with pytest.raises(library.Unavailable, match="an exchange did not end in time"):
-        functions.attempt(numbers[0], 0, 2, 0, 1000, 0.2)
+        ucx.attempt(numbers[0], 0, 2, 0, 1000, 0.2)
     for number in numbers:
-        functions.close(number)
+        ucx.close(number)

@@ -8,19 +8,6 @@ from tf_adasum.transport import shared_memory
 CLUSTER = Cluster(("a:1", "b:2", "c:3"), ("worker 0", "worker 1", "worker 2"), 0)
 
 
-@pytest.mark.parametrize(
-    ("memories", "networks", "words"),
-    [
-        ([1, 2, 3], [7, 8, 9], ""),
-        ([1, 1, 2], [7, 7, 8], ""),
-        ([1, 2, 1], [7, 7, 8], "worker 0 (a:1), worker 2 (c:3) share /dev/shm, but not a network"),
-    ],
-)
-def test_memory_is_shared_within_one_network_namespace(memories, networks, words):
-    assert shared_memory.divided(CLUSTER, memories, networks).startswith(words)
-    assert bool(shared_memory.divided(CLUSTER, memories, networks)) == bool(words)
-
-
 def test_a_small_dev_shm_is_named():
     assert shared_memory.lacking(CLUSTER, [1, 1, 2], [26, 26, 21]) == ""
     assert shared_memory.lacking(CLUSTER, [1, 1, 2], [26, 25, 21]) == (

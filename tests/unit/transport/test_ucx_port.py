@@ -58,21 +58,28 @@ def test_only_workers_connect_and_nobody_after_the_start(own, others):
             port.admit([])
 
 
-def test_another_address_of_this_machine_is_not_admitted():
-    before = ucx_port.listening()
-    with socket.create_server(("127.0.0.1", 0)) as ucx:
-        end = ucx.getsockname()
-        UcxPort(before, struct.pack("!H", end[1])).admit(["127.0.0.1"])
-        assert call(end, "127.0.0.2") == "TimeoutError"
-        call(end, "127.0.0.1").close()
+@pytest.fixture
+def listener():
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        yield one
 
 
-def test_a_descriptor_that_ucx_has_closed_is_left_alone():
-    before = ucx_port.listening()
-    ucx = socket.create_server(("127.0.0.1", 0))
-    port = UcxPort(before, struct.pack("!H", ucx.getsockname()[1]))
-    descriptor = ucx.fileno()
-    ucx.close()
+def port_of(listener):
+    """The port of a UCX that listens there."""
+    end = listener.getsockname()
+    others = {each for each in ucx_port.listening() if each.end != end}
+    return UcxPort(others, struct.pack("!H", end[1]))
+
+
+def test_another_address_of_this_machine_is_not_admitted(listener):
+    port_of(listener).admit(["127.0.0.1"])
+    assert call(listener.getsockname(), "127.0.0.2") == "TimeoutError"
+    call(listener.getsockname(), "127.0.0.1").close()
+
+
+def test_a_descriptor_that_ucx_has_closed_is_left_alone(listener):
+    port, descriptor = port_of(listener), listener.fileno()
+    listener.close()
     with socket.create_server(("127.0.0.1", 0)) as other:
         assert other.fileno() == descriptor
         port.close()
@@ -87,16 +94,13 @@ def test_addresses_from_which_a_worker_connects():
 
 
 @pytest.mark.parametrize("count", [0, 1, 600, 3000])
-def test_a_filter_fits_into_the_kernel(count):
+def test_a_filter_fits_into_the_kernel(listener, count):
     hosts = [f"10.0.{number // 250}.{number % 250}" for number in range(count)]
     assert len(ucx_port._program(hosts, 4)) <= ucx_port._MOST_INSTRUCTIONS
-    before = ucx_port.listening()
-    with socket.create_server(("127.0.0.1", 0)) as ucx:
-        port = UcxPort(before, struct.pack("!H", ucx.getsockname()[1]))
-        port.admit(hosts)
-        # So many hosts that there is no filter: better than none of them.
-        is_open = not isinstance(call(ucx.getsockname(), "127.0.0.1"), str)
-        assert is_open == (count == 3000)
+    port_of(listener).admit(hosts)
+    # So many hosts that there is no filter: better than none of them.
+    is_open = not isinstance(call(listener.getsockname(), "127.0.0.1"), str)
+    assert is_open == (count == 3000)
 
 
 def test_who_cannot_be_reached_is_named(monkeypatch):
