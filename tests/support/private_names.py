@@ -1,7 +1,6 @@
 """Which private names of others a module uses."""
 
 import ast
-import inspect
 import itertools
 from pathlib import Path
 
@@ -26,23 +25,3 @@ def private_names(module):
         and ast.unparse(node.value) == "self"
     }
     return {name for name in used - own if name.startswith("_") and not name.startswith("__")}
-
-
-def signature_problem(function, arguments):
-    """Return what is wrong with how a function is called, as a str; None if nothing is.
-
-    Args:
-        function: the function.
-        arguments: names of the arguments that it is called with, all that it requires among them.
-    """
-    parameters = inspect.signature(function).parameters
-    if missing := [argument for argument in arguments if argument not in parameters]:
-        return f"has no longer {missing}: {list(parameters)}"
-    unknown = [
-        name
-        for name, parameter in parameters.items()
-        if parameter.default is parameter.empty
-        and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-        and name not in arguments
-    ]
-    return f"now requires {unknown}" if unknown else None

@@ -6,6 +6,7 @@ import json
 import hypothesis
 import hypothesis.strategies as st
 import pytest
+from support.fuzzing import cases
 
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.health import diagnosis
@@ -221,7 +222,7 @@ FIELDS = st.fixed_dictionaries(
 )
 
 
-@hypothesis.settings(max_examples=300, deadline=None)
+@cases(300)
 @hypothesis.given(of_others=st.lists(FIELDS | JSON, min_size=2, max_size=2))
 def test_fuzz_no_status_stops_a_diagnosis(of_others):
     read = [Status.of(json.loads(json.dumps(fields))) for fields in of_others]

@@ -15,6 +15,7 @@ from pathlib import Path
 import hypothesis
 import hypothesis.strategies as st
 import pytest
+from support.fuzzing import cases
 
 from tf_adasum.cluster import json_lines, start_timeout
 from tf_adasum.cluster.tasks import Cluster
@@ -299,7 +300,7 @@ def test_nonsense_from_a_worker_is_refused(message, rank, sender):
     assert refused and not one._statuses
 
 
-@hypothesis.settings(max_examples=200, deadline=None)
+@cases(200)
 @hypothesis.given(rank=st.integers(0, 2), messages=st.lists(MESSAGE, max_size=4))
 def test_fuzz_no_message_stops_the_monitor(rank, messages):
     one, _, sent = alone(rank)
