@@ -2,23 +2,21 @@
 
 import numpy as np
 import pytest
-from scenarios import aggregation, basics
+from scenarios import aggregation, assert_close, basics, on
 from test_aggregation import by_plan
 
 
-@pytest.mark.parametrize(
-    "group", ["1x16", pytest.param("1x32", marks=pytest.mark.slow)], indirect=True, scope="module"
-)
+@on("1x16", pytest.param("1x32", marks=pytest.mark.slow))
 @pytest.mark.one_stack
 def test_many_logical_devices_train(group):
     y = np.arange(1, 4 * group.replicas + 1).reshape(group.replicas, 4)
-    (actual,) = group.run(basics.train_on_disjoint_features, timeout=240)
-    np.testing.assert_allclose(actual["weight0"], 2 * y.mean(axis=1, keepdims=True), rtol=1e-6)
+    results = group.run(basics.train_on_disjoint_features, timeout=240)
+    assert_close(results, {"weight0": 2 * y.mean(axis=1, keepdims=True)}, rtol=1e-6)
 
 
 @pytest.mark.slow
 @pytest.mark.feature("more than eleven devices on each of several workers")
-@pytest.mark.parametrize("group", ["2x12"], indirect=True, scope="module")
+@on("2x12")
 @pytest.mark.one_stack
 def test_many_devices_on_several_workers(group):
     """TensorFlow's all-to-all fails with so many: theirs is made of several."""

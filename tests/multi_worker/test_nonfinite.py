@@ -3,11 +3,15 @@
 import numpy as np
 import pytest
 from scenarios import nonfinite as scenarios
+from scenarios import on
 from support import stacks
 
-EVERY_RULE = ["adasum", "adasum of the model", "adacons", "sum", "mean"]
+LOSS_SCALING = pytest.mark.feature(
+    "`LossScaleOptimizer` around every rule and wrapper: one overflow"
+)
+SKIP = pytest.mark.feature("`on_nonfinite='skip'`")
 CASES = [
-    *((rule, "momentum") for rule in EVERY_RULE),
+    *((rule, "momentum") for rule in ["adasum", "adasum of the model", "adacons", "sum", "mean"]),
     ("adasum", "adam"),
     ("adacons", "ema"),
     ("mean", "ema"),
@@ -19,10 +23,6 @@ CASES = [
     ("adasum", "delta of 2"),
     ("adasum of the model", "delta of 2"),
 ]
-
-
-def on(*topologies):
-    return pytest.mark.parametrize("group", topologies, indirect=True, scope="module")
 
 
 def assert_left_out(group, poisoned, **arguments):
@@ -40,77 +40,73 @@ def assert_left_out(group, poisoned, **arguments):
         assert actual["scale"] == 512 and actual["skipped"] == 1
 
 
-@pytest.mark.parametrize(
-    "group",
-    ["1x2", pytest.param("2x1", marks=pytest.mark.slow)],
-    indirect=True,
-    scope="module",
-)
+@on("1x2", pytest.param("2x1", marks=pytest.mark.slow))
 class TestLeftOut:
-    @pytest.mark.feature("`LossScaleOptimizer` around every rule and wrapper: one overflow")
+    @LOSS_SCALING
+    @SKIP
     @pytest.mark.parametrize(("rule", "optimizer"), CASES, ids=lambda name: name)
-    def test_loss_scaling(self, group, rule, optimizer):
-        assert_left_out(group, -1, rule=rule, optimizer=optimizer, guard="loss scaling")
+    def test_every_optimizer(self, group, rule, optimizer):
+        for guard in ("loss scaling", "skip"):
+            assert_left_out(group, -1, rule=rule, optimizer=optimizer, guard=guard)
 
-    @pytest.mark.feature("`on_nonfinite='skip'`")
-    @pytest.mark.parametrize(("rule", "optimizer"), CASES, ids=lambda name: name)
-    def test_skip(self, group, rule, optimizer):
-        assert_left_out(group, -1, rule=rule, optimizer=optimizer, guard="skip", poison="nan")
-
-    @pytest.mark.feature("`on_nonfinite='skip'`")
+    @LOSS_SCALING
+    @SKIP
     @pytest.mark.parametrize("rule", ["adasum", "mean"])
     def test_sparse_gradients(self, group, rule):
         for guard in ("loss scaling", "skip"):
             assert_left_out(group, 0, rule=rule, optimizer="momentum", guard=guard, sparse=True)
 
-    @pytest.mark.feature("`on_nonfinite='skip'`")
-    @pytest.mark.parametrize(("rule", "make"), [("adasum", "momentum"), ("mean", "adascale")])
-    def test_fit_with_an_embedding(self, group, rule, make):
-        arguments = {"rule": rule, "make": make}
-        for actual in group.run(scenarios.skipped_in_fit, **arguments):
-            assert actual["equal"].all()
-            assert actual["iterations"].tolist() == [6, 6]
-            assert actual["skipped"] == 2
-            assert len(actual["warnings"]) == 1, "once, after the first epoch"
-            assert actual["warnings"][0].startswith("1 steps were skipped")
+    @SKIP
+    @pytest.mark.parametrize(("rule", "optimizer"), [("adasum", "momentum"), ("mean", "adascale")])
+    def test_fit_with_an_embedding(self, group, rule, optimizer):
+        for actual in group.run(scenarios.skipped_in_fit, rule=rule, optimizer=optimizer):
+            assert actual["finite"].all()
+            assert actual["counts"].tolist() == [6, 2]  # steps, and those that were skipped
+            (warning,) = actual["warnings"]  # once, after the first epoch
+            assert warning.startswith("1 steps were skipped")
 
 
 @on("2x2")
-class TestOnSeveralWorkersWithSeveralDevices:
-    @pytest.mark.feature("`LossScaleOptimizer` around every rule and wrapper: one overflow")
-    @pytest.mark.parametrize("poisoned", [0, -1])
-    @pytest.mark.parametrize(
-        ("rule", "optimizer"), [("adacons", "momentum"), ("mean", "adascale")], ids=lambda n: n
-    )
-    def test_loss_scaling(self, group, rule, optimizer, poisoned):
-        assert_left_out(group, poisoned, rule=rule, optimizer=optimizer, guard="loss scaling")
-
-    @pytest.mark.feature("`on_nonfinite='skip'`")
-    def test_skip(self, group):
-        assert_left_out(group, 1, rule="adasum", optimizer="delta of 2", guard="skip")
+@LOSS_SCALING
+@SKIP
+@pytest.mark.parametrize(
+    ("rule", "optimizer", "guard", "poisoned"),
+    [
+        ("adacons", "momentum", "loss scaling", [0, -1]),
+        ("mean", "adascale", "loss scaling", [0, -1]),
+        ("adasum", "delta of 2", "skip", [1]),
+    ],
+)
+def test_on_several_workers_with_several_devices(group, rule, optimizer, guard, poisoned):
+    for replica in poisoned:
+        assert_left_out(group, replica, rule=rule, optimizer=optimizer, guard=guard)
 
 
 @on("1x2", "2x1", "2x2")
+@pytest.mark.feature("`on_nonfinite='raise'`: worker, replica, variable")
 class TestRaised:
-    @pytest.mark.feature("`on_nonfinite='raise'`: worker, replica, variable")
-    @pytest.mark.parametrize("way", ["fit", "executions", "eagerly"])
-    def test_fit(self, group, way):
-        rule = "mean" if way == "executions" else "adasum"
-        for actual in group.run(scenarios.raised, rule=rule, way=way):
-            assert actual["type"] == "FloatingPointError"
-            where = f"worker {group.workers - 1}, its replica {group.devices - 1}: "
-            assert str(actual["message"]).startswith("Gradients are not finite")
-            assert where + stacks.in_model("dense/kernel") in str(actual["message"])
-            assert actual["finite"] and actual["unchanged"]
-
-    @pytest.mark.feature("`on_nonfinite='raise'`: worker, replica, variable")
-    def test_custom_loop(self, group):
-        for actual in group.run(scenarios.raised, rule="adacons", way="loop"):
-            assert actual["type"] == "InvalidArgumentError"
-            where = f"worker {group.workers - 1}, its replica {group.devices - 1}: v0."
-            assert where in str(actual["message"])
+    @pytest.mark.parametrize(
+        ("rule", "options"),
+        [
+            ("adasum", {}),
+            ("mean", {"steps_per_execution": 3}),
+            ("adasum", {"run_eagerly": True}),
+        ],
+        ids=["fit", "executions", "eagerly"],
+    )
+    def test_fit(self, group, rule, options):
+        where = f"worker {group.workers - 1}, its replica {group.devices - 1}: "
+        for actual in group.run(scenarios.raised_in_fit, rule=rule, **options):
+            message = str(actual["message"])
+            assert message.startswith("FloatingPointError: Gradients are not finite")
+            assert where + stacks.in_model("dense/kernel") in message
             assert actual["unchanged"]
 
-    def test_loss_scaling_comes_first(self, group):
-        for actual in group.run(scenarios.raised, rule="adasum", way="scaled loop"):
-            assert actual["type"] == "none"
+    def test_custom_loop(self, group):
+        """Loss scaling comes first: its steps are left out without an error."""
+        where = f"worker {group.workers - 1}, its replica {group.devices - 1}: v0."
+        for actual in group.run(scenarios.raised_in_loop, is_scaled=False):
+            assert str(actual["message"]).startswith("InvalidArgumentError: ")
+            assert where in str(actual["message"]) and actual["unchanged"]
+        for actual in group.run(scenarios.raised_in_loop, is_scaled=True):
+            assert str(actual["message"]) == ""

@@ -1,10 +1,11 @@
-"""Every optimizer of Keras, with everything that can be asked of it, against one process."""
+"""Every optimizer of Keras, with each of its options, against one process."""
 
 import inspect
 
 import keras
 import numpy as np
 import pytest
+from scenarios import on
 from scenarios import optimizers as scenarios
 from support import stacks
 
@@ -24,45 +25,36 @@ NOT_IN_KERAS_2 = {
     **{name: stacks.needs_accumulation for name in scenarios.OPTIONS if "accumulate" in name},
 }
 
-OPTIONS = pytest.mark.feature(
-    "`clipnorm`, `global_clipnorm`, `clipvalue`, `weight_decay`, `loss_scale_factor`, "
-    "`gradient_accumulation_steps`, `use_ema`, `ema_overwrite_frequency`, `LossScaleOptimizer`"
-)
-
 
 def assert_equals_one_process(group, name, column):
     expected = scenarios.reference(group.replicas, name, column)
     for copies in group.run(scenarios.apply, name=name, column=column):
-        for local in range(group.devices):
-            for index, value in enumerate(expected):
-                actual = copies[f"{index}.{local}"]
-                np.testing.assert_allclose(actual, value, **TOLERANCE, err_msg=f"{index}.{local}")
+        for copy, actual in copies.items():
+            value = expected[int(copy.partition(".")[0])]
+            np.testing.assert_allclose(actual, value, **TOLERANCE, err_msg=copy)
 
 
-@pytest.mark.parametrize("group", ["1x2"], indirect=True, scope="module")
-class TestOnLocalReplicas:
-    @pytest.mark.feature(
-        "every optimizer: plain, clipping, accumulation, EMA, mixed precision with an overflow"
-    )
-    @pytest.mark.parametrize(
-        "column",
-        stacks.marked(
-            ["plain", "global_clipnorm", "accumulate", "ema_overwrite", "mixed_precision"],
-            NOT_IN_KERAS_2,
-        ),
-    )
-    @pytest.mark.parametrize("name", stacks.marked(OPTIMIZERS, {"Nadam": stacks.needs_nadam}))
-    def test_every_optimizer(self, group, name, column):
-        assert_equals_one_process(group, name, column)
-
-    @OPTIONS
-    @pytest.mark.parametrize("column", stacks.marked(scenarios.OPTIONS, NOT_IN_KERAS_2))
-    def test_every_option(self, group, column):
-        assert_equals_one_process(group, "AdamW", column)
+@on("1x2")
+@pytest.mark.feature(
+    "every optimizer: plain, clipping, accumulation, EMA, mixed precision with an overflow"
+)
+@pytest.mark.parametrize(
+    "column",
+    stacks.marked(
+        ["plain", "global_clipnorm", "accumulate", "ema_overwrite", "mixed_precision"],
+        NOT_IN_KERAS_2,
+    ),
+)
+@pytest.mark.parametrize("name", stacks.marked(OPTIMIZERS, {"Nadam": stacks.needs_nadam}))
+def test_every_optimizer(group, name, column):
+    assert_equals_one_process(group, name, column)
 
 
-@pytest.mark.parametrize("group", ["2x1", "2x2"], indirect=True, scope="module")
-@OPTIONS
+@on("1x2", "2x1", "2x2")
+@pytest.mark.feature(
+    "`clipnorm`, `global_clipnorm`, `clipvalue`, `weight_decay`, `loss_scale_factor`, "
+    "`gradient_accumulation_steps`, `use_ema`, `ema_overwrite_frequency`, `LossScaleOptimizer`"
+)
 @pytest.mark.parametrize("column", stacks.marked(scenarios.OPTIONS, NOT_IN_KERAS_2))
-def test_every_option_on_several_workers(group, column):
+def test_every_option(group, column):
     assert_equals_one_process(group, "AdamW", column)

@@ -1,19 +1,17 @@
 """One worker is slower than the others: StragglerReport names it, on all of them."""
 
-import numpy as np
 import pytest
+from scenarios import assert_close, on
 from scenarios import stragglers as scenarios
 
 
-@pytest.mark.parametrize("group", ["2x1"], indirect=True, scope="module")
+@on("2x1")
 @pytest.mark.parametrize("slow", [1, pytest.param(0, marks=pytest.mark.slow)])
 @pytest.mark.feature("`callbacks.StragglerReport`: names the slow worker")
 def test_a_slow_dataset(group, slow):
     own, other = group.run(scenarios.train, slow=slow, seconds=0.05)
     shown, _ = own.pop("shown"), other.pop("shown")
-    assert own.keys() == other.keys()
-    for name, values in own.items():
-        np.testing.assert_array_equal(other[name], values, err_msg=name)
+    assert_close([other], own)
     assert own["slowest_worker"].tolist()[1:] == [slow, slow]
     assert len(own) == 1 + 3 + 5, "the loss, and all of the two callbacks"
     for line in shown[1:]:

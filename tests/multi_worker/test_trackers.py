@@ -6,10 +6,11 @@ import pytest
 missing = "MLflow is not installed: pip install mlflow-skinny pandas"
 pytest.importorskip("mlflow.keras", reason=missing, exc_type=ImportError)
 from mlflow import tracking  # noqa: E402
+from scenarios import on  # noqa: E402
 from scenarios import trackers as scenarios  # noqa: E402  (it imports MLflow)
 
 
-@pytest.mark.parametrize("group", ["2x1"], indirect=True, scope="module")
+@on("2x1")
 @pytest.mark.parametrize("way", ["callback", "run", "autolog", "models"])
 @pytest.mark.keras3_only("MLflow's callback for Keras 2 is another one")
 @pytest.mark.feature("`mlflow.keras.MlflowCallback`, its autologging: one run")
@@ -18,13 +19,10 @@ def test_mlflow_has_one_run_with_each_epoch_once(group, way, tmp_path, monkeypat
     np.testing.assert_array_equal(other["loss"], own["loss"])
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     client = tracking.MlflowClient(f"file:{tmp_path}")
-    experiments = client.search_experiments()
-    runs = client.search_runs([experiment.experiment_id for experiment in experiments])
-    (run,) = runs
-    assert run.info.status == "FINISHED"
+    (run,) = client.search_runs([each.experiment_id for each in client.search_experiments()])
+    assert run.info.status == "FINISHED" and run.data.params
     logged = client.get_metric_history(run.info.run_id, "loss")
     if way == "models":  # MLflow adds the best epoch once more, in one process as well
         assert len(logged) == 4 and logged.pop().step == 0
     assert [metric.step for metric in logged] == [0, 1, 2]
     np.testing.assert_array_equal([metric.value for metric in logged], own["loss"])
-    assert run.data.params

@@ -1,4 +1,4 @@
-"""What workers find out about UCX when they start: where it is there, slow or missing."""
+"""How workers choose a transport when they start: UCX works, is slow or is missing."""
 
 import os
 import shutil
@@ -28,12 +28,12 @@ x = np.random.default_rng(0).normal(size=[16, 4]).astype("float32")
 model.fit(x, x[:, :1], batch_size=8, verbose=0)
 print("trained", zlib.crc32(b"".join(map(bytes, model.get_weights()))))
 """
-WITHOUT_LIBRARY = "if rank == 1: sys.path.insert(0, {!r})"
 # As in a container whose processes may not look into each other.
 NOT_LOOKED_INTO = "ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE"
 WITHOUT_PTRACE = ["setpriv", "--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace"]
 SMALL = 'mount -t tmpfs -o size=64k tmpfs /dev/shm && exec "$@"'
 SMALL_SHARED_MEMORY = ["unshare", "--mount", "sh", "-c", SMALL, "sh"]
+CAN_UNSHARE = os.geteuid() == 0 and all(map(shutil.which, ["setpriv", "unshare"]))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -41,85 +41,65 @@ def ucx():
     meshes.opened()
 
 
-def played(folder, arguments="", prelude="", prefix=(), variables=None):
-    """The exit status, the details at the start, what each worker has printed, and all output.
+def trained(folder, arguments="", prelude="", prefix=(), variables=None):
+    """The details at the start, and what each worker printed; only the arguments choose.
 
-    Nothing says what carries the gradients but the arguments.
+    If the prelude asks for it, worker 1 finds the module of a UCX that cannot be opened.
     """
+    library = folder / "of worker 1" / "libucx" / "lib" / "libucp.so.0"
+    library.parent.mkdir(parents=True)
+    library.write_text("not a library")
+    (folder / "of worker 1" / "libucx" / "__init__.py").touch()
     path = folder / "program.py"
     path.write_text(PROGRAM.format(arguments=arguments, prelude=prelude))
-    command = [*prefix, sys.executable, "-m", "tf_adasum.launch", "-n", "2", str(path)]
     ended = subprocess.run(
-        command,
+        [*prefix, sys.executable, "-m", "tf_adasum.launch", "-n", "2", str(path)],
         env={**worker_environment([], 0, devices=1), argument.VARIABLE: "", **(variables or {})},
+        cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         timeout=200,
     )
+    assert ended.returncode == 0, ended.stdout
     lines = ended.stdout.splitlines()
-    found = [line for line in lines if "INFO:tf_adasum:TF_CONFIG: 2 workers" in line]
-    trained = [line.partition("trained ")[2] for line in lines if "trained " in line]
-    return ended.returncode, "".join(found), trained, ended.stdout
+    (found,) = [line for line in lines if "INFO:tf_adasum:TF_CONFIG: 2 workers" in line]
+    return found, [line.partition("trained ")[2] for line in lines if "trained " in line]
 
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory):
-    """What is printed where TensorFlow carries the gradients."""
-    code, line, trained, output = played(tmp_path_factory.mktemp("stock"), 'transport="tensorflow"')
-    assert code == 0 and line.endswith("radix plan [2]") and len(set(trained)) == 1, output
-    return trained
+    """What workers print if TensorFlow carries the gradients."""
+    line, weights = trained(tmp_path_factory.mktemp("stock"), 'transport="tensorflow"')
+    assert line.endswith("radix plan [2]") and len(set(weights)) == 1
+    return weights
 
 
-def without_library(folder):
-    """Lines of a program whose worker 1 finds a UCX that cannot be opened."""
-    folder = folder / "of worker 1"
-    path = folder / "libucx" / "lib" / "libucp.so.0"
-    path.parent.mkdir(parents=True)
-    path.write_text("not a library")
-    (folder / "libucx" / "__init__.py").touch()
-    return WITHOUT_LIBRARY.format(str(folder))
+def over_ucx(name, text="TensorFlow's collectives: ", **options):
+    """A case in which UCX is used."""
+    is_impossible = "prefix" in options and not CAN_UNSHARE
+    marks = [pytest.mark.slow, pytest.mark.skipif(is_impossible, reason="needs root and unshare")]
+    return pytest.param(options, "UCX", text, marks=marks, id=name)
 
 
 @pytest.mark.feature('`transport="auto"`, the default: the fastest that works on all workers')
 @pytest.mark.parametrize(
-    ("case", "over"),
+    ("options", "over", "text"),
     [
-        pytest.param("as it is", "UCX", marks=pytest.mark.slow),
-        ("one has no library", "TensorFlow's collectives (UCX is not used: worker 1 (127.0.0.1:"),
-        pytest.param("TCP is asked for", "UCX", marks=pytest.mark.slow),
-        pytest.param("small /dev/shm", "UCX", marks=pytest.mark.slow),
-        pytest.param("no single copies", "UCX", marks=pytest.mark.slow),
+        pytest.param(
+            {"prelude": 'if rank == 1: sys.path.insert(0, "of worker 1")'},
+            "TensorFlow's collectives (UCX is not used: worker 1 (127.0.0.1:",
+            "libucp.so.0",
+            id="one has no library",
+        ),
+        over_ucx("as it is"),
+        over_ucx("TCP", "(UCX_TLS=tcp,self; lo)", variables={"UCX_TLS": "tcp,self"}),
+        over_ucx("small /dev/shm", prefix=SMALL_SHARED_MEMORY),
+        over_ucx("no single copies", prefix=WITHOUT_PTRACE, prelude=NOT_LOOKED_INTO),
     ],
 )
-def test_auto(tmp_path, expected, case, over):
-    options = {
-        "as it is": dict,
-        "one has no library": lambda: {"prelude": without_library(tmp_path)},
-        "TCP is asked for": lambda: {"variables": {"UCX_TLS": "tcp,self"}},
-        "small /dev/shm": lambda: {"prefix": SMALL_SHARED_MEMORY},
-        "no single copies": lambda: {"prefix": WITHOUT_PTRACE, "prelude": NOT_LOOKED_INTO},
-    }[case]()
-    if "prefix" in options and (os.geteuid() != 0 or not shutil.which(options["prefix"][0])):
-        pytest.skip("needs root, setpriv and unshare")
-    code, line, trained, output = played(tmp_path, **options)
-    assert code == 0, output
-    assert f"radix plan [2], over {over}" in line, output
-    if over == "UCX":
-        assert "TensorFlow's collectives: " in line
-        assert ("(UCX_TLS=tcp,self; lo)" in line) == (case == "TCP is asked for")
-    else:
-        assert "libucp.so.0" in line
-    assert trained == expected
-
-
-@pytest.mark.slow
-def test_ucx_is_refused_by_all_where_one_worker_has_none(tmp_path):
-    code, _, trained, output = played(
-        tmp_path, 'transport="ucx"', prelude=without_library(tmp_path)
-    )
-    assert code == 1 and not trained
-    said = "transport='ucx' cannot be used: UCX is not used: worker 1 (127.0.0.1:"
-    for rank in range(2):
-        lines = [line for line in output.splitlines() if line.startswith(f"[worker {rank}]")]
-        assert any(said in line for line in lines), output
+def test_auto(tmp_path, expected, options, over, text):
+    line, weights = trained(tmp_path, **options)
+    assert f"radix plan [2], over {over}" in line
+    assert text in line
+    assert weights == expected

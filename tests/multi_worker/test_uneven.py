@@ -3,78 +3,53 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from scenarios import basics
+from scenarios import basics, on
 from scenarios import uneven as scenarios
 from support import stacks
 
 UNEVEN = pytest.mark.feature("workers with datasets of different length from a function")
 
 
-on_two_workers = pytest.mark.parametrize("group", ["2x1"], indirect=True, scope="module")
-
-
 @UNEVEN
-@on_two_workers
+@on("2x1")
 class TestFromFunction:
     @stacks.needs_endless_fit
-    @pytest.mark.parametrize("unknown", [False, True], ids=["known", "unknown"])
     @pytest.mark.parametrize("batches", [(3, 1), (0, 2)], ids=str)
-    def test_the_epoch_ends_with_the_longest(self, group, batches, unknown):
-        """The logs are those of all rows; without learning, so that one process can tell."""
-        arguments = {"batches": batches, "unknown": unknown}
-        results = group.run(scenarios.from_function, timeout=60, **arguments)
+    def test_the_epoch_ends_with_the_longest(self, group, batches):
+        """The logs are those of all rows: without learning one process can compute them."""
         model = scenarios.model_of(tf.distribute.get_strategy())
-        parts = [np.concatenate(part) for part in zip(*all_rows(batches), strict=True)]
-        difference = model(parts[0]).numpy() - parts[1]
-        for actual in results:
-            np.testing.assert_allclose(actual["loss"], [np.mean(difference**2)] * 2, rtol=1e-5)
-            np.testing.assert_allclose(actual["mae"], [np.abs(difference).mean()] * 2, rtol=1e-5)
+        rows = [row for count in batches for row in scenarios.dataset_of(count).unbatch()]
+        x, y = (np.stack(part) for part in zip(*rows, strict=True))
+        difference = model(x).numpy() - y
+        for unknown in (False, True):
+            for actual in group.run(
+                scenarios.from_function, timeout=60, batches=batches, unknown=unknown
+            ):
+                np.testing.assert_allclose(actual["loss"], [np.mean(difference**2)] * 2, rtol=1e-5)
+                np.testing.assert_allclose(actual["mae"], [abs(difference).mean()] * 2, rtol=1e-5)
 
     def test_steps_per_epoch_beyond_one_workers_data(self, group):
-        arguments = {"batches": (5, 1), "unknown": False, "steps": 2}
-        for actual in group.run(scenarios.from_function, timeout=60, **arguments):
+        for actual in group.run(scenarios.from_function, timeout=60, batches=(5, 1), steps=2):
             assert np.isfinite(actual["loss"]).all() and len(actual["loss"]) == 2
 
     def test_custom_loop(self, group):
-        """The worker whose data has ended goes on without rows: the step is the other's own."""
-        arguments = {"batches": (3, 1), "unknown": False, "loop": True}
-        results = group.run(scenarios.from_function, timeout=60, **arguments)
-        assert results[0]["rows"].tolist() == [4, 4, 4] * 2
-        assert results[1]["rows"].tolist() == [4, 0, 0] * 2
-        for name in ("weight0", "weight1"):
-            np.testing.assert_array_equal(results[0][name], results[1][name])
-            assert np.isfinite(results[0][name]).all()
+        """The worker whose data has ended takes steps without rows."""
+        own, other = group.run(scenarios.rows_of_loop, timeout=60, batches=(3, 1))
+        assert own["rows"].tolist() == [4, 4, 4] * 2
+        assert other["rows"].tolist() == [4, 0, 0] * 2
 
     def test_infinite_on_one_worker_is_refused_on_all(self, group):
-        arguments = {"batches": (3, -3), "unknown": False}
-        for actual in group.run(scenarios.from_function, timeout=60, **arguments):
+        for actual in group.run(scenarios.infinite_on_one, timeout=60):
+            assert str(actual["message"]).startswith("ValueError: ")
             assert "Received: worker 0: 3; worker 1: infinite" in str(actual["message"])
-        group.run(basics.reduce_gradients, rule="adasum")  # they can still talk to each other
-
-
-def all_rows(batches):
-    return [batch for count in batches for batch in scenarios.dataset_of(count).as_numpy_iterator()]
+        group.run(basics.reduce_gradients, rule="adasum")  # they can still communicate
 
 
 # The call, the kind of data, the batches of each worker, the steps, `steps_per_execution`; and what
 # the error shows.
 REFUSED = [
-    (
-        "fit",
-        "arrays",
-        (8, 6),
-        None,
-        1,
-        "worker 0: 32 rows (8 batches); worker 1: 24 rows (6 batches)",
-    ),
-    (
-        "fit",
-        "arrays",
-        (8, 0),
-        None,
-        1,
-        "worker 0: 32 rows (8 batches); worker 1: 0 rows (0 batches)",
-    ),
+    ("fit", "arrays", (8, 6), None, 1, "32 rows (8 batches); worker 1: 24 rows (6 batches)"),
+    ("fit", "arrays", (8, 0), None, 1, "32 rows (8 batches); worker 1: 0 rows (0 batches)"),
     ("evaluate", "arrays", (0, 3), None, 1, "0: 0 rows (0 batches); worker 1: 12 rows (3 batches)"),
     ("predict", "arrays", (2, 3), None, 1, "0: 8 rows (2 batches); worker 1: 12 rows (3 batches)"),
     ("fit", "known cardinality", (8, 6), None, 1, "worker 0: 8; worker 1: 6"),
@@ -89,22 +64,22 @@ REFUSED = [
 ]
 
 
-@on_two_workers
+@on("2x1")
 @pytest.mark.keras3_only("`fit` of Keras 2 ends in an error, on all workers")
 @pytest.mark.feature("workers with fewer rows or none: the same error on all, with both numbers")
 def test_data_shorter_on_one_worker_are_refused_on_all(group):
-    results = group.run(scenarios.refused, cases=[case[:-1] for case in REFUSED])
-    first = results[0]
+    own, other = group.run(scenarios.refused, cases=[case[:-1] for case in REFUSED])
     problems = {}
     for index, (*case, shown) in enumerate(REFUSED):
-        texts = {str(actual[f"text{index}"]) for actual in results}
-        if len(texts) > 1 or shown not in texts.pop() or first[f"seconds{index}"] > 10:
-            problems[str(case)] = [str(actual[f"text{index}"]) for actual in results]
+        text = str(own[f"text{index}"])
+        is_refused = text.startswith("ValueError: ") and shown in text
+        if not is_refused or other[f"text{index}"] != text or own[f"seconds{index}"] > 10:
+            problems[str(case)] = [text, str(other[f"text{index}"])]
     assert not problems
-    group.run(basics.reduce_gradients, rule="adasum")  # they can still talk to each other
+    group.run(basics.reduce_gradients, rule="adasum")  # they can still communicate
 
 
-@on_two_workers
+@on("2x1")
 @pytest.mark.feature("`steps_per_epoch` beyond the data")
 @pytest.mark.keras3_only("Keras 2 logs that data ran out")
 def test_steps_per_epoch_beyond_the_data(group):

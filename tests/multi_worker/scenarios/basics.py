@@ -11,17 +11,44 @@ import unittest.mock
 import keras
 import numpy as np
 import tensorflow as tf
-from support import oracle
-from support.stacks import copies_of
+from support.stacks import LossScaleOptimizer, copies_of
 
+from tf_adasum import optimizers
 from tf_adasum.aggregation import Scheme, rules
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat import tensorflow as tensorflow_compat
 
+SGD, Adam, AdamW = keras.optimizers.SGD, keras.optimizers.Adam, keras.optimizers.AdamW
+Schedule = keras.optimizers.schedules.ExponentialDecay
+OPTIMIZERS = {
+    "momentum": lambda: SGD(Schedule(0.1, 1, 0.5), momentum=0.9),
+    "adam": lambda: Adam(0.1, weight_decay=0.1, clipnorm=1.0),
+    "ema": lambda: Adam(0.1, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2),
+    "accumulate": lambda: Adam(0.1, gradient_accumulation_steps=2),
+    "scaled": lambda: LossScaleOptimizer(SGD(0.05, momentum=0.9), initial_scale=64.0),
+    "lamb": lambda: optimizers.LAMB(0.1, weight_decay=0.01),
+    "adascale": lambda: optimizers.AdaScale(SGD(0.1, momentum=0.9), smoothing=0.5),
+    "adascale accumulate": lambda: optimizers.AdaScale(
+        SGD(0.1, momentum=0.9, gradient_accumulation_steps=2), smoothing=0.5
+    ),
+    "delta": lambda: optimizers.DeltaAdasum(Adam(0.1)),
+    "delta of 2": lambda: optimizers.DeltaAdasum(AdamW(0.1, weight_decay=0.1), local_steps=2),
+}
+RULES = {
+    "adasum of the model": rules.Adasum("model"),
+    "rescaled adacons": rules.AdaCons(rescale=True),
+}
+
 
 def use_rule(strategy, rule, **options):
-    """Give a strategy another rule; outside tests a strategy has one scheme for life."""
-    strategy._aggregation = rules.get(rule)
+    """Give a strategy another rule; outside tests a strategy has one scheme for life.
+
+    Args:
+        strategy: the workers' strategy.
+        rule: a rule, its name, or a name in `RULES`.
+        options: of the scheme.
+    """
+    strategy._aggregation = rules.get(RULES.get(rule, rule) if isinstance(rule, str) else rule)
     strategy._scheme = Scheme.checked(
         strategy._aggregation, strategy.num_replicas_in_sync, **options
     )
@@ -41,6 +68,15 @@ def over(strategy, transport):
 
 def scope(strategy):
     return strategy.scope() if strategy else contextlib.nullcontext()
+
+
+def message_of(call):
+    """The type and text of the error that a call raises; "" without one."""
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def random_data(rows, features=6, seed=0):
@@ -171,27 +207,6 @@ def reduce_gradients(strategy, rule, bytes_per_pack=0, not_finite=None, eager=Fa
     }
 
 
-def reduce_large_gradient(strategy, size):
-    """Combine one gradient that goes through the collectives in several pieces."""
-    use_rule(strategy, "adasum")
-    generator = np.random.default_rng(9)
-    replicas = strategy.num_replicas_in_sync
-    gradients = generator.standard_normal([replicas, size], dtype=np.float32) + np.float32(0.3)
-
-    @tf.function
-    def step(gradients):
-        def replica_step():
-            context = tf.distribute.get_replica_context()
-            own = tf.gather(gradients, context.replica_id_in_sync_group)
-            return context.all_reduce("SUM", [own], options=strategy.gradient_reduction)
-
-        return strategy.run(replica_step)[0]
-
-    copies = strategy.experimental_local_results(step(gradients))
-    expected = oracle.adasum(gradients)
-    return {"errors": [np.abs(copy.numpy() / expected - 1).max() for copy in copies]}
-
-
 def known_gradients(replicas, not_finite=None):
     """Tensors [replicas, ...] of several shapes and all dtypes, the same on every worker."""
     generator = np.random.default_rng(4)
@@ -209,26 +224,6 @@ def known_gradients(replicas, not_finite=None):
         last[replica, 3] = float(value)
         gradients[-1] = tf.constant(last)
     return gradients
-
-
-def apply_unusable_gradient(strategy, dtype):
-    """Return the message of the error that a gradient of that dtype raises."""
-    use_rule(strategy, "adasum")
-
-    @tf.function
-    def step():
-        def replica_step():
-            context = tf.distribute.get_replica_context()
-            marker = strategy.gradient_reduction
-            return context.all_reduce("SUM", [tf.cast(tf.ones([3]), dtype)], options=marker)
-
-        return strategy.run(replica_step)
-
-    try:
-        step()
-    except ValueError as error:
-        return {"message": str(error)}
-    return {"message": ""}
 
 
 def reduce_other_things(strategy, rule=None):
@@ -278,36 +273,6 @@ def reduce_without_descriptors(strategy):
     with unittest.mock.patch("os.pipe", side_effect=error):
         summed = strategy.reduce("SUM", values, axis=None)
     return {"sum": summed.numpy(), "expected": replicas * (replicas + 1) / 2}
-
-
-def evaluate_and_predict(strategy):
-    """Losses and metrics of `fit` without learning, `evaluate` and `predict`."""
-    if strategy:
-        use_rule(strategy, "adasum")
-    keras.utils.set_random_seed(7)
-    x, y = random_data(96)
-    with scope(strategy):
-        model = build_mlp()
-        model.compile(optimizer=keras.optimizers.SGD(0.0), loss="mse", metrics=["mae", "mape"])
-    fitted = model.fit(x, y, batch_size=24, shuffle=False, verbose=0).history
-    evaluated = model.evaluate(x, y, batch_size=24, verbose=0, return_dict=True)
-    return {
-        "predicted": model.predict(x, batch_size=24, verbose=0),
-        **{f"fit {name}": value[0] for name, value in fitted.items()},
-        **{f"evaluate {name}": value for name, value in evaluated.items()},
-    }
-
-
-def train_unbuilt_model(strategy, rows):
-    """A model without Input, whose first batches differ in length between the replicas."""
-    use_rule(strategy, "adasum")
-    keras.utils.set_random_seed(8)
-    x, y = random_data(rows)
-    with scope(strategy):
-        model = keras.Sequential([keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(1)])
-        model.compile(optimizer="sgd", loss="mse", metrics=["mae"])
-    history = model.fit(x, y, batch_size=32, epochs=2, shuffle=False, verbose=0).history
-    return {"loss": history["loss"], **weights_of(model)}
 
 
 def collective_attributes(strategy, **options):

@@ -9,34 +9,13 @@ import tensorflow as tf
 from support import stacks
 from support.stacks import LossScaleOptimizer, Variable, loss_scale_of
 
-from scenarios.basics import build_mlp, random_data, use_rule
-from tf_adasum import optimizers, rules
+from scenarios.basics import OPTIMIZERS, build_mlp, message_of, random_data, use_rule
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.replicas import nonfinite_gradients
 
 SHAPES = [(4, 3), (5,)]
 STEPS = 4
 BAD_AFTER = 1  # so many steps
-RULES = {"adasum of the model": rules.Adasum("model")}
-
-SGD, Adam, Schedule = (
-    keras.optimizers.SGD,
-    keras.optimizers.Adam,
-    keras.optimizers.schedules.ExponentialDecay,
-)
-OPTIMIZERS = {
-    "momentum": lambda: SGD(Schedule(0.1, 1, 0.5), momentum=0.9),
-    "adam": lambda: Adam(0.1, weight_decay=0.1, clipnorm=1.0),
-    "ema": lambda: Adam(0.1, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2),
-    "accumulate": lambda: Adam(0.1, gradient_accumulation_steps=2),
-    "lamb": lambda: optimizers.LAMB(0.1, weight_decay=0.01),
-    "adascale": lambda: optimizers.AdaScale(SGD(0.1, momentum=0.9), smoothing=0.5),
-    "adascale accumulate": lambda: optimizers.AdaScale(
-        SGD(0.1, momentum=0.9, gradient_accumulation_steps=2), smoothing=0.5
-    ),
-    "delta": lambda: optimizers.DeltaAdasum(Adam(0.1)),
-    "delta of 2": lambda: optimizers.DeltaAdasum(Adam(0.1), local_steps=2),
-}
 
 
 @contextlib.contextmanager
@@ -78,10 +57,10 @@ class Stepping:
                 Variable(random.standard_normal(shape).astype("float32"), name=f"v{index}")
                 for index, shape in enumerate(SHAPES)
             ]
-            self.optimizer = optimizer = make()
+            optimizer = make()
             if is_scaled:
                 optimizer = LossScaleOptimizer(optimizer, initial_scale=1024.0)
-                self.optimizer = optimizer
+            self.optimizer = optimizer
             keras_compat.build(optimizer, self.variables)
 
         @tf.function(autograph=False)
@@ -125,19 +104,18 @@ class Stepping:
         return {name: copy.numpy() for name, copy in self.copies().items()}
 
 
-def left_out(strategy, rule, optimizer, guard, poisoned, poison="inf", sparse=False):
+def left_out(strategy, rule, optimizer, guard, poisoned, sparse=False):
     """The same steps twice; the second time with one more, of which a replica's part is poisoned.
 
     Args:
         strategy: the workers' strategy.
         rule: the rule's name.
         optimizer: a name in OPTIMIZERS.
-        guard: "loss scaling" or "skip".
+        guard: "loss scaling", of an Inf, or "skip", of a NaN.
         poisoned: the replica.
-        poison: what is added to its gradient.
         sparse: whether one gradient is sparse.
     """
-    use_rule(strategy, RULES.get(rule, rule))
+    use_rule(strategy, rule)
     is_scaled = guard == "loss scaling"
     with on_nonfinite(strategy, "propagate" if is_scaled else guard):
         stepping = Stepping(strategy, OPTIMIZERS[optimizer], is_scaled, sparse)
@@ -146,7 +124,7 @@ def left_out(strategy, rule, optimizer, guard, poisoned, poison="inf", sparse=Fa
             for number in range(STEPS):
                 if run == "with" and number == BAD_AFTER:
                     results |= {f"before {n}": v for n, v in stepping.state().items()}
-                    stepping.step(number, poisoned, float(poison))
+                    stepping.step(number, poisoned, np.inf if is_scaled else np.nan)
                     results |= {f"after {n}": v for n, v in stepping.state().items()}
                 elif is_scaled and stacks.IS_KERAS_2 and number == BAD_AFTER:
                     stepping.optimizer.iterations.assign_add(1)  # it counts what it leaves out
@@ -162,85 +140,58 @@ def left_out(strategy, rule, optimizer, guard, poisoned, poison="inf", sparse=Fa
     return results | {"scale": scale, "skipped": skipped}
 
 
-def raised(strategy, rule, way):
-    """One replica's gradient of the second variable gets a NaN; return the errors.
+def raised_in_loop(strategy, is_scaled):
+    """Return the error of a step with an Inf on the last replica, and whether it changed nothing.
 
     Args:
         strategy: the workers' strategy.
-        rule: the rule's name.
-        way: "fit", "executions", "eagerly", "loop" or "scaled loop".
+        is_scaled: whether a `LossScaleOptimizer` is around the optimizer.
     """
-    use_rule(strategy, rule)
-    last = strategy.num_replicas_in_sync - 1
+    use_rule(strategy, "adacons")
     with on_nonfinite(strategy, "raise"):
-        if way.endswith("loop"):
-            stepping = Stepping(strategy, OPTIMIZERS["adam"], is_scaled=way == "scaled loop")
-            stepping.step(0)
-            before = stepping.state()
-            outcome = _outcome(lambda: stepping.step(1, last))
-            outcome["unchanged"] = all(
-                (before[name] == value).all() for name, value in stepping.state().items()
-            )
-            stepping.step(2)  # the workers can still talk to each other
-            return outcome
-        x, y = random_data(8 * strategy.num_replicas_in_sync * 4)
-        keras.utils.set_random_seed(3)
-        y[8 * strategy.num_replicas_in_sync * 2 - 1] = np.nan  # the last replica's, in step 2
+        stepping = Stepping(strategy, OPTIMIZERS["adam"], is_scaled)
+        stepping.step(0)
+        before = stepping.state()
+        message = message_of(lambda: stepping.step(1, strategy.num_replicas_in_sync - 1))
+        is_same = [(before[name] == value).all() for name, value in stepping.state().items()]
+        stepping.step(2)  # the workers can still communicate
+    return {"message": message, "unchanged": all(is_same)}
+
+
+def raised_in_fit(strategy, rule, **options):
+    """The same of a row of the last replica that is NaN, in step 2 of `fit`."""
+    use_rule(strategy, rule)
+    batch = 8 * strategy.num_replicas_in_sync
+    x, y = random_data(4 * batch)
+    y[2 * batch - 1] = np.nan
+    keras.utils.set_random_seed(3)
+    with on_nonfinite(strategy, "raise"):
         with strategy.scope():
             model = build_mlp()
-            model.compile(
-                "adam",
-                "mse",
-                run_eagerly=way == "eagerly",
-                steps_per_execution=3 if way == "executions" else 1,
-            )
-        batch = 8 * strategy.num_replicas_in_sync
-        outcome = _outcome(lambda: model.fit(x, y, batch_size=batch, shuffle=False, verbose=0))
-        outcome["unchanged"] = int(model.optimizer.iterations.numpy()) == 1
-        outcome["finite"] = all(np.isfinite(weight).all() for weight in model.get_weights())
-        return outcome
+            model.compile("adam", "mse", **options)
+        message = message_of(lambda: model.fit(x, y, batch_size=batch, shuffle=False, verbose=0))
+    is_finite = all(np.isfinite(weight).all() for weight in model.get_weights())
+    steps = int(model.optimizer.iterations.numpy())
+    return {"message": message, "unchanged": is_finite and steps == 1}
 
 
-def _outcome(function):
-    try:
-        function()
-    except Exception as error:
-        return {"type": type(error).__name__, "message": str(error)}
-    return {"type": "none", "message": ""}
-
-
-def skipped_in_fit(strategy, rule, make="momentum", executions=1):
-    """A fit in which one row of the second of four steps is NaN; and one without these rows."""
+def skipped_in_fit(strategy, rule, optimizer):
+    """A fit with sparse gradients in which one row of the second of four steps is NaN."""
     use_rule(strategy, rule)
-    replicas = strategy.num_replicas_in_sync
-    batch = 8 * replicas
+    batch = 8 * strategy.num_replicas_in_sync
     ids = np.random.default_rng(5).integers(0, 20, [batch * 4, 3])
     y = np.sin(ids.sum(axis=1, keepdims=True)).astype("float32")
-    poisoned = y.copy()
-    poisoned[2 * batch - 1] = np.nan
-    weights = []
-    rest = np.r_[0:batch, 2 * batch : 4 * batch]
+    y[2 * batch - 1] = np.nan
     with on_nonfinite(strategy, "skip"), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        for rows, values in ((ids, poisoned), (ids[rest], y[rest])):
-            keras.utils.set_random_seed(6)
-            with strategy.scope():
-                model = keras.Sequential(
-                    [
-                        keras.layers.Input([3], dtype="int32"),
-                        keras.layers.Embedding(20, 4),
-                        keras.layers.Flatten(),
-                        keras.layers.Dense(1),
-                    ]
-                )
-                model.compile(OPTIMIZERS[make](), "mse", steps_per_execution=executions)
-            model.fit(rows, values, batch_size=batch, epochs=2, shuffle=False, verbose=0)
-            weights.append((model.get_weights(), int(model.optimizer.iterations.numpy())))
+        with strategy.scope():
+            layers = [keras.layers.Embedding(20, 4), keras.layers.Flatten(), keras.layers.Dense(1)]
+            model = keras.Sequential([keras.layers.Input([3], dtype="int32"), *layers])
+            model.compile(OPTIMIZERS[optimizer](), "mse")
+        model.fit(ids, y, batch_size=batch, epochs=2, shuffle=False, verbose=0)
         skipped = strategy.skipped_steps
-    (actual, actual_count), (expected, expected_count) = weights
     return {
-        "equal": [(a == b).all() for a, b in zip(actual, expected, strict=True)],
-        "iterations": [actual_count, expected_count],
-        "skipped": skipped,
+        "finite": [np.isfinite(weight).all() for weight in model.get_weights()],
+        "counts": [model.optimizer.iterations.numpy(), skipped],
         "warnings": [str(w.message) for w in caught if "were skipped" in str(w.message)],
     }

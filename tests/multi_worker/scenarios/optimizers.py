@@ -32,13 +32,12 @@ OPTIONS = {
         "clipnorm": 0.5,
     },
     "mixed_precision": {},
-    "mixed_precision_accumulate": {"gradient_accumulation_steps": 2},
 }
 
 
 def make(name, column):
     optimizer = getattr(keras.optimizers, name)(learning_rate=0.1, **OPTIONS[column])
-    if column.startswith("mixed_precision"):
+    if column == "mixed_precision":
         return LossScaleOptimizer(optimizer, initial_scale=SCALE)
     return optimizer
 
@@ -50,7 +49,7 @@ def gradients_of(replicas, column):
         (random.standard_normal((STEPS, replicas, *shape)) + 0.5).astype("float32")
         for shape in SHAPES
     ]
-    if column.startswith("mixed_precision"):
+    if column == "mixed_precision":
         gradients = [gradient * np.float32(SCALE) for gradient in gradients]
         gradients[0][-1, replicas - 1, 0] = np.inf  # in the last step one replica overflows
     return gradients
@@ -105,52 +104,37 @@ def reference(replicas, name, column):
     gradients are accumulated, every micro-step gets the mean of its group: accumulating these gives
     it back.
     """
-    options = OPTIONS[column]
-    gradients = [g.astype(np.float64) for g in accumulated(replicas, column)]
-    clips_each = not stacks.IS_KERAS_2
-    if clips_each:
-        gradients = [clipped(g, options) for g in gradients]
-    if clips_each and "global_clipnorm" in options:
-        norms = np.sqrt(sum(np.sum(g**2, axis=tuple(range(2, g.ndim))) for g in gradients))
-        factors = np.minimum(1, options["global_clipnorm"] / norms)
-        gradients = [g * factors.reshape(factors.shape + (1,) * (g.ndim - 2)) for g in gradients]
+    gradients = [g.astype(np.float64) for g in gradients_of(replicas, column)]
+    steps = OPTIONS[column].get("gradient_accumulation_steps", 1)
+    groups = [g.reshape(STEPS // steps, steps, *g.shape[1:]) for g in gradients]
+    gradients = [np.repeat(group.mean(axis=1), steps, axis=0) for group in groups]
     variables = [Variable(value, name="v") for value in initial_values()]
     optimizer = make(name, column)
-    if clips_each:
+    if not stacks.IS_KERAS_2:
+        gradients = clipped(gradients, OPTIONS[column])
         for rule in ("clipnorm", "global_clipnorm", "clipvalue"):
             setattr(optimizer, rule, None)
     keras_compat.build(optimizer, variables)
     for number in range(STEPS):
-        combined = [
-            oracle.adasum([own.ravel() for own in g[number]]).reshape(g.shape[2:])
-            for g in gradients
+        combined = [oracle.adasum(g[number].reshape(replicas, -1)) for g in gradients]
+        shaped = [
+            tf.constant(own.reshape(shape), tf.float32)
+            for own, shape in zip(combined, SHAPES, strict=True)
         ]
-        keras_compat.apply(optimizer, [tf.constant(g, tf.float32) for g in combined], variables)
+        keras_compat.apply(optimizer, shaped, variables)
     return [variable.numpy() for variable in [*variables, *state(optimizer)]]
 
 
-def accumulated(replicas, column):
-    gradients = gradients_of(replicas, column)
-    steps = OPTIONS[column].get("gradient_accumulation_steps")
-    if not steps:
-        return gradients
-    groups = [g.astype(np.float64).reshape(STEPS // steps, steps, *g.shape[1:]) for g in gradients]
-    if column.startswith("mixed_precision"):
-        # The overflow is the last micro-step: it is skipped, and its group never completed.
-        for group in groups:
-            group[-1, 0] = group[-1, 1] = np.where(np.isfinite(group[-1, 0]), group[-1, 0], 0)
-        means = [np.repeat(g.mean(axis=1), steps, axis=0) for g in groups]
-        means[0][-1, -1, 0] = np.inf
-        return means
-    return [np.repeat(g.mean(axis=1), steps, axis=0) for g in groups]
-
-
 def clipped(gradients, options):
-    """Each replica's gradient [STEPS, replicas, …] clipped as `clipnorm` or `clipvalue` say."""
-    if "clipnorm" in options:
-        axes = tuple(range(2, gradients.ndim))
-        norms = np.sqrt(np.sum(gradients**2, axis=axes, keepdims=True))
-        return gradients * np.minimum(1, options["clipnorm"] / norms)
+    """The gradients [STEPS, replicas, …] of each variable, clipped on each replica."""
     if "clipvalue" in options:
-        return np.clip(gradients, -options["clipvalue"], options["clipvalue"])
-    return gradients
+        return [np.clip(g, -options["clipvalue"], options["clipvalue"]) for g in gradients]
+    squares = [np.sum(g.reshape(STEPS, -1, np.prod(g.shape[2:])) ** 2, axis=2) for g in gradients]
+    if "global_clipnorm" in options:
+        squares = [sum(squares)] * len(squares)
+    limit = options.get("clipnorm") or options.get("global_clipnorm") or np.inf
+    factors = [np.minimum(1, limit / np.sqrt(own)) for own in squares]
+    return [
+        g * factor.reshape(factor.shape + (1,) * (g.ndim - 2))
+        for g, factor in zip(gradients, factors, strict=True)
+    ]

@@ -23,24 +23,19 @@ def run_program(strategy, name, folder):
         folder: for the files of those programs that write some.
 
     Returns:
-        What `main` returns beside the model, and digests of the model's weights, one for each local
-        replica.
+        What `main` returns alongside the model, and a digest of the weights that all local replicas
+        have.
     """
     used = strategy or tf.distribute.get_strategy()
     with mock.patch.object(tf_adasum, "AdasumMirroredStrategy", lambda: used):
         main = runpy.run_path(str(PROGRAMS / f"{name}.py"))["main"]
-        arguments = [folder] if inspect.signature(main).parameters else []
-        model, results = main(*arguments)
+        model, results = main(*[folder][: len(inspect.signature(main).parameters)])
     if strategy:
         strategy.check_replicas()
-    return {**results, "digests": digests_of(used, model.weights)}
-
-
-def digests_of(strategy, weights):
-    """Return one digest of all weights for each local replica."""
-    assert weights
-    replicas = zip(*(copies_of(strategy, weight) for weight in weights), strict=True)
-    return [
+    assert model.weights
+    replicas = zip(*(copies_of(used, weight) for weight in model.weights), strict=True)
+    (digest,) = {
         hashlib.sha256(b"".join(copy.numpy().tobytes() for copy in copies)).hexdigest()
         for copies in replicas
-    ]
+    }
+    return {**results, "digest": digest}

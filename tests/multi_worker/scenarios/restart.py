@@ -5,12 +5,10 @@ import pathlib
 import keras
 import numpy as np
 import tensorflow as tf
-from support import stacks
-from support.stacks import LossScaleOptimizer, copies_of, loss_scale_of
+from support.stacks import copies_of
 
 from scenarios.basics import random_data, use_rule
 from scenarios.callbacks import Interrupt, Interrupted, rank_of
-from scenarios.keras import Recorder
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.optimizers import LAMB, AdaScale, DeltaAdasum
 
@@ -28,7 +26,7 @@ OPTIMIZERS = {
 LOCAL_SLOTS = ("delta", "delta_local")  # have slots that differ from replica to replica
 
 
-def compiled_model(strategy, name, seed, layers=(), loss_scale=None):
+def compiled_model(strategy, name, seed, layers=()):
     """A linear model, or one of other layers, with an optimizer of the table and its rule."""
     rule, make = OPTIMIZERS[name]
     use_rule(strategy, rule)
@@ -37,18 +35,14 @@ def compiled_model(strategy, name, seed, layers=(), loss_scale=None):
         model = keras.Sequential([*layers, keras.layers.Dense(1)])
         if not layers:
             model.build([None, 6])
-        optimizer = make()
-        if loss_scale:
-            optimizer = LossScaleOptimizer(optimizer, initial_scale=loss_scale)
-        model.compile(optimizer=optimizer, loss="mse")
+        model.compile(optimizer=make(), loss="mse")
     return model
 
 
-def fit(model, callbacks=(), first_step=0, **options):
-    """Epochs, one by default, of the steps from `first_step` on."""
-    x, y = random_data(BATCH * STEPS)
-    x, y = x[BATCH * first_step :], y[BATCH * first_step :]
-    options = {"batch_size": BATCH, "shuffle": False, "verbose": 0} | options
+def fit(model, callbacks=(), first_step=0, epochs=1):
+    """Epochs of the steps from `first_step` on."""
+    x, y = (part[BATCH * first_step :] for part in random_data(BATCH * STEPS))
+    options = {"batch_size": BATCH, "epochs": epochs, "shuffle": False, "verbose": 0}
     return model.fit(x, y, callbacks=[*callbacks], **options)
 
 
@@ -80,30 +74,27 @@ def checkpoint_of(model):
 class SaveAfter(keras.callbacks.Callback):
     """Every worker saves the model to a folder of its own."""
 
-    def __init__(self, strategy, folder, forms):
+    def __init__(self, strategy, folder):
         super().__init__()
-        self.strategy, self.forms = strategy, forms
-        self.folder = pathlib.Path(folder, str(rank_of(strategy)))
-        self.state = {}
+        self.strategy, self.folder = strategy, pathlib.Path(folder, str(rank_of(strategy)))
 
     def on_train_batch_end(self, batch, logs=None):
         if batch + 1 == SAVED_AFTER:
             self.folder.mkdir(parents=True)
             self.model.save(self.folder / "model.keras")
-            if "checkpoint" in self.forms:
-                checkpoint_of(self.model).write(str(self.folder / "checkpoint"))
+            checkpoint_of(self.model).write(str(self.folder / "checkpoint"))
             self.state = state_of(self.strategy, self.model, "saved ")
 
 
-def train_and_save(strategy, name, folder, forms):
+def train_and_save(strategy, name, folder):
     """Return the state when it was saved, and that of the unbroken run at its end."""
     model = compiled_model(strategy, name, seed=1)
-    save = SaveAfter(strategy, folder, forms)
+    save = SaveAfter(strategy, folder)
     fit(model, [save])
     return {**save.state, **state_of(strategy, model, "final ")}
 
 
-def restore_and_go_on(strategy, name, folder, form, from_worker=None):
+def restore_and_resume(strategy, name, folder, form, from_worker=None):
     """Return the state that was restored, and that at the end.
 
     Args:
@@ -128,23 +119,11 @@ def restore_and_go_on(strategy, name, folder, form, from_worker=None):
     return {**restored, **state_of(strategy, model, "final ")}
 
 
-class StateAtBegin(keras.callbacks.Callback):
-    """Keeps the state in which the first epoch begins."""
-
-    def __init__(self, strategy):
-        super().__init__()
-        self.strategy, self.state = strategy, None
-
-    def on_epoch_begin(self, epoch, logs=None):
-        if self.state is None:
-            self.state = state_of(self.strategy, self.model, "begin ")
-
-
 def interrupted_with_backup(strategy, name, folder):
     """Two epochs, interrupted after the first; every worker has a backup folder of its own.
 
     Returns:
-        The state at the interruption, "saved …", the one in which another model goes on from the
+        The state at the interruption, "saved …", the one in which another model resumes from the
         backup, "begin …", and the one at its end, "final …".
     """
     backup = str(pathlib.Path(folder, str(rank_of(strategy))))
@@ -154,10 +133,13 @@ def interrupted_with_backup(strategy, name, folder):
     except Interrupted:
         saved = state_of(strategy, model, "saved ")
     model = compiled_model(strategy, name, seed=2 + rank_of(strategy))
-    begin = StateAtBegin(strategy)
+    states = []
+    begin = keras.callbacks.LambdaCallback(
+        on_epoch_begin=lambda *_: states.append(state_of(strategy, model, "begin "))
+    )
     history = fit(model, [keras.callbacks.BackupAndRestore(backup), begin], epochs=2)
     final = state_of(strategy, model, "final ")
-    return {"epochs": history.epoch, **saved, **begin.state, **final}
+    return {"epochs": history.epoch, **saved, **states[0], **final}
 
 
 def unbroken(strategy, name):
@@ -165,27 +147,6 @@ def unbroken(strategy, name):
     model = compiled_model(strategy, name, seed=1)
     fit(model, epochs=2)
     return state_of(strategy, model, "final ")
-
-
-class WeightsOnReplicas(keras.callbacks.Callback):
-    """Keeps the weights of the local replicas at several points of a training."""
-
-    def __init__(self, strategy):
-        super().__init__()
-        self.strategy = strategy
-        self.weights = {"step": [], "validation": [], "epoch": []}
-
-    def keep(self, point):
-        self.weights[point].append(flat_weights(self.strategy, self.model))
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.keep("step")
-
-    def on_test_begin(self, logs=None):
-        self.keep("validation")
-
-    def on_epoch_end(self, epoch, logs=None):
-        self.keep("epoch")
 
 
 def flat_weights(strategy, model):
@@ -200,21 +161,21 @@ def fit_and_evaluate(strategy):
     """Two epochs of five steps with three local steps each, then `evaluate` and `predict`.
 
     Returns:
-        The weights after each step, [steps, replicas, n], before each validation, and at the end of
-        each epoch; and after a single step, followed by `evaluate`, and by `predict`; what these
-        return, and what a model of those weights returns without a strategy.
+        The weights of the local replicas before each validation; and after a single step, before
+        and after `evaluate` and `predict`; what these return, and what a model of those weights
+        returns without a strategy.
     """
     model = compiled_model(strategy, "delta_local", seed=1)
     x, y = random_data(BATCH * 5, seed=3)
-    recorder = WeightsOnReplicas(strategy)
-    options = {"batch_size": BATCH, "verbose": 0}
-    history = model.fit(
-        x, y, epochs=2, shuffle=False, validation_data=(x, y), callbacks=[recorder], **options
-    ).history
+    results, options = {}, {"batch_size": BATCH, "verbose": 0}
 
+    def keep(logs=None):
+        results[f"validation {len(results)}"] = flat_weights(strategy, model)
+
+    callback = keras.callbacks.LambdaCallback(on_test_begin=keep)
+    model.fit(x, y, epochs=2, validation_data=(x, y), callbacks=[callback], **options)
     alone = keras.Sequential([keras.layers.Input([6]), keras.layers.Dense(1)])
     alone.compile(loss="mse")
-    results = {}
     for name, arguments in ("evaluate", (x, y)), ("predict", (x,)):
         model.train_on_batch(x[:BATCH], y[:BATCH])
         results[f"before {name}"] = flat_weights(strategy, model)
@@ -222,41 +183,7 @@ def fit_and_evaluate(strategy):
         results[f"after {name}"] = flat_weights(strategy, model)
         alone.set_weights(model.get_weights())
         results[f"{name} alone"] = getattr(alone, name)(*arguments, **options)
-    return {**history, **recorder.weights, **results}
-
-
-def overflow_on_one_replica(strategy, name, poisoned_replica):
-    """Mixed float16; in the second of five steps one replica's rows are too large for it.
-
-    Returns:
-        After each step the loss scale, and all weights and slots of this worker's first replica;
-        and the weights at the end of the epoch.
-    """
-    rows = BATCH // strategy.num_replicas_in_sync
-    x, y = random_data(BATCH * 5)
-    x[BATCH + rows * poisoned_replica] = 6e4
-    keras.mixed_precision.set_global_policy("mixed_float16")
-    try:
-        # A scale of which only the poisoned rows make too much.
-        model = compiled_model(strategy, name, seed=1, loss_scale=64.0)
-        optimizer = model.optimizer
-
-        def read(variables):
-            return np.concatenate([v.numpy().astype("float64").ravel() for v in variables])
-
-        scales = Recorder(lambda: loss_scale_of(optimizer).numpy())
-        weights = Recorder(lambda: read(model.variables))
-        slots = Recorder(lambda: read(stacks.state_of(optimizer.inner_optimizer)))
-        callbacks = [scales, weights, slots]
-        model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0, callbacks=callbacks)
-    finally:
-        keras.mixed_precision.set_global_policy("float32")
-    return {
-        "scales": scales.values,
-        "weights": weights.values,
-        "slots": slots.values,
-        "final": flat_weights(strategy, model),
-    }
+    return results
 
 
 ROWS_OF_TABLE, IDS = 50, 3
@@ -272,33 +199,21 @@ class DenseTable(keras.layers.Layer):
         return tf.matmul(tf.one_hot(ids, ROWS_OF_TABLE), self.table)
 
 
-def fit_embedding(strategy, name, repeated):
-    """Six steps with an `Embedding`, and with the same table made dense; the last row is unused.
-
-    Args:
-        strategy: the workers' strategy.
-        name: of the optimizer.
-        repeated: whether a batch may ask for a row several times; else a row is in it once.
-    """
+def fit_embedding(strategy, name):
+    """The weights after six steps with an `Embedding`, and with the same table made dense."""
     random = np.random.default_rng(4)
-    used, ids_of_step = ROWS_OF_TABLE - 1, [BATCH, IDS]
-    ids = [
-        random.integers(0, used, ids_of_step)
-        if repeated
-        else random.permutation(used)[: BATCH * IDS].reshape(ids_of_step)
-        for _ in range(6)
-    ]
-    ids = np.concatenate(ids)
+    ids = random.integers(0, ROWS_OF_TABLE, [BATCH * 6, IDS])
     y = np.sin(ids.sum(axis=1, keepdims=True)).astype("float32")
     table = random.standard_normal([ROWS_OF_TABLE, 2]).astype("float32")
-    results = {"table": table}
-    for kind, make in (
-        ("sparse", lambda: keras.layers.Embedding(ROWS_OF_TABLE, 2)),
-        ("dense", DenseTable),
-    ):
-        layers = [keras.layers.Input([IDS], dtype="int32"), make(), keras.layers.Flatten()]
+    results = {}
+    for kind, layer in [
+        ("sparse", keras.layers.Embedding(ROWS_OF_TABLE, 2)),
+        ("dense", DenseTable()),
+    ]:
+        layers = [keras.layers.Input([IDS], dtype="int32"), layer, keras.layers.Flatten()]
         model = compiled_model(strategy, name, seed=1, layers=layers)
-        model.set_weights([table, *[0.1 + 0 * own for own in model.get_weights()[1:]]])
+        start = [table, *[0.1 + 0 * own for own in model.get_weights()[1:]]]
+        model.set_weights(start)
         model.fit(ids, y, batch_size=BATCH, shuffle=False, verbose=0)
         results[kind] = flat_weights(strategy, model)
-    return results
+    return results | {"start": np.concatenate([each.ravel() for each in start])}

@@ -1,22 +1,28 @@
 """Last batches that leave replicas without rows."""
 
+from unittest import mock
+
 import keras
 import numpy as np
 import tensorflow as tf
 from support import stacks
-from support.stacks import LossScaleOptimizer
+from support.stacks import copies_of
 
-from scenarios.basics import random_data, scope, use_rule, weights_of
-from tf_adasum import optimizers
+from scenarios.basics import OPTIMIZERS, random_data, scope, use_rule, weights_of
+from tf_adasum.callbacks import ReplicaCheck
 from tf_adasum.compat import keras as keras_compat
 
 
 class OwnStep(keras.Model):
-    """A train_step of the user's."""
+    """Steps of the user's, with a tracker of the mean over the rows, which is NaN without rows."""
 
     def __init__(self, inner):
         super().__init__()
-        self.inner = inner
+        self.inner, self.tracker = inner, keras.metrics.Mean(name="tracked")
+
+    @property
+    def metrics(self):
+        return [self.tracker]
 
     def call(self, x, training=None):
         return self.inner(x, training=training)
@@ -27,28 +33,8 @@ class OwnStep(keras.Model):
             loss = self.compute_loss(y=y, y_pred=self(x, training=True))
         gradients = tape.gradient(loss, self.trainable_variables)
         keras_compat.apply(self.optimizer, gradients, self.trainable_variables)
-        for metric in self.metrics:
-            if metric.name == "loss":
-                metric.update_state(loss, sample_weight=tf.shape(x)[0])
-            else:
-                metric.update_state(y, self(x))
-        return {metric.name: metric.result() for metric in self.metrics}
-
-
-class Tracking(keras.Model):
-    """Steps with a tracker of the mean over the rows, which is NaN without rows."""
-
-    def __init__(self):
-        super().__init__()
-        self.dense = keras.layers.Dense(1)
-        self.tracker = keras.metrics.Mean(name="tracked")
-
-    @property
-    def metrics(self):
-        return [self.tracker]
-
-    def call(self, x):
-        return self.dense(x)
+        self.tracker.update_state(loss)
+        return {"tracked": self.tracker.result()}
 
     def test_step(self, data):
         x, y = data
@@ -57,12 +43,12 @@ class Tracking(keras.Model):
 
 
 def tracked(strategy):
-    """What a tracker says of batches of 8 rows per replica, and one of a single row."""
+    """The value of a tracker for batches of 8 rows per replica, and one of a single row."""
     keras.utils.set_random_seed(4)
     replicas = strategy.num_replicas_in_sync
     x, y = random_data(2 * 8 * replicas + 1)
     with strategy.scope():
-        model = Tracking()
+        model = OwnStep(build())
         model.compile()
     (value,) = model.evaluate(x, y, batch_size=8 * replicas, return_dict=True, verbose=0).values()
     return {"tracked": value, "errors": model.predict(x, verbose=0) - y}
@@ -70,35 +56,27 @@ def tracked(strategy):
 
 def build(normalization=True):
     """With an L2 loss, whose gradient needs no rows."""
-    layers = [
-        keras.layers.Input([6]),
-        keras.layers.Dense(4, kernel_regularizer=keras.regularizers.L2(0.1)),
-    ]
+    penalty = keras.regularizers.L2(0.1)
+    layers = [keras.layers.Input([6]), keras.layers.Dense(4, kernel_regularizer=penalty)]
     layers += [keras.layers.BatchNormalization(momentum=0.5)] if normalization else []
     return keras.Sequential([*layers, keras.layers.Dense(1)])
 
 
-OPTIMIZERS = {
-    "momentum": lambda: keras.optimizers.SGD(0.05, momentum=0.9),
-    "scaled": lambda: LossScaleOptimizer(
-        keras.optimizers.SGD(0.05, momentum=0.9), initial_scale=64.0
-    ),
-    "delta": lambda: optimizers.DeltaAdasum(keras.optimizers.Adam(0.01)),
-    "delta of 2": lambda: optimizers.DeltaAdasum(
-        keras.optimizers.AdamW(0.01, weight_decay=0.1), local_steps=2
-    ),
-    "adascale": lambda: optimizers.AdaScale(keras.optimizers.SGD(0.05)),
-}
-
-
-def fit(strategy, rule, optimizer="momentum", way="fit", epochs=2):
-    """Batches of 8 rows per replica, then one of a single row."""
-    use_rule(strategy, rule)
-    keras.utils.set_random_seed(4)
-    replicas = strategy.num_replicas_in_sync
-    x, y = random_data(2 * 8 * replicas + 1)
+def model_with_everything(strategy, optimizer="momentum", way="fit"):
+    """Sparse and dense weights, frozen ones, a penalty, statistics, seeds and metrics."""
+    keras.utils.set_random_seed(1)
+    penalty = keras.regularizers.L2(0.1)
+    layers = [
+        *([] if way == "unbuilt" else [keras.layers.Input([3], dtype="int32")]),
+        keras.layers.Embedding(50, 4, name="embedding"),
+        keras.layers.Flatten(),
+        keras.layers.Dense(4, name="frozen", trainable=False),
+        keras.layers.BatchNormalization(momentum=0.5),
+        keras.layers.Dropout(0.3),
+        keras.layers.Dense(1, kernel_regularizer=penalty, name="last"),
+    ]
     with strategy.scope():
-        model = build()
+        model = keras.Sequential(layers)
         if way == "own step":
             model = OwnStep(model)
         model.compile(
@@ -108,52 +86,55 @@ def fit(strategy, rule, optimizer="momentum", way="fit", epochs=2):
             steps_per_execution=2 if way == "executions" else 1,
             run_eagerly=way == "eagerly",
         )
-    logs = model.fit(x, y, batch_size=8 * replicas, epochs=epochs, shuffle=False, verbose=0).history
-    evaluated = model.evaluate(x, y, batch_size=8 * replicas, verbose=0)
-    own = keras_compat.all_variables(model.optimizer)
+    return model
+
+
+def random_ids(rows):
+    """Other ids and targets on every replica."""
+    return np.random.default_rng(0).integers(0, 50, [rows, 3]), random_data(rows)[1]
+
+
+def fit(strategy, rule, optimizer, way):
+    """Batches of 8 rows per replica, then one of a single row; the weights are compared."""
+    use_rule(strategy, rule)
+    batch = 8 * strategy.num_replicas_in_sync
+    ids, y = random_ids(2 * batch + 1)
+    model = model_with_everything(strategy, optimizer, way)
+    options = {"epochs": 2, "shuffle": False, "callbacks": [ReplicaCheck(every=1)]}
+    with mock.patch.object(strategy, "check_model", wraps=strategy.check_model) as check:
+        logs = model.fit(ids, y, batch_size=batch, verbose=0, **options).history
+    strategy.check_replicas()
+    slots = keras_compat.all_variables(model.optimizer)
     return {
         **{f"log {name}": values for name, values in logs.items()},
-        "evaluated": evaluated,
-        **{f"weight{index}": value for index, value in enumerate(model.get_weights())},
+        "evaluated": model.evaluate(ids, y, batch_size=batch, verbose=0),
+        **weights_of(model),
         **{
             f"slot{index}": v.numpy()
-            for index, v in enumerate(own)
+            for index, v in enumerate(slots)
             if "rng" not in keras_compat.path_of(v)
         },
-        "iterations": model.optimizer.iterations.numpy(),
+        "checks": check.call_count,
     }
 
 
-def one_step(strategy, rule, rows, optimizer="momentum", function=False, normalization=True):
-    """A step of a custom loop in which each replica has its own number of rows.
+def steps_of_loop(strategy, rule, optimizer="momentum", function=False):
+    """Two steps of a custom loop: all replicas have the same rows, then only the first has rows.
 
     Args:
-        strategy: the workers' strategy.
+        strategy: the workers' strategy, or one of a single replica.
         rule: the rule's name.
-        rows: for each replica how many.
         optimizer: a name in OPTIMIZERS.
         function: whether `strategy.run` gets a tf.function, instead of being called in one.
-        normalization: whether there is a BatchNormalization.
 
     Returns:
-        The data, the weights before, and weights, slots and losses of every local replica.
+        All variables after each step, with the local replicas as their first dimension.
     """
     use_rule(strategy, rule)
     keras.utils.set_random_seed(7)
-    x, y = random_data(8 * len(rows))
-
-    def batches(step):
-        def own(context):
-            replica = int(context.replica_id_in_sync_group)
-            # The first step has rows for all: momentum is there when the second comes.
-            count = 8 if step == 0 else rows[replica]
-            start = 8 * replica
-            return tuple(tf.constant(part[start : start + count]) for part in (x, y))
-
-        return strategy.experimental_distribute_values_from_function(own)
-
+    x, y = random_data(16)
     with strategy.scope():
-        model = build(normalization)
+        model = build()
         model_optimizer = OPTIMIZERS[optimizer]()
         keras_compat.build(model_optimizer, model.trainable_variables)
 
@@ -161,42 +142,39 @@ def one_step(strategy, rule, rows, optimizer="momentum", function=False, normali
         with tf.GradientTape() as tape:
             losses = tf.square(model(x, training=True) - y)
             loss = tf.math.divide_no_nan(tf.reduce_sum(losses), tf.cast(tf.size(losses), "float32"))
-            loss += sum(model.losses)
-            scaled = stacks.scale_loss(model_optimizer, loss)
+            scaled = stacks.scale_loss(model_optimizer, loss + sum(model.losses))
         gradients = tape.gradient(scaled, model.trainable_variables)
         keras_compat.apply(model_optimizer, gradients, model.trainable_variables)
-        return loss
 
     if function:
-        traced = tf.function(in_replica, reduce_retracing=True)
-        run = lambda args: strategy.run(traced, args=args)  # noqa: E731
-    else:
-        run = tf.function(lambda args: strategy.run(in_replica, args=args), reduce_retracing=True)
-    local = strategy.experimental_local_results
-
-    def copies(kind, variables):
-        return {
-            f"{kind} {index} {keras_compat.path_of(variable)}.{replica}": copy.numpy()
-            for index, variable in enumerate(variables)
-            for replica, copy in enumerate(local(keras_compat.tensorflow_variable(variable)))
-        }
-
+        in_replica = tf.function(in_replica, reduce_retracing=True)
+    run = lambda args: strategy.run(in_replica, args=args)  # noqa: E731
+    if not function:
+        run = tf.function(run, reduce_retracing=True)
     results = {}
     for step in (0, 1):
-        losses = run(batches(step))
-        results |= copies(f"{step} weight", model.variables)
-        results |= copies(f"{step} slot", model_optimizer.variables)
-        results[f"{step} loss"] = [loss.numpy() for loss in local(losses)]
+
+        def own_rows(context, step=step):
+            count = 8 if step == 0 or context.replica_id_in_sync_group == 0 else 0
+            return tuple(tf.constant(part[8 * step : 8 * step + count]) for part in (x, y))
+
+        run(strategy.experimental_distribute_values_from_function(own_rows))
+        results |= {
+            f"{step} {index} {keras_compat.path_of(variable)}": np.stack(
+                [copy.numpy() for copy in copies_of(strategy, variable)]
+            )
+            for index, variable in enumerate([*model.variables, *model_optimizer.variables])
+        }
     return results
 
 
-def logs(strategy):
-    """What `fit` says of a model that does not learn, the last batch being one row."""
-    use_rule(strategy, "adasum")
-    replicas = strategy.num_replicas_in_sync
+def logs(strategy, replicas):
+    """The logs of `fit` of a model that does not learn; the last batch is one row."""
+    if strategy:
+        use_rule(strategy, "adasum")
     x, y = random_data(2 * 8 * replicas + 1)
     keras.utils.set_random_seed(4)
-    with strategy.scope():
+    with scope(strategy):
         model = build(normalization=False)
         model.compile(keras.optimizers.SGD(0.0), "mse", metrics=["mae"])
     return model.fit(x, y, batch_size=8 * replicas, shuffle=False, verbose=0).history

@@ -1,7 +1,5 @@
 """What the worker processes do for `test_saving.py`: worker 0 saves, loads and copies alone."""
 
-import pathlib
-
 import keras
 import numpy as np
 import tensorflow as tf
@@ -34,35 +32,28 @@ FORMATS = {
 }
 
 
-class SaveAlone(keras.callbacks.Callback):
-    """Save in every format on worker 0, after each epoch."""
-
-    def __init__(self, folder, rank):
-        super().__init__()
-        self.folder, self.is_first = pathlib.Path(folder), rank == 0
-
-    def on_epoch_end(self, epoch, logs=None):
-        if self.is_first:
-            for name, save in FORMATS.items():
-                save(self.model, str(self.folder / name))
-
-
 def save_in_scope(strategy, folder, within_fit):
-    """Train in the scope, save there on worker 0 alone, and train on."""
+    """Train in the scope, save there on worker 0 alone in every format, and train on."""
     # A test begins with `clear_session`, as a program that has not saved or loaded anything yet:
     # the first time Keras makes an optimizer.
     keras.utils.set_random_seed(1)
     x, y = random_data(48)
-    saving = SaveAlone(folder, strategy.workers.rank)
-    checkpoint = keras.callbacks.ModelCheckpoint(str(pathlib.Path(folder) / "best.keras"))
+
+    def save(*_):
+        for name, save_as in FORMATS.items() if strategy.workers.rank == 0 else ():
+            save_as(model, f"{folder}/{name}")
+
+    callbacks = [
+        keras.callbacks.ModelCheckpoint(f"{folder}/best.keras"),
+        keras.callbacks.LambdaCallback(on_epoch_end=save),
+    ]
     with strategy.scope():
         model = compiled_model()
-        callbacks = [checkpoint, saving] if within_fit else []
+        callbacks = callbacks if within_fit else []
         model.fit(x, y, batch_size=24, epochs=2, verbose=0, callbacks=callbacks)
         saved = weights_of(model)
-        saving.set_model(model)
         if not within_fit:
-            saving.on_epoch_end(2)
+            save()
         model.fit(x, y, batch_size=24, verbose=0)
     strategy.check_replicas()
     return saved
@@ -78,17 +69,14 @@ def copy_alone(strategy, folder):
     expected = model.evaluate(x, y, batch_size=24, verbose=0)
     losses = []
     if strategy.workers.rank == 0:
-        path = pathlib.Path(folder) / "model.keras"
-        model.save(path)
-        weights = str(pathlib.Path(folder) / "model.weights.h5")
-        model.save_weights(weights)
-        clone = keras.models.clone_model(model)
-        clone.compile(optimizer="adam", loss="mse", metrics=["mae"])
+        model.save(f"{folder}/model.keras")
+        model.save_weights(f"{folder}/model.weights.h5")
+        clone, reloaded = keras.models.clone_model(model), keras.models.clone_model(model)
         clone.set_weights(model.get_weights())
-        reloaded = keras.models.clone_model(model)
-        reloaded.compile(optimizer=keras.optimizers.Adam(0.01), loss="mse", metrics=["mae"])
-        reloaded.load_weights(weights)
-        for copy in (clone, reloaded, keras.models.load_model(path)):
+        reloaded.load_weights(f"{folder}/model.weights.h5")
+        for copy in (clone, reloaded):
+            copy.compile(optimizer=keras.optimizers.Adam(0.01), loss="mse", metrics=["mae"])
+        for copy in (clone, reloaded, keras.models.load_model(f"{folder}/model.keras")):
             losses.append(copy.evaluate(x, y, batch_size=24, verbose=0))
             copy.fit(x, y, batch_size=24, verbose=0)
             copy.predict(x, verbose=0)

@@ -7,19 +7,19 @@ import contextlib
 import warnings
 
 import keras
-import numpy as np
+from keras.layers import Dense, Normalization
 
-from scenarios.basics import build_mlp, random_data, use_rule, weights_of
+from scenarios.basics import build_mlp, message_of, random_data, use_rule, weights_of
 
 ARGUMENTS = {"batch_size": 12, "shuffle": False, "verbose": 0}
 
 
 class WithOwnCompile(keras.Model):
-    """A model that keeps an optimizer and makes a metric in a `compile` of its own."""
+    """A model that keeps an optimizer, given to a `compile` of its own."""
 
     def __init__(self):
         super().__init__()
-        self.dense = keras.layers.Dense(1)
+        self.dense = Dense(1)
 
     def compile(self, second_optimizer, **kwargs):
         """Keep the optimizer."""
@@ -31,115 +31,86 @@ class WithOwnCompile(keras.Model):
         return self.dense(x)
 
 
-def model_of(layers):
-    return keras.Sequential([keras.layers.Input([6]), *layers])
-
-
 def messages(strategy, folder):
-    """The messages of what `fit` says to models of which a part was made outside; "" for none."""
+    """The error of each program that makes a part of a model outside of the scope; "" for none."""
     use_rule(strategy, "adasum")
     data = random_data(24)
     keras.utils.set_random_seed(3 + strategy.workers.rank)
     path = f"{folder}/{strategy.workers.rank}.keras"
 
-    def fit(model):
+    def compile_inside(model, *given, **options):
+        with strategy.scope():
+            model.compile(*given, loss="mse", **options)
+
+    def fit(model, *given, **options):
+        compile_inside(model, *(given or ["sgd"]), **options)
         model.fit(*data, **ARGUMENTS)
 
-    def model_outside():
-        model = build_mlp()
+    def inside(make, *given):
         with strategy.scope():
-            model.compile("sgd", "mse")
+            return make(*given)
+
+    def with_layer(layer):
+        fit(inside(keras.Sequential, [keras.layers.Input([6]), layer, Dense(1)]))
 
     def loaded_outside():
         build_mlp().save(path)
-        model = keras.models.load_model(path)
-        with strategy.scope():
-            model.compile("sgd", "mse")
+        compile_inside(keras.models.load_model(path), "sgd")
 
-    def only_fit_inside():
+    def not_compiled_inside(fits_inside):
         model = build_mlp()
         model.compile("sgd", "mse")
-        with strategy.scope():
-            fit(model)
+        with (
+            strategy.scope() if fits_inside else contextlib.nullcontext(),
+            warnings.catch_warnings(),
+        ):
+            warnings.filterwarnings("error", message=".*outside the scope")
+            model.fit(*data, **ARGUMENTS)
 
-    def layer_outside(trainable=True):
-        layer = keras.layers.Dense(4)
+    def layer_outside(trainable):
+        layer = Dense(4, kernel_initializer="ones", trainable=trainable)
         layer.build([None, 6])
-        layer.set_weights([np.ones([6, 4]), np.ones([4])])
-        layer.trainable = trainable
-        with strategy.scope():
-            model = model_of([layer, keras.layers.Dense(1)])
-            model.compile("sgd", "mse")
-        fit(model)
+        with_layer(layer)
 
-    def optimizer_outside(built=False):
-        optimizer = keras.optimizers.Adam(0.1)
-        with strategy.scope():
-            model = build_mlp()
+    def optimizer_outside(built):
+        optimizer, model = keras.optimizers.Adam(0.1), inside(build_mlp)
         if built:
             optimizer.build(model.trainable_variables)
-        with strategy.scope():
-            model.compile(optimizer, "mse")
-        fit(model)
+        fit(model, optimizer)
         strategy.check_replicas()
-        steps = optimizer.iterations.numpy()
-        if steps != 24 // ARGUMENTS["batch_size"]:
-            raise ValueError(f"counted {steps} steps")
+        assert optimizer.iterations.numpy() == 24 // ARGUMENTS["batch_size"]
 
-    def second_optimizer_outside(built=False):
-        optimizer = keras.optimizers.Adam(0.1)
-        with strategy.scope():
-            model = WithOwnCompile()
-            model.build([None, 6])
-            if built:
-                optimizer.build(model.trainable_variables[:0])
-            model.compile(optimizer, optimizer="sgd", loss="mse")
-        fit(model)
+    def second_optimizer_outside(built):
+        optimizer, model = keras.optimizers.Adam(0.1), inside(WithOwnCompile)
+        inside(model.build, [None, 6])
+        if built:
+            inside(optimizer.build, [])
+        fit(model, optimizer, optimizer="sgd")
 
     def metric_outside():
         metric = keras.metrics.MeanAbsoluteError(name="error")
-        with strategy.scope():
-            model = build_mlp()
-            model.compile("sgd", "mse", metrics=[metric])
-        fit(model)
+        fit(inside(build_mlp), "sgd", metrics=[metric])
 
-    def data_for_normalization_outside():
-        layer = keras.layers.Normalization()
+    def adapted_outside():
+        layer = Normalization()
         layer.adapt(data[0])
-        with strategy.scope():
-            model = model_of([layer, keras.layers.Dense(1)])
-            model.compile("sgd", "mse")
-        fit(model)
-
-    def nothing_inside():
-        model = build_mlp()
-        model.compile("sgd", "mse")
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            fit(model)
-        raise ValueError("\n".join(str(each.message) for each in caught))
+        with_layer(layer)
 
     calls = {
-        "all": nothing_inside,
-        "model": model_outside,
+        "all": lambda: not_compiled_inside(fits_inside=False),
+        "model": lambda: compile_inside(build_mlp(), "sgd"),
         "loaded model": loaded_outside,
-        "model, fit inside": only_fit_inside,
-        "layer": layer_outside,
+        "model, fit inside": lambda: not_compiled_inside(fits_inside=True),
+        "layer": lambda: layer_outside(trainable=True),
         "frozen layer": lambda: layer_outside(trainable=False),
-        "optimizer": optimizer_outside,
+        "optimizer": lambda: optimizer_outside(built=False),
         "built optimizer": lambda: optimizer_outside(built=True),
-        "second optimizer": second_optimizer_outside,
+        "second optimizer": lambda: second_optimizer_outside(built=False),
         "built second optimizer": lambda: second_optimizer_outside(built=True),
         "metric": metric_outside,
-        "normalization": data_for_normalization_outside,
+        "normalization": adapted_outside,
     }
-    found = dict.fromkeys(calls, "")
-    for name, call in calls.items():
-        try:
-            call()
-        except (RuntimeError, ValueError) as error:
-            found[name] = str(error)
-    return found
+    return {name: message_of(call) for name, call in calls.items()}
 
 
 def fit_with(strategy, compiles_inside, fits_inside):

@@ -20,33 +20,26 @@ def train(strategy, slow, seconds):
     Returns the history, and as "shown" the lines of the progress bar with metrics.
     """
 
-    def late(x, y):
+    def late(rows):
         time.sleep(seconds)
-        return x, y
+        return rows
 
-    def make(context=None):
-        rows = np.ones([STEPS, 4], "float32")
-        dataset = tf.data.Dataset.from_tensor_slices((rows, rows[:, :1])).repeat(EPOCHS).batch(1)
+    def make(context):
+        rows = tf.data.Dataset.from_tensors(np.ones([1, 4], "float32")).repeat(STEPS * EPOCHS)
         if rank_of(strategy) == slow:
-            dataset = dataset.map(
-                lambda x, y: _like(tf.numpy_function(late, [x, y], 2 * [x.dtype]))
+            rows = rows.map(
+                lambda x: tf.ensure_shape(tf.numpy_function(late, [x], x.dtype), [1, 4])
             )
-        return dataset
+        return rows.map(lambda x: (x, x[:, :1]))
 
     with strategy.scope():
         model = keras.Sequential([keras.layers.Input([4]), keras.layers.Dense(1)])
         model.compile("sgd", "mse")
     report = StragglerReport()
     data = strategy.distribute_datasets_from_function(make)
-    length = {"steps_per_epoch": STEPS, "epochs": EPOCHS}
-    given = {"verbose": 2, "callbacks": [OrthogonalityTracker(), report]}
+    options = {"steps_per_epoch": STEPS, "epochs": EPOCHS, "verbose": 2}
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        history = model.fit(data, **length, **given).history
+        history = model.fit(data, callbacks=[OrthogonalityTracker(), report], **options).history
     assert report.epochs == [0, 1, 2]
     shown = [line for line in printed.getvalue().splitlines() if "loss: " in line]
     return {**history, "shown": np.array(shown)}
-
-
-def _like(batch):
-    x, y = batch
-    return tf.ensure_shape(x, [None, 4]), tf.ensure_shape(y, [None, 1])

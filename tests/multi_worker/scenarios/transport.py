@@ -4,7 +4,6 @@ import collections
 import contextlib
 import inspect
 import zlib
-from unittest import mock
 
 import keras
 import numpy as np
@@ -30,7 +29,7 @@ def reduce_known_gradients(strategy, **options):
     return over_both(strategy, lambda: aggregation.reduce_by_plan(strategy, **options))
 
 
-def train(strategy, rule, gathers, **options):
+def train(strategy, rule, gathers=False, **options):
     """`fit` of a model with an Embedding, whose gradient is sparse, and dense variables."""
 
     def compute():
@@ -38,14 +37,6 @@ def train(strategy, rule, gathers, **options):
             return aggregation.train_text_model(strategy, rule, **options)
 
     return over_both(strategy, compute)
-
-
-def groups_that_train(strategy, rule, **options):
-    """How often `fit` asks the transport for a group of replicas."""
-    transport = tensorflow_compat.cross_device_ops(strategy.extended).transport
-    with mock.patch.object(transport, "group", wraps=transport.group) as group:
-        aggregation.train_text_model(strategy, rule, **options)
-    return {"count": group.call_count}
 
 
 def operations_of_a_step(strategy):

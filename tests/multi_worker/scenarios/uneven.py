@@ -8,9 +8,8 @@ import numpy as np
 import tensorflow as tf
 from support.stacks import PyDataset
 
-from scenarios.basics import random_data, use_rule
+from scenarios.basics import message_of, random_data, use_rule
 from scenarios.keras import worker_of
-from tf_adasum.compat import keras as keras_compat
 
 BATCH = 4
 
@@ -33,42 +32,35 @@ def model_of(strategy, rate=0.05, executions=1):
     return model
 
 
-def from_function(strategy, batches, unknown, loop=False, steps=None):
-    """Two epochs; returns the logs, weights and steps, or the error's message.
+def from_function(strategy, batches, unknown=False, steps=None):
+    """Two epochs; returns the logs.
 
     Args:
         strategy: the workers' strategy.
         batches: of each worker.
-        unknown: whether the datasets know how many.
-        loop: whether a custom loop trains.
+        unknown: whether the datasets do not know how many.
         steps: of an epoch; None as many as there are.
     """
     use_rule(strategy, "adasum")
     own = batches[worker_of(strategy)]
-    model = model_of(strategy, rate=0.05 if loop else 0.0)
-    try:
-        dataset = strategy.distribute_datasets_from_function(lambda _: dataset_of(own, unknown))
-    except ValueError as error:
-        return {"message": str(error)}
-    if not loop:
-        history = model.fit(dataset, epochs=2, steps_per_epoch=steps, verbose=0).history
-        return {"message": "", **history}
+    dataset = strategy.distribute_datasets_from_function(lambda _: dataset_of(own, unknown))
+    model = model_of(strategy, rate=0.0)
+    return model.fit(dataset, epochs=2, steps_per_epoch=steps, verbose=0).history
 
-    @tf.function(reduce_retracing=True)
-    def step(batch):
-        def in_replica(x, y):
-            with tf.GradientTape() as tape:
-                squares = tf.reduce_sum(tf.square(model(x, training=True) - y))
-                loss = tf.math.divide_no_nan(squares, tf.cast(tf.shape(x)[0], tf.float32))
-            gradients = tape.gradient(loss, model.trainable_variables)
-            keras_compat.apply(model.optimizer, gradients, model.trainable_variables)
-            return tf.shape(x)[0]
 
-        return strategy.run(in_replica, args=batch)
+def rows_of_loop(strategy, batches):
+    """The rows of each step of two passes of a custom loop."""
+    own = batches[worker_of(strategy)]
+    dataset = strategy.distribute_datasets_from_function(lambda _: dataset_of(own))
+    local = strategy.experimental_local_results
+    return {"rows": [len(local(x)[0]) for _ in range(2) for x, _ in dataset]}
 
-    rows = [int(step(batch)) for _ in range(2) for batch in dataset]
-    weights = {f"weight{index}": value for index, value in enumerate(model.get_weights())}
-    return {"message": "", "rows": rows, **weights}
+
+def infinite_on_one(strategy):
+    """The error of datasets from a function of which one is infinite."""
+    batches = -3 if worker_of(strategy) else 3
+    distribute = strategy.distribute_datasets_from_function
+    return {"message": message_of(lambda: distribute(lambda _: dataset_of(batches)))}
 
 
 class Batches(PyDataset):
@@ -109,7 +101,7 @@ def refused(strategy, cases):
             `steps_per_epoch`, and `steps_per_execution`.
 
     Returns:
-        For each case the seconds, and the text of the ValueError.
+        For each case the seconds, and the type and text of the error.
     """
     use_rule(strategy, "adasum")
     found = {}
@@ -118,14 +110,11 @@ def refused(strategy, cases):
         data = data_of(kind, batches[worker_of(strategy)])
         if call == "predict":
             data.pop("y", None)
-        begun, text = time.monotonic(), ""
+        options = {"steps_per_epoch" if call == "fit" else "steps": steps, "verbose": 0}
+        begun = time.monotonic()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # data that differ
-            options = {"steps_per_epoch" if call == "fit" else "steps": steps, "verbose": 0}
-            try:
-                getattr(model, call)(**data, **options)
-            except ValueError as error:
-                text = str(error)
+            text = message_of(lambda: getattr(model, call)(**data, **options))  # noqa: B023
         found |= {f"seconds{index}": time.monotonic() - begun, f"text{index}": text}
     return found
 
