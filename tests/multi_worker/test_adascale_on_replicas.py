@@ -13,9 +13,6 @@ pytestmark = pytest.mark.feature(
 ESTIMATES = {"rtol": 3e-6, "atol": 3e-6}
 WEIGHTS = {"rtol": 1e-5, "atol": 2e-6}
 
-# Gradients of a step: one of each replica, or two.
-ON_FOUR_REPLICAS = [4, pytest.param(8, marks=stacks.needs_accumulation)]
-
 
 def expected(count, schedule=False, momentum=0.9, scale=None, **options):
     """Estimates [steps, 4] and weights [n] after all steps, from the float64 oracle."""
@@ -31,10 +28,9 @@ def expected(count, schedule=False, momentum=0.9, scale=None, **options):
     return np.array(estimates), oracle.weights
 
 
-def check(results, count, **options):
+def check(results, count, kind="own", **options):
     estimates, weights = expected(count, **options)
-    scale = options.get("scale", count)
-    assert 1.2 < estimates[-1, 0] < scale - 0.05  # neither all noise nor none
+    assert 1.2 < estimates[-1, 0] < options.get("scale", count) - 0.05  # neither all noise nor none
     for result in results:
         np.testing.assert_allclose(result["estimates"], estimates, **ESTIMATES)
         assert result["iterations"] == len(estimates)
@@ -44,36 +40,36 @@ def check(results, count, **options):
 
 
 @stacks.needs_accumulation
-@pytest.mark.parametrize("count", [2, 4, 8])
-@pytest.mark.parametrize("schedule", [False, True], ids=["constant", "schedule"])
-def test_accumulated_without_a_strategy(count, schedule):
-    check([scenarios.steps(None, count, schedule=schedule)], count, schedule=schedule)
-
-
-@stacks.needs_accumulation
 @pytest.mark.parametrize(
-    "options", [{"smoothing": 0.9}, {"smoothing": 0.0}, {"debias": False}, {"scale": 9}], ids=str
+    ("count", "options"),
+    [
+        (2, {}),
+        (8, {"schedule": True}),
+        (4, {"smoothing": 0.9}),
+        (4, {"smoothing": 0.0}),
+        (4, {"debias": False}),
+        (4, {"scale": 9}),
+    ],
+    ids=str,
 )
-def test_options(options):
-    check([scenarios.steps(None, 4, **options)], 4, **options)
+def test_accumulated_without_a_strategy(count, options):
+    check([scenarios.steps(None, count, **options)], count, **options)
 
 
-@pytest.mark.parametrize("group", ["1x4"], indirect=True, scope="module")
-class TestOnDevices:
-    @pytest.mark.parametrize("count", ON_FOUR_REPLICAS)
-    @pytest.mark.parametrize("kind", ["own", "mirrored"])
-    def test_replicas_and_accumulation(self, group, kind, count):
-        check(group.run(scenarios.steps, count=count, kind=kind), count)
-
-    def test_schedule(self, group):
-        results = group.run(scenarios.steps, count=4, schedule=True)
-        check(results, 4, schedule=True)
-
-
-@pytest.mark.parametrize("group", ["2x2"], indirect=True, scope="module")
-@pytest.mark.parametrize("count", ON_FOUR_REPLICAS)
-def test_two_workers(group, count):
-    check(group.run(scenarios.steps, count=count, schedule=True), count, schedule=True)
+@pytest.mark.parametrize(
+    ("group", "count", "options"),
+    [
+        ("1x4", 4, {"kind": "mirrored"}),
+        pytest.param("1x4", 8, {}, marks=stacks.needs_accumulation),
+        ("2x2", 4, {"schedule": True}),
+        pytest.param("2x2", 8, {"schedule": True}, marks=stacks.needs_accumulation),
+        pytest.param("4x1", 4, {"momentum": 0.0}, marks=pytest.mark.slow),
+    ],
+    indirect=["group"],
+    scope="module",
+)
+def test_on_replicas(group, count, options):
+    check(group.run(scenarios.steps, count=count, **options), count, **options)
 
 
 @pytest.mark.parametrize("group", ["2x2"], indirect=True, scope="module")
@@ -81,9 +77,3 @@ def test_sends_one_number_in_the_same_all_reduce(group):
     for result in group.run(scenarios.collectives):
         assert result["adascale"][0] == result["sgd"][0] == group.devices
         assert result["adascale"][1] - result["sgd"][1] == 4 * group.devices
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("group", ["4x1"], indirect=True, scope="module")
-def test_four_workers(group):
-    check(group.run(scenarios.steps, count=4, momentum=0.0), 4, momentum=0.0)

@@ -1,4 +1,4 @@
-"""A training that is broken off goes on as if it had not been, from one file, whoever has it."""
+"""A training that is broken off continues as if it had not been, from one file, whoever has it."""
 
 import pytest
 
@@ -7,11 +7,8 @@ pytest.importorskip("keras", minversion="3")  # Keras 2 backs up all workers by 
 import numpy as np
 from scenarios import backup as scenarios
 
-FEATURE = "`callbacks.BackupAndRestore`: interrupted anywhere, resumes bit for bit"
-
-
-def on(*topologies):
-    return pytest.mark.parametrize("group", topologies, indirect=True, scope="module")
+slow = pytest.mark.slow
+on_two_workers = pytest.mark.parametrize("group", ["2x1"], indirect=True, scope="module")
 
 
 def assert_same(actual, expected, without=("epochs", "batches", "warnings", "log")):
@@ -22,40 +19,43 @@ def assert_same(actual, expected, without=("epochs", "batches", "warnings", "log
         np.testing.assert_array_equal(actual[name], expected[name], err_msg=name)
 
 
-def assert_goes_on(actual, expected, batches):
-    """The same state, and the same logs of the epochs that it took part in."""
-    assert actual["batches"].tolist() == batches
-    epochs = actual["epochs"].tolist()
-    assert_same(actual, expected)
-    for name in (name for name in expected if name.startswith("log")):
-        np.testing.assert_array_equal(actual[name], expected[name][-len(epochs) :], name)
-
-
-def batches_from(epoch, batch, per_epoch=6, together=1):
-    return [
-        100 * each + number + together - 1
-        for each in range(epoch, scenarios.EPOCHS)
-        for number in range(batch if each == epoch else 0, per_epoch, together)
-    ]
-
-
 def backups_in(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def goes_on_as_unbroken(group, tmp_path, at, batches, plain=False, only_worker_0=False, **options):
-    """Break off after the batch `at`, and expect these batches from the restart on."""
-    expected = group.run(scenarios.train_unbroken, folder=str(tmp_path / "unbroken"), **options)
-    callbacks = {"plain": plain, "only_worker_0": only_worker_0}
-    folder = str(tmp_path / ("{rank}" if only_worker_0 else "broken"))
-    results = group.run(scenarios.break_off_and_go_on, folder=folder, at=at, **callbacks, **options)
-    for actual, unbroken in zip(results, expected, strict=True):
-        assert_goes_on(actual, unbroken, batches)
+def continues_as_unbroken(group, tmp_path, at, first, per_epoch=6, **options):
+    """Break off after a batch; expect the state and the logs of an unbroken training.
+
+    Args:
+        group: the workers.
+        tmp_path: an empty folder.
+        at: the epoch and the batch after which it is broken off.
+        first: the epoch and the batch with which it continues.
+        per_epoch: batches in an epoch.
+        options: of `scenarios.break_off_and_go_on`.
+    """
+    unbroken = {
+        name: value for name, value in options.items() if name not in ("plain", "only_worker_0")
+    }
+    expected = group.run(scenarios.train_unbroken, folder=str(tmp_path / "unbroken"), **unbroken)
+    folder = tmp_path / ("{rank}" if "only_worker_0" in options else "broken")
+    together = options.get("together", 1)
+    batches = [
+        100 * epoch + number + together - 1
+        for epoch in range(first[0], scenarios.EPOCHS)
+        for number in range(first[1] if epoch == first[0] else 0, per_epoch, together)
+    ]
+    results = group.run(scenarios.break_off_and_go_on, folder=str(folder), at=at, **options)
+    for actual, other in zip(results, expected, strict=True):
+        assert actual["batches"].tolist() == batches
+        assert_same(actual, other)
+        for name in (name for name in other if name.startswith("log")):
+            np.testing.assert_array_equal(actual[name], other[name][-len(actual["epochs"]) :], name)
         assert "backup" not in str(actual["warnings"]).lower()
     assert backups_in(tmp_path) == []  # the training has ended
 
 
-@pytest.mark.feature(FEATURE)
+@pytest.mark.feature("`callbacks.BackupAndRestore`: interrupted anywhere, resumes bit for bit")
 class TestGoingOn:
     @pytest.mark.parametrize(
         ("group", "kind"),
@@ -63,92 +63,64 @@ class TestGoingOn:
             ("1x2", "delta"),
             ("2x1", "adam"),
             ("2x1", "delta"),
-            pytest.param("2x1", "adacons", marks=pytest.mark.slow),
-            pytest.param("2x1", "loss_scale", marks=pytest.mark.slow),
-            pytest.param("2x2", "delta", marks=pytest.mark.slow),
+            pytest.param("2x1", "loss_scale", marks=slow),
+            pytest.param("2x2", "delta", marks=slow),
         ],
         indirect=["group"],
     )
     def test_within_an_epoch(self, group, kind, tmp_path):
         # Backups after batches 5 and 10; broken off after the 11th.
-        goes_on_as_unbroken(group, tmp_path, [1, 4], batches_from(1, 4), kind=kind, save_freq=5)
+        continues_as_unbroken(group, tmp_path, (1, 4), (1, 4), kind=kind, save_freq=5)
 
     @pytest.mark.parametrize(
-        ("group", "data", "per_epoch"),
+        ("group", "at", "first", "options"),
         [
-            ("1x2", "steps", 4),
-            ("1x2", "shuffled steps", 2),
-            ("2x1", "shuffled", 6),
+            ("1x2", (1, 1), (1, 1), {"data": "steps", "per_epoch": 4, "save_freq": 5}),
+            ("1x2", (1, 1), (1, 1), {"data": "shuffled steps", "per_epoch": 2, "save_freq": 3}),
+            ("2x1", (1, 1), (1, 1), {"data": "shuffled", "save_freq": 7}),
+            ("2x1", (1, 3), (1, 2), {"together": 2, "save_freq": 4}),
+            pytest.param(
+                "1x2", (2, 1), (2, 0), {"data": "shuffled steps", "per_epoch": 2}, marks=slow
+            ),
+            # Keras's own callback, with one folder for all workers or on worker 0 only.
+            ("2x1", (2, 1), (2, 0), {"plain": True}),
+            (
+                "2x1",
+                (1, 4),
+                (1, 4),
+                {"kind": "adacons", "plain": True, "only_worker_0": True, "save_freq": 5},
+            ),
         ],
         indirect=["group"],
+        ids=str,
     )
-    def test_with_other_data(self, group, data, per_epoch, tmp_path):
-        # A backup after the first batch of the second epoch.
-        goes_on_as_unbroken(
-            group,
-            tmp_path,
-            [1, 1],
-            batches_from(1, 1, per_epoch),
-            data=data,
-            save_freq=per_epoch + 1,
-        )
-
-    @on("2x1")
-    def test_several_steps_in_one_execution(self, group, tmp_path):
-        batches = batches_from(1, 2, together=2)
-        goes_on_as_unbroken(group, tmp_path, [1, 3], batches, together=2, save_freq=4)
-
-    @on("1x2")
-    @pytest.mark.slow
-    def test_after_an_epoch(self, group, tmp_path):
-        goes_on_as_unbroken(group, tmp_path, [2, 1], batches_from(2, 0, 2), data="shuffled steps")
-
-    @on("2x1")
-    def test_a_callback_of_keras_on_worker_0_only(self, group, tmp_path):
-        goes_on_as_unbroken(
-            group, tmp_path, [1, 4], batches_from(1, 4), plain=True, only_worker_0=True, save_freq=5
-        )
+    def test_with_other_data_and_callbacks(self, group, at, first, options, tmp_path):
+        continues_as_unbroken(group, tmp_path, at, first, **options)
 
 
-@on("2x1")
-class TestFiles:
-    @pytest.mark.feature(
-        "`callbacks.BackupAndRestore`: a damaged file, one on another worker, none"
+@on_two_workers
+@pytest.mark.feature("`callbacks.BackupAndRestore`: a damaged file, one on another worker, none")
+def test_whose_backup_it_is_and_how_good(group, tmp_path):
+    group.run(scenarios.break_off, folder=str(tmp_path / "0"), at=[2, 1])
+    names = ["epoch-1-batch-0.backup", "epoch-2-batch-0.backup"]
+    assert backups_in(tmp_path / "0") == names
+    newest = tmp_path / "0" / names[1]
+    newest.write_bytes(newest.read_bytes()[:-1])
+    # Worker 1 becomes the one with the backups.
+    (tmp_path / "0").rename(tmp_path / "1")
+    options = {"folder": str(tmp_path / "{rank}"), "epochs": 2, "delete_checkpoint": False}
+    own, other = group.run(scenarios.go_on, **options)
+    assert_same(other, own)
+    assert own["epochs"].tolist() == other["epochs"].tolist() == [1]
+    assert own["warnings"] == ""
+    assert "epoch-2-batch-0.backup is cut off" in str(other["warnings"])
+
+
+@on_two_workers
+def test_a_second_training_starts_at_the_beginning(group, tmp_path):
+    results = group.run(
+        scenarios.second_fit_starts_at_the_beginning, folder=str(tmp_path / "backup")
     )
-    def test_whose_backup_it_is_and_how_good(self, group, tmp_path):
-        group.run(scenarios.break_off, folder=str(tmp_path / "0"), at=[2, 1])
-        names = ["epoch-1-batch-0.backup", "epoch-2-batch-0.backup"]
-        assert backups_in(tmp_path / "0") == names
-        newest = tmp_path / "0" / names[1]
-        newest.write_bytes(newest.read_bytes()[:-1])
-        # Worker 1 becomes the one with the backups.
-        (tmp_path / "0").rename(tmp_path / "1")
-        options = {"folder": str(tmp_path / "{rank}"), "epochs": 2, "delete_checkpoint": False}
-        own, other = group.run(scenarios.go_on, **options)
-        assert_same(other, own)
-        assert own["epochs"].tolist() == other["epochs"].tolist() == [1]
-        assert own["warnings"] == "" and "epoch-2-batch-0.backup is cut off" in str(
-            other["warnings"]
-        )
-
-    def test_if_none_is_good_all_are_told(self, group, tmp_path):
-        (tmp_path / "1").mkdir()
-        (tmp_path / "1" / "epoch-1-batch-0.backup").write_bytes(b"")
-        own, other = group.run(scenarios.message_of_going_on, folder=str(tmp_path / "{rank}"))
-        assert str(own["message"]).startswith("DamagedBackup: No backup can be used")
-        assert "1/epoch-1-batch-0.backup is cut off" in str(other["message"])
-
-    def test_another_model_is_refused_on_all(self, group, tmp_path):
-        group.run(scenarios.break_off, folder=str(tmp_path / "of adam"), at=[1, 1])
-        options = {"folder": str(tmp_path / "of adam"), "kind": "adacons"}
-        for each in group.run(scenarios.message_of_going_on, **options):
-            assert "epoch-1-batch-0.backup is the backup of another optimizer" in str(
-                each["message"]
-            )
-
-    def test_a_second_training_starts_at_the_beginning(self, group, tmp_path):
-        options = {"folder": str(tmp_path / "backup")}
-        first, second = group.run(scenarios.second_fit_starts_at_the_beginning, **options)
-        for each in (first, second):
-            assert each["0"].tolist() == each["1"].tolist() == [0, 1]
-        assert not first["left"]  # worker 0 removes the backups; worker 1 does not wait for it
+    for each in results:
+        assert each["0"].tolist() == each["1"].tolist() == [0, 1]
+    assert not results[0]["left"]  # worker 0 removes the backups; worker 1 does not wait for it

@@ -9,8 +9,6 @@ import pytest
 
 from tf_adasum.transport import argument
 
-SECONDS = 200
-
 
 @pytest.mark.one_stack
 def test_two_workers_under_the_launcher():
@@ -19,13 +17,13 @@ def test_two_workers_under_the_launcher():
         [*launched, "-m", "tf_adasum.doctor", "--json"],
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=200,
         env={name: value for name, value in os.environ.items() if name != "TF_CONFIG"},
     )
     assert result.returncode == 0, result.stdout + result.stderr
     mark = "[worker 0] "
     lines = result.stdout.splitlines()
-    assert all(line.startswith(mark) for line in lines)  # the other one says nothing
+    assert all(line.startswith(mark) for line in lines)  # the other one prints nothing
     report = json.loads("\n".join(line.removeprefix(mark) for line in lines))
     assert report["usable"] and report["found_by"] == "TF_CONFIG"
     cluster = report["cluster"]

@@ -1,11 +1,9 @@
 """AdaScale on gradients that are given, over replicas and accumulation steps."""
 
-import contextlib
-
 import keras
 import numpy as np
 import tensorflow as tf
-from support.stacks import Variable
+from support.stacks import Variable, copies_of
 
 from scenarios.basics import over, use_rule
 from tf_adasum.compat import keras as keras_compat
@@ -13,19 +11,20 @@ from tf_adasum.optimizers import AdaScale
 
 SHAPES = [(7, 3), (5,)]
 STEPS = 50
+ESTIMATES = ["gain", "scale_invariant_steps", "gradient_variance", "gradient_squared_norm"]
 
 
-def gradients_of(count, steps=STEPS, noise=1.0):
-    """For each variable [steps, count, …], float32: a common part that shrinks, and noise."""
+def gradients_of(count):
+    """For each variable [STEPS, count, …], float32: a common part that shrinks, and noise."""
     random = np.random.default_rng(5)
     common = [random.standard_normal(shape) for shape in SHAPES]
-    shrinking = np.linspace(1, 0.1, steps)[:, None]
+    shrinking = np.linspace(1, 0.1, STEPS)
     return [
         (
-            shrinking.reshape(-1, *[1] * (1 + len(shape))) * own
-            + noise * random.standard_normal((steps, count, *shape))
+            np.multiply.outer(shrinking, own)[:, None]
+            + random.standard_normal((STEPS, count, *own.shape))
         ).astype("float32")
-        for shape, own in zip(SHAPES, common, strict=True)
+        for own in common
     ]
 
 
@@ -34,14 +33,13 @@ def initial_values():
     return [random.standard_normal(shape).astype("float32") for shape in SHAPES]
 
 
-def steps(strategy, count, kind="own", steps=STEPS, momentum=0.9, schedule=False, **options):
+def steps(strategy, count, kind="own", momentum=0.9, schedule=False, **options):
     """Take steps on `count` gradients each; return the weights, and after each step the estimates.
 
     Args:
         strategy: the workers' strategy, or None.
         count: how many gradients are in a step: replicas x accumulation.
         kind: "own" for the given strategy, "mirrored" for a `tf.distribute.MirroredStrategy`.
-        steps: how many.
         momentum: of SGD.
         schedule: whether the learning rate decays, or is 0.05.
         options: of AdaScale.
@@ -49,17 +47,19 @@ def steps(strategy, count, kind="own", steps=STEPS, momentum=0.9, schedule=False
     if kind == "mirrored":
         devices = [device.name for device in tf.config.list_logical_devices("CPU")]
         strategy = tf.distribute.MirroredStrategy(devices)
-    elif strategy is not None:
+    elif strategy:
         use_rule(strategy, "mean")
-    replicas = strategy.num_replicas_in_sync if strategy else 1
+    else:
+        strategy = tf.distribute.get_strategy()
+    replicas = strategy.num_replicas_in_sync
     accumulation = count // replicas
-    gradients = [tf.constant(gradient) for gradient in gradients_of(count, steps)]
+    gradients = [tf.constant(gradient) for gradient in gradients_of(count)]
     learning_rate = 0.05
     if schedule:
         learning_rate = keras.optimizers.schedules.PiecewiseConstantDecay(
             [20, 60], [0.1, 0.05, 0.01]
         )
-    with strategy.scope() if strategy else contextlib.nullcontext():
+    with strategy.scope():
         variables = [Variable(value, name="v") for value in initial_values()]
         accumulate = {"gradient_accumulation_steps": accumulation} if accumulation > 1 else {}
         inner = keras.optimizers.SGD(learning_rate, momentum=momentum, **accumulate)
@@ -76,24 +76,14 @@ def steps(strategy, count, kind="own", steps=STEPS, momentum=0.9, schedule=False
                 optimizer, [gradient[number][own] / replicas for gradient in gradients], variables
             )
 
-        strategy.run(in_replica) if strategy else in_replica()
+        strategy.run(in_replica)
 
     estimates = []
-    for number in range(steps):
+    for number in range(STEPS):
         for micro_step in range(accumulation):
             step(tf.constant(number), tf.constant(micro_step))
-        estimates.append(
-            [
-                optimizer.gain,
-                optimizer.scale_invariant_steps,
-                optimizer.gradient_variance,
-                optimizer.gradient_squared_norm,
-            ]
-        )
-    local = strategy.experimental_local_results if strategy else lambda value: (value,)
-    copies = zip(
-        *(local(keras_compat.tensorflow_variable(variable)) for variable in variables), strict=True
-    )
+        estimates.append([getattr(optimizer, name) for name in ESTIMATES])
+    copies = zip(*(copies_of(strategy, variable) for variable in variables), strict=True)
     return {
         "estimates": np.array(estimates),
         "weights": [np.concatenate([v.numpy().ravel() for v in copy]) for copy in copies],

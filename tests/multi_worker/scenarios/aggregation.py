@@ -1,8 +1,6 @@
 """What the workers do for tests of rules, plans, sparse gradients and the orthogonality."""
 
-import contextlib
-import os
-import warnings
+from unittest import mock
 
 import keras
 import numpy as np
@@ -10,7 +8,7 @@ import tensorflow as tf
 from support import oracle
 
 import tf_adasum
-from scenarios.basics import known_gradients, over, random_data, scope, use_rule, weights_of
+from scenarios.basics import known_gradients, random_data, use_rule, weights_of
 from tf_adasum import callbacks, cross_device_ops, rules
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat import tensorflow as tensorflow_compat
@@ -28,15 +26,9 @@ RULES = {
 }
 
 
-@contextlib.contextmanager
 def nothing_gathered():
-    """So that small buckets, too, go through the levels of the radix plan."""
-    saved = cross_device_ops.GATHERED_BYTES
-    cross_device_ops.GATHERED_BYTES = 0
-    try:
-        yield
-    finally:
-        cross_device_ops.GATHERED_BYTES = saved
+    """A context in which small buckets, too, go through the levels of the radix plan."""
+    return mock.patch.object(cross_device_ops, "GATHERED_BYTES", 0)
 
 
 def reduction(strategy, gradients, marker):
@@ -77,13 +69,6 @@ def reduce_one_by_plan(strategy, **options):
     return copies_of(strategy, combined)
 
 
-def reduce_as_constructed(strategy):
-    """The same with the scheme that the strategy's own arguments have given it."""
-    gradients = known_gradients(strategy.num_replicas_in_sync)
-    combined = reduction(strategy, gradients, strategy.gradient_reduction)()
-    return copies_of(strategy, combined)
-
-
 def copies_of(strategy, combined):
     return {
         f"{number}.{local}": tf.cast(copy, tf.float64).numpy()
@@ -92,54 +77,25 @@ def copies_of(strategy, combined):
     }
 
 
-def elements_sent(strategy, size, **options):
-    """Elements that each local replica sends for one gradient of `size`, Gram matrices apart.
-
-    Read from TensorFlow's collectives.
-    """
-    use_rule(strategy, "adasum", **options)
-    gradients = [tf.ones([strategy.num_replicas_in_sync, size])]
-    with nothing_gathered(), over(strategy, None):
-        step = reduction(strategy, gradients, strategy.gradient_reduction)
-        graph = step.get_concrete_function().graph
-    sent = {}
-    for operation in graph.get_operations():
-        if operation.type not in ("CollectiveAllToAllV2", "CollectiveGatherV2"):
-            continue
-        value = operation.inputs[0]
-        if value.dtype == tf.float64:  # a Gram matrix
-            continue
-        members = int(tf.get_static_value(operation.inputs[1]))
-        elements = value.shape.num_elements()
-        is_gather = operation.type == "CollectiveGatherV2"
-        elements *= (members - 1) if is_gather else (members - 1) / members
-        sent[operation.device] = sent.get(operation.device, 0) + elements
-    return {"sent": list(sent.values())}
-
-
 def build_text_model(one_hot=False):
     """Bags of ten words; with `one_hot` the same model without sparse gradients."""
-    words = keras.Input([10], dtype="int32")
     if one_hot:
-        table = keras.layers.Dense(4, use_bias=False, name="table")
-        embedded = table(
-            keras.layers.Lambda(lambda words: tf.one_hot(words, 50), output_shape=(10, 50))(words)
-        )
+        encode = keras.layers.Lambda(lambda words: tf.one_hot(words, 50), output_shape=(10, 50))
+        embed = [encode, keras.layers.Dense(4, use_bias=False, name="table")]
     else:
-        embedded = keras.layers.Embedding(50, 4, name="table")(words)
-    averaged = keras.layers.GlobalAveragePooling1D()(embedded)
-    return keras.Model(words, keras.layers.Dense(1, name="head")(averaged))
+        embed = [keras.layers.Embedding(50, 4, name="table")]
+    last = [keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1, name="head")]
+    return keras.Sequential([keras.Input([10], dtype="int32"), *embed, *last])
 
 
 def train_text_model(strategy, rule, optimizer="sgd", one_hot=False, epochs=2, together=1):
     """`fit` of a model with an Embedding; return weights, losses and the state of the rule."""
-    if strategy:
-        use_rule(strategy, RULES[rule]())
+    use_rule(strategy, RULES[rule]())
     keras.utils.set_random_seed(0)
     generator = np.random.default_rng(1)
     x = generator.integers(0, 50, [64, 10])
     y = (x % 7).sum(axis=1, keepdims=True) / 10.0
-    with scope(strategy):
+    with strategy.scope():
         model = build_text_model(one_hot)
         table = generator.standard_normal([50, 4])
         model.get_layer("table").set_weights([table])
@@ -166,7 +122,7 @@ def kinds_of_gradients(strategy):
             kinds.append(type(gradient).__name__)
             super().update_step(gradient, variable, *learning_rate)
 
-    with scope(strategy):
+    with strategy.scope():
         model = build_text_model()
         model.compile(optimizer=Watching(0.1), loss="mse")
     x = np.zeros([16, 10], "int32")
@@ -174,108 +130,34 @@ def kinds_of_gradients(strategy):
     return {"kinds": kinds}
 
 
-def save_and_go_on(strategy, folder, rule, way):
-    """Train 4 epochs at once, and 2 + 2 with a restart from a file between them."""
-    worker = strategy.cluster_resolver.task_id or 0
-    path = os.path.join(folder, f"{way}{worker}")
-    x, y = random_data(48)
-
-    def build():
-        use_rule(strategy, RULES[rule]())
-        keras.utils.set_random_seed(5)
-        with scope(strategy):
-            model = keras.Sequential(
-                [keras.Input([6]), keras.layers.Dense(5, "tanh"), keras.layers.Dense(1)]
-            )
-            model.compile(optimizer=keras.optimizers.SGD(0.05, momentum=0.9), loss="mse")
-        return model
-
-    def build_with_slots():
-        model = build()
-        with scope(strategy):
-            keras_compat.build(model.optimizer, model.trainable_variables)
-        return model
-
-    def train(model, epochs):
-        return model.fit(x, y, batch_size=24, epochs=epochs, shuffle=False, verbose=0)
-
-    unbroken = build()
-    train(unbroken, 4)
-    first = build()
-    train(first, 2)
-    if way == "keras file":
-        first.save(path + ".keras")
-        with scope(strategy):
-            second = keras.models.load_model(path + ".keras")
-    elif way == "weights":
-        first.save_weights(path + ".weights.h5")
-        second = build_with_slots()
-        second.load_weights(path + ".weights.h5")
-    else:
-        tf.train.Checkpoint(model=first, optimizer=first.optimizer).write(path)
-        second = build_with_slots()
-        checkpoint = tf.train.Checkpoint(model=second, optimizer=second.optimizer)
-        checkpoint.read(path).expect_partial()
-    restored = rule_state(second)
-    train(second, 2)
-    numbers = {"unbroken": unbroken, "restarted": second}
-    return {
-        **{
-            f"{kind} {name}": value
-            for kind, model in numbers.items()
-            for name, value in {**weights_of(model), **rule_state(model)}.items()
-        },
-        **{f"restored {name}": value for name, value in restored.items()},
-    }
-
-
-def restore_other_state(strategy, folder):
-    """Loads weights that were saved with Adasum into a model with AdaCons; return the warning."""
-    path = os.path.join(folder, f"other{strategy.cluster_resolver.task_id or 0}.weights.h5")
-    x, y = random_data(24)
-    messages = []
-    for rule in ("adasum", "adacons"):
-        use_rule(strategy, RULES[rule]())
-        with scope(strategy):
-            model = keras.Sequential([keras.Input([6]), keras.layers.Dense(1)])
-            model.compile(optimizer=keras.optimizers.SGD(0.05, momentum=0.9), loss="mse")
-        model.fit(x, y, batch_size=24, verbose=0)
-        if rule == "adasum":
-            model.save_weights(path)
-        else:
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                model.load_weights(path)
-            messages = [str(warning.message) for warning in caught]
-    loss = model.fit(x, y, batch_size=24, verbose=0).history["loss"]
-    return {"message": "\n".join(messages), "loss": loss, "steps": rule_state(model)["steps"]}
-
-
-def track_orthogonality(strategy, every=1, same_data=False, rule="adasum", **compile_options):
-    """`fit` with a tracker, and once more without; return logs, values and graph sizes."""
+def small_model(strategy, rule, *hidden, **options):
+    """A model that trains by a rule with momentum SGD, whose slots are there before `fit`."""
     use_rule(strategy, rule)
-    keras.utils.set_random_seed(4)
-    replicas = strategy.num_replicas_in_sync
-    own_x, own_y = random_data(4 * (1 if same_data else replicas) * 3)
-    if same_data:
-        own_x, own_y = (
-            np.concatenate([block for block in np.split(values, 3) for _ in range(replicas)])
-            for values in (own_x, own_y)
-        )
-    with scope(strategy):
-        model = keras.Sequential(
-            [keras.Input([6]), keras.layers.Dense(5, "tanh"), keras.layers.Dense(1)]
-        )
-        model.compile(optimizer="sgd", loss="mse", **compile_options)
-    sizes = []
+    keras.utils.set_random_seed(5)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input([6]), *hidden, keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.05, momentum=0.9), "mse", **options)
+        keras_compat.build(model.optimizer, model.trainable_variables)
+    return model
 
-    class Size(keras.callbacks.Callback):
-        def on_train_end(self, logs=None):
-            sizes.append(bool(model.optimizer.gradient_reductions.orthogonality is not None))
+
+def fit(model, rows=24, batch_size=24, **options):
+    x, y = random_data(rows)
+    return model.fit(x, y, batch_size=batch_size, shuffle=False, verbose=0, **options).history
+
+
+def track_orthogonality(strategy, every=1, **compile_options):
+    """`fit` with a tracker, and once more without; return logs, values and what is measured."""
+    replicas = strategy.num_replicas_in_sync
+    model = small_model(strategy, "adasum", keras.layers.Dense(5, "tanh"), **compile_options)
+    measures = []
 
     def train(given):
-        options = {"batch_size": 4 * replicas, "epochs": 2, "shuffle": False, "verbose": 0}
-        return model.fit(own_x, own_y, callbacks=[Size(), *given], **options).history
+        def note(logs):
+            measures.append(model.optimizer.gradient_reductions.orthogonality is not None)
+
+        given = [keras.callbacks.LambdaCallback(on_train_end=note), *given]
+        return fit(model, 12 * replicas, batch_size=4 * replicas, epochs=2, callbacks=given)
 
     tracker = callbacks.OrthogonalityTracker(every=every)
     history = train([tracker])
@@ -283,11 +165,10 @@ def track_orthogonality(strategy, every=1, same_data=False, rule="adasum", **com
     return {
         "values": np.array(tracker.values),
         "steps": tracker.steps,
-        "paths": tracker.paths,
         "overall": history["orthogonality"],
         "first variable": history[f"orthogonality/{tracker.paths[0]}"],
         "later keys": sorted(later),
-        "measures": sizes,
+        "measures": measures,
     }
 
 
@@ -318,28 +199,22 @@ def custom_loop(strategy, built):
     """AdaCons in a custom training loop, with an optimizer that was built before it or not."""
     use_rule(strategy, rules.AdaCons(0.9, rescale=True))
     keras.utils.set_random_seed(6)
-    replicas = strategy.num_replicas_in_sync
-    x, y = random_data(4 * replicas)
-    with scope(strategy):
+    x, y = random_data(4 * strategy.num_replicas_in_sync)
+    with strategy.scope():
         model = keras.Sequential([keras.Input([6]), keras.layers.Dense(1)])
         optimizer = keras.optimizers.SGD(0.1)
         if built:
             keras_compat.build(optimizer, model.trainable_variables)
 
-    @tf.function
-    def step():
-        def replica_step():
-            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-            own = slice(4 * replica, 4 * replica + 4)
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean(tf.square(model(tf.constant(x)[own]) - tf.constant(y)[own]))
-            gradients = tape.gradient(loss, model.trainable_variables)
-            keras_compat.apply(optimizer, gradients, model.trainable_variables)
+    def in_replica(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(x) - y))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        keras_compat.apply(optimizer, gradients, model.trainable_variables)
 
-        strategy.run(replica_step)
-
+    step = tf.function(lambda x, y: strategy.run(in_replica, args=(x, y)))
     for _ in range(3):
-        step()
+        step(*strategy.split_batch((x, y)))
     state = optimizer.gradient_reductions.rule_state.of_name
     return {**weights_of(model), **{name: value.numpy() for name, value in state.items()}}
 
@@ -356,53 +231,9 @@ def message_of_a_bad_rule(strategy):
 
     A slower worker may lose its collective to the error of the other worker, and name that error.
     """
-    use_rule(strategy, NotFiniteForZero())
-    with scope(strategy):
-        model = keras.Sequential([keras.Input([6]), keras.layers.Dense(1)])
-        model.compile(optimizer="sgd", loss="mse")
-    x, y = random_data(24)
-    message = ""
+    model = small_model(strategy, NotFiniteForZero())
     try:
-        model.fit(0 * x, y, batch_size=24, verbose=0)  # the kernel's gradient is zero
+        model.fit(np.zeros([24, 6]), np.ones([24, 1]), batch_size=24, verbose=0)
     except (tf.errors.InvalidArgumentError, tf_adasum.WorkerLostError) as error:
-        message = str(error)
-    return {"message": message}
-
-
-def restore_backup(strategy, folder):
-    """Train with AdaCons until an interrupt, and go on from worker 0's backup alone."""
-    use_rule(strategy, RULES["adacons"]())
-    worker = strategy.cluster_resolver.task_id
-    x, y = random_data(24)
-
-    def train(epochs):
-        keras.utils.set_random_seed(5)
-        with scope(strategy):
-            model = keras.Sequential([keras.Input([6]), keras.layers.Dense(1)])
-            model.compile(optimizer=keras.optimizers.SGD(0.05, momentum=0.9), loss="mse")
-        backup = keras.callbacks.BackupAndRestore(
-            os.path.join(folder, str(worker)), delete_checkpoint=False
-        )
-        model.fit(x, y, batch_size=8, epochs=epochs, shuffle=False, callbacks=[backup], verbose=0)
-        return model
-
-    train(2)
-    model = train(3)
-    return {**weights_of(model), **rule_state(model)}
-
-
-def different_groups(strategy):
-    """The error where workers number their layers differently, and a pattern knows numbers."""
-    use_rule(strategy, rules.Adasum({".*dense_1/.*": "second"}))
-    keras.backend.clear_session()
-    if strategy.cluster_resolver.task_id == 1:
-        keras.layers.Dense(2)
-    with scope(strategy):
-        layers = [keras.layers.Dense(6) for _ in range(3)]
-        model = keras.Sequential([keras.Input([6]), *layers])
-        model.compile(optimizer="sgd", loss="mse")
-    try:
-        model.fit(np.ones([4, 6]), np.ones([4, 6]), batch_size=4, verbose=0)
-    except ValueError as error:
         return {"message": str(error)}
     return {"message": ""}

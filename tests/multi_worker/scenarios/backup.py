@@ -4,7 +4,6 @@ import pathlib
 import warnings
 
 import keras
-import numpy as np
 import tensorflow as tf
 from support.stacks import LossScaleOptimizer, copies_of
 
@@ -13,24 +12,19 @@ from scenarios.callbacks import Interrupted, rank_of
 from tf_adasum.aggregation import rules
 from tf_adasum.callbacks import BackupAndRestore
 from tf_adasum.compat import keras as keras_compat
-from tf_adasum.optimizers import AdaScale, DeltaAdasum
+from tf_adasum.optimizers import DeltaAdasum
 
 ROWS, BATCH, EPOCHS = 72, 12, 3  # six batches in an epoch
 
 
-def adam_with_everything():
-    return keras.optimizers.Adam(0.01, use_ema=True, gradient_accumulation_steps=2)
-
-
 # Of each kind of training: the rule, and what makes the optimizer.
 TRAININGS = {
-    "adam": ("adasum", adam_with_everything),
-    "adacons": (rules.AdaCons(momentum=0.9), lambda: keras.optimizers.SGD(0.05, momentum=0.9)),
-    "adascale": ("mean", lambda: AdaScale(keras.optimizers.SGD(0.05, momentum=0.9))),
-    "delta": (
+    "adam": (
         "adasum",
-        lambda: DeltaAdasum(keras.optimizers.Adam(0.02), local_steps=4),
+        lambda: keras.optimizers.Adam(0.01, use_ema=True, gradient_accumulation_steps=2),
     ),
+    "adacons": (rules.AdaCons(momentum=0.9), lambda: keras.optimizers.SGD(0.05, momentum=0.9)),
+    "delta": ("adasum", lambda: DeltaAdasum(keras.optimizers.Adam(0.02), local_steps=4)),
     "loss_scale": (
         "adasum",
         lambda: LossScaleOptimizer(
@@ -59,45 +53,30 @@ def compiled_model(strategy, kind="adam", seed=1, together=1):
     return model
 
 
-class BreakOff(keras.callbacks.Callback):
-    """Fails after a batch: the last of its step."""
-
-    def __init__(self, epoch, batch):
-        super().__init__()
-        self.at, self.epoch = (epoch, batch), None
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self.epoch = epoch
-
-    def on_train_batch_end(self, batch, logs=None):
-        if (self.epoch, batch) == self.at:
-            raise Interrupted
-
-
 class Batches(keras.callbacks.Callback):
-    """Which batches were trained: 100 epoch + batch."""
+    """Which batches were trained, 100 epoch + batch; fails after one, the last of its step."""
 
-    def __init__(self):
+    def __init__(self, fails_after=None):
         super().__init__()
-        self.seen = []
+        self.seen, self.fails_after = [], fails_after
 
     def on_epoch_begin(self, epoch, logs=None):
         self.epoch = epoch
 
     def on_train_batch_end(self, batch, logs=None):
         self.seen.append(100 * self.epoch + batch)
+        if self.seen[-1] == self.fails_after:
+            raise Interrupted
 
 
 def dataset_of(data, x, y):
     """arrays, or a dataset; each with the arguments of `fit` for it."""
-    if data in ("arrays", "shuffled"):
-        return (x, y), {"batch_size": BATCH, "shuffle": data == "shuffled"}
-    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH, drop_remainder=True)
     if data == "steps":  # one pass in three epochs, then the next
+        dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH, drop_remainder=True)
         return (dataset.repeat(2),), {"steps_per_epoch": 4}
-    elif data == "shuffled steps":
-        return (x, y), {"batch_size": BATCH, "steps_per_epoch": 2}
-    return (dataset,), {}
+    steps = 2 if data == "shuffled steps" else None
+    options = {"batch_size": BATCH, "shuffle": data != "arrays", "steps_per_epoch": steps}
+    return (x, y), options
 
 
 def fit(model, callbacks, data="arrays", epochs=EPOCHS):
@@ -116,9 +95,9 @@ def backup_of(strategy, folder, plain=False, only_worker_0=False, **options):
 def state_of(strategy, model):
     """All variables on each local replica."""
     state = keras_compat.aggregation_state_of(model.optimizer)
-    rule_state = state.rule_state if state else None
     variables = [*model.variables, *keras_compat.all_variables(model.optimizer)]
-    variables += rule_state.of_name.values() if rule_state else []
+    if state and state.rule_state:
+        variables += state.rule_state.of_name.values()
     return {
         f"variable {index}.{local}": copy.numpy()
         for index, variable in enumerate(variables)
@@ -142,7 +121,7 @@ def train_unbroken(strategy, folder, kind="adam", data="arrays", together=1, **o
 def break_off(strategy, folder, at, kind="adam", data="arrays", together=1, **options):
     model = compiled_model(strategy, kind, together=together)
     try:
-        fit(model, [*backup_of(strategy, folder, **options), BreakOff(*at)], data)
+        fit(model, [*backup_of(strategy, folder, **options), Batches(100 * at[0] + at[1])], data)
     except Interrupted:
         return {}
     raise AssertionError("not interrupted")
@@ -165,15 +144,6 @@ def break_off_and_go_on(strategy, folder, at, **options):
     return go_on(strategy, folder, **options)
 
 
-def message_of_going_on(strategy, folder, **options):
-    """That of the exception, which has to come on every worker."""
-    try:
-        go_on(strategy, folder, **options)
-    except Exception as error:
-        return {"message": f"{type(error).__name__}: {error}"}
-    raise AssertionError("nothing was raised")
-
-
 def second_fit_starts_at_the_beginning(strategy, folder):
     """Two trainings of one model, one after the other."""
     model = compiled_model(strategy)
@@ -181,7 +151,3 @@ def second_fit_starts_at_the_beginning(strategy, folder):
     return {str(number): fit(model, backup, epochs=2).epoch for number in range(2)} | {
         "left": pathlib.Path(folder).exists()
     }
-
-
-def finite(history):
-    return bool(np.isfinite(history.history["loss"]).all())

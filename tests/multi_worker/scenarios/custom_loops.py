@@ -1,7 +1,5 @@
 """What the worker processes do for `test_custom_loops.py`: steps as one writes them at first."""
 
-import functools
-
 import keras
 import numpy as np
 import tensorflow as tf
@@ -36,28 +34,23 @@ def wrong_loops(strategy, rule):
         for own_x, own_y in strategy.experimental_distribute_dataset(dataset):
             function(own_x, own_y)
 
+    def apply(optimizer):
+        return lambda x, y: optimizer.apply(gradients_of_step, model.trainable_variables)
+
     ways = {
         "outside": lambda: step(x, y),
-        "outside, a function": lambda: tf.function(step)(x, y),
-        "in the scope": lambda: in_scope(step),
         "in the scope, a function": lambda: in_scope(tf.function(step)),
+        "apply of one that is not built": lambda: apply(not_built)(x, y),
+        "apply, in the scope": lambda: in_scope(apply(optimizer)),
     }
-    for name, each in {"built": optimizer, "not built": not_built}.items():
-        apply = functools.partial(each.apply, gradients_of_step, model.trainable_variables)
-        ways[f"apply of one {name}"] = apply
-        ways[f"apply of one {name}, in the scope"] = lambda apply=apply: in_scope(
-            lambda x, y: apply()
-        )
     if len(strategy.extended.worker_devices) > 1:  # elsewhere a batch is this worker's rows
         ways["distributed dataset"] = lambda: over_distributed_dataset(step)
-    errors = {}
+    errors = dict.fromkeys(ways, "no error")
     for name, way in ways.items():
         try:
             way()
         except RuntimeError as error:
             errors[name] = str(error)
-        else:
-            errors[name] = "no error"
     strategy.run(step, args=strategy.split_batch((x, y)))
     strategy.check_replicas()
     moved = any(np.any(before[name] != value) for name, value in weights_of(model).items())

@@ -1,6 +1,6 @@
 """Which rows each worker trains on, for every way to hand over data and every policy."""
 
-import os
+import pathlib
 import random
 import warnings
 
@@ -10,7 +10,7 @@ import tensorflow as tf
 from support.stacks import PyDataset
 
 from scenarios.basics import use_rule
-from scenarios.keras import SeenRows, scope, worker_of
+from scenarios.keras import RowsByEpoch, SeenRows, worker_of
 
 ROWS, BATCH = 24, 8
 X = np.arange(ROWS, dtype="float32")[:, None]
@@ -22,54 +22,36 @@ SMALL_BATCH = 2
 FILES = {"one": [24], "even": [6, 6, 6, 6], "odd": [12, 2, 10]}
 
 
-def write_files(folder):
+def write_files(strategy, folder):
     """Write every row, its number as text, into a record of the files of each kind."""
-    for kind, sizes in FILES.items():
-        numbers = iter(range(ROWS))
-        for index, size in enumerate(sizes):
-            with tf.io.TFRecordWriter(os.path.join(folder, f"{kind}-{index}.tfrecord")) as writer:
-                for _ in range(size):
-                    writer.write(str(next(numbers)).encode())
-    with open(os.path.join(folder, "rows.txt"), "w") as file:
-        file.writelines(f"{row}\n" for row in range(ROWS))
+    if worker_of(strategy) == 0:
+        for kind, sizes in FILES.items():
+            for index, rows in enumerate(np.split(np.arange(ROWS), np.cumsum(sizes)[:-1])):
+                with tf.io.TFRecordWriter(f"{folder}/{kind}-{index}.tfrecord") as writer:
+                    for row in rows:
+                        writer.write(str(row).encode())
+        pathlib.Path(folder, "rows.txt").write_text("".join(f"{row}\n" for row in range(ROWS)))
+    strategy.workers.gather([0])  # wait for the files
 
 
 class Batches(PyDataset):
-    """Batches of the rows, in the order 0, 1, … or one of its own.
+    """Batches of the rows, shuffled by NumPy at the "start" or at the "end" of each epoch."""
 
-    Args:
-        own: "" or when it makes an order with NumPy's global generator, or one of its own: "end",
-            "init", "generator".
-        augmented: whether noise is added to the inputs, another one on each worker.
-    """
-
-    def __init__(self, own="", augmented=False, **options):
+    def __init__(self, shuffled="", **options):
         super().__init__(**options)
-        self.order = np.arange(ROWS)
-        self.own, self.augmented = own, augmented
-        self.generator = np.random.default_rng()
-        if own == "init":
-            np.random.shuffle(self.order)
+        self.shuffled = shuffled
+        self.order = np.random.permutation(ROWS) if shuffled == "start" else np.arange(ROWS)
 
     def __len__(self):
         return ROWS // SMALL_BATCH
 
     def __getitem__(self, index):
         rows = X[self.order[index * SMALL_BATCH : (index + 1) * SMALL_BATCH]]
-        noise = self.generator.uniform(0.1, 0.4, rows.shape) if self.augmented else 0.0
-        return (rows + noise).astype("float32"), rows
+        return rows, rows
 
     def on_epoch_end(self):
-        if self.own == "end":
+        if self.shuffled == "end":
             self.order = np.random.permutation(ROWS)
-        elif self.own == "generator":
-            self.generator.shuffle(self.order)
-
-
-def batches():
-    """A Python generator of all batches."""
-    for start in range(0, ROWS, BATCH):
-        yield X[start : start + BATCH], X[start : start + BATCH]
 
 
 def pair(text):
@@ -77,134 +59,83 @@ def pair(text):
     return row, row
 
 
-def with_policy(dataset, policy, deterministic=None):
-    options = tf.data.Options()
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy[policy]
-    if deterministic is not None:
-        options.deterministic = deterministic
-    return dataset.with_options(options)
-
-
-def tensors(x=X):
-    return tf.data.Dataset.from_tensor_slices((x, x))
-
-
-def sharded(context):
-    """Make the dataset of one worker, for `distribute_datasets_from_function`."""
-    rows = tensors().shard(context.num_input_pipelines, context.input_pipeline_id).shuffle(ROWS)
-    return rows.batch(context.get_per_replica_batch_size(BATCH))
-
-
-def data_of(case, strategy, folder):
-    """Return what `fit` gets in a case: some words, of which the last one may be a policy."""
-    kind, _, policy = case.rpartition(" ")
-    if policy not in ("AUTO", "FILE", "DATA", "OFF"):
-        kind, policy = case, None
+def python_data(case, strategy):
+    """Return what `fit` gets in a case of arrays or Python's own iterators; None in others."""
     rank, workers = strategy.workers.rank, strategy.workers.count
     own_rows = X[rank * ROWS // workers :][: ROWS // workers]
-
-    def files(kind):
-        names = sorted(name for name in os.listdir(folder) if name.startswith(kind))
-        return [os.path.join(folder, name) for name in names]
-
-    def records(names):
-        return tf.data.TFRecordDataset(names).map(pair)
-
-    def listed(kind):
-        return tf.data.Dataset.list_files(os.path.join(folder, f"{kind}*"))
-
-    def interleaved(names, **options):
-        return names.interleave(tf.data.TFRecordDataset, cycle_length=2, **options).map(pair)
-
-    match kind:
+    match case:
         case "arrays":
             return {"x": X, "y": X, "batch_size": BATCH}
         case "own arrays":
             return {"x": own_rows, "y": own_rows, "batch_size": BATCH // workers}
-        case "noisy arrays":
-            noise = np.random.default_rng(rank).uniform(0.1, 0.4, X.shape)
-            return {"x": (X + noise).astype("float32"), "y": X, "batch_size": BATCH}
         case "PyDataset":
             return {"x": Batches()}
         case "PyDataset with threads":
             return {"x": Batches(workers=2)}
-        case "PyDataset with processes":
-            return {"x": Batches(workers=2, use_multiprocessing=True)}
-        case "PyDataset, augmented":
-            return {"x": Batches(augmented=True)}
         case "PyDataset that shuffles on_epoch_end":
             return {"x": Batches("end"), "shuffle": False}
         case "PyDataset that shuffles at first":
-            return {"x": Batches("init"), "shuffle": False}
-        case "PyDataset with its own generator":
-            return {"x": Batches("generator"), "shuffle": False}
+            return {"x": Batches("start"), "shuffle": False}
         case "generator":
-            return {"x": batches(), "epochs": 1}
-        case "generator of own rows":
-            return {"x": ((own_rows, own_rows) for _ in range(2)), "epochs": 1}
-        case "from function":
-            return {"x": strategy.distribute_datasets_from_function(sharded)}
+            return {"x": ((rows, rows) for rows in np.split(X, ROWS // BATCH)), "epochs": 1}
+
+
+def dataset_of(kind, strategy, folder):
+    """Return a `tf.data.Dataset` of rows."""
+    rank, workers = strategy.workers.rank, strategy.workers.count
+    tensors = tf.data.Dataset.from_tensor_slices((X, X))
+    records = tf.data.TFRecordDataset
+
+    def interleaved(kind, **options):
+        names = tf.data.Dataset.list_files(f"{folder}/{kind}-*")
+        return names.interleave(records, cycle_length=2, **options).map(pair)
+
     match kind:
         case "tensors":
-            rows = tensors()
+            return tensors
         case "shuffled tensors":
-            rows = tensors().shuffle(ROWS)
+            return tensors.shuffle(ROWS)
         case "tensors shuffled by own seeds":
-            rows = tensors().shuffle(ROWS, seed=rank + 1)
+            return tensors.shuffle(ROWS, seed=rank + 1)
         case "tensors in a shard":
-            rows = tensors().shard(workers, rank)
-        case "own tensors":
-            rows = tensors(own_rows)
+            return tensors.shard(workers, rank)
+        case "more rows on worker 0":
+            own = X[2 * BATCH * rank :][: 2 * BATCH]
+            return tf.data.Dataset.from_tensor_slices((own, own)).filter(lambda *row: True)
         case "shuffled, cached, repeated":
-            rows = tensors().cache().shuffle(ROWS).repeat()
-        case "shuffled before cache":
-            rows = tensors().shuffle(ROWS).cache()
-        case "shuffled batches":
-            rows = tensors().batch(2).shuffle(ROWS).unbatch()
+            return tensors.cache().shuffle(ROWS).repeat()
         case "mapped in any order":
-            rows = tensors().map(lambda x, y: (x, y), num_parallel_calls=4)
-        case "files in other orders":
-            rows = records(files("even")[:: 1 - 2 * (rank == 0)])
+            return tensors.map(lambda x, y: (x, y), num_parallel_calls=4)
         case "text":
-            rows = tf.data.TextLineDataset(os.path.join(folder, "rows.txt")).map(pair)
-        case "listed even" | "listed odd" | "listed one":
-            rows = interleaved(listed(kind.removeprefix("listed ")))
+            return tf.data.TextLineDataset(f"{folder}/rows.txt").map(pair)
+        case "listed even":
+            return interleaved("even")
         case "listed, shuffled":
-            rows = interleaved(listed("even"), num_parallel_calls=2).shuffle(ROWS)
-        case "odd in two parts":
-            rows = records(files("odd"))
-            rows = rows.take(7).concatenate(rows.skip(7))
+            return interleaved("even", num_parallel_calls=2).shuffle(ROWS)
         case "odd of known length":
-            rows = interleaved(listed("odd"))
-        case _:
-            rows = records(files(kind))
-    rows = rows.batch(BATCH)
+            return interleaved("odd")
+    name, *parts = kind.split(" ", 1)
+    rows = records([f"{folder}/{name}-{i}.tfrecord" for i in range(len(FILES[name]))]).map(pair)
+    return rows.take(7).concatenate(rows.skip(7)) if parts else rows
+
+
+def data_of(case, strategy, folder):
+    """Return what `fit` gets in a case: some words, of which the last one may be a policy."""
+    if data := python_data(case, strategy):
+        return data
+    kind, _, policy = case.rpartition(" ")
+    if policy not in ("AUTO", "FILE", "DATA", "OFF"):
+        kind, policy = case, "AUTO"
+    rows = dataset_of(kind, strategy, folder).batch(BATCH)
     if kind == "odd of known length":
         rows = rows.apply(tf.data.experimental.assert_cardinality(ROWS // BATCH))
-    if policy:
-        in_any_order = False if kind == "mapped in any order" else None
-        rows = with_policy(rows, policy, in_any_order)
-    return {"x": rows, **({"steps_per_epoch": 3} if "repeated" in kind else {})}
-
-
-def model_of(strategy):
-    with scope(strategy):
-        seen = SeenRows()
-        model = keras.Sequential([keras.layers.Input([1]), seen, keras.layers.Dense(1)])
-        model.compile(keras.optimizers.SGD(0.0), "mse")
-    return model, seen
-
-
-class NextEpoch(keras.callbacks.Callback):
-    """Keeps the rows of each epoch."""
-
-    def __init__(self, seen):
-        super().__init__()
-        self.seen, self.epochs = seen, []
-
-    def on_epoch_end(self, epoch, logs=None):
-        self.epochs.append(list(self.seen.rows))
-        self.seen.rows.clear()
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy[policy]
+    if kind == "mapped in any order":
+        options.deterministic = False
+    return {"x": rows.with_options(options)} | (
+        {"steps_per_epoch": 3} if "repeated" in kind else {}
+    )
 
 
 def rows_of_cases(strategy, cases, folder, seed=None):
@@ -218,10 +149,11 @@ def rows_of_cases(strategy, cases, folder, seed=None):
             of Python's and NumPy's generators on each worker.
     """
     use_rule(strategy, "adasum")
-    if worker_of(strategy) == 0:
-        write_files(folder)
-    strategy.workers.gather([0])  # wait for the files
-    model, seen = model_of(strategy)
+    write_files(strategy, folder)
+    with strategy.scope():
+        seen = SeenRows()
+        model = keras.Sequential([keras.layers.Input([1]), seen, keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.0), "mse")
     result = {}
     for case in cases:
         tf.random.set_seed(None)
@@ -229,9 +161,7 @@ def rows_of_cases(strategy, cases, folder, seed=None):
         np.random.seed(worker_of(strategy))
         if seed is not None:
             keras.utils.set_random_seed(seed)
-        recorder, message = NextEpoch(seen), ""
-        seen.rows.clear()
-        before = random.getstate(), np.random.get_state()[1].tolist()
+        recorder, message = RowsByEpoch(seen), ""
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             try:
@@ -242,18 +172,14 @@ def rows_of_cases(strategy, cases, folder, seed=None):
         result |= {f"{case}/{epoch}": rows for epoch, rows in enumerate(recorder.epochs)}
         result[f"{case}/warned"] = " ".join(str(each.message) for each in warned)
         result[f"{case}/error"] = message
-        after = random.getstate(), np.random.get_state()[1].tolist()
-        result[f"{case}/untouched"] = before == after
     tf.random.set_seed(None)
     return {**result, "X": X}
 
 
 def predictions(strategy, cases, folder):
     """What `predict` returns, and the mean loss of `evaluate`, for rows that predict themselves."""
-    if worker_of(strategy) == 0:
-        write_files(folder)
-    strategy.workers.gather([0])
-    with scope(strategy):
+    write_files(strategy, folder)
+    with strategy.scope():
         model = keras.Sequential([keras.layers.Input([1]), keras.layers.Dense(1)])
         model.compile(keras.optimizers.SGD(0.0), "mae")
     model.set_weights([np.full([1, 1], 2.0), np.zeros(1)])

@@ -1,5 +1,7 @@
 """DeltaAdasum on gradients that are given, and the same by one Keras optimizer per replica."""
 
+from unittest import mock
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -41,34 +43,39 @@ def initial_values():
     return [random.standard_normal(shape).astype("float32") for shape in SHAPES]
 
 
-def count_reductions(strategy, counts):
-    """Let every reduction of gradients that is carried out leave a mark in a list."""
+def counting(strategy, counts):
+    """A context in which every reduction of gradients that is carried out marks a list."""
     cross_device_ops = tensorflow_compat.cross_device_ops(strategy.extended)
-    original = type(cross_device_ops).combine_gradients
+    original = cross_device_ops.combine_gradients
+
+    def count(value):
+        counts.append(1)
+        return value
 
     def counted(gradients, options):
-        def count(value):
-            counts.append(1)
-            return value
-
         gradients = [list(own) for own in gradients]
         first = gradients[0][0]
-        gradients[0][0] = tf.ensure_shape(
-            tf.numpy_function(count, [first], first.dtype), first.shape
-        )
-        return original(cross_device_ops, gradients, options)
+        marked = tf.numpy_function(count, [first], first.dtype)
+        gradients[0][0] = tf.ensure_shape(marked, first.shape)
+        return original(gradients, options)
 
-    cross_device_ops.combine_gradients = counted
-    return lambda: vars(cross_device_ops).pop("combine_gradients")
+    return mock.patch.object(cross_device_ops, "combine_gradients", counted)
 
 
-def steps(strategy, name, wrapped=True, steps=STEPS, local_steps=1, end=False, options=None):
+def slots_of(optimizer):
+    return [
+        v
+        for v in keras_compat.all_variables(optimizer)
+        if len(v.shape) and "accumulator" not in keras_compat.path_of(v)
+    ]
+
+
+def steps(strategy, name, steps=STEPS, local_steps=1, end=False, options=None):
     """Take steps on each replica's own gradients; return weights and slots of each local replica.
 
     Args:
         strategy: the workers' strategy.
         name: the optimizer's.
-        wrapped: whether it is wrapped.
         steps: how many.
         local_steps: of DeltaAdasum.
         end: whether the last local steps are combined.
@@ -78,9 +85,8 @@ def steps(strategy, name, wrapped=True, steps=STEPS, local_steps=1, end=False, o
     gradients = [tf.constant(g) for g in gradients_of(strategy.num_replicas_in_sync, steps)]
     with strategy.scope():
         variables = [Variable(value, name="v") for value in initial_values()]
-        inner = optimizer = OPTIMIZERS[name](**(options or {}))
-        if wrapped:
-            optimizer = optimizers.DeltaAdasum(inner, local_steps=local_steps)
+        inner = OPTIMIZERS[name](**(options or {}))
+        optimizer = optimizers.DeltaAdasum(inner, local_steps=local_steps)
         keras_compat.build(optimizer, variables)
 
     @tf.function
@@ -94,23 +100,17 @@ def steps(strategy, name, wrapped=True, steps=STEPS, local_steps=1, end=False, o
         strategy.run(in_replica)
 
     counts = []
-    restore = count_reductions(strategy, counts)
-    for number in range(steps):
-        step(tf.constant(number))
-    if end:
-        optimizer.synchronize()
-    restore()
-    slots = [
-        v
-        for v in keras_compat.all_variables(inner)
-        if len(v.shape) and "accumulator" not in keras_compat.path_of(v)
-    ]
+    with counting(strategy, counts):
+        for number in range(steps):
+            step(tf.constant(number))
+        if end:
+            optimizer.synchronize()
     return {
         "reductions": len(counts),
         "iterations": optimizer.iterations.numpy(),
         **{
             f"{kind}{index}.{local}": copy.numpy()
-            for kind, kept in (("weight", variables), ("slot", slots))
+            for kind, kept in (("weight", variables), ("slot", slots_of(inner)))
             for index, variable in enumerate(kept)
             for local, copy in enumerate(copies_of(strategy, variable))
         },
@@ -140,44 +140,24 @@ def reference(replicas, name, local_steps=1, steps=STEPS, options=None, end=Fals
                 start[index] = value + oracle.adasum(deltas).reshape(value.shape)
                 for own in weights:
                     own[index].assign(start[index])
-    slots = [
-        [
-            v.numpy()
-            for v in keras_compat.all_variables(optimizer)
-            if len(v.shape) and "accumulator" not in keras_compat.path_of(v)
-        ]
-        for optimizer in each
-    ]
+    slots = [[v.numpy() for v in slots_of(optimizer)] for optimizer in each]
     return [[v.numpy() for v in own] for own in weights], slots
 
 
-def different_settings(strategy, wrapper):
-    """Every worker has other settings; return the message with which each of them refuses."""
-    use_rule(strategy, "mean" if wrapper == "AdaScale" else "adasum")
-    worker = strategy.cluster_resolver.task_id
-    option = (
-        {"smoothing": 0.5 + 0.1 * worker} if wrapper == "AdaScale" else {"local_steps": 1 + worker}
-    )
+def different_settings(strategy, what):
+    """Every worker has another setting; return the message with which each of them refuses."""
+    use_rule(strategy, "adasum" if what == "local_steps" else "mean")
+    rank, inner = strategy.cluster_resolver.task_id, keras.optimizers.SGD(0.1)
     with strategy.scope():
         variable = Variable(np.zeros(3, "float32"), name="v")
-        optimizer = getattr(optimizers, wrapper)(keras.optimizers.SGD(0.1), **option)
+        if what == "local_steps":
+            optimizer = optimizers.DeltaAdasum(inner, local_steps=1 + rank)
+        else:
+            smoothing = 0.5 + 0.1 * rank if what == "smoothing" else None
+            optimizer = optimizers.AdaScale(inner, smoothing=smoothing)
         try:
             keras_compat.build(optimizer, [variable])
+            optimizer.set_scale(3 + rank)
         except ValueError as error:
             return {"message": str(error)}
-    return {"message": "none"}
-
-
-def different_scales(strategy):
-    """Every worker sets another scale; return the message with which each of them refuses."""
-    use_rule(strategy, "mean")
-    with strategy.scope():
-        variable = Variable(np.zeros(3, "float32"), name="v")
-        optimizer = optimizers.AdaScale(keras.optimizers.SGD(0.1))
-        keras_compat.build(optimizer, [variable])
-    optimizer.set_scale(3)
-    try:
-        optimizer.set_scale(3 + strategy.cluster_resolver.task_id)
-    except ValueError as error:
-        return {"message": str(error)}
     return {"message": "none"}

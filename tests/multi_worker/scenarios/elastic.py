@@ -14,7 +14,7 @@ from tf_adasum.callbacks import BackupAndRestore
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.optimizers import AdaScale, DeltaAdasum
 
-ROWS, BATCH = 24, 12
+FORMS = ["model", "weights", "backup", "checkpoint"]
 
 KINDS = {
     "adascale": ("mean", lambda: AdaScale(keras.optimizers.SGD(0.05, momentum=0.9))),
@@ -23,39 +23,46 @@ KINDS = {
 }
 
 
-def strategy_of(kind, replicas):
+def compiled_model(kind, replicas, seed):
+    """Return a model under a strategy of so many replicas of this process."""
     devices = [f"CPU:{index}" for index in range(replicas)]
-    rule = rules.get(KINDS[kind][0])
-    return tf_adasum.AdasumMirroredStrategy(devices, aggregation=rule)
-
-
-def compiled_model(strategy, kind, seed):
+    rule, make = KINDS[kind]
+    strategy = tf_adasum.AdasumMirroredStrategy(devices, aggregation=rules.get(rule))
     keras.utils.set_random_seed(seed)
     with strategy.scope():
         model = keras.Sequential([keras.layers.Input([6]), keras.layers.Dense(1)])
-        model.compile(KINDS[kind][1](), "mse")
+        model.compile(make(), "mse")
         keras_compat.build(model.optimizer, model.trainable_variables)
     return model
 
 
 def fit(model, epochs=1, callbacks=()):
-    x, y = random_data(ROWS)
-    options = {"batch_size": BATCH, "epochs": epochs, "shuffle": False, "verbose": 0}
-    return model.fit(x, y, callbacks=[*callbacks], **options)
+    options = {"batch_size": 12, "epochs": epochs, "shuffle": False, "verbose": 0}
+    return model.fit(*random_data(24), callbacks=[*callbacks], **options)
+
+
+def state_of(model):
+    """Return the model's weights in one vector, and all variables with those of the optimizer."""
+    state = keras_compat.aggregation_state_of(model.optimizer)
+    variables = [*model.weights, *keras_compat.all_variables(model.optimizer)]
+    if state and state.rule_state:
+        variables += state.rule_state.of_name.values()
+    weights, everything = (
+        np.concatenate([np.ravel(v.numpy()).astype("float64") for v in own])
+        for own in (model.weights, variables)
+    )
+    return weights, everything
 
 
 def save(model, folder):
-    folder = pathlib.Path(folder)
     fit(model, callbacks=[BackupAndRestore(folder / "backup", delete_checkpoint=False)])
     model.save(folder / "model.keras")
     model.save_weights(folder / "model.weights.h5")
     tf.train.Checkpoint(model=model, optimizer=model.optimizer).write(str(folder / "checkpoint"))
 
 
-def restore(strategy, kind, folder, form):
-    """Return the model, and what `fit` needs to go on."""
-    folder = pathlib.Path(folder)
-    model = compiled_model(strategy, kind, seed=9)
+def restore(model, folder, form):
+    """Return the model, and what `fit` needs to continue."""
     if form == "backup":
         return model, [BackupAndRestore(folder / "backup", False, delete_checkpoint=False)]
     if form == "checkpoint":
@@ -64,41 +71,43 @@ def restore(strategy, kind, folder, form):
     elif form == "weights":
         model.load_weights(folder / "model.weights.h5")
     else:
-        with strategy.scope():
+        with model.distribute_strategy.scope():
             model = keras.saving.load_model(folder / "model.keras", safe_mode=True)
     return model, []
 
 
 class AtBegin(keras.callbacks.Callback):
-    """The weights and the number of updates with which training begins."""
+    """The state and the number of updates with which training begins."""
 
-    weights = None
+    state = None
 
     def on_epoch_begin(self, epoch, logs=None):
-        if self.weights is not None:
-            return
-        self.weights = np.concatenate([w.ravel() for w in self.model.get_weights()])
-        self.iterations = int(self.model.optimizer.iterations.numpy())
+        if self.state is None:
+            self.state = state_of(self.model)
+            self.iterations = int(self.model.optimizer.iterations.numpy())
 
 
-def change_replicas(strategy, kind, folder, saved_on, restored_on, forms):
-    """Return for each form what was restored and whether training goes on."""
-    model = compiled_model(strategy_of(kind, saved_on), kind, seed=1)
+def change_replicas(strategy, kind, folder, saved_on, restored_on):
+    """Return for each form what was restored and whether training continues."""
+    del strategy  # there are others
+    folder = pathlib.Path(folder)
+    model = compiled_model(kind, saved_on, seed=1)
     save(model, folder)
-    saved = np.concatenate([w.ravel() for w in model.get_weights()])
     results = {}
-    for form in forms:
-        other = strategy_of(kind, restored_on)
+    for form in FORMS:
         begin = AtBegin()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            restored, callbacks = restore(other, kind, folder, form)
+            restored, callbacks = restore(compiled_model(kind, restored_on, seed=9), folder, form)
             loss = fit(restored, epochs=2, callbacks=[*callbacks, begin]).history["loss"]
         said = [str(each.message) for each in caught if each.category is UserWarning]
         optimizer = restored.optimizer
         state = keras_compat.aggregation_state_of(optimizer)
+        # The state of other replicas differs.
+        (weights, everything), expected = begin.state, state_of(model)
         results |= {
-            f"{form} same": bool((begin.weights == saved).all()),
+            f"{form} same": np.array_equal(weights, expected[0]),
+            f"{form} all same": np.array_equal(everything, expected[1]),
             f"{form} iterations": begin.iterations,
             f"{form} finite": bool(np.isfinite(loss).all()),
             f"{form} anew": sum("is reset" in each for each in said),

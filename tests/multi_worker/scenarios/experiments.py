@@ -1,5 +1,6 @@
 """A few steps of the experiments' simulation, and the same by `fit` under the strategy."""
 
+import functools
 import pathlib
 import sys
 
@@ -30,14 +31,13 @@ def model_of(name):
     from experiments.models.resnet import ResNet
     from experiments.models.transformer import Transformer
 
-    models = {
-        "images": CNN(),
-        "signals": CNN((1, 40, 1), (1, 5), (1, 2)),
-        "residual": ResNet((1, 12, 1), (1, 5), (4, 6), 1),
-        "characters": Transformer(11, length=6, width=8),
-        "clicks": Clicks(2, (10, 12), width=4, hidden=(5, 6)),
-    }
-    return models[name]
+    return {
+        "images": CNN,
+        "signals": lambda: CNN((1, 40, 1), (1, 5), (1, 2)),
+        "residual": lambda: ResNet((1, 12, 1), (1, 5), (4, 6), 1),
+        "characters": lambda: Transformer(11, length=6, width=8),
+        "clicks": lambda: Clicks(2, (10, 12), width=4, hidden=(5, 6)),
+    }[name]()
 
 
 def data_of(model, rows):
@@ -75,8 +75,9 @@ def simulated_and_trained(strategy, cases):
             state = training.steps(state, *map(tf.constant, (x, y, order, rates)), *between)
 
         use_rule(strategy, "mean" if rule == "mean" else RULES[rule]())
-        trained = weights_of_fit(strategy, model, optimizer, of_steps, x, y, rates)
-        weights = {"before": before, "simulated": state[0].numpy(), "trained": trained}
+        made = compiled(strategy, model, functools.partial(optimizer_of, optimizer, of_steps))
+        fit(made, x, y, replicas * BATCH, [Rates(rates)])
+        weights = {"before": before, "simulated": state[0].numpy(), "trained": flat(made)}
         has_gradient = having_gradients(model)
         returned |= {f"{when} {index}": own[has_gradient] for when, own in weights.items()}
     return returned
@@ -112,16 +113,13 @@ def pairs_simulated_and_trained(strategy, rules):
             made = model.keras()
             made.set_weights(initial)
             made.compile(keras.optimizers.SGD(0.1), loss_of_pairs)
-        made.fit(x, y, batch_size=replicas * 5, shuffle=False, verbose=0, callbacks=[Rates(rates)])
+        fit(made, x, y, replicas * 5, [Rates(rates)])
         returned[f"trained {rule}"] = made.get_weights()
     return returned
 
 
 def gains_simulated_and_trained(strategy):
-    """Return weights, τ and r of AdaScale in the simulation, and of `fit`; S is set anew halfway.
-
-    And the weights of linear scaling in both.
-    """
+    """Return weights, τ and r of AdaScale in the simulation and of `fit`; S is set anew halfway."""
     from experiments.adascale import experiment
     from experiments.simulation import gains
 
@@ -148,36 +146,17 @@ def gains_simulated_and_trained(strategy):
     returned["simulated"] = state.weights.numpy()
     returned["simulated gain"] = float(state.gain), float(state.scale_invariant_steps)
 
-    sgd = {"momentum": 0.9}
-    with strategy.scope():
-        made = model.keras()
-        made.set_weights(model.initial(0))
-        adascale = tf_adasum.optimizers.AdaScale(keras.optimizers.SGD(base, **sgd))
-        made.compile(adascale, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    fit = {"shuffle": False, "verbose": 0}
-    made.fit(x[:first], y[:first], batch_size=replicas * BATCH, **fit)
+    made = compiled(
+        strategy,
+        model,
+        lambda: tf_adasum.optimizers.AdaScale(keras.optimizers.SGD(base, momentum=0.9)),
+    )
+    fit(made, x[:first], y[:first], replicas * BATCH)
+    adascale = made.optimizer
     adascale.set_scale(2 * replicas)
-    made.fit(x[first:], y[first:], batch_size=2 * replicas * BATCH, **fit)
-    returned["trained"] = np.concatenate([own.ravel() for own in made.get_weights()])
+    fit(made, x[first:], y[first:], 2 * replicas * BATCH)
+    returned["trained"] = flat(made)
     returned["trained gain"] = float(adascale.gain), float(adascale.scale_invariant_steps)
-
-    steps = 4
-    small = experiment.schedule(0.1, 4 * steps)
-    scaling = tf_adasum.schedules.LinearScalingWarmup(small, scale=replicas, total_steps=4 * steps)
-    (own_rates,) = experiment.scaled(0.1, 4 * steps, (replicas,))
-    one = gains.training(model, "momentum", "mean", 1, replicas * BATCH)
-    state = one.initial(0)
-    rows = tf.reshape(tf.constant(order[:first]), [-1, replicas * BATCH])
-    between = (tf.constant(0), tf.constant(steps))
-    state = one.steps(state, tf.constant(x), tf.constant(y), rows, own_rates, *between)
-    returned["simulated scaling"] = state[0].numpy()
-    with strategy.scope():
-        made = model.keras()
-        made.set_weights(model.initial(0))
-        chosen = keras.optimizers.SGD(scaling, **sgd)
-        made.compile(chosen, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    made.fit(x[:first], y[:first], batch_size=replicas * BATCH, **fit)
-    returned["trained scaling"] = np.concatenate([own.ravel() for own in made.get_weights()])
     return returned
 
 
@@ -203,14 +182,22 @@ def having_gradients(model):
     )
 
 
-def weights_of_fit(strategy, model, optimizer, of_steps, x, y, rates):
+def optimizer_of(name, of_steps):
+    optimizer = OPTIMIZERS[name](0.1)
+    return tf_adasum.optimizers.DeltaAdasum(optimizer) if of_steps else optimizer
+
+
+def compiled(strategy, model, make):
     with strategy.scope():
         made = model.keras()
         made.set_weights(model.initial(0))
-        chosen = OPTIMIZERS[optimizer](0.1)
-        if of_steps:
-            chosen = tf_adasum.optimizers.DeltaAdasum(chosen)
-        made.compile(chosen, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    rows = strategy.num_replicas_in_sync * BATCH
-    made.fit(x, y, batch_size=rows, shuffle=False, verbose=0, callbacks=[Rates(rates)])
+        made.compile(make(), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return made
+
+
+def fit(made, x, y, rows, callbacks=()):
+    made.fit(x, y, batch_size=rows, shuffle=False, verbose=0, callbacks=[*callbacks])
+
+
+def flat(made):
     return np.concatenate([own.ravel() for own in made.get_weights()])

@@ -3,11 +3,11 @@
 import keras
 import numpy as np
 import tensorflow as tf
+from support.stacks import copies_of
 
-from scenarios.basics import build_mlp, random_data, scope, use_rule
+from scenarios.basics import build_mlp, random_data, use_rule
 from scenarios.keras import Recorder, SeenRows
 from tf_adasum.callbacks import ElasticScale, GainTracker, StopAtScaleInvariantStep
-from tf_adasum.compat import keras as keras_compat
 from tf_adasum.optimizers import AdaScale
 
 ROWS = 8  # of a small batch
@@ -19,23 +19,20 @@ ELASTIC = {0: 2, 1: 4, 2: 2}  # S from each epoch on
 ELASTIC_ROWS, ELASTIC_SMALL_BATCH = 48, 4
 
 
-def compiled_model(strategy, layers=None, **options):
-    if strategy:
-        use_rule(strategy, "mean")
+def compiled(strategy, build, **options):
     keras.utils.set_random_seed(1)
-    with scope(strategy):
-        model = build_mlp() if layers is None else keras.Sequential(layers())
+    with strategy.scope():
+        model = build()
         inner = keras.optimizers.SGD(0.05, momentum=0.9, **options)
         model.compile(optimizer=AdaScale(inner), loss="mse", metrics=["mae"])
     return model
 
 
 def weights_on_replicas(strategy, model):
-    local = strategy.experimental_local_results if strategy else lambda value: (value,)
     return {
         f"weight {index}.{replica}": copy.numpy()
         for index, variable in enumerate(model.variables)
-        for replica, copy in enumerate(local(keras_compat.tensorflow_variable(variable)))
+        for replica, copy in enumerate(copies_of(strategy, variable))
     }
 
 
@@ -46,9 +43,13 @@ def fit_until_stopped(strategy, count):
         strategy: the workers' strategy, or None: then all gradients are accumulated.
         count: how many small batches are in an update.
     """
-    accumulation = 1 if strategy else count
-    options = {} if strategy else {"gradient_accumulation_steps": count}
-    model = compiled_model(strategy, **options)
+    if strategy:
+        use_rule(strategy, "mean")
+        accumulation, options = 1, {}
+    else:
+        accumulation, options = count, {"gradient_accumulation_steps": count}
+        strategy = tf.distribute.get_strategy()
+    model = compiled(strategy, build_mlp, **options)
     x, y = random_data(ROWS * count * UPDATES)
     tracker = GainTracker(every=accumulation)
     history = model.fit(
@@ -60,11 +61,10 @@ def fit_until_stopped(strategy, count):
         verbose=0,
         callbacks=[tracker, StopAtScaleInvariantStep(TOTAL)],
     )
-    measured = {name: [v[name] for v in tracker.values] for name in tracker.values[0]}
     return {
         "updates": np.array(tracker.steps) // accumulation,
         **{f"log {name}": values for name, values in history.history.items()},
-        **{f"measured {name}": values for name, values in measured.items()},
+        **{f"measured {name}": [v[name] for v in tracker.values] for name in tracker.values[0]},
         **weights_on_replicas(strategy, model),
     }
 
@@ -76,16 +76,14 @@ def fit_with_elastic_scale(strategy):
     def make_dataset(scale):
         return rows.batch(ELASTIC_SMALL_BATCH * scale, drop_remainder=True)
 
+    use_rule(strategy, "mean")
     seen = SeenRows()
-    model = compiled_model(
-        strategy, lambda: [keras.layers.Input([FEATURES]), seen, keras.layers.Dense(1)]
-    )
+    layers = [keras.layers.Input([FEATURES]), seen, keras.layers.Dense(1)]
+    model = compiled(strategy, lambda: keras.Sequential(layers))
     elastic = ElasticScale(ELASTIC, make_dataset)
-
-    def read():
-        return [model.optimizer.scale, model.optimizer.gain, len(seen.rows) // FEATURES]
-
-    recorder = Recorder(read)
+    recorder = Recorder(
+        lambda: [model.optimizer.scale, model.optimizer.gain, len(seen.rows) // FEATURES]
+    )
     history = model.fit(elastic.dataset, epochs=3, verbose=0, callbacks=[elastic, recorder])
     return {
         "steps": np.array(recorder.values, "float64"),

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from support.stacks import LossScaleOptimizer
 
-from scenarios.basics import scope, use_rule, weights_of
+from scenarios.basics import use_rule, weights_of
 from tf_adasum import optimizers
 from tf_adasum.compat import tensorflow as tensorflow_compat
 
@@ -78,7 +78,7 @@ def fit(strategy, jit_compile, kind="plain", optimizer="momentum", rule="adasum"
         "total": random.standard_normal([len(x), 1]),
     }
     weights = {"scores": random.random([len(x), LENGTH]), "total": random.random(len(x))}
-    with scope(strategy):
+    with strategy.scope():
         model, noting = build(kind)
         own = OPTIMIZERS[optimizer]()
         losses = dict.fromkeys(y, "mse")
@@ -100,22 +100,3 @@ def fit(strategy, jit_compile, kind="plain", optimizer="momentum", rule="adasum"
         "are sparse": own.are_sparse,
         "warnings": [str(warning.message) for warning in caught if "XLA" in str(warning.message)],
     }
-
-
-def dropped_units(strategy):
-    """Each replica's mask of one dropout, of 64 units of its own, from two equal trainings."""
-    use_rule(strategy, "adasum")
-    replicas = strategy.num_replicas_in_sync
-    # Replica r's row has ones in block r alone, so no gradient shares an element with another.
-    x = np.repeat(np.eye(replicas, dtype="float32"), 64, axis=1)
-    masks = []
-    for _ in range(2):
-        keras.utils.set_random_seed(7)
-        with scope(strategy):
-            layers = [keras.layers.Input(x.shape[1:]), keras.layers.Dropout(0.5)]
-            layers += [keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")]
-            model = keras.Sequential(layers)
-            model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=True)
-        model.fit(x, np.ones([replicas, 1]), batch_size=replicas, shuffle=False, verbose=0)
-        masks.append(model.get_weights()[0].reshape(replicas, 64) != 0)
-    return {"masks": np.array(masks)}

@@ -1,5 +1,6 @@
 """The rows of each step of `fit`, `evaluate` and `predict`, for every kind of input."""
 
+import functools
 import itertools
 import warnings
 
@@ -41,11 +42,13 @@ class Batches(PyDataset):
         return rows, rows
 
 
-def batches(endless=False):
-    """Yield batches of rows; an endless generator counts on and on."""
-    if not endless:
-        yield from (Batches()[index] for index in range(len(Batches())))
-    for start in itertools.count(0, BATCH) if endless else ():
+def batches():
+    yield from (Batches()[index] for index in range(len(Batches())))
+
+
+def endless_batches():
+    """Yield batches of rows that count on and on."""
+    for start in itertools.count(0, BATCH):
         rows = np.arange(start, start + BATCH, dtype="float32")[:, None]
         yield rows, rows
 
@@ -58,27 +61,27 @@ def own_rows(context):
 
 def data_of(kind, strategy):
     """Return new data of a kind. Without a strategy "from function" is a dataset of all rows."""
-    tensors = tf.data.Dataset.from_tensor_slices((X, X)).batch(BATCH)
     if kind == "arrays":
         return {"x": X, "y": X, "batch_size": BATCH}
-    if kind == "from function" and strategy:
-        return {"x": strategy.distribute_datasets_from_function(own_rows)}
-    if kind.startswith("from_generator"):
-        spec = tf.TensorSpec([None, 1])
-        iterator = batches()
-        make = (lambda: iterator) if kind.endswith("once") else batches
-        return {"x": tf.data.Dataset.from_generator(make, output_signature=(spec, spec))}
-    return {
-        "x": {
-            "PyDataset": lambda: Batches(),
-            "PyDataset with threads": lambda: Batches(workers=2),
-            "PyDataset with processes": lambda: Batches(workers=2, use_multiprocessing=True),
-            "tensors": lambda: tensors,
-            "from function": lambda: tensors,
-            "generator": batches,
-            "endless generator": lambda: batches(endless=True),
-        }[kind]()
+    from_generator = functools.partial(
+        tf.data.Dataset.from_generator, output_signature=(tf.TensorSpec([None, 1]),) * 2
+    )
+    iterator = batches()
+    tensors = tf.data.Dataset.from_tensor_slices((X, X)).batch(BATCH)
+    make = {
+        "PyDataset": Batches,
+        "PyDataset with threads": lambda: Batches(workers=2),
+        "PyDataset with processes": lambda: Batches(workers=2, use_multiprocessing=True),
+        "tensors": lambda: tensors,
+        "from_generator": lambda: from_generator(batches),
+        "from_generator, once": lambda: from_generator(lambda: iterator),
+        "generator": batches,
+        "endless generator": endless_batches,
+        "from function": lambda: (
+            strategy.distribute_datasets_from_function(own_rows) if strategy else tensors
+        ),
     }
+    return {"x": make[kind]()}
 
 
 class RowsOfSteps(keras.layers.Layer):
@@ -101,16 +104,15 @@ def call_model(model, call, kind, steps, strategy):
     data = data_of(kind, strategy)
     if call == "predict":
         data.pop("y", None)
-        return model.predict(**data, steps=steps, verbose=0)
-    if call == "evaluate":
-        return model.evaluate(**data, steps=steps, verbose=0)
+    if call in ("predict", "evaluate"):
+        return getattr(model, call)(**data, steps=steps, verbose=0)
+    options = {"shuffle": False, "verbose": 0}
     if call == "fit":
         epochs = 1 if kind in ONCE and not steps else 2
-        options = {"epochs": epochs, "steps_per_epoch": steps, "shuffle": False}
-        return model.fit(**data, **options, verbose=0)
+        return model.fit(**data, epochs=epochs, steps_per_epoch=steps, **options)
     validation = (data["x"], data["y"]) if "y" in data else data["x"]
-    options = {"validation_data": validation, "validation_steps": steps, "shuffle": False}
-    return model.fit(X[:BATCH], X[:BATCH], batch_size=BATCH, **options, verbose=0)
+    options |= {"validation_data": validation, "validation_steps": steps}
+    return model.fit(X[:BATCH], X[:BATCH], batch_size=BATCH, **options)
 
 
 def rows_of_steps(strategy, kinds, calls, executions=1, built=False):
