@@ -7,6 +7,7 @@ import contextlib
 
 import numpy as np
 import pytest
+from scenarios import predict as predict_scenarios
 from scenarios import transport as scenarios
 from support import faults, meshes
 from support.worker_group import WorkerGroup
@@ -85,6 +86,12 @@ class TestSameBits:
         assert_same_bits(results)
         for result in results:
             np.testing.assert_array_equal(result["ucx weight0"], results[0]["ucx weight0"])
+
+    def test_predict_gives_every_row_once_and_in_order(self, ucx_group):
+        case = "101/32"  # the last batch has fewer rows on some replicas
+        for predicted in ucx_group.run(predict_scenarios.predict, arrays=[case], datasets=[case]):
+            for rows in predicted.values():
+                np.testing.assert_array_equal(rows, predict_scenarios.rows_from(1, 101))
 
 
 LOST = "was lost: its process ended without reporting an error"

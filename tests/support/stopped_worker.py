@@ -38,13 +38,7 @@ class Signalled(keras.callbacks.Callback):
         self.seen.append([moment, self.epoch, batch])
         time.sleep(ASKED.get("seconds_per_step", 0.0))
         if self.seen[-1] == [MOMENT, *AT]:
-            if SIGNAL == "twice":
-                os.kill(os.getpid(), signal.SIGTERM)
-                time.sleep(1.2)
-            if SIGNAL == "lost":  # the other one is asked, and this one does not answer
-                time.sleep(2)
-                os.kill(os.getpid(), signal.SIGKILL)
-            os.kill(os.getpid(), getattr(signal, SIGNAL, signal.SIGTERM))
+            os.kill(os.getpid(), getattr(signal, SIGNAL))
 
     def on_epoch_begin(self, epoch, logs=None):
         self.epoch = epoch

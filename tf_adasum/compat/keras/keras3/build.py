@@ -25,9 +25,8 @@ def maybe_symbolic_build(original, self, iterator=None, data_batch=None):
     batches, and a generator does not yield these batches again. If a model has its own
     `train_step`, the model is built by tracing this method. Calling the model is not always
     possible: it may have no `call` (like most GANs), or a `call` with other arguments than the
-    data. If `fit` passes the
-    iterator of its epochs, this iterator is stored.
-    `test_unbuilt_model_trains` and `TestRowsOfSteps` fail without this hook.
+    data. If `fit` passes the iterator of its epochs, this iterator is stored.
+    `test_each_step_has_the_rows_of_keras_without_a_strategy` fails without this hook.
     """
     if iterator is not None:
         note_iterator(self, iterator)
