@@ -1,4 +1,4 @@
-"""BackupAndRestore: what it takes for arguments. What it does is in tests/unit/backup."""
+"""BackupAndRestore: its arguments. tests/unit/backup tests what it does."""
 
 import keras
 import numpy as np
@@ -11,7 +11,7 @@ from tf_adasum.compat import keras as keras_compat
 keras3_only = pytest.mark.keras3_only("Keras 2 backs up all workers by itself")
 
 
-def test_keras_2_does_it_by_itself(tmp_path):
+def test_keras_2_needs_its_own_callback(tmp_path):
     if keras_compat.BACKS_UP_ONE_WORKER:
         assert isinstance(BackupAndRestore(tmp_path), keras.callbacks.BackupAndRestore)
     else:
@@ -21,28 +21,23 @@ def test_keras_2_does_it_by_itself(tmp_path):
 
 @keras3_only
 @pytest.mark.parametrize("save_freq", [True, -1, 1.5, "batch", None])
-def test_refuses_another_frequency(save_freq, tmp_path):
+def test_another_frequency_is_refused(save_freq, tmp_path):
     with pytest.raises(ValueError, match="save_freq"):
         BackupAndRestore(tmp_path, save_freq=save_freq)
 
 
 @keras3_only
 @pytest.mark.parametrize("save_freq", ["epoch", 1, 10**6, False])
-def test_takes_a_frequency(save_freq, tmp_path):
-    assert BackupAndRestore(tmp_path, save_freq=save_freq).save_freq == save_freq
+def test_frequencies(save_freq, tmp_path):
+    assert BackupAndRestore(tmp_path / "backup", save_freq=save_freq).save_freq == save_freq
+    assert not (tmp_path / "backup").exists()  # it writes nothing before training
 
 
 @keras3_only
 @pytest.mark.parametrize("folder", ["gs://bucket/backup", "hdfs://a/b"])
-def test_refuses_a_folder_that_is_not_local(folder):
+def test_a_folder_that_is_not_local_is_refused(folder):
     with pytest.raises(ValueError, match=f"backup_dir='{folder}'"):
         BackupAndRestore(folder)
-
-
-@keras3_only
-def test_writes_nothing_before_training(tmp_path):
-    BackupAndRestore(tmp_path / "backup")
-    assert not (tmp_path / "backup").exists()
 
 
 @keras3_only

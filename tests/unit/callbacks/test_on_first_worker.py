@@ -1,4 +1,4 @@
-"""OnFirstWorker: what it takes. What it does is in tests/unit/workers/test_first_worker.py."""
+"""OnFirstWorker: its argument. tests/unit/workers/test_first_worker.py tests what it does."""
 
 import keras
 import numpy as np
@@ -25,34 +25,34 @@ BACKUP = [] if stacks.IS_KERAS_2 else [callbacks.BackupAndRestore("backup")]
     ],
     ids=lambda callback: type(callback).__name__,
 )
-def test_refuses_what_all_workers_need(callback):
+def test_callbacks_that_all_workers_need_are_refused(callback):
     with pytest.raises(ValueError, match=f"^{type(callback).__name__} has to run on all workers"):
         OnFirstWorker(callback)
 
 
 @pytest.mark.parametrize("wrong", [None, print, keras.callbacks.CSVLogger])
-def test_refuses_what_is_no_callback(wrong):
+def test_other_objects_than_callbacks_are_refused(wrong):
     with pytest.raises(ValueError, match=r"must be a keras\.callbacks\.Callback\. Received:"):
         OnFirstWorker(wrong)
 
 
-def test_without_a_strategy_it_is_as_if_it_were_not_there(tmp_path):
+def test_without_a_strategy_it_changes_nothing(tmp_path):
     """Each of its hooks is called as often, with the same, and its attributes are there."""
 
     class Recorder(keras.callbacks.Callback):
         def __init__(self):
             super().__init__()
-            self.told = []
+            self.called = []
 
         def on_train_batch_end(self, batch, logs=None):
-            self.told.append(("batch", batch, logs))
+            self.called.append(("batch", batch, logs))
 
         def on_epoch_end(self, epoch, logs=None):
-            self.told.append(("epoch", epoch, logs))
+            self.called.append(("epoch", epoch, logs))
             self.model.stop_training = epoch == 1
 
         def on_test_end(self, logs=None):
-            self.told.append(("test", logs))
+            self.called.append(("test", logs))
 
     recorders = [Recorder(), OnFirstWorker(Recorder())]
     keras.utils.set_random_seed(0)
@@ -60,16 +60,9 @@ def test_without_a_strategy_it_is_as_if_it_were_not_there(tmp_path):
     model.compile(keras.optimizers.SGD(0.0), "mse")
     x = np.ones([4, 2])
     for recorder in recorders:
-        history = model.fit(
-            x,
-            x[:, :1],
-            batch_size=2,
-            epochs=5,
-            validation_split=0.5,
-            callbacks=[recorder],
-            verbose=0,
-        )
+        options = {"batch_size": 2, "epochs": 5, "validation_split": 0.5, "verbose": 0}
+        history = model.fit(x, x[:, :1], callbacks=[recorder], **options)
         assert history.epoch == [0, 1]
         assert recorder.model is model and recorder.params["epochs"] == 5
-    assert len(recorders[0].told) == 6
-    assert recorders[1].told == recorders[0].told
+    assert len(recorders[0].called) == 6
+    assert recorders[1].called == recorders[0].called

@@ -48,15 +48,6 @@ def nvcc(nowhere, monkeypatch):
     return path
 
 
-def arguments_of(nvcc):
-    return Path(f"{nvcc}.arguments").read_text().split()
-
-
-def test_without_a_compiler_the_error_lists_where_it_looked(nowhere):
-    with pytest.raises(build_cuda.NotBuilt, match=r"neither nvcc.*nor NVRTC"):
-        build_cuda.compile_kernels(nowhere)
-
-
 def test_nvcc_is_looked_for_in_the_documented_order(nowhere, monkeypatch):
     package = program(nowhere / "site/nvidia/cu13/bin/nvcc")
     assert build_cuda.find_nvcc() is None, "that package alone is no compiler"
@@ -76,53 +67,46 @@ def test_nvcc_is_looked_for_in_the_documented_order(nowhere, monkeypatch):
         build_cuda.find_nvcc()
 
 
-def test_by_default_all_architectures_that_nvcc_knows(nvcc, tmp_path):
-    how = build_cuda.compile_kernels(tmp_path)
-    assert how["architectures"] == [75, 80, 90]
-    assert how["compiler_version"] == "Build stand-in" and how["cuda"] == "12.9"
-    generated = [a for a in arguments_of(nvcc) if a.startswith("-gencode")]
-    assert generated == [
-        "-gencode=arch=compute_75,code=sm_75",
-        "-gencode=arch=compute_80,code=sm_80",
-        "-gencode=arch=compute_90,code=sm_90",
-        "-gencode=arch=compute_90,code=compute_90",
-    ]
-    assert (tmp_path / build_cuda.KERNELS).read_text() == "code\n"
-
-
 @pytest.mark.parametrize(
     ("text", "codes"),
     [
+        (None, ["sm_75", "sm_80", "sm_90", "compute_90"]),  # all that nvcc supports
         ("90", ["sm_90", "compute_90"]),
         ("80;75", ["sm_75", "sm_80", "compute_80"]),
         ("75", ["sm_75"]),
     ],
 )
-def test_chosen_architectures(nvcc, tmp_path, monkeypatch, text, codes):
-    monkeypatch.setenv("ADASUM_CUDA_ARCHS", text)
-    build_cuda.compile_kernels(tmp_path)
-    generated = [a.split(",code=")[1] for a in arguments_of(nvcc) if a.startswith("-gencode")]
-    assert generated == codes
+def test_nvcc_compiles_for_the_chosen_architectures(nvcc, tmp_path, monkeypatch, text, codes):
+    if text:
+        monkeypatch.setenv("ADASUM_CUDA_ARCHS", text)
+    how = build_cuda.compile_kernels(tmp_path)
+    assert how["compiler_version"] == "Build stand-in" and how["cuda"] == "12.9"
+    assert how["architectures"] == [int(code[3:]) for code in codes if code.startswith("sm_")]
+    arguments = Path(f"{nvcc}.arguments").read_text().split()
+    generated = [argument for argument in arguments if argument.startswith("-gencode")]
+    expected = [f"-gencode=arch=compute_{code.split('_')[1]},code={code}" for code in codes]
+    assert generated == expected
+    assert (tmp_path / build_cuda.KERNELS).read_text() == "code\n"
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "architectures", "message"),
     [
-        ("70;80", r"does not know the architectures \[70\]"),
-        ("sm_80", "such as '80;90'"),
-        (";", "such as '80;90'"),
+        (None, None, r"neither nvcc.*nor NVRTC"),
+        ("#!/bin/sh\n", None, "is it nvcc"),
+        (NVCC.replace("*)", '*) echo "k.cu(3): error" >&2; exit 1'), None, r"k.cu\(3\): error"),
+        (NVCC, "70;80", r"does not know the architectures \[70\]"),
+        (NVCC, "sm_80", "such as '80;90'"),
+        (NVCC, ";", "such as '80;90'"),
     ],
+    ids=["no compiler", "no nvcc", "failing nvcc", "old GPU", "sm_80", "no number"],
 )
-def test_architectures_that_cannot_be(nvcc, tmp_path, monkeypatch, text, message):
-    monkeypatch.setenv("ADASUM_CUDA_ARCHS", text)
+def test_compilations_that_fail(nowhere, tmp_path, monkeypatch, text, architectures, message):
+    if text:
+        monkeypatch.setenv("NVCC", program(nowhere / "nvcc", text))
+    if architectures:
+        monkeypatch.setenv("ADASUM_CUDA_ARCHS", architectures)
     with pytest.raises(build_cuda.NotBuilt, match=message):
-        build_cuda.compile_kernels(tmp_path)
-
-
-def test_a_compiler_that_fails_is_quoted(nowhere, tmp_path, monkeypatch):
-    failing = NVCC.replace("*)", '*) echo "kernels.cu(3): error" >&2; exit 1')
-    monkeypatch.setenv("NVCC", program(nowhere / "nvcc", failing))
-    with pytest.raises(build_cuda.NotBuilt, match=r"kernels.cu\(3\): error"):
         build_cuda.compile_kernels(tmp_path)
 
 
@@ -222,28 +206,20 @@ def test_nvrtc_and_nvfatbin_on_request(nowhere, packages, tmp_path, monkeypatch)
         build_cuda.compile_kernels(tmp_path)
 
 
-def test_a_program_that_is_no_nvcc(nowhere, monkeypatch):
-    monkeypatch.setenv("NVCC", program(nowhere / "true", "#!/bin/sh\n"))
-    with pytest.raises(build_cuda.NotBuilt, match="is it nvcc"):
-        build_cuda.compile_kernels(nowhere)
-
-
 @pytest.mark.parametrize(
     ("name", "value"), [("TF_ADASUM_CUDA", "yes"), ("ADASUM_CUDA_ARCHS", "abc"), ("NVCC", "/none")]
 )
-def test_setup_refuses_what_cannot_be_before_it_touches_a_build(tmp_path, name, value):
+def test_bad_variables_are_refused_before_an_earlier_build_is_touched(tmp_path, name, value):
     earlier = tmp_path / "tf_adasum/ops/_adasum_ops_tf2.21.so"
     earlier.parent.mkdir(parents=True)
     earlier.write_text("an earlier build")
-    root = Path(__file__).parents[3]
     done = subprocess.run(
         [sys.executable, "setup.py", "-q", "build_ext", "--build-lib", str(tmp_path)],
-        cwd=root,
+        cwd=Path(__file__).parents[3],
         env=os.environ | {name: value},
         capture_output=True,
         text=True,
         timeout=120,
     )
-    assert done.returncode != 0
-    assert f"{name}={value!r}" in done.stderr
+    assert done.returncode != 0 and f"{name}={value!r}" in done.stderr
     assert earlier.exists()

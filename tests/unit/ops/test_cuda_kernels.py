@@ -1,16 +1,11 @@
-"""The CUDA kernels, run by the emulation on the CPU, against the NumPy oracle.
+"""The CUDA kernels, which an emulation runs on the CPU, against the NumPy oracle.
 
-The same source is compiled by nvcc at the end, where there is one. What only a GPU can show, its
-speed and its caches, is not tested here.
+test_kernels.py tests the same kernels under TensorFlow, with the default plans. What only a GPU can
+show, its speed and its caches, is not tested here.
 """
 
-import ctypes.util
 import itertools
-import re
 import shutil
-import subprocess
-import sys
-import time
 
 import ml_dtypes
 import numpy as np
@@ -44,61 +39,29 @@ PIECE = np.dtype(
     [("begin", "i8"), ("end", "i8"), ("segment", "i4"), ("slot", "i4"), ("slots", "i4", (2,))]
 )
 
-NVCC = shutil.which("nvcc")
-NVCC_SECONDS = 300
-
 
 def offsets_of(lengths):
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
-def mixed_lengths():
-    rng = np.random.default_rng(5)
-    lengths = np.concatenate(
-        [rng.integers(0, 200, 20), [6001, 2500, 64, 64], rng.integers(0, 3, 9)]
-    )
-    return rng.permutation(lengths)
-
-
+rng = np.random.default_rng(5)
+MIXED = [*rng.integers(0, 200, 20), 6001, 2500, 64, 64, *rng.integers(0, 3, 9)]
 LAYOUTS = {
     "no segments": np.array([0]),
     "only empty": np.array([0, 0, 0]),
     "one element": np.array([0, 1]),
     "unaligned": np.array([0, 0, 3, 20, 21, 37, 300, 1031]),
     "many tiny": offsets_of(np.arange(100) % 23),
-    "mixed": offsets_of(mixed_lengths()),
+    "mixed": offsets_of(rng.permutation(MIXED)),
     "one big": np.array([0, 18011]),
 }
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("cuda")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def nvcc(folder):
-    """nvcc, started before the first test because it takes about as long as all of them."""
-    if NVCC is None:
-        yield None
-        return
-    command = [NVCC, "-cubin", "-std=c++17", "-arch=sm_90", "-Xptxas", "-v"]
-    command += ["kernels.cu", "-o", str(folder / "kernels.cubin")]
-    log = folder / "nvcc.log"
-    with open(log, "wb") as out:
-        process = subprocess.Popen(
-            command, cwd=cuda_library.build_cuda.SOURCES, stdout=out, stderr=subprocess.STDOUT
-        )
-    yield process, log
-    process.kill()
-    process.wait()
-
-
-@pytest.fixture(scope="module")
-def emulated(folder, nvcc):
+def emulated(tmp_path_factory):
     if shutil.which("g++") is None:
         pytest.skip("there is no g++ to compile the emulation")
-    return CudaLibrary(cuda_library.build(folder / "emulated", emulated=True))
+    return CudaLibrary(cuda_library.build(tmp_path_factory.mktemp("cuda"), emulated=True))
 
 
 @pytest.fixture
@@ -165,16 +128,9 @@ def assert_weighted(actual, rows, c, segments):
 @pytest.mark.parametrize("algorithm", [CHOOSE_BY_SIZE, TWO_PASSES, SINGLE_PASS])
 def test_pairwise_combine(library, dtype, segments, algorithm):
     a, b = random_rows(dtype, 2, segments[-1])
-    for block_count, small_segment in ((0, 0), (1, 0), (3, 50), (7, 50)):
-        combined = library.pairwise_combine(
-            a,
-            b,
-            segments,
-            algorithm=algorithm,
-            block_count=block_count,
-            small_segment=small_segment,
-        )
-        assert_combined(combined, a, b, segments)
+    for blocks, small in ((0, 0), (1, 0), (3, 50), (7, 50)):
+        options = {"algorithm": algorithm, "block_count": blocks, "small_segment": small}
+        assert_combined(library.pairwise_combine(a, b, segments, **options), a, b, segments)
 
 
 @pytest.mark.parametrize("layout", ["mixed", "one big"])
@@ -186,57 +142,45 @@ def test_what_does_not_fit_on_chip_is_read_again(library, dtype, layout):
     assert_combined(combined, a, b, segments)
 
 
-@pytest.mark.parametrize("algorithm", [CHOOSE_BY_SIZE, TWO_PASSES])
-@pytest.mark.parametrize("offsets", [(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 3, 2)])
-def test_pairwise_combine_misaligned(library, dtype, offsets, algorithm):
+@pytest.mark.parametrize(
+    ("algorithm", "options"),
+    [
+        *itertools.product(
+            [CHOOSE_BY_SIZE, TWO_PASSES],
+            [{"offsets": offsets} for offsets in ((1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 3, 2))],
+        ),
+        *itertools.product([TWO_PASSES, SINGLE_PASS], [{"output": "a"}, {"output": "b"}]),
+    ],
+)
+def test_pairwise_combine_misaligned_or_in_place(library, dtype, algorithm, options):
     segments = LAYOUTS["mixed"]
     a, b = random_rows(dtype, 2, segments[-1])
-    combined = library.pairwise_combine(a, b, segments, offsets=offsets, algorithm=algorithm)
-    assert_combined(combined, a, b, segments)
-
-
-@pytest.mark.parametrize("algorithm", [TWO_PASSES, SINGLE_PASS])
-@pytest.mark.parametrize("output", ["a", "b"])
-def test_the_result_may_replace_an_operand(library, dtype, output, algorithm):
-    segments = LAYOUTS["mixed"]
-    a, b = random_rows(dtype, 2, segments[-1])
-    combined = library.pairwise_combine(a, b, segments, output=output, algorithm=algorithm)
-    separate = library.pairwise_combine(a, b, segments, algorithm=algorithm)
-    assert combined.tobytes() == separate.tobytes()
+    combined = library.pairwise_combine(a, b, segments, algorithm=algorithm, **options)
     assert_combined(combined, a, b, segments)
 
 
 @pytest.mark.parametrize("algorithm", [TWO_PASSES, SINGLE_PASS])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_one_bad_element_spoils_its_segment_only(library, dtype, bad, algorithm):
-    segments = np.array([0, 100, 6000, 6100, 6200])
-    a, b = random_rows(dtype, 2, segments[-1])
-    a[5000] = bad
-    b[6150] = bad
-    a[6100:6200] = 0  # also beside a zero vector
-    for first, second in ((a, b), (b, a)):
-        combined = library.pairwise_combine(
-            first, second, segments, algorithm=algorithm, block_count=4
-        ).astype(np.float64)
-        assert np.isnan(combined[100:6000]).all()
-        assert np.isnan(combined[6100:]).all()
-        assert np.isfinite(combined[:100]).all() and np.isfinite(combined[6000:6100]).all()
-
-
-@pytest.mark.parametrize("algorithm", [TWO_PASSES, SINGLE_PASS])
-def test_pairwise_identities_are_exact(library, dtype, algorithm):
-    segments = np.array([0, 40, 5000, 5100, 5200])
+def test_special_segments(library, dtype, bad, algorithm):
+    segments = np.array([0, 40, 5000, 5100, 5200, 11000, 11100, 11200])
     a, b = random_rows(dtype, 2, segments[-1])
     b[:40] = a[:40]  # equal: the average
     a[40:5000:2] = 0  # orthogonal: the sum
     b[41:5000:2] = 0
     a[5000:5100] = 0  # 0 ⊕ b = b
     b[5100:5200] = 0
-    combined = library.pairwise_combine(a, b, segments, algorithm=algorithm, block_count=4)
-    np.testing.assert_array_equal(combined[:40], a[:40])
-    np.testing.assert_array_equal(combined[40:5000], (a + b)[40:5000])
-    np.testing.assert_array_equal(combined[5000:5100], b[5000:5100])
-    np.testing.assert_array_equal(combined[5100:], a[5100:])
+    a[9000] = bad
+    b[11050] = bad
+    a[11000:11100] = 0  # also next to a zero vector
+    expected = (a + b).astype(np.float64)
+    expected[:40] = a[:40]
+    expected[5200:11100] = np.nan
+    for first, second in ((a, b), (b, a)):
+        combined = library.pairwise_combine(
+            first, second, segments, algorithm=algorithm, block_count=4
+        )
+        np.testing.assert_array_equal(combined[:11100].astype(np.float64), expected[:11100])
+        assert np.isfinite(combined[11100:].astype(np.float64)).all()
 
 
 def test_squares_that_leave_float32(library):
@@ -266,32 +210,21 @@ def test_segment_gram(library, dtype, row_count):
 
 
 @pytest.mark.parametrize("row_count", [1, 2, 4, 5, 9, 17])
-def test_segment_gram_misaligned(library, dtype, row_count):
+@pytest.mark.parametrize("options", [{"offset": 1}, {"row_stride": 1033}], ids=str)
+def test_segment_gram_misaligned(library, dtype, row_count, options):
     segments = LAYOUTS["unaligned"]
     rows = random_rows(dtype, row_count, segments[-1])
-    assert_gram(library.segment_gram(rows, segments, offset=1), rows, segments)
-    odd = int(segments[-1]) + 2  # a stride of 1033 elements
-    assert_gram(library.segment_gram(rows, segments, row_stride=odd), rows, segments)
+    assert_gram(library.segment_gram(rows, segments, **options), rows, segments)
 
 
 @pytest.mark.parametrize("dtype", DTYPES[:2], ids=["float16", "bfloat16"])
 @pytest.mark.parametrize("row_count", [2, 3, 8, 13, 17])
-def test_segment_gram_without_tensor_cores(library, dtype, row_count):
+@pytest.mark.parametrize("layout", ["unaligned", "mixed"])
+def test_segment_gram_without_tensor_cores(library, dtype, row_count, layout):
     library.set_emulated_device(compute_capability=75)
-    for segments in (LAYOUTS["unaligned"], LAYOUTS["mixed"]):
-        rows = random_rows(dtype, row_count, segments[-1])
-        assert_gram(library.segment_gram(rows, segments, block_count=3), rows, segments)
-
-
-@pytest.mark.parametrize("row_count", [2, 5, 16, 17])
-def test_a_bad_row_spoils_its_products_only(library, dtype, row_count):
-    segments = np.array([0, 100, 4000])
-    rows = random_rows(dtype, row_count, 4000)
-    rows[1, 1234] = np.nan
-    gram = library.segment_gram(rows, segments, block_count=3)
-    expected = np.zeros((2, row_count, row_count), bool)
-    expected[1, 1, :] = expected[1, :, 1] = True
-    np.testing.assert_array_equal(np.isnan(gram), expected)
+    rows = random_rows(dtype, row_count, LAYOUTS[layout][-1])
+    gram = library.segment_gram(rows, LAYOUTS[layout], block_count=3)
+    assert_gram(gram, rows, LAYOUTS[layout])
 
 
 # ---- weighted sum --------------------------------------------------------------------------------
@@ -311,35 +244,6 @@ def test_segment_weighted_sum(library, dtype, row_count):
         ):
             combined = library.segment_weighted_sum(rows, c, segments, **arguments)
             assert_weighted(combined, rows, c, segments)
-
-
-def test_a_weight_that_is_nan_spoils_its_segment_only(library, dtype):
-    segments = np.array([0, 0, 100, 300])
-    rows = random_rows(dtype, 3, 300)
-    rows[1] = 0
-    c = np.ones((3, 3))
-    c[1, 1] = np.nan
-    combined = library.segment_weighted_sum(rows, c, segments).astype(np.float64)
-    assert np.isnan(combined[:100]).all()
-    assert np.isfinite(combined[100:]).all()
-
-
-# ---- fixed order ---------------------------------------------------------------------------------
-
-
-def test_two_runs_give_the_same_bits(library, dtype):
-    segments = LAYOUTS["mixed"]
-    rows = random_rows(dtype, 5, segments[-1])
-    runs = []
-    for _ in range(2):
-        results = [
-            library.pairwise_combine(rows[0], rows[1], segments, algorithm=algorithm)
-            for algorithm in (TWO_PASSES, SINGLE_PASS)
-        ]
-        gram = library.segment_gram(rows, segments)
-        results += [gram, library.segment_weighted_sum(rows, gram[:, 0], segments)]
-        runs.append([result.tobytes() for result in results])
-    assert runs[0] == runs[1]
 
 
 # ---- plans ---------------------------------------------------------------------------------------
@@ -443,30 +347,22 @@ def test_a_plan_that_cannot_be_made(library, arguments, options, text):
 
 def test_calls_that_do_not_match_the_plan(library):
     plan = library.plan(SEGMENT_GRAM, TYPES["float32"], 2, [0, 64])
-    space = plan.workspace.pointer
+    c, handle, table, space = library.c, plan.handle, plan.map.pointer, plan.workspace.pointer
     memory = library.allocate(1024).pointer
-    c = library.c
-
-    def text(error):
-        assert error != 0
-        return c.adasum_error_string(error).decode()
-
-    combine = c.adasum_pairwise_combine
-    assert "another operation" in text(
-        combine(plan.handle, plan.map.pointer, space, memory, memory, memory, None)
-    )
-    assert "another operation" in text(
-        c.adasum_segment_weighted_sum(
-            plan.handle, plan.map.pointer, memory, 64, memory, memory, None
-        )
-    )
-    gram = c.adasum_segment_gram
-    assert "null" in text(gram(None, plan.map.pointer, space, memory, 64, memory, None))
-    assert "null" in text(gram(plan.handle, None, space, memory, 64, memory, None))
-    assert "null" in text(gram(plan.handle, plan.map.pointer, space, None, 64, memory, None))
-    assert "multiples of 16" in text(
-        gram(plan.handle, plan.map.pointer + 8, space, memory, 64, memory, None)
-    )
+    for function, arguments, message in (
+        (c.adasum_pairwise_combine, [handle, table, space, *[memory] * 3], "another operation"),
+        (
+            c.adasum_segment_weighted_sum,
+            [handle, table, memory, 64, memory, memory],
+            "another operation",
+        ),
+        (c.adasum_segment_gram, [None, table, space, memory, 64, memory], "null"),
+        (c.adasum_segment_gram, [handle, None, space, memory, 64, memory], "null"),
+        (c.adasum_segment_gram, [handle, table, space, None, 64, memory], "null"),
+        (c.adasum_segment_gram, [handle, table + 8, space, memory, 64, memory], "multiples of 16"),
+    ):
+        with pytest.raises(LibraryError, match=message):
+            library.check(function(*arguments, None))
     assert "no error" in c.adasum_error_string(0).decode()
 
 
@@ -477,91 +373,4 @@ def test_a_single_pass_that_is_asked_for_and_impossible(library):
     library.set_emulated_device(shared_bytes=0)
     with pytest.raises(LibraryError, match="cooperative launch"):
         library.pairwise_combine(a, b, [0, 64], algorithm=SINGLE_PASS)
-    library.pairwise_combine(a, b, [0, 64])  # left to itself, it takes two passes
-
-
-def test_without_the_cuda_driver(folder):
-    if shutil.which("g++") is None:
-        pytest.skip("there is no g++ to compile the library")
-    if ctypes.util.find_library("cuda") is not None:
-        pytest.skip("this machine has the CUDA driver")
-    library = CudaLibrary(cuda_library.build(folder / "driver", emulated=False))
-    with pytest.raises(LibraryError, match=r"CUDA driver libcuda\.so\.1"):
-        library.plan(SEGMENT_GRAM, TYPES["float32"], 2, [0, 64])
-
-
-# ---- compilers -----------------------------------------------------------------------------------
-
-SANITIZED_RUN = """
-import sys
-sys.path[:0] = [sys.argv[1]]
-import numpy as np
-from support.cuda_library import CudaLibrary, SINGLE_PASS, TWO_PASSES
-
-class ExactBuffer:  # without guards: the sanitizer sees both ends
-    def __init__(self, byte_count, offset=0):
-        self.content = np.full(byte_count, 255, np.uint8)
-        self.pointer = self.content.ctypes.data
-
-    def write(self, array):
-        self.content[:] = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
-
-    def read(self, dtype, shape):
-        return self.content.view(dtype).reshape(shape)
-
-library = CudaLibrary(sys.argv[2])
-library.allocate = ExactBuffer
-segments = [0, 0, 3, 20, 5021, 5040]
-for dtype in (np.float16, np.float32, np.float64):
-    for row_count in (2, 5, 9, 17):
-        rows = np.ones((row_count, segments[-1]), dtype)
-        for arguments in ({}, {"row_stride": segments[-1]}):
-            gram = library.segment_gram(rows, segments, block_count=3, **arguments)
-            assert (gram[-1] == 19).all()
-            library.segment_weighted_sum(rows, gram[:, 0], segments, **arguments)
-    for algorithm in (TWO_PASSES, SINGLE_PASS):
-        for shared_bytes in (8192, 48 << 10):
-            library.set_emulated_device(shared_bytes=shared_bytes)
-            library.pairwise_combine(rows[0], rows[1], segments, algorithm=algorithm, block_count=3)
-print("finished")
-"""
-
-
-@pytest.mark.slow
-def test_sanitizers_find_nothing(folder):
-    if shutil.which("g++") is None:
-        pytest.skip("there is no g++ to compile the emulation")
-    flags = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    path = cuda_library.build(folder / "sanitized", flags, emulated=True)
-    runtime = [
-        subprocess.check_output(["g++", f"-print-file-name={name}"], text=True).strip()
-        for name in ("libasan.so", "libubsan.so")
-    ]
-    # ASan has to come first in the process, before Python.
-    tests = str(cuda_library.build_cuda.SOURCES.parents[1] / "tests")
-    result = subprocess.run(
-        [sys.executable, "-c", SANITIZED_RUN, tests, str(path)],
-        env={"LD_PRELOAD": ":".join(runtime), "ASAN_OPTIONS": "detect_leaks=0", "PATH": ""},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert result.returncode == 0 and "finished" in result.stdout, result.stderr
-
-
-def test_no_kernel_spills_registers(nvcc):
-    if nvcc is None:
-        pytest.skip("there is no nvcc")
-    process, log = nvcc
-    deadline = time.monotonic() + NVCC_SECONDS
-    while process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.1)
-    text = log.read_text()
-    assert process.returncode == 0, text
-    frames = re.findall(
-        r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", text
-    )
-    kernels = re.findall(r"Compiling entry function '(\w+)'", text)
-    assert len(kernels) == len(frames) > 50
-    spilling = [k for k, frame in zip(kernels, frames, strict=True) if set(frame) != {"0"}]
-    assert spilling == []
+    library.pairwise_combine(a, b, [0, 64])  # by default, it takes two passes

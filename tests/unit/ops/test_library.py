@@ -7,9 +7,8 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 import warnings
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -20,85 +19,51 @@ from tf_adasum._version import series
 from tf_adasum.ops import library
 
 MINOR = series(tf.version.VERSION)
-
-
-def digest(content):
-    return hashlib.sha256(content).hexdigest()
-
-
-def write_build_info(folder, minor=MINOR, **other):
-    info = {
-        "tensorflow_version": tf.version.VERSION,
-        "tensorflow_git_version": tf.version.GIT_VERSION,
-        "compile_flags": tf.sysconfig.get_compile_flags(),
-        "machine": platform.machine(),
-        "sha256": digest(NOT_A_LIBRARY),
-    }
-    text = json.dumps({"libraries": {minor: info | other}})
-    (folder / library.BUILD_INFO_NAME).write_text(text)
+ROOT = Path(__file__).parents[3]
 
 
 NOT_A_LIBRARY = b"not an ELF file"
 
 
-def nothing(folder):
-    pass
+def build_info(minor=MINOR, content=NOT_A_LIBRARY, **other):
+    info = {
+        "tensorflow_version": tf.version.VERSION,
+        "tensorflow_git_version": tf.version.GIT_VERSION,
+        "compile_flags": tf.sysconfig.get_compile_flags(),
+        "machine": platform.machine(),
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
+    return {"libraries": {minor: info | other}}
 
 
-def old_build_info(folder):
-    info = {"tensorflow_version": "2.21.0", "tensorflow_git_version": "v2.21.0"}
-    (folder / library.BUILD_INFO_NAME).write_text(json.dumps(info))
-
-
-def not_a_library(folder, minor=MINOR, **other):
-    (folder / library.LIBRARY_NAME.format(minor)).write_bytes(NOT_A_LIBRARY)
-    write_build_info(folder, minor, **other)
-
-
-def without_digest(folder):
-    not_a_library(folder)
-    _edit(folder, lambda info: info["libraries"][MINOR].pop("sha256"))
-
-
-def of_a_wheel(folder):
-    not_a_library(folder, sha256=digest(b"another"))
-    _edit(folder, lambda info: info["libraries"].update({"2.9": info["libraries"][MINOR]}))
-
-
-def with_null_for_gpus(folder):
-    not_a_library(folder)
-    _edit(folder, lambda info: info.update(cuda=None))
-
-
-def _edit(folder, change):
-    path = folder / library.BUILD_INFO_NAME
-    info = json.loads(path.read_text())
-    change(info)
-    path.write_text(json.dumps(info))
+WITHOUT_DIGEST = build_info()
+del WITHOUT_DIGEST["libraries"][MINOR]["sha256"]
+DAMAGED = build_info(content=b"another")
+OF_A_WHEEL = {"libraries": DAMAGED["libraries"] | build_info("2.9")["libraries"]}
 
 
 @pytest.mark.parametrize(
-    ("prepare", "reason"),
+    ("info", "files", "reason"),
     [
-        (nothing, "no library was built"),
-        (old_build_info, "cannot be read"),
-        (without_digest, "cannot be read: KeyError"),
-        (with_null_for_gpus, "cannot be read: TypeError"),
-        (write_build_info, "does not exist"),
-        (not_a_library, "cannot load"),
-        (partial(not_a_library, sha256=digest(b"an ELF file, no")), "not the file that was built"),
-        (of_a_wheel, "not the file that was built"),
-        (
-            partial(not_a_library, minor="2.9", tensorflow_version="2.9.3"),
-            "there are libraries for 2.9.3",
-        ),
-        (partial(not_a_library, compile_flags=["-O3"]), "without -D_GLIBCXX_USE_CXX11_ABI=1"),
-        (partial(not_a_library, machine="m68k"), "for m68k, and this machine is"),
-        (partial(not_a_library, tensorflow_version=f"{MINOR}.0-rc1"), "fits only releases"),
+        (None, [], "no library was built"),
+        ({"tensorflow_version": "2.21.0"}, [], "cannot be read"),
+        (WITHOUT_DIGEST, [MINOR], "cannot be read: KeyError"),
+        (build_info() | {"cuda": None}, [MINOR], "cannot be read: TypeError"),
+        (build_info(), [], "does not exist"),
+        (build_info(), [MINOR], "cannot load"),
+        (DAMAGED, [MINOR], "not the file that was built"),
+        (OF_A_WHEEL, [MINOR], "not the file that was built"),
+        (build_info("2.9", tensorflow_version="2.9.3"), ["2.9"], "there are libraries for 2.9.3"),
+        (build_info(compile_flags=["-O3"]), [MINOR], "without -D_GLIBCXX_USE_CXX11_ABI=1"),
+        (build_info(machine="m68k"), [MINOR], "for m68k, and this machine is"),
+        (build_info(tensorflow_version=f"{MINOR}.0-rc1"), [MINOR], "fits only releases"),
     ],
 )
-def test_a_library_that_does_not_fit_is_not_used(prepare, reason, tmp_path, monkeypatch):
-    prepare(tmp_path)
+def test_a_library_that_does_not_fit_is_not_used(info, files, reason, tmp_path, monkeypatch):
+    if info:
+        (tmp_path / library.BUILD_INFO_NAME).write_text(json.dumps(info))
+    for minor in files:
+        (tmp_path / library.LIBRARY_NAME.format(minor)).write_bytes(NOT_A_LIBRARY)
     broken = library.OpLibrary(tmp_path)
     monkeypatch.setenv(library.CHOICE_VARIABLE, "tensorflow")
     with warnings.catch_warnings():
@@ -113,20 +78,12 @@ def test_a_library_that_does_not_fit_is_not_used(prepare, reason, tmp_path, monk
         broken.load()
 
     monkeypatch.delenv(library.CHOICE_VARIABLE)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        threads = [threading.Thread(target=broken.load) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert broken.load() is None
+    with pytest.warns(RuntimeWarning) as caught, ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda _: broken.load(), range(9))) == [None] * 9
     assert len(caught) == 1
-    assert reason in str(caught[0].message)
-    assert broken.status().fix in str(caught[0].message)
-    assert "pip install" in broken.status().fix
-    assert ("same wheel again" in broken.status().fix) == (prepare is of_a_wheel)
-    assert "python -m tf_adasum.doctor" in str(caught[0].message)
+    fix, message = broken.status().fix, str(caught[0].message)
+    assert "pip install" in fix and ("same wheel again" in fix) == (info is OF_A_WHEEL)
+    assert reason in message and fix in message and "python -m tf_adasum.doctor" in message
 
 
 def test_an_unknown_choice_is_refused(monkeypatch):
@@ -148,21 +105,18 @@ def test_the_library_of_another_release_of_the_minor_version_is_used(backend, tm
     shutil.copy(library.status().path, tmp_path)
     (built,) = tmp_path.iterdir()
     other = {"tensorflow_version": f"{MINOR}.77", "tensorflow_git_version": "another"}
-    write_build_info(tmp_path, sha256=digest(built.read_bytes()), **other)
+    info = build_info(content=built.read_bytes(), **other)
+    (tmp_path / library.BUILD_INFO_NAME).write_text(json.dumps(info))
     code = (
         "import pathlib; from tf_adasum.ops.library import OpLibrary; "
         f"print(OpLibrary(pathlib.Path({str(tmp_path)!r})).status())"
-    )  # in a process of its own: two copies of one op do not go together
+    )  # in another process, because two copies of one op do not work together
     expected = f"loaded=True, path='{built}', reason=None, built_for='{MINOR}.77 (another)'"
     assert expected in run(code)
 
 
 def run(code):
-    root = Path(__file__).parents[3]
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=root, check=True
-    )
-    return done.stdout.strip()
+    return subprocess.check_output([sys.executable, "-c", code], text=True, cwd=ROOT).strip()
 
 
 def test_importing_does_not_load():
@@ -172,7 +126,7 @@ def test_importing_does_not_load():
 
 @pytest.mark.parametrize("folder", ["cpu", "cuda", "ucx"])
 def test_the_kernels_include_nothing_of_tensorflow(folder):
-    sources = list(Path(__file__).parents[3].joinpath("custom_ops", folder).rglob("*.[ch]*"))
+    sources = list((ROOT / "custom_ops" / folder).rglob("*.[ch]*"))
     include = re.compile(r'#include ["<](\.\./)*(tensorflow|absl|xla|third_party)/')
     assert len(sources) > 5
     assert [path.name for path in sources if include.search(path.read_text())] == []

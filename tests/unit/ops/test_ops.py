@@ -79,43 +79,36 @@ def test_wrong_shapes_are_refused_at_run_time(backend):
 # ---- choice of the backend ---------------------------------------------------------------------
 
 
-GPUS = ("GPU", "GPU:1", "/device:GPU:0", "/job:worker/replica:0/task:1/device:GPU:0")
-
-
 def test_backend_of_a_device(backend):
-    assert ops.backend() == backend
-    assert ops.backend("CPU:0") == backend
-    assert ops.backend("/job:worker/replica:0/task:1/device:CPU:0") == backend
+    for device in (None, "CPU:0", "/job:worker/replica:0/task:1/device:CPU:0"):
+        assert ops.backend(device) == backend
     assert ops.same_bits_everywhere("CPU:0") == (backend == "custom")
     assert ops.backend("TPU:0") == "tensorflow"
 
 
-def without_cuda(monkeypatch, module=None):
-    """An installed library that was built without its kernels for GPUs."""
-    status = library.Status(True, "", None, None, gpu_reason="built without a CUDA compiler")
+def pretend(monkeypatch, gpu_reason):
+    """An installed library that is loaded, with or without its kernels for GPUs."""
+    status = library.Status(True, "", None, None, gpu_reason=gpu_reason)
     monkeypatch.setattr(library._installed, "_status", status)
     monkeypatch.setattr(library._installed, "_has_warned_about", set())
 
 
-@pytest.mark.parametrize("gpu", GPUS)
-def test_a_gpu_without_kernels_gets_stock_tensorflow_and_one_warning(gpu, monkeypatch):
-    without_cuda(monkeypatch)
+@pytest.mark.parametrize(
+    "gpu", ["GPU", "GPU:1", "/device:GPU:0", "/job:worker/replica:0/task:1/device:GPU:0"]
+)
+def test_the_backend_of_a_gpu_depends_on_its_kernels(gpu, monkeypatch):
+    pretend(monkeypatch, "built without a CUDA compiler")
     monkeypatch.delenv(library.CHOICE_VARIABLE, raising=False)
     with pytest.warns(RuntimeWarning, match="built without a CUDA compiler"):
         assert ops.backend(gpu) == "tensorflow"
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error")  # there is only one warning
         assert ops.backend(gpu) == "tensorflow"
         assert not ops.same_bits_everywhere(gpu)
     monkeypatch.setenv(library.CHOICE_VARIABLE, "custom")
     with pytest.raises(RuntimeError, match="built without a CUDA compiler"):
         ops.backend(gpu)
-
-
-@pytest.mark.parametrize("gpu", GPUS)
-def test_a_gpu_with_kernels_uses_them(gpu, monkeypatch):
-    monkeypatch.setattr(library._installed, "_status", library.Status(True, "", None, None))
-    monkeypatch.setenv(library.CHOICE_VARIABLE, "custom")
+    pretend(monkeypatch, None)
     assert ops.backend(gpu) == "custom"
     assert not ops.same_bits_everywhere(gpu)
 
@@ -133,7 +126,7 @@ def test_each_call_follows_the_device_of_its_tensor_or_scope(backend, monkeypatc
 
     assert compiled_ops("CPU:0") == ["TfAdasumSegmentGram"]
     assert compiled_ops("GPU:0", device="CPU:0") == ["TfAdasumSegmentGram"]
-    without_cuda(monkeypatch)
+    pretend(monkeypatch, "built without a CUDA compiler")
     monkeypatch.setenv(library.CHOICE_VARIABLE, "auto")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -154,7 +147,7 @@ def test_the_error_of_a_gram_matrix_depends_on_where_it_was_computed(monkeypatch
         run.get_concrete_function(tf.TensorSpec([1, 2, 2], tf.float64))
         return errors.pop()
 
-    monkeypatch.setattr(library._installed, "_status", library.Status(True, "", None, None))
+    pretend(monkeypatch, None)
     monkeypatch.setenv(library.CHOICE_VARIABLE, "custom")
     assert error_in("CPU:0") == 1e-14
     assert error_in("GPU:0") == 1e-5

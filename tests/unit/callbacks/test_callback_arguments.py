@@ -1,0 +1,111 @@
+"""Arguments of callbacks, the models that they need, and their configuration."""
+
+import json
+import math
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from support import stacks
+
+from tf_adasum import callbacks
+
+
+@keras.saving.register_keras_serializable("tests")
+def schedule_of_epoch(epoch):
+    return 2.0 + epoch
+
+
+@keras.saving.register_keras_serializable("tests")
+def make_dataset(scale):
+    return tf.data.Dataset.range(8).batch(int(scale))
+
+
+def train(callback, optimizer="sgd"):
+    model = keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])
+    model.compile(optimizer, "mse")
+    model.fit(np.ones([4, 3]), np.ones([4, 1]), verbose=0, callbacks=[callback])
+
+
+@pytest.mark.parametrize(
+    "callback", [callbacks.GainTracker, callbacks.OrthogonalityTracker, callbacks.ReplicaCheck]
+)
+@pytest.mark.parametrize("every", [0, -1, 1.0, True, None, "2"])
+def test_another_distance_is_refused(callback, every):
+    message = f"`every` must be an int of 1 or more.* Received: every={every!r}"
+    with pytest.raises(ValueError, match=message):
+        callback(every=every)
+
+
+@pytest.mark.parametrize("total", [0, -1, math.nan, math.inf, True, None, "9"], ids=str)
+def test_another_total_than_a_number_of_steps_is_refused(total):
+    with pytest.raises(ValueError, match=f"must be a positive .* Received: total={total!r}"):
+        callbacks.StopAtScaleInvariantStep(total)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "message"),
+    [
+        ({}, r"for epoch 0.* Received: schedule=\{\}"),
+        ({1: 4}, r"for epoch 0.* Received: schedule=\{1: 4\}"),
+        ({0: 0}, "1 or more. Received: scale=0"),
+        ({0: 1, 2: math.nan}, "1 or more. Received: scale=nan"),
+        pytest.param(lambda epoch: 0.5, "1 or more. Received: scale=0.5", id="function"),
+        ([1, 2], r"a dict .* or a function .* Received: schedule=\[1, 2\]"),
+    ],
+    ids=str,
+)
+def test_other_schedules_are_refused(schedule, message):
+    with pytest.raises(ValueError, match=message):
+        callbacks.ElasticScale(schedule)
+
+
+def test_another_dataset_is_refused():
+    with pytest.raises(ValueError, match=r"returns a tf\.data\.Dataset.* which returned 2"):
+        callbacks.ElasticScale({0: 2}, lambda scale: scale)
+
+
+@pytest.mark.parametrize("wrap", [lambda optimizer: optimizer, stacks.LossScaleOptimizer])
+@pytest.mark.parametrize(
+    "callback",
+    [
+        callbacks.GainTracker(),
+        callbacks.StopAtScaleInvariantStep(9),
+        callbacks.ElasticScale({0: 1}),
+    ],
+    ids=lambda callback: type(callback).__name__,
+)
+def test_optimizers_without_adascale_are_refused(callback, wrap):
+    name = type(callback).__name__
+    message = rf"{name} needs a model compiled with tf_adasum.optimizers.AdaScale\(optimizer\)"
+    with pytest.raises(ValueError, match=message):
+        train(callback, wrap(keras.optimizers.SGD()))
+
+
+@pytest.mark.parametrize("name", ["OrthogonalityTracker", "StragglerReport"])
+def test_models_of_another_strategy_are_refused(name):
+    message = f"{name} needs a model that was (compiled|created) under an AdasumMirroredStrategy"
+    with pytest.raises(ValueError, match=message):
+        train(getattr(callbacks, name)())
+
+
+@pytest.mark.parametrize(
+    ("callback", "names"),
+    [
+        (callbacks.GainTracker(every=3), ["every"]),
+        (callbacks.OrthogonalityTracker(every=3, per_variable=False), ["every", "per_variable"]),
+        (callbacks.ReplicaCheck(7), ["every", "same_on_all_workers"]),
+        (callbacks.StopAtScaleInvariantStep(1000.5), ["total"]),
+        (callbacks.StragglerReport(), ["same_on_all_workers"]),
+        (callbacks.ElasticScale({0: 2, 3: 4.5}), ["schedule", "make_dataset", "dataset"]),
+        (callbacks.ElasticScale(schedule_of_epoch, make_dataset), ["schedule", "make_dataset"]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_callbacks_are_saved_with_their_arguments(callback, names):
+    config = json.loads(json.dumps(keras.saving.serialize_keras_object(callback)))
+    again = keras.saving.deserialize_keras_object(config)
+    assert type(again) is type(callback)
+    for name in names:
+        assert getattr(again, name) == getattr(callback, name)

@@ -1,0 +1,395 @@
+"""What AdaScale and DeltaAdasum have in common, on one replica; and how optimizers are saved."""
+
+import contextlib
+import functools
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from support import stacks, ways_to_restart
+
+import tf_adasum
+from tf_adasum.compat import keras as keras_compat
+from tf_adasum.optimizers import LAMB, AdaScale, DeltaAdasum
+
+SGD, Adam = keras.optimizers.SGD, keras.optimizers.Adam
+SCHEDULE = keras.optimizers.schedules.ExponentialDecay(0.1, 5, 0.5)
+STEPS = 6
+SHAPES = [(4, 3), (5,)]
+
+pytestmark = pytest.mark.filterwarnings("ignore:AdaScale around")
+
+WRAPPERS = {
+    "AdaScale": AdaScale,
+    "DeltaAdasum": DeltaAdasum,
+    "4 local steps": functools.partial(DeltaAdasum, local_steps=4),
+}
+
+
+@pytest.fixture(params=WRAPPERS)
+def wrapper(request):
+    return WRAPPERS[request.param]
+
+
+@pytest.fixture(scope="module")
+def adasum_strategy():
+    return tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"])
+
+
+@pytest.fixture
+def strategy(adasum_strategy, wrapper):
+    return tf.distribute.get_strategy() if wrapper is AdaScale else adasum_strategy
+
+
+def values_of(seed):
+    random = np.random.default_rng(seed)
+    return [random.standard_normal(shape).astype("float32") for shape in SHAPES]
+
+
+def variables_of():
+    return [stacks.Variable(value, name=f"v{index}") for index, value in enumerate(values_of(0))]
+
+
+def stepped(strategy, make, steps=STEPS, scale=1.0, after=lambda variables: None):
+    """Takes steps on given gradients; returns the optimizer and the variables."""
+    with strategy.scope():
+        optimizer, variables = make(), variables_of()
+        stacks.build(optimizer, variables)
+    step = tf.function(
+        lambda *gradients: stacks.apply_in(strategy, optimizer, gradients, variables)
+    )
+    for number in range(1, steps + 1):
+        step(*(tf.constant(scale * gradient) for gradient in values_of(number)))
+        after(variables)
+    return optimizer, variables
+
+
+def assert_equal(actual, expected):
+    for one, other in zip(actual, expected, strict=True):
+        np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
+
+
+X = np.random.default_rng(8).standard_normal([20, 3]).astype("float32")
+Y = X[:, :1] * 2
+
+
+def model_of(optimizer):
+    keras.utils.set_random_seed(3)
+    layers = [keras.layers.Dense(4, activation="tanh"), keras.layers.Dense(1)]
+    model = keras.Sequential([keras.Input([3]), *layers])
+    model.compile(optimizer, "mse", run_eagerly=stacks.RUNS_EAGERLY)
+    return model
+
+
+def fit(model, epochs, **options):
+    return model.fit(X, Y, batch_size=4, epochs=epochs, shuffle=False, verbose=0, **options)
+
+
+# ---- arguments ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("given", ["sgd", None, 0.1, SGD])
+def test_another_object_than_an_optimizer_is_refused(wrapper, given):
+    with pytest.raises(ValueError, match=r"must be a Keras optimizer, .* Received: optimizer="):
+        wrapper(given)
+
+
+@pytest.mark.parametrize("inner", [AdaScale, DeltaAdasum])
+def test_a_wrapper_in_a_wrapper_is_refused(wrapper, inner):
+    name, optimizer = wrapper(SGD()).__class__.__name__, SGD()
+    message = rf"{name} cannot wrap another wrapper.* Received.*{inner.__name__}\("
+    with pytest.raises(ValueError, match=message):
+        wrapper(inner(optimizer))
+    with pytest.raises(ValueError, match=f"already wrapped: pass a new optimizer to {name}"):
+        wrapper(optimizer)
+    with pytest.raises(ValueError, match=rf"LossScaleOptimizer\({name}\(optimizer\)\)"):
+        wrapper(stacks.LossScaleOptimizer(SGD()))
+
+
+def test_the_inner_optimizer_alone_is_refused():
+    inner = SGD(0.1)
+    AdaScale(inner)
+    with pytest.raises(ValueError, match="SGD is wrapped by another optimizer"):
+        stacks.apply(inner, [[tf.ones(1)]], [stacks.Variable([1.0])])
+
+
+# ---- steps -------------------------------------------------------------------------------------
+
+EMA = {"use_ema": True, "ema_momentum": 0.7, "ema_overwrite_frequency": 2}
+INNER = {
+    "momentum": lambda: SGD(0.1, momentum=0.9, weight_decay=0.1),
+    "clipnorm": lambda: SGD(0.1, clipnorm=0.5),
+    "schedule": lambda: SGD(SCHEDULE, momentum=0.9),
+    "callable": lambda: SGD(lambda: 0.1),
+    "adam": lambda: Adam(0.1),
+    "nadam": lambda: keras.optimizers.Nadam(0.1),
+    "ftrl": lambda: keras.optimizers.Ftrl(0.1),
+    "lamb": lambda: LAMB(0.1, weight_decay=0.1),
+    "legacy": lambda: stacks.legacy_optimizer("Adam", 0.1),
+    "muon": lambda: keras.optimizers.Muon(0.1),
+}
+MARKS = {
+    "nadam": stacks.needs_nadam,
+    "muon": pytest.mark.keras3_only("Keras 2 has no Muon"),
+}
+
+
+@pytest.mark.parametrize("name", stacks.marked(INNER, MARKS))
+def test_one_gradient_per_step_is_the_inner_optimizer_alone(wrapper, strategy, name):
+    _, expected = stepped(strategy, INNER[name])
+    optimizer, actual = stepped(strategy, lambda: wrapper(INNER[name]()))
+    assert_equal(actual, expected)
+    assert np.abs(actual[0].numpy() - values_of(0)[0]).max() > 1e-3
+    assert optimizer.iterations.numpy() == STEPS
+    if wrapper is AdaScale:
+        assert optimizer.gain == 1 == optimizer.scale and optimizer.scale_invariant_steps == STEPS
+
+
+@pytest.mark.parametrize("wrapper", [AdaScale, DeltaAdasum])
+def test_moving_averages_are_those_of_the_inner_optimizer(wrapper, strategy):
+    plain, expected = stepped(strategy, lambda: Adam(0.1, **EMA))
+    wrapped, actual = stepped(strategy, lambda: wrapper(Adam(0.1, **EMA)))
+    assert_equal(actual, expected)
+    with strategy.scope():
+        plain.finalize_variable_values(expected)
+        wrapped.finalize_variable_values(actual)
+    assert_equal(actual, expected)
+
+
+def in_loss_scale_optimizer(wrapper):
+    return stacks.LossScaleOptimizer(wrapper(Adam(0.1)), initial_scale=8)
+
+
+def test_a_loss_scale_optimizer_changes_nothing(wrapper, strategy):
+    _, expected = stepped(strategy, lambda: Adam(0.1))
+    scale = 1.0 if stacks.CALLER_UNSCALES else 8.0
+    _, actual = stepped(strategy, lambda: in_loss_scale_optimizer(wrapper), scale=scale)
+    assert_equal(actual, expected)
+
+
+def test_a_step_that_overflows_is_left_out(wrapper, strategy):
+    outer, variables = stepped(strategy, lambda: in_loss_scale_optimizer(wrapper), scale=np.inf)
+    assert_equal(variables, values_of(0))
+    inner = outer.inner_optimizer
+    assert inner.iterations.numpy() == (STEPS if stacks.COUNTS_STEPS_LEFT_OUT else 0)
+    assert stacks.loss_scale_of(outer).numpy() == max(8 / 2**STEPS, stacks.LEAST_LOSS_SCALE)
+    for counter in ("steps", "taken", "combinations"):
+        assert getattr(inner._step, counter, 0) == 0
+
+
+@pytest.mark.parametrize("overwrite", [None, 2])
+def test_moving_averages_with_local_steps_count_combinations(adasum_strategy, overwrite):
+    """A plain optimizer; after every third step one more term of the average, by hand."""
+    strategy, averages, numbers = adasum_strategy, [], iter(range(1, 14))
+
+    def average(variables):
+        nonlocal averages
+        combinations, others = divmod(next(numbers), 3)
+        if others:
+            return
+        now = [variable.numpy() for variable in variables]
+        before = averages or (values_of(0) if stacks.AVERAGES_START_BEFORE else now)
+        averages = [0.7 * a + 0.3 * v for a, v in zip(before, now, strict=True)]
+        if overwrite and combinations % overwrite == 0:
+            for variable, value in zip(variables, averages, strict=True):
+                variable.assign(value)
+
+    def assert_close(actual, expected):  # float32, in another order of operations
+        for one, other in zip(actual, expected, strict=True):
+            np.testing.assert_allclose(one.numpy(), np.asarray(other), rtol=1e-5, atol=1e-6)
+
+    _, expected = stepped(strategy, lambda: SGD(0.1, momentum=0.9), 13, after=average)
+    ema = EMA | {"ema_overwrite_frequency": overwrite}
+    inner = functools.partial(SGD, 0.1, momentum=0.9, **ema)
+    optimizer, actual = stepped(strategy, lambda: DeltaAdasum(inner(), local_steps=3), 13)
+    assert (optimizer._step.taken.numpy(), optimizer._step.combinations.numpy()) == (1, 4)
+    assert_close(actual, expected)
+    with strategy.scope():
+        optimizer.finalize_variable_values(actual)
+    assert_close(actual, averages)
+
+
+@pytest.mark.keras3_only("Keras 2 has no SwapEMAWeights")
+@pytest.mark.parametrize("wrapper", [AdaScale, DeltaAdasum])
+@pytest.mark.parametrize("wrapped_again", [False, True], ids=["alone", "in LossScaleOptimizer"])
+def test_the_validation_uses_the_moving_averages(wrapper, strategy, wrapped_again):
+    losses = []
+    for wrap in (lambda optimizer: optimizer, wrapper):
+        with strategy.scope():
+            optimizer = wrap(SGD(0.02, use_ema=True, ema_momentum=0.9))
+            if wrapped_again:
+                optimizer = stacks.LossScaleOptimizer(optimizer, initial_scale=1)
+            model = model_of(optimizer)
+        swap = keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
+        losses.append(fit(model, 2, validation_data=(X, Y), callbacks=[swap]).history["val_loss"])
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-6)
+
+
+def test_callbacks_set_the_learning_rate(wrapper, strategy):
+    with strategy.scope():
+        model = model_of(wrapper(SGD(0.04)))
+    halve = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5)
+    rates = fit(model, 3, callbacks=[halve]).history[stacks.LEARNING_RATE_IN_LOGS]
+    np.testing.assert_allclose(rates, [0.02, 0.01, 0.005], rtol=1e-6)
+
+
+def test_schedules_count_local_steps(adasum_strategy):
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
+    wrapped, _ = stepped(adasum_strategy, lambda: DeltaAdasum(SGD(schedule), local_steps=4))
+    step = STEPS - stacks.RATE_IS_OF_LAST_STEP
+    np.testing.assert_allclose(wrapped.learning_rate, 0.1 * 0.5 ** (step / 2), rtol=1e-6)
+    with pytest.raises(TypeError, match="not settable"):
+        wrapped.learning_rate = 0.1
+
+
+# ---- the interface of an optimizer -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("clipnorm", "clipvalue", "global_clipnorm", "weight_decay", "use_ema", "ema_momentum"),
+        *("ema_overwrite_frequency", "gradient_accumulation_steps", "loss_scale_factor"),
+    ],
+)
+def test_options_are_those_of_the_inner_optimizer(name):
+    inner = SGD(0.1)
+    optimizer = AdaScale(inner)
+    setattr(inner, name, 3)
+    assert getattr(optimizer, name) == 3
+    setattr(optimizer, name, 4)
+    assert getattr(inner, name) == 4
+
+
+def test_the_learning_rate_of_delta_adasum_is_that_of_the_inner_optimizer(adasum_strategy):
+    with adasum_strategy.scope():
+        optimizer = DeltaAdasum(SGD(0.1))
+    pair = [optimizer, optimizer.inner_optimizer]
+    for setting, rate in zip(pair, (0.5, 0.25), strict=True):
+        setting.learning_rate = rate
+        assert [each.learning_rate.numpy() for each in pair] == [rate, rate]
+
+
+@pytest.mark.parametrize("choice", ["names", "variables"])
+def test_variables_are_excluded_from_weight_decay(choice):
+    optimizer, variables = AdaScale(SGD(0.1, weight_decay=0.5)), variables_of()
+    excluded = {"var_names": ["v1"]} if choice == "names" else {"var_list": variables[1:]}
+    optimizer.exclude_from_weight_decay(**excluded)
+    zeros = [tf.zeros(shape) for shape in SHAPES]
+    assert optimizer.apply_gradients(zip(zeros, variables, strict=True)).numpy() == 1
+    assert np.abs(variables[0].numpy() - values_of(0)[0]).max() > 1e-3
+    assert_equal(variables[1:], values_of(0)[1:])
+
+
+# ---- configuration and state -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rate", [0.1, SCHEDULE], ids=["float", "schedule"])
+@pytest.mark.parametrize(
+    ("cls", "options"),
+    [
+        (AdaScale, {"scale": None, "smoothing": None, "debias": True, "name": "adascale"}),
+        (AdaScale, {"scale": 8.5, "smoothing": 0.25, "debias": False, "name": "mine"}),
+        (DeltaAdasum, {"local_steps": 1, "name": "delta_adasum"}),
+        (DeltaAdasum, {"local_steps": 3, "name": "mine"}),
+    ],
+)
+def test_configuration(cls, options, rate):
+    inner = SGD(rate, momentum=0.5, clipnorm=1.0)
+    expected = {"optimizer": keras.saving.serialize_keras_object(inner), **options}
+    is_default = options["name"] != "mine"
+    optimizer = cls(inner) if is_default else cls(inner, **options)
+    config = keras.saving.serialize_keras_object(optimizer)
+    assert config["registered_name"] == f"tf_adasum>{cls.__name__}"
+    for each in (
+        optimizer,
+        cls.from_config(optimizer.get_config()),
+        keras.saving.deserialize_keras_object(config),
+        keras.optimizers.get(config),
+    ):
+        assert each.get_config() == expected and type(each) is cls
+        assert each.inner_optimizer.momentum == 0.5 and each.name == options["name"]
+
+
+def test_importing_the_package_registers_the_classes_with_keras():
+    names = ["AdaScale", "DeltaAdasum", "LAMB", "LinearScalingWarmup", "GainTracker"]
+    code = (
+        "import keras, tf_adasum\n"
+        f"for name in {names}: assert keras.saving.get_registered_object('tf_adasum>' + name), name"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def adascale(rate):
+    return AdaScale(stacks.accumulating(SGD, rate, 2, momentum=0.9), smoothing=0.7)
+
+
+def lamb():
+    return LAMB(SCHEDULE, weight_decay=0.1, exclude_from_weight_decay="bias")
+
+
+RESUMED = {
+    "AdaScale": lambda: adascale(0.05),
+    "AdaScale with a schedule": lambda: adascale(SCHEDULE),
+    "DeltaAdasum": lambda: DeltaAdasum(Adam(0.05), local_steps=3),
+    "LAMB": lamb,
+    "LAMB in LossScaleOptimizer": lambda: stacks.LossScaleOptimizer(lamb()),
+}
+SCOPES = {
+    "AdaScale": lambda strategy: stacks.gradients_per_step(2),
+    "DeltaAdasum": lambda strategy: strategy.scope(),
+    "LAMB": lambda strategy: contextlib.nullcontext(),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    stacks.marked(RESUMED, {n: stacks.needs_state_of_lamb for n in RESUMED if "LAMB" in n}),
+)
+@pytest.mark.parametrize("restart", ways_to_restart.WAYS)
+def test_a_saved_training_resumes_bit_for_bit(adasum_strategy, name, restart, tmp_path):
+    """It stops in the middle of an accumulation, and between two combinations."""
+
+    def make():
+        return model_of(RESUMED[name]())
+
+    def five_batches(model):
+        for start in range(0, 20, 4):
+            model.train_on_batch(X[start : start + 4], Y[start : start + 4])
+
+    def state_of(model):
+        variables = [*model.weights, *keras_compat.all_variables(model.optimizer)]
+        return [np.array(variable.numpy()) for variable in variables]
+
+    with SCOPES[name.split()[0]](adasum_strategy):
+        unbroken = make()
+        five_batches(unbroken)
+        resumed = restart(unbroken, tmp_path, make)
+        before = state_of(unbroken)
+        assert_equal(state_of(resumed), before)
+        for model in (unbroken, resumed):
+            five_batches(model)
+    assert_equal(state_of(resumed), state_of(unbroken))
+    assert np.abs(state_of(resumed)[0] - before[0]).max() > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("make", "rule"),
+    [
+        (lambda: AdaScale(SGD(0.1), scale=16), "mean"),
+        (lambda: DeltaAdasum(SGD(0.1), local_steps=2), "adasum"),
+    ],
+    ids=["AdaScale", "DeltaAdasum"],
+)
+def test_a_model_trained_on_replicas_is_loaded_without(make, rule, tmp_path):
+    """For `predict`, on a machine with one device."""
+    with tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"], aggregation=rule).scope():
+        model = model_of(make())
+        model.optimizer.build(model.trainable_variables)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert_equal(loaded.get_weights(), model.get_weights())
+    assert_equal(loaded.predict(X, verbose=0), model.predict(X, verbose=0))
