@@ -1,4 +1,4 @@
-"""All-to-alls of classes: no names collide, and every member hears of every other one."""
+"""All-to-alls of classes: no names collide, and every member receives from every other one."""
 
 import itertools
 

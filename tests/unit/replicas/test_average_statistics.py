@@ -1,4 +1,4 @@
-"""Which weights are averaged over the replicas. That they are is shown by tests with workers."""
+"""Which weights are averaged over the replicas; tests with workers show that they are averaged."""
 
 import gc
 import weakref
@@ -23,40 +23,28 @@ def build(strategy):
                 keras.layers.Input([3]),
                 keras.layers.Dense(2),
                 keras.layers.BatchNormalization(),
-                keras.layers.Dropout(0.5),  # an integer that is no weight to train
+                keras.layers.Dropout(0.5),  # has an integer weight that is not trainable
             ]
         )
     model.layers[0].trainable = False
     return model
 
 
-def averaged(strategy, model):
-    """The variables whose average is taken."""
-    taken = []
+def test_moving_statistics_are_averaged_and_frozen_weights_are_not(strategy, monkeypatch):
+    averaged = []
 
     def averaging(strategy, variables):
-        taken.extend(variables)
+        averaged.extend(variables)
         return lambda: None
 
-    original, average_statistics._averaging = average_statistics._averaging, averaging
-    try:
-        average_statistics.average(strategy, model)
-    finally:
-        average_statistics._averaging = original
-    return taken
-
-
-def test_moving_statistics_are_averaged_and_frozen_weights_are_not(strategy):
+    monkeypatch.setattr(average_statistics, "_averaging", averaging)
     model = build(strategy)
     norm = model.layers[1]
-    taken = averaged(strategy, model)
-    assert [id(v) for v in taken] == [id(norm.moving_mean), id(norm.moving_variance)]
-
-
-def test_a_model_without_statistics_costs_nothing(strategy):
-    with strategy.scope():
-        model = keras.Sequential([keras.layers.Input([3]), keras.layers.Dense(2)])
-    assert averaged(strategy, model) == []
+    average_statistics.average(strategy, model)
+    assert [id(v) for v in averaged] == [id(norm.moving_mean), id(norm.moving_variance)]
+    dense = keras.Sequential([keras.layers.Input([3]), keras.layers.Dense(2)])
+    average_statistics.average(strategy, dense)
+    assert len(averaged) == 2, "a model without statistics is not averaged"
 
 
 def test_equal_values_keep_their_bits_and_what_is_not_finite_stays(strategy):
@@ -79,7 +67,7 @@ def average_twice(strategy):
     return weakref.ref(model)
 
 
-def test_a_model_is_traced_once_and_goes(strategy):
+def test_a_model_is_traced_once_and_its_memory_is_freed(strategy):
     model = average_twice(strategy)
     keras.backend.clear_session()
     gc.collect()

@@ -8,28 +8,25 @@ import tf_adasum
 from tf_adasum.replicas import batches
 
 
-def ranges(rows, workers, devices):
-    replicas = workers * devices
-    return [
-        batches.row_range(rows, replica, replicas=replicas, devices=devices)
-        for replica in range(replicas)
-    ]
+@pytest.fixture(scope="module")
+def strategy():
+    return tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"])
 
 
 @pytest.mark.parametrize("rows", [1, 3, 17, 18011])
 @pytest.mark.parametrize(("workers", "devices"), [(1, 1), (1, 3), (4, 1), (2, 3), (5, 2)])
 def test_every_row_goes_to_one_replica(rows, workers, devices):
-    parts = ranges(rows, workers, devices)
-    # As `predict` joins them: every worker's first device, then every second one.
+    replicas = workers * devices
+    parts = [
+        batches.row_range(rows, replica, replicas=replicas, devices=devices)
+        for replica in range(replicas)
+    ]
+    # As `predict` joins them: the first device of every worker, then the second devices.
     joined = [
         parts[worker * devices + device] for device in range(devices) for worker in range(workers)
     ]
     assert np.concatenate([np.arange(*part) for part in joined]).tolist() == list(range(rows))
-    assert {stop - start for start, stop in parts} <= {rows // len(parts), -(-rows // len(parts))}
-
-
-def test_the_order_of_two_devices_on_two_workers():
-    assert ranges(7, workers=2, devices=2) == [(0, 2), (4, 6), (2, 4), (6, 7)]
+    assert {stop - start for start, stop in parts} <= {rows // replicas, -(-rows // replicas)}
 
 
 @pytest.mark.parametrize(
@@ -42,35 +39,33 @@ def test_the_order_of_two_devices_on_two_workers():
     ],
     ids=["lengths", "no rows", "no arrays", "number"],
 )
-def test_what_has_no_rows_of_one_number_is_refused(batch, message):
-    strategy = tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"])
+def test_a_batch_without_rows_of_one_number_is_refused(strategy, batch, message):
     with pytest.raises(ValueError, match=message):
         strategy.split_batch(batch)
 
 
-def test_one_replica_gets_all_rows_in_their_structure():
-    strategy = tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"])
-    split = strategy.split_batch(
-        {"x": np.arange(6.0).reshape(3, 2), "y": np.array([1, 2, 3]), "w": None}
-    )
-    assert split.keys() == {"x", "y", "w"} and split["w"] is None
-    (x,), (y,) = (strategy.experimental_local_results(split[name]) for name in ("x", "y"))
-    assert x.numpy().tolist() == [[0, 1], [2, 3], [4, 5]] and y.numpy().tolist() == [1, 2, 3]
+def test_one_replica_gets_all_rows_in_their_structure(strategy):
+    batch = {"x": np.arange(6.0).reshape(3, 2), "y": np.array([1, 2, 3]), "w": None}
+    split = strategy.split_batch(batch)
+    assert split.keys() == batch.keys() and split["w"] is None
+    for name in ("x", "y"):
+        (own,) = strategy.experimental_local_results(split[name])
+        np.testing.assert_array_equal(own, batch[name])
 
 
-def test_copied_batches_are_equal_and_of_the_same_structure():
-    elements = {"x": np.arange(6.0).reshape(3, 2), "names": np.array(["a", "b", "c"])}
-    for value in (
-        elements,
-        (elements, [1, 2, 3]),
-        [1, 2, 3],
-        tf.ragged.constant([[1, 2], [3], []]),
-    ):
-        dataset = tf.data.Dataset.from_tensor_slices(value).batch(2)
-        copied = batches.in_their_own_memory(dataset)
-        assert copied.element_spec == dataset.element_spec
-        for own, expected in zip(copied, dataset, strict=True):
-            tf.nest.map_structure(
-                lambda a, b: np.testing.assert_array_equal(a.numpy(), b.numpy()),
-                *(tf.nest.flatten(batch, expand_composites=True) for batch in (own, expected)),
-            )
+ELEMENTS = {"x": np.arange(6.0).reshape(3, 2), "names": np.array(["a", "b", "c"])}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [ELEMENTS, (ELEMENTS, [1, 2, 3]), [1, 2, 3], tf.ragged.constant([[1, 2], [3], []])],
+    ids=["dict", "tuple", "list", "ragged"],
+)
+def test_copied_batches_are_equal_and_of_the_same_structure(value):
+    dataset = tf.data.Dataset.from_tensor_slices(value).batch(2)
+    copied = batches.in_their_own_memory(dataset)
+    assert copied.element_spec == dataset.element_spec
+    for pair in zip(copied, dataset, strict=True):
+        flat = (tf.nest.flatten(batch, expand_composites=True) for batch in pair)
+        for own, expected in zip(*flat, strict=True):
+            np.testing.assert_array_equal(own, expected)

@@ -1,4 +1,4 @@
-"""Which arguments hold a batch without rows, and what becomes of such a replica's gradients."""
+"""Which arguments hold a batch without rows, and the gradients of such a replica."""
 
 import numpy as np
 import pytest
@@ -13,15 +13,19 @@ def strategy():
     return tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"])
 
 
+def dense(rows):
+    return tf.ones([rows, 2])
+
+
 def ragged(rows):
     return tf.RaggedTensor.from_row_lengths(tf.ones([2 * rows]), [2] * rows)
 
 
 def sparse(rows):
-    return tf.sparse.from_dense(tf.ones([rows, 2]))
+    return tf.sparse.from_dense(dense(rows))
 
 
-@pytest.mark.parametrize("make", [lambda rows: tf.ones([rows, 2]), ragged, sparse])
+@pytest.mark.parametrize("make", [dense, ragged, sparse])
 def test_in_eager_code_the_first_batch_counts(make):
     assert has_no_rows([make(0), make(3)])
     assert not has_no_rows([make(3), make(0)])
@@ -30,33 +34,29 @@ def test_in_eager_code_the_first_batch_counts(make):
 @pytest.mark.parametrize(
     "arguments", [(), [3, "text", None], [tf.constant(1.0)], {"x": np.ones(0)}]
 )
-def test_what_is_no_batch_says_nothing(arguments):
+def test_other_arguments_do_not_count(arguments):
     assert has_no_rows(arguments) is None
 
 
 def test_known_lengths_add_nothing_to_a_graph():
-    @tf.function(input_signature=[tf.TensorSpec([4, 2]), tf.TensorSpec([])])
-    def traced(x, scalar):
-        graph = tf.compat.v1.get_default_graph()
+    with tf.Graph().as_default() as graph:
+        x, scalar = tf.zeros([4, 2]), tf.zeros([])
         before = len(graph.get_operations())
         assert has_no_rows([scalar, x]) is None
         assert len(graph.get_operations()) == before
-        return x
-
-    traced.get_concrete_function()
 
 
 @pytest.mark.parametrize(
     ("kind", "make"),
     [
-        (tf.TensorSpec([None, 2]), lambda rows: tf.ones([rows, 2])),
-        (tf.TensorSpec(None), lambda rows: tf.ones([rows, 2])),
+        (tf.TensorSpec([None, 2]), dense),
+        (tf.TensorSpec(None), dense),
         (tf.RaggedTensorSpec([None, None]), ragged),
         (tf.SparseTensorSpec([None, None]), sparse),
     ],
     ids=["rows", "rank", "ragged", "sparse"],
 )
-def test_a_length_that_is_not_known_before(kind, make):
+def test_a_length_that_is_not_known_when_traced(kind, make):
     # The first batch of unknown length counts, even after one of known length.
     ask = tf.function(
         lambda x, other: has_no_rows([other, x]), input_signature=[kind, tf.TensorSpec([4])]
@@ -70,51 +70,44 @@ def test_a_scalar_of_unknown_rank_has_rows():
     assert not bool(ask(tf.constant(3.0)))
 
 
-def steps(strategy, kind):
-    """A function of a batch; returns what its only replica has for gradients, which are NaN."""
-
-    def in_replica(x):
-        nan = tf.reduce_mean(x) * 0 / tf.cast(tf.shape(x)[0], tf.float32)
-        sparse = tf.IndexedSlices(tf.fill([2, 3], nan), tf.constant([1, 4]), tf.constant([5, 3]))
-        dense, nothing, slices = strategy.empty_replicas.zero_where_empty(
-            [tf.fill([3], nan + 1), None, sparse]
-        )
-        assert nothing is None
-        return dense, slices.values, slices.indices
-
-    in_function = tf.function(in_replica, input_signature=[tf.TensorSpec([None, 2])])
-    return {
-        "eager": lambda x: strategy.run(in_replica, args=(x,)),
-        "graph": tf.function(
-            lambda x: strategy.run(in_replica, args=(x,)),
-            input_signature=[tf.TensorSpec([None, 2])],
-        ),
-        "function in run": lambda x: strategy.run(in_function, args=(x,)),
-    }[kind]
-
-
 @pytest.mark.parametrize("kind", ["eager", "graph", "function in run"])
 def test_gradients_of_no_rows_are_zeros_and_others_stay(strategy, kind):
-    step = steps(strategy, kind)
+    def in_replica(x):
+        nan = tf.reduce_mean(x) * 0 / tf.cast(tf.shape(x)[0], tf.float32)
+        slices = tf.IndexedSlices(tf.fill([2, 3], nan), tf.constant([1, 4]), tf.constant([5, 3]))
+        one, nothing, other = strategy.empty_replicas.zero_where_empty(
+            [tf.fill([3], nan + 1), None, slices]
+        )
+        assert nothing is None
+        return one, other.values, other.indices
+
+    signature = [tf.TensorSpec([None, 2])]
+    if kind == "function in run":
+        in_replica = tf.function(in_replica, input_signature=signature)
+
+    def step(x):
+        return strategy.run(in_replica, args=(x,))
+
+    if kind == "graph":
+        step = tf.function(step, input_signature=signature)
     for rows in (0, 2, 0):
-        dense, values, indices = step(tf.ones([rows, 2]))
-        expected = 1.0 if rows else 0.0
-        np.testing.assert_array_equal(dense, [expected] * 3)
+        one, values, indices = step(dense(rows))
+        np.testing.assert_array_equal(one, [1.0 if rows else 0.0] * 3)
         np.testing.assert_array_equal(values, np.zeros([2, 3]))
         np.testing.assert_array_equal(indices, [1, 4])
 
 
-def test_nothing_is_known_outside_of_run(strategy):
+def test_the_notes_are_deleted_after_run(strategy):
     seen = []
-    strategy.run(lambda x: seen.append(bool(strategy.empty_replicas.is_empty)), [tf.ones([0, 2])])
+    strategy.run(lambda x: seen.append(bool(strategy.empty_replicas.is_empty)), [dense(0)])
     assert seen == [True]
-    assert strategy.empty_replicas.is_empty is None, "forgotten: its tensors belong to one graph"
+    assert strategy.empty_replicas.is_empty is None, "its tensors belong to one graph"
 
     def fail(x):
         raise ArithmeticError
 
     with pytest.raises(ArithmeticError):
-        strategy.run(fail, args=(tf.ones([0, 2]),))
+        strategy.run(fail, args=(dense(0),))
     strategy.run(lambda: seen.append(strategy.empty_replicas.is_empty))
     assert seen == [True, None]
 
@@ -126,13 +119,14 @@ def test_a_tf_function_is_replaced_once(strategy):
     assert strategy.empty_replicas.noting(function) is noting, "or it would be traced every time"
 
 
-def test_a_tensor_where_any_local_replica_may_be_empty(strategy):
+def test_a_tensor_if_any_local_replica_may_be_empty(strategy):
     def in_replica(x):
         found = strategy.empty_replicas.is_empty_if_any()
         return tf.constant(-1) if found is None else tf.cast(found, tf.int32)
 
-    assert [int(strategy.run(in_replica, [tf.ones([rows])])) for rows in (0, 2)] == [1, -1]
-    traced = tf.function(
-        lambda x: strategy.run(in_replica, [x]), input_signature=[tf.TensorSpec([None])]
-    )
+    def step(x):
+        return strategy.run(in_replica, [x])
+
+    assert [int(step(tf.ones([rows]))) for rows in (0, 2)] == [1, -1]
+    traced = tf.function(step, input_signature=[tf.TensorSpec([None])])
     assert [int(traced(tf.ones([rows]))) for rows in (0, 2)] == [1, 0]
