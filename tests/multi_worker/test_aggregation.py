@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from scenarios import aggregation as scenarios
-from scenarios import basics
+from scenarios import basics, on
 from scenarios.aggregation import RULES, means_of_neighbours
 from support import oracle
 
@@ -26,10 +26,6 @@ PLANS = [
     ("3x2", [3, 2]),
     ("2x4", [2, 2, 2]),
 ]
-
-
-def on(topologies):
-    return pytest.mark.parametrize("group", topologies, indirect=True, scope="module")
 
 
 def by_plan(vectors, plan):
@@ -64,7 +60,7 @@ def test_combines_as_the_tree_of_the_plan(group, plan):
     assert_combined(results, group, lambda vectors: by_plan(vectors, plan), rounding)
 
 
-@on(["2x2"])
+@on("2x2")
 @pytest.mark.one_stack
 class TestOnFourReplicas:
     @pytest.mark.feature("`local_reduction='mean'`: the rule across hosts")
@@ -105,7 +101,7 @@ class TestOnFourReplicas:
             assert "NotFiniteForZero() returned coefficients that are not finite" in message
 
 
-@on(["1x2", "2x2"])
+@on("1x2", "2x2")
 class TestTraining:
     def test_the_optimizer_gets_sparse_gradients(self, group):
         for result in group.run(scenarios.kinds_of_gradients):
@@ -137,7 +133,7 @@ class TestTraining:
             np.testing.assert_array_equal(values, results[0]["values"])
 
 
-@on(["2x1"])
+@on("2x1")
 @pytest.mark.slow
 def test_orthogonality_with_several_steps_per_execution_and_eagerly(group):
     at_once = group.run(scenarios.track_orthogonality, steps_per_execution=3)[0]

@@ -6,11 +6,8 @@ import keras
 import numpy as np
 import pytest
 from scenarios import callbacks as scenarios
+from scenarios import on
 from support import event_files, stacks
-
-
-def on(*topologies):
-    return pytest.mark.parametrize("group", topologies, indirect=True, scope="module")
 
 
 def assert_same(actual, expected):

@@ -3,15 +3,12 @@
 import numpy as np
 import pytest
 from scenarios import gain_callbacks as scenarios
+from scenarios import on
 from support import stacks
 
 # Gradients are float32, and the weights that they are taken at differ by roundings of five to ten
 # steps with momentum.
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-6}
-
-
-def on(*topologies):
-    return pytest.mark.parametrize("group", topologies, indirect=True, scope="module")
 
 
 def assert_same_on_all_replicas(results):

@@ -2,17 +2,13 @@
 
 import numpy as np
 import pytest
-from scenarios import basics, jit
+from scenarios import basics, jit, on
 from scenarios import keras as scenarios
 from support import stacks
 
 compiled_predict = stacks.needs_keras(
     "3.12", "XLA compiles `predict` for all local devices at once"
 )
-
-
-def on(*topologies):
-    return pytest.mark.parametrize("group", topologies, indirect=True, scope="module")
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +92,7 @@ class TestKeras:
         assert len({rows.tobytes() for rows in epochs}) == (repeated if is_users else 4)
 
     @pytest.mark.feature("`BatchNormalization`, not synchronized: statistics averaged")
+    @pytest.mark.feature("`validation_data`")
     def test_statistics_are_averaged_before_evaluation(self, group):
         results = group.run(scenarios.local_batch_normalization)
         # The last batch, eight rows for each replica.
