@@ -89,7 +89,7 @@ def cost_of_fingerprint():
     import keras
     import numpy as np
 
-    from tf_adasum.compat.keras.fingerprint import settings_of
+    from tf_adasum.compat.keras.call_settings import settings_of
 
     layers = keras.layers
     convolutions = [layers.Conv2D(8, 5, activation="relu"), layers.MaxPooling2D()]

@@ -186,7 +186,7 @@ class AdasumCrossDeviceOps(tensorflow_compat.GradientCrossDeviceOps):
                 self._sums if is_sum else self.scheme,
                 functools.partial(self._group, local, options),
                 gathered_bytes=GATHERED_BYTES if same_bits else 0,
-                shipped=cost_model.DEFAULT if self.transport is None else cost_model.UCX,
+                default_costs=cost_model.DEFAULT if self.transport is None else cost_model.UCX,
             )
             with tf.device(device):
                 own = [gradients[local]]
@@ -200,7 +200,7 @@ class AdasumCrossDeviceOps(tensorflow_compat.GradientCrossDeviceOps):
     ) -> RuleApplication | None:
         if options.state is not None:
             return options.state.application(options.indices, local)
-        if self.scheme.whole_rule.initial_state(1, self.replicas):
+        if self.scheme.single_level_rule.initial_state(1, self.replicas):
             raise ValueError(
                 f"The rule {self.scheme.rule!r} has a state, so it needs the list of variables. "
                 "Use a Keras optimizer, or call strategy.gradient_reduction_of(variables) before "

@@ -312,7 +312,7 @@ def _connect(extended, tasks, transport, options, health):
     )
 
 
-def guard(
+def name_failures(
     extended: tensorflow_compat.GradientAggregatingExtended,
     detecting_failures: Callable[[], contextlib.AbstractContextManager],
     check_same_gradients: Callable[[list[str], list[str]], None],
@@ -326,7 +326,7 @@ def guard(
     """
     collectives = tensorflow_compat.cross_device_ops(extended)
     if not collectives.all_local:
-        collectives.guard, collectives.check_same_gradients = (
+        collectives.wait_context, collectives.check_same_gradients = (
             detecting_failures,
             check_same_gradients,
         )

@@ -16,7 +16,7 @@ from tf_adasum.cluster.devices import local_devices
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat import tracebacks
-from tf_adasum.compat.base_strategy import GradientAggregatingStrategy, made
+from tf_adasum.compat.base_strategy import GradientAggregatingStrategy, live_strategies
 from tf_adasum.cross_device_ops import AdasumCrossDeviceOps
 from tf_adasum.replicas import average_statistics, batches, equal_variables, nonfinite_gradients
 from tf_adasum.replicas.aggregation_state import AggregationState
@@ -133,7 +133,7 @@ class AdasumMirroredStrategy(
             options = startup.checked_options(communication_options)
             self._options = startup.options_of_collectives(options)
             names = local_devices(devices)
-            transport = transports.chosen(transport, names)
+            transport = transports.requested(transport, names)
             count = len(tasks.addresses) if tasks else 1
             self._scheme = Scheme.checked(
                 self._aggregation,
@@ -162,10 +162,10 @@ class AdasumMirroredStrategy(
         self._sharding = Sharding(self._workers)
         self._sharding.share_seeds(self._health.seed)
         self._same_gradients = agreement.SameGradients(self._workers)
-        startup.guard(extended, self.detecting_failures, self._same_gradients.check)
+        startup.name_failures(extended, self.detecting_failures, self._same_gradients.check)
         self._empty_replicas = EmptyReplicas()
         self._nonfinite = nonfinite_gradients.NonFinite(self, action)
-        made.add(self)
+        live_strategies.add(self)
 
     # ---- how gradients are combined ------------------------------------------------------------
 

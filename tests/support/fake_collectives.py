@@ -20,7 +20,7 @@ from tf_adasum.aggregation.groups import CollectiveGroup
 SECONDS = 120  # a thread that waits longer for the others has been left alone
 
 
-class Hall:
+class ExchangeHub:
     """Where the replicas of a test meet.
 
     Attributes:
@@ -154,9 +154,9 @@ def exchanged(
         applications: for each replica its `RuleApplication`; by default that of the first step.
 
     Returns:
-        For each replica its combined gradients, and the `Hall`.
+        For each replica its combined gradients, and the `ExchangeHub`.
     """
-    hall = Hall(len(gradients))
+    hall = ExchangeHub(len(gradients))
     order = order or shuffled()
     told = told or order
 

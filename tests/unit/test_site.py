@@ -69,7 +69,7 @@ def test_what_troubleshooting_explains_is_said_by_the_package(code):
 # the messages of its files, a text for those that begin so.
 PLAIN = {
     "doctor/": "they become findings of the doctor, which say what to do",
-    "transport/interface.py": "it becomes a part of TFA-213",
+    "transport/network_interface.py": "it becomes a part of TFA-213",
     "transport/library.py": "they become a part of TFA-213",
     "DamagedBackup": "it becomes a part of TFA-602",
     "This attribute is called": "it says the new name",

@@ -80,9 +80,9 @@ def units(
 ) -> list[list[AnyPlan]]:
     """Return lists of plans; the coefficients of all plans in a list are computed together."""
     alone = application.groups_are_variables
-    is_whole = application.measures_orthogonality or not alone
+    needs_full_gram = application.measures_orthogonality or not alone
     dense = buckets.plan(gradients[0], bucket_bytes)
-    plans: list[AnyPlan] = [exchange.plan(bucket, is_whole) for bucket in dense]
+    plans: list[AnyPlan] = [exchange.plan(bucket, needs_full_gram) for bucket in dense]
     plans += sparse.plans(gradients, exchange)
     return [[plan] for plan in plans] if alone else [plans] if plans else []
 

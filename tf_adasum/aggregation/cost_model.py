@@ -110,7 +110,7 @@ def default_plan(
     size: float,
     segments: int,
     costs: CostModel | None = None,
-    shipped: CostModel = DEFAULT,
+    default_costs: CostModel = DEFAULT,
 ) -> tuple[int, ...]:
     """Return the plan of a bucket if the user has not chosen a plan.
 
@@ -121,7 +121,7 @@ def default_plan(
         costs: a cost model measured on the user's cluster, which chooses for every N. Defaults to
             `None`: the plan is ``[N]`` up to 16 replicas, and above 16 the shipped constants
             choose.
-        shipped: the shipped constants. Defaults to the constants of TensorFlow's collectives.
+        default_costs: the shipped constants. Defaults to the constants of TensorFlow's collectives.
 
     Example:
         >>> default_plan(16, 2**20, 10)
@@ -133,7 +133,7 @@ def default_plan(
     """
     if costs is None and replicas <= MOST_ON_ONE_LEVEL:
         return (replicas,)
-    return (costs or shipped).best(replicas, size, segments)
+    return (costs or default_costs).best(replicas, size, segments)
 
 
 def measured() -> CostModel | None:

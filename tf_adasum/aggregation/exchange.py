@@ -30,9 +30,9 @@ import tensorflow as tf
 from tf_adasum import ops
 from tf_adasum.aggregation import buckets, cost_model
 from tf_adasum.aggregation.buckets import Bucket
-from tf_adasum.aggregation.fused import FusedPlan, FusedShards
+from tf_adasum.aggregation.fused import FusedPlan, FusedReduceScatterLevel
 from tf_adasum.aggregation.groups import CollectiveGroup, LocalGroup
-from tf_adasum.aggregation.levels import AllGatherLevel, Level, Shards, shard_segments
+from tf_adasum.aggregation.levels import AllGatherLevel, Level, ReduceScatterLevel, shard_segments
 from tf_adasum.aggregation.rules import AggregationRule
 from tf_adasum.aggregation.scheme import Scheme
 
@@ -126,19 +126,19 @@ class LocalExchange:
         self.scheme = scheme
         self.group = LocalGroup()
 
-    def plan(self, bucket: Bucket, is_whole: bool) -> Plan:
+    def plan(self, bucket: Bucket, needs_full_gram: bool) -> Plan:
         """Return the plan for a `Bucket`.
 
         Args:
             bucket: the bucket.
-            is_whole: whether the Gram matrix of all replicas is needed, so that neither a pairwise
-                plan nor a radix plan of several levels is possible.
+            needs_full_gram: whether the Gram matrix of all replicas is needed, so that neither a
+                pairwise plan nor a radix plan of several levels is possible.
         """
         radix_plan = self.scheme.radix_plan or ()
         is_halving = set(radix_plan) == {2} and self.scheme.averaged == 1
-        if is_halving and self.scheme.rule.is_tree_of_pairs and not is_whole:
+        if is_halving and self.scheme.rule.is_tree_of_pairs and not needs_full_gram:
             return PairwisePlan(bucket)
-        return LocalPlan(bucket, [AllGatherLevel(self.scheme.whole_rule, self.group)])
+        return LocalPlan(bucket, [AllGatherLevel(self.scheme.single_level_rule, self.group)])
 
     def all_slices(self, slices: Sequence[Sequence[Slices]]) -> list[list[Slices]]:
         """Return, for each sparse variable, the list of all replicas' gradients."""
@@ -155,7 +155,7 @@ class CollectiveExchange:
         gathered_bytes: if the bytes of a bucket, multiplied by the number of replicas, are at most
             this number, every replica combines the whole bucket. Must be 0 unless the same
             computation gives the same bits on all replicas. Defaults to `0`.
-        shipped: the cost model of the transport, used if the scheme has no cost model.
+        default_costs: the cost model of the transport, used if the scheme has no cost model.
     """
 
     def __init__(
@@ -163,56 +163,56 @@ class CollectiveExchange:
         scheme: Scheme,
         group_of: Callable[[int, int], CollectiveGroup],
         gathered_bytes: int = 0,
-        shipped: cost_model.CostModel = cost_model.DEFAULT,
+        default_costs: cost_model.CostModel = cost_model.DEFAULT,
     ):
         self.scheme = scheme
         self._group_of = group_of
         self._gathered_bytes = gathered_bytes
-        self._shipped = shipped
+        self._default_costs = default_costs
 
     @property
     def group(self) -> CollectiveGroup:
         """The group of all replicas."""
         return self._group_of(1, self.scheme.replicas)
 
-    def plan(self, bucket: Bucket, is_whole: bool) -> Plan | FusedPlan:
+    def plan(self, bucket: Bucket, needs_full_gram: bool) -> Plan | FusedPlan:
         """Return the plan for a `Bucket`, the same on all replicas; see `LocalExchange.plan`."""
         replicas = self.scheme.replicas
         wire_dtype = narrower(bucket.dtype, self.scheme.wire_dtype)
         size = bucket.size * (wire_dtype or bucket.dtype).size
         if replicas * size <= self._gathered_bytes:
-            together = AllGatherLevel(self.scheme.whole_rule, self.group)
+            together = AllGatherLevel(self.scheme.single_level_rule, self.group)
             return Plan(bucket, [together], wire_dtype=wire_dtype)
 
         levels: list[Level] = []
         stride = 1
-        for radix, rule in self._radices(size, len(bucket.indices), is_whole):
+        for radix, rule in self._radices(size, len(bucket.indices), needs_full_gram):
             column = self._group_of(stride, radix)
             stride *= radix
-            levels.append(Shards(rule, column, self._group_of(1, stride)))
+            levels.append(ReduceScatterLevel(rule, column, self._group_of(1, stride)))
         pieces = max(1, round(size / buckets.PIECE_BYTES))
         is_cut = pieces > 1 or len(levels) > 1
         multiple = replicas * (buckets.elements_aligned(bucket.dtype) if is_cut else 1)
         if len(levels) == 1 and column.fused is not None:
-            takes_products = is_whole or rule.needs_gram
+            takes_products = needs_full_gram or rule.needs_gram
             width = buckets.piece_width(bucket, pieces, multiple)
-            fused = FusedShards(rule, column, column.fused, width, takes_products)
+            fused = FusedReduceScatterLevel(rule, column, column.fused, width, takes_products)
             return FusedPlan(bucket, fused, wire_dtype)
         return Plan(bucket, levels, pieces, multiple, wire_dtype)
 
     def _radices(
-        self, size: int, segments: int, is_whole: bool
+        self, size: int, segments: int, needs_full_gram: bool
     ) -> list[tuple[int, AggregationRule]]:
         """Return the radix and the rule of each level, for a bucket of `size` bytes."""
         rule, averaged = self.scheme.rule, self.scheme.averaged
         across = self.scheme.replicas // averaged
-        if is_whole or across == 1:
-            return [(self.scheme.replicas, self.scheme.whole_rule)]
+        if needs_full_gram or across == 1:
+            return [(self.scheme.replicas, self.scheme.single_level_rule)]
         radix_plan = self.scheme.radix_plan
         if radix_plan is None and rule.is_tree_of_pairs and rule.works_in_levels:
             costs = self.scheme.costs
             radix_plan = cost_model.default_plan(
-                across, size // averaged, segments, costs, self._shipped
+                across, size // averaged, segments, costs, self._default_costs
             )
         return self.scheme.levels(radix_plan or (across,))
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tf_adasum.aggregation.buckets import Bucket
 from tf_adasum.aggregation.groups import CollectiveGroup, FusedCollectives
-from tf_adasum.aggregation.levels import Shards
+from tf_adasum.aggregation.levels import ReduceScatterLevel
 from tf_adasum.aggregation.rules import AggregationRule
 
 
@@ -39,8 +39,8 @@ class FusedRows:
         return tf.TensorShape([self.gram.shape[-1], None])
 
 
-class FusedShards(Shards):
-    """The only level of a plan whose bucket is not packed; see `Shards`.
+class FusedReduceScatterLevel(ReduceScatterLevel):
+    """The only level of a plan whose bucket is not packed; see `ReduceScatterLevel`.
 
     Args:
         rule: the `AggregationRule`.
@@ -91,11 +91,13 @@ class FusedPlan:
 
     Args:
         bucket: a `buckets.Bucket`.
-        level: the `FusedShards`.
+        level: the `FusedReduceScatterLevel`.
         wire_dtype: dtype in which gradients are sent. Defaults to the dtype of the gradients.
     """
 
-    def __init__(self, bucket: Bucket, level: FusedShards, wire_dtype: tf.DType | None = None):
+    def __init__(
+        self, bucket: Bucket, level: FusedReduceScatterLevel, wire_dtype: tf.DType | None = None
+    ):
         self.indices = bucket.indices
         self.levels = [level]
         self._bucket = bucket

@@ -79,7 +79,7 @@ class AllGatherLevel(Level):
         return combined
 
 
-class Shards(Level):
+class ReduceScatterLevel(Level):
     """A level on which every member combines one shard, and receives the other combined shards.
 
     Args:

@@ -60,7 +60,7 @@ class RuleApplication:
                 f"or strategy.gradient_reduction_of(variables). {see('TFA-306')}"
             )
         groups = granularity.groups(rule.granularity, [""] * variables)
-        state = scheme.whole_rule.initial_state(max(groups, default=-1) + 1, scheme.replicas)
+        state = scheme.single_level_rule.initial_state(max(groups, default=-1) + 1, scheme.replicas)
         tensors = {name: tf.convert_to_tensor(value) for name, value in state.items()}
         return cls(groups, tensors, averaged=scheme.averaged)
 

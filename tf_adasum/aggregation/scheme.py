@@ -76,7 +76,7 @@ class Scheme:
         return cls(rule, replicas, averaged, radix_plan, wire_dtype, cost_model.measured())
 
     @property
-    def whole_rule(self) -> rules.AggregationRule:
+    def single_level_rule(self) -> rules.AggregationRule:
         """One rule that computes all levels of the plan from the Gram matrix of all replicas."""
         return nested(self.levels(self.radix_plan or (self.replicas // self.averaged,)))
 

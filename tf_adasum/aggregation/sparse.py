@@ -86,7 +86,7 @@ def plans(gradients: Sequence[Sequence[Gradient]], exchange: Exchange) -> list[S
     ]
     own = [[coalesced(each[index]) for index in sparse] for each in gradients]
     return [
-        SparsePlan(index, gradients[0][index], slices, exchange.scheme.whole_rule)
+        SparsePlan(index, gradients[0][index], slices, exchange.scheme.single_level_rule)
         for index, slices in zip(sparse, exchange.all_slices(own), strict=True)
     ]
 

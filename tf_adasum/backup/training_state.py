@@ -23,7 +23,7 @@ SECTIONS = ("model", "optimizer", "rule")
 METRICS = "metrics"
 
 # The warnings if a section does not fit the model that resumes.
-ANEW = {
+RESET_WARNINGS = {
     "rule": "The state of the aggregation rule is reset, because the backup was written with "
     "another rule, other groups of variables or another number of replicas. "
     f"{see('TFA-604')}",
@@ -180,7 +180,7 @@ def assign(model, workers, arrays, sections):
         saved = [array for array in arrays if array.section == section]
         if section not in ("model", "optimizer") and not _fit(model, section, variables, saved):
             if variables:
-                warnings.warn(ANEW[section], stacklevel=2)
+                warnings.warn(RESET_WARNINGS[section], stacklevel=2)
             fit = False
             continue
         for variable, array in zip(variables, saved, strict=True):

@@ -9,7 +9,7 @@ import keras
 
 from tf_adasum import arguments
 from tf_adasum.backup import signals
-from tf_adasum.backup.driver import BackupArguments
+from tf_adasum.backup.backup_callbacks import BackupArguments
 from tf_adasum.backup.training_backup import EXIT_CODE, check_local
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.workers import callbacks as worker_callbacks

@@ -69,7 +69,9 @@ class ElasticScale(keras.callbacks.Callback):
         self.dataset: tf.data.Dataset | None = None
         self._following: tf.data.Dataset | None = None
         if make_dataset is not None:
-            self.dataset = keras_compat.exchangeable(self._make(make_dataset), self._take_following)
+            self.dataset = keras_compat.replaceable_dataset(
+                self._make(make_dataset), self._take_next_dataset
+            )
 
     def _make(self, make_dataset: Callable[[float], tf.data.Dataset]) -> tf.data.Dataset:
         dataset = make_dataset(self.scale)
@@ -90,7 +92,7 @@ class ElasticScale(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         """Get the optimizer, and begin with the S and the dataset of epoch 0."""
-        self._adascale = adascale.within(self.model.optimizer, "ElasticScale")
+        self._adascale = adascale.find_adascale(self.model.optimizer, "ElasticScale")
         self.scale, self._following = self.scale_of(0), None
         cardinality = int(self.dataset.cardinality()) if self.dataset is not None else None
         # False if `fit` got steps_per_epoch.
@@ -111,7 +113,7 @@ class ElasticScale(keras.callbacks.Callback):
                 self.params["steps"] = steps if steps >= 0 else None  # all callbacks share the dict
                 keras_compat.expect(self.model, steps=self.params["steps"])
 
-    def _take_following(self, epoch=None):
+    def _take_next_dataset(self, epoch=None):
         """Return a dataset that replaces the current one, only once; None if there is none.
 
         Args:

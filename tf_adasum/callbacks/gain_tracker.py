@@ -56,7 +56,7 @@ class GainTracker(StepTracker):
 
     def on_train_begin(self, logs=None):
         """Get the optimizer."""
-        self._adascale = adascale.within(self.model.optimizer, "GainTracker")
+        self._adascale = adascale.find_adascale(self.model.optimizer, "GainTracker")
 
     def measure(self) -> dict[str, float]:
         """Return the values of this step, by name."""
@@ -71,7 +71,7 @@ class GainTracker(StepTracker):
         }
         return {name: float(value) for name, value in values.items()}
 
-    @keras_compat.leaves_logs_unread
+    @keras_compat.ignores_batch_logs
     def on_train_batch_end(self, batch, logs=None):
         """Measure if a measurement is due, and show the last values."""
         super().on_train_batch_end(batch, logs)

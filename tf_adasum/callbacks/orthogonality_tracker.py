@@ -90,7 +90,7 @@ class OrthogonalityTracker(StepTracker):
         values = self._state.orthogonality.numpy()
         return values if np.isfinite(values).any() else None
 
-    @keras_compat.leaves_logs_unread
+    @keras_compat.ignores_batch_logs
     def on_train_batch_end(self, batch, logs=None):
         """Measure if a measurement is due, and show the last value."""
         super().on_train_batch_end(batch, logs)

@@ -76,7 +76,7 @@ class ReplicaCheck(keras.callbacks.Callback):
         if self._counter:
             self._counter.begin_epoch()
 
-    @keras_compat.leaves_logs_unread
+    @keras_compat.ignores_batch_logs
     def on_train_batch_end(self, batch, logs=None):
         """Check the replicas if a check is due in this step."""
         if self._counter and self._counter.end_batch(batch):

@@ -52,7 +52,7 @@ class StepTracker(Plotting, keras.callbacks.Callback):
         self._counter.begin_epoch()
         self._first_of_epoch = len(self.values)
 
-    @keras_compat.leaves_logs_unread
+    @keras_compat.ignores_batch_logs
     def on_train_batch_end(self, batch, logs=None):
         """Measure if a measurement is due."""
         if self._counter.end_batch(batch):

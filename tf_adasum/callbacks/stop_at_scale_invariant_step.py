@@ -58,7 +58,7 @@ class StopAtScaleInvariantStep(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         """Find the optimizer."""
-        self._adascale = adascale.within(self.model.optimizer, "StopAtScaleInvariantStep")
+        self._adascale = adascale.find_adascale(self.model.optimizer, "StopAtScaleInvariantStep")
 
     def on_epoch_begin(self, epoch, logs=None):
         """Show in the progress bar how many epochs are left."""
@@ -70,7 +70,7 @@ class StopAtScaleInvariantStep(keras.callbacks.Callback):
             epochs = min(self.params["epochs"], epoch + math.ceil(steps / steps_per_epoch))
             keras_compat.expect(self.model, epochs=epochs, steps=min(steps, steps_per_epoch))
 
-    @keras_compat.leaves_logs_unread
+    @keras_compat.ignores_batch_logs
     def on_train_batch_end(self, batch, logs=None):
         """Stop if the total is reached."""
         if float(self._adascale.scale_invariant_steps) >= self.total:

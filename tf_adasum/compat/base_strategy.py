@@ -26,7 +26,7 @@ if typing.TYPE_CHECKING:
 
 
 # All strategies of this process that still exist.
-made: weakref.WeakSet[GradientAggregatingStrategy] = weakref.WeakSet()
+live_strategies: weakref.WeakSet[GradientAggregatingStrategy] = weakref.WeakSet()
 
 
 class GradientAggregatingStrategy(abc.ABC):

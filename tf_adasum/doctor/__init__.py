@@ -5,9 +5,10 @@
     tf-adasum-doctor --explain TFA-501      print what to do about a message
 
 Reading order: `main` (command line) -> `installation` (checks of one worker, as `findings`) ->
-`cluster_report` (the steps of several workers) -> `probe_server` (their open ports), `pairs`
-(latency and bandwidth), `exchange` (Adasum, in a separate process) -> `tables` (the printed
-tables). `answers` reads docs/troubleshooting.md, the page with an answer for each code.
+`cluster_report` (the steps of several workers) -> `probe_server` (their open ports),
+`link_benchmark` (latency and bandwidth), `exchange` (Adasum, in a separate process) -> `tables`
+(the printed tables). `error_help` reads docs/troubleshooting.md, the page with an answer for each
+code.
 
 At their import, these modules need only the standard library. TensorFlow may be broken, so it is
 imported later, inside the checks.
@@ -25,7 +26,7 @@ from typing import Any
 
 from tf_adasum import commands
 from tf_adasum.cluster.tasks import Cluster
-from tf_adasum.doctor import answers, cluster_report, environment_checks, installation, tables
+from tf_adasum.doctor import cluster_report, environment_checks, error_help, installation, tables
 from tf_adasum.doctor.findings import Finding, run
 
 _EXAMPLES = (
@@ -136,7 +137,7 @@ def diagnose(surrounding: Sequence[Finding] = ()) -> list[Finding]:
 
 def _explain(parser: argparse.ArgumentParser, code: str) -> int:
     try:
-        print(answers.answer(code))
+        print(error_help.answer(code))
     except ValueError as error:
         parser.error(f"--explain: {error}")
     return 0

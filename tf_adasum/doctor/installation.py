@@ -217,10 +217,10 @@ def check_ucx() -> list[Finding]:
         text = f"not used: {error}; workers exchange gradients over TensorFlow's collectives"
         return [Finding(NOTE, "UCX", text)]
     text = f"{functions.version}, for the gradients of several workers"
-    why_not = shared_memory.too_small(shared_memory.place()[2], workers=2)
+    why_not = shared_memory.too_small(shared_memory.facts()[2], workers=2)
     if not why_not:
         try:
-            functions.rehearse(shared_memory.TRANSPORTS, "lo")
+            functions.probe_in_subprocess(shared_memory.TRANSPORTS, "lo")
         except library.Unavailable as error:
             why_not = str(error)
     if not why_not:

@@ -18,7 +18,7 @@ from typing import Any
 
 from tf_adasum.cluster import addresses, json_lines
 from tf_adasum.cluster.reception import Reception
-from tf_adasum.doctor import pairs
+from tf_adasum.doctor import link_benchmark
 
 _SECONDS_FOR_A_WORD = 10.0
 _BACKLOG = 1024
@@ -84,7 +84,9 @@ class ProbeServer:
                 self._closing.wait()
             elif isinstance(hello.get("seconds"), (int, float)):
                 connection.sendall(json_lines.encode({"ready": True}))
-                pairs.answer(connection, min(hello["seconds"], pairs.LONGEST_SECONDS))
+                link_benchmark.serve_link(
+                    connection, min(hello["seconds"], link_benchmark.LONGEST_SECONDS)
+                )
         except (OSError, EOFError):
             pass  # the client gets an error as well
 
@@ -129,7 +131,7 @@ def measure(host: str, offer: Any, sending: float, seconds: float) -> dict[str, 
         if not said or not said.get("ready"):
             raise ConnectionError("another program answers at this port, not the doctor")
         connection.settimeout(seconds)
-        return pairs.call(connection, sending)
+        return link_benchmark.measure_link(connection, sending)
 
 
 class MessageStream:

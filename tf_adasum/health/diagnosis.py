@@ -70,10 +70,10 @@ class Status:
             "aborted" (the worker cannot continue).
         why: the reason for "failed", "ended", "lost" or "aborted", in one line.
         call: the number of the worker's last call of `fit`, `evaluate`, …
-        inside: 1 while the worker is in that call, 0 after the call.
+        in_call: 1 while the worker is in that call, 0 after the call.
         entered: how many collectives the worker has entered; 0 if it does not wait in a collective.
-        of_python: the number of the collective that Python waits for; 0 if a compiled function
-            waits.
+        python_collective: the number of the collective that Python waits for; 0 if a compiled
+            function waits.
         waits: for how many seconds the worker has been in a collective, or has waited for the place
             to stop at; 0 if it does not wait.
         at: the line of the user's program at which the worker is, and the call that it is in.
@@ -81,34 +81,42 @@ class Status:
             if it could connect to all, or has not tried.
         training: the number of the training that can be stopped; 0 if there is none.
         asked: 1 if the worker knows that any worker was asked to stop that training.
-        passed: if `asked` is 1, 1 plus the number of places that the worker has passed; otherwise
-            0. (A place is a point at which a training can stop, see `stopping`.) While `asked` is
-            1, the worker passes no place before it has received the place to stop at.
+        stop_points_passed: if `asked` is 1, 1 plus the number of places that the worker has passed;
+            otherwise 0. (A place is a point at which a training can stop, see `graceful_stop`.)
+            While `asked` is 1, the worker passes no place before it has received the place to stop
+            at.
         stop_at: the number of the place to stop at, from 1 on; 0 while the place is not known.
-        apart: how often the worker has called `fit` of a model that belongs to no strategy.
+        fits_without_strategy: how often the worker has called `fit` of a model that belongs to no
+            strategy.
         calls: the last entries of the worker's `call_log`, as `call_log.to_send` returns them.
     """
 
     state: str = "starting"
     why: str = ""
     call: int = 0
-    inside: int = 0
+    in_call: int = 0
     entered: int = 0
-    of_python: int = 0
+    python_collective: int = 0
     waits: float = 0.0
     at: str = ""
     unreachable: str = ""
     training: int = 0
     asked: int = 0
-    passed: int = 0
+    stop_points_passed: int = 0
     stop_at: int = 0
-    apart: int = 0
+    fits_without_strategy: int = 0
     calls: str = ""
 
     @property
     def news(self) -> tuple:
         """The fields whose changes are sent to the other workers at once."""
-        return self.state, self.asked, self.passed, self.stop_at, self.apart
+        return (
+            self.state,
+            self.asked,
+            self.stop_points_passed,
+            self.stop_at,
+            self.fits_without_strategy,
+        )
 
     @classmethod
     def of(cls, fields: Any) -> Status | None:
@@ -233,14 +241,14 @@ def failure(
     """
     own = statuses[cluster.rank]
     others = {rank: status for rank, status in statuses.items() if rank != cluster.rank}
-    needs_others = own.inside or own.waits or own.state == "starting"
+    needs_others = own.in_call or own.waits or own.state == "starting"
     then = f"{WHAT_TO_DO} {see('TFA-501')}"
     for rank, status in others.items() if needs_others else ():
         if status.state == "lost":
             return f"{cluster.named([rank])} was lost: {status.why}. {then}"
     if own.waits >= GRACE or is_broken:
         for rank, status in others.items():
-            if status.state == "failed" and own.inside and status.call == own.call:
+            if status.state == "failed" and own.in_call and status.call == own.call:
                 return f"{cluster.named([rank])} failed: {status.why}. {_CORRECT_IT} {then}"
             if status.state == "ended" and status.why:
                 return f"{cluster.named([rank])} has ended: {status.why}. {_CORRECT_IT} {then}"
@@ -262,7 +270,7 @@ def failure(
         if cut := _cut(cluster, statuses):
             is_long = own.waits >= min(patience, CUT)
             return f"{cut}. {WHAT_TO_DO} {see('TFA-505')}" if is_long else None
-        differ = len({status.of_python for status in statuses.values()}) > 1
+        differ = len({status.python_collective for status in statuses.values()}) > 1
         if own.waits >= min(patience, DIFFERENT if differ else DEADLOCK):
             return _wait_for_each_other(cluster, statuses)
     if own.waits >= patience:
@@ -286,7 +294,7 @@ def _are_in_different_collectives(statuses):
     return (
         len(waiting) == len(statuses)
         and len({status.entered for status in waiting}) == 1
-        and len({(status.call, status.of_python) for status in waiting}) > 1
+        and len({(status.call, status.python_collective) for status in waiting}) > 1
     )
 
 

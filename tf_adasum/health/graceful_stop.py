@@ -119,7 +119,7 @@ class GracefulStop:
         """
         with self._change:
             if not self._training:
-                return {"training": 0, "asked": 0, "passed": 0, "stop_at": 0}
+                return {"training": 0, "asked": 0, "stop_points_passed": 0, "stop_at": 0}
             here = {r: each for r, each in statuses.items() if each.training == self._training}
             if self.asked or any(each.asked for each in here.values()):
                 self._holds = True
@@ -129,7 +129,7 @@ class GracefulStop:
             return {
                 "training": self._training,
                 "asked": int(self._holds),
-                "passed": self._passed + 1 if self._holds else 0,
+                "stop_points_passed": self._passed + 1 if self._holds else 0,
                 "stop_at": self._stop_at,
             }
 
@@ -137,5 +137,5 @@ class GracefulStop:
         """Return the number of the place to stop at, from 1 on; 0 while the place is not known."""
         if self._rank > 0:
             return here[0].stop_at if 0 in here else 0
-        passed = [self._passed + 1, *(each.passed for each in here.values())]
+        passed = [self._passed + 1, *(each.stop_points_passed for each in here.values())]
         return max(passed) if len(passed) == self._workers and all(passed) else 0

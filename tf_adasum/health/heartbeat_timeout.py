@@ -17,12 +17,12 @@ class HeartbeatTimeout:
             lost.
 
     Attributes:
-        unheard: set of the ranks that take part in collectives, although they are silent.
+        silent_but_active: set of the ranks that take part in collectives, although they are silent.
     """
 
     def __init__(self, limit: float):
         self.limit = limit
-        self.unheard: set[int] = set()
+        self.silent_but_active: set[int] = set()
         self._ended: int | None = None
         self._progressed = float("-inf")
 
@@ -41,11 +41,11 @@ class HeartbeatTimeout:
             waits: for how many seconds this worker has been in a collective.
         """
         if silent <= self.limit:
-            self.unheard.discard(rank)
+            self.silent_but_active.discard(rank)
             return False
         if time.monotonic() - self._progressed <= self.limit:
-            self.unheard.add(rank)
+            self.silent_but_active.add(rank)
             return False
         # While there are no collectives (worker 0 may be saving), a worker that took part in the
         # collectives before does not count as lost.
-        return rank not in self.unheard or waits > self.limit
+        return rank not in self.silent_but_active or waits > self.limit

@@ -172,7 +172,7 @@ class HealthMonitor:
                 entered, left, _ = self._read_counters()
                 self._dangling = entered - left
                 call_log.begin_anew(self._calls)
-            self._say(state="running", why="", call=self._calls, inside=1)
+            self._say(state="running", why="", call=self._calls, in_call=1)
         self._depth += 1
         try:
             yield
@@ -194,17 +194,19 @@ class HealthMonitor:
         finally:
             self._depth -= 1
             if self._depth == 0:
-                self._say(inside=0)
+                self._say(in_call=0)
 
-    def others_train_apart(self) -> bool:
+    def others_fit_without_strategy(self) -> bool:
         """Return whether other workers also train a model outside the scope of the strategy.
 
         One worker alone may train such a model. The first call waits some seconds for the others.
         """
-        number = self._own.apart + 1
-        self._say(apart=number)
+        number = self._own.fits_without_strategy + 1
+        self._say(fits_without_strategy=number)
         deadline = time.monotonic() + (_SECONDS_TO_TRAIN_APART if number == 1 else 0.0)
-        while not (found := any(one.apart >= number for one in self._statuses.values())):
+        while not (
+            found := any(one.fits_without_strategy >= number for one in self._statuses.values())
+        ):
             if time.monotonic() >= deadline:
                 break
             time.sleep(_PAUSE)
@@ -236,7 +238,7 @@ class HealthMonitor:
     def _say(self, **fields):
         with self._lock:
             self._own = dataclasses.replace(self._own, **fields)
-        if fields.get("state", "running") != "running" or "apart" in fields:
+        if fields.get("state", "running") != "running" or "fits_without_strategy" in fields:
             self._has_news = True
 
     def _set_cause(self, cause):
@@ -303,7 +305,7 @@ class HealthMonitor:
         if status.state in _GONE:
             return
         silent = time.monotonic() - connection.heard
-        if not connection.is_open and rank not in self._heartbeats.unheard:
+        if not connection.is_open and rank not in self._heartbeats.silent_but_active:
             why = "its process ended without reporting an error (killed, crashed or out of memory)"
             if status.state == "failed":
                 why += f". It had failed before: {status.why}"
@@ -312,11 +314,11 @@ class HealthMonitor:
             self._check_heartbeat(rank, status, silent)
 
     def _check_heartbeat(self, rank, status, silent):
-        was_unheard = rank in self._heartbeats.unheard
+        was_unheard = rank in self._heartbeats.silent_but_active
         if self._heartbeats.has_stopped(rank, silent, self._own.waits):
             why = f"it has sent nothing for {silent:.0f} s; it is suspended or disconnected"
             self._statuses[rank] = dataclasses.replace(status, state="lost", why=why)
-        elif rank in self._heartbeats.unheard:
+        elif rank in self._heartbeats.silent_but_active:
             if not was_unheard:
                 messages.say(
                     f"{self._cluster.named([rank])} has sent nothing for {silent:.0f} s, but it "
@@ -356,7 +358,7 @@ class HealthMonitor:
             self._reachability.forget()
         self._say(
             entered=progress[0] if waits else 0,
-            of_python=progress[2] if waits else 0,
+            python_collective=progress[2] if waits else 0,
             waits=max(seconds, self.stopping.waits()),
             at=", ".join(filter(None, [at, call_log.doing()])),
             unreachable=self._reachability.unreachable if waits else "",
@@ -367,8 +369,8 @@ class HealthMonitor:
     def _read_counters(self):
         if not self._counters:
             return 0, 0, 0
-        entered, left, of_python = zip(*(read() for read in self._counters), strict=True)
-        return sum(entered), sum(left), max(of_python)
+        entered, left, python_collective = zip(*(read() for read in self._counters), strict=True)
+        return sum(entered), sum(left), max(python_collective)
 
     def _speak(self):
         self._has_news = False

@@ -27,6 +27,6 @@ class NullMonitor:
         yield
 
     @staticmethod
-    def others_train_apart() -> bool:
+    def others_fit_without_strategy() -> bool:
         """Return False, because there are no other workers."""
         return False

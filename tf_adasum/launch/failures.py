@@ -26,7 +26,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 _GOES_ON = ("During handling of the above exception", "The above exception was the direct cause")
 _BECAUSE_OF_ANOTHER = "WorkerLostError"
 # `cluster.start_timeout` prints this text before it kills its worker.
-_BY_ITS_GUARD = " s in TensorFlow's start-up"
+_START_TIMEOUT_TEXT = " s in TensorFlow's start-up"
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _NAMED = re.compile(r"worker (\d+) \(")
 _LONGEST_LINE = 400
@@ -80,14 +80,14 @@ class ProcessFailure:
     Attributes:
         rank: the rank of the worker.
         code: the exit status, or minus the number of the signal that ended the worker.
-        words: the worker's last lines on stderr; None if stderr was not read.
+        stderr_tail: the worker's last lines on stderr; None if stderr was not read.
         log: the path of the file with the worker's output; "" without a file.
         is_stopped: whether the launcher had begun to stop the worker.
     """
 
     rank: int
     code: int
-    words: StderrTail | None = None
+    stderr_tail: StderrTail | None = None
     log: str = ""
     is_stopped: bool = False
 
@@ -96,28 +96,32 @@ class ProcessFailure:
         """The exit status or the signal, and its meaning."""
         if self.code >= 0:
             return f"exit status {self.code}"
-        meaning = None if self._is_by_guard else MEANINGS.get(-self.code)
+        meaning = None if self._timed_out_at_start else MEANINGS.get(-self.code)
         return name_of(-self.code) + (f" ({meaning})" if meaning else "")
 
     @property
     def error(self) -> str:
         """The exception that ended the worker, or its last line; "" if this line would mislead."""
-        if self.words is None:
+        if self.stderr_tail is None:
             return ""
         if self.is_stopped:
-            return self.words.error
+            return self.stderr_tail.error
         if self.code > 0:
-            return self.words.error or self.words.line
-        return self.words.line if -self.code in _CRASHES or self._is_by_guard else ""
+            return self.stderr_tail.error or self.stderr_tail.line
+        return self.stderr_tail.line if -self.code in _CRASHES or self._timed_out_at_start else ""
 
     @property
     def is_because_of_another(self) -> bool:
         """Whether the error is that another worker ended."""
-        return _BECAUSE_OF_ANOTHER in self.error.partition(":")[0] or self._is_by_guard
+        return _BECAUSE_OF_ANOTHER in self.error.partition(":")[0] or self._timed_out_at_start
 
     @property
-    def _is_by_guard(self) -> bool:
-        return self.code < 0 and self.words is not None and _BY_ITS_GUARD in self.words.line
+    def _timed_out_at_start(self) -> bool:
+        return (
+            self.code < 0
+            and self.stderr_tail is not None
+            and _START_TIMEOUT_TEXT in self.stderr_tail.line
+        )
 
 
 def name_of(number: int) -> str:

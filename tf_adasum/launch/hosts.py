@@ -29,13 +29,13 @@ from tf_adasum.launch.failures import StderrTail
 from tf_adasum.launch.jobs import check
 from tf_adasum.launch.nodes import Host, Nodes
 from tf_adasum.launch.output import Console, Relay
-from tf_adasum.launch.processes import EXIT_ASKED, POLITE_SECONDS, signals_sent_to
+from tf_adasum.launch.processes import BACKUP_GRACE_SECONDS, EXIT_STOP_REQUESTED, signals_sent_to
 from tf_adasum.launch.ssh import SECONDS_BETWEEN_BEATS, Connection
 from tf_adasum.launch.worker_process import report_end, start_thread
 
 SSH = "TF_ADASUM_SSH"  # the ssh command, with its options
 
-_SECONDS_TO_END = POLITE_SECONDS + 15.0
+_SECONDS_TO_END = BACKUP_GRACE_SECONDS + 15.0
 _SECONDS_TO_READ = 5.0  # how long to wait until our output is read
 _LOST = 255  # ssh's exit status for its own errors
 # Variables that belong to a login session or to a scheduler's task on this machine.
@@ -181,7 +181,7 @@ class _Hosts:
                     prefix=b"",  # each host's launcher writes it
                     redraws=each is connections[0],
                     hides_noise=False,
-                    words=StderrTail(),
+                    stderr_tail=StderrTail(),
                     log=None,
                 )
                 self._threads.append(start_thread(relay.copy, stream, each.ended))
@@ -208,14 +208,18 @@ class _Hosts:
         for thread in self._threads:
             thread.join(_SECONDS_TO_READ)
         self._console.finish(_SECONDS_TO_READ)
-        return EXIT_ASKED if self._is_asked and (self._is_stopped or not self._code) else self._code
+        return (
+            EXIT_STOP_REQUESTED
+            if self._is_asked and (self._is_stopped or not self._code)
+            else self._code
+        )
 
     def _take_end(self, connection: Connection) -> None:
         code = connection.process.wait()
         connection.ended.set()
         self._running.remove(connection)
-        self._is_asked |= code == EXIT_ASKED
-        if code in (0, EXIT_ASKED) or self._code:
+        self._is_asked |= code == EXIT_STOP_REQUESTED
+        if code in (0, EXIT_STOP_REQUESTED) or self._code:
             return
         self._code = code if code > 0 else 128 - code
         cause = f"exited with status {code}"

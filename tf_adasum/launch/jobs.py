@@ -133,13 +133,13 @@ def run_job(
     verbose: bool = False,
     status: bool = False,
     bind_to: str = "cores",
-    is_heard: bool = False,
+    captures_output: bool = False,
 ) -> RunResult:
     """Run a job as `launch` does, and return how it ended. Most arguments are those of `launch`.
 
     Args:
-        is_heard: whether the output of a single worker also goes through this process. Defaults to
-            False.
+        captures_output: whether the output of a single worker also goes through this process.
+            Defaults to False.
     """
     check(command, num_workers, timeout, max_restarts)
     if bind_to not in BIND_TO:
@@ -164,11 +164,11 @@ def run_job(
             yield [{**each, **told} for each in environments]
 
     logs = logs_in(log_dir, ranks)
-    is_heard = is_heard or in_all > 1 or bool(logs) or status
+    captures_output = captures_output or in_all > 1 or bool(logs) or status
     with tempfile.TemporaryDirectory() if status else contextlib.nullcontext() as folder:
         board = Board(folder, ranks) if folder else None
         cpus = cpu_shares(num_workers) if is_bound else []
-        group = WorkerGroup(ranks, in_all, logs, is_heard, board, cpus)
+        group = WorkerGroup(ranks, in_all, logs, captures_output, board, cpus)
         return run_group(command, group, environments_of, timeout, grace, max_restarts)
 
 

@@ -176,7 +176,7 @@ class Relay:
         prefix: the beginning of each line on the console.
         redraws: whether the console shows every change of a line.
         hides_noise: whether to leave out the lines of stderr that `log_filter` hides.
-        words: receives the lines of stderr.
+        stderr_tail: receives the lines of stderr.
         log: the file for the output; None without a file.
     """
 
@@ -188,13 +188,13 @@ class Relay:
         prefix: bytes,
         redraws: bool,
         hides_noise: bool,
-        words: StderrTail,
+        stderr_tail: StderrTail,
         log: Log | None,
     ):
         self._descriptor, self._console, self._log = descriptor, console, log
         self._prefix, self._redraws = prefix, redraws
         self._filter = log_filter.Filter() if hides_noise and descriptor == 2 else None
-        self._words = words if descriptor == 2 else None
+        self._stderr_tail = stderr_tail if descriptor == 2 else None
 
     def copy(self, stream: Any, ended: threading.Event) -> None:
         """Copy until the worker closes the stream, or has ended and all its output is copied."""
@@ -216,8 +216,8 @@ class Relay:
         if self._filter is not None and self._filter.hides(piece):
             return
         is_line = piece.endswith(b"\n")
-        if is_line and self._words is not None:
-            self._words.read(piece.decode(errors="replace"))
+        if is_line and self._stderr_tail is not None:
+            self._stderr_tail.read(piece.decode(errors="replace"))
         if is_line and self._log is not None:
             self._log.write(piece)
         if is_line or self._redraws:

@@ -35,8 +35,8 @@ from tf_adasum.launch.worker_process import (
 
 EXIT_TIMEOUT = 124  # as coreutils' `timeout`
 EXIT_USAGE = 2  # as argparse and the shells: the same arguments will fail again
-EXIT_ASKED = 75  # EX_TEMPFAIL: the workers were asked to end, and the next start resumes
-POLITE_SECONDS = 30.0  # for a backup after SIGTERM; Slurm and Kubernetes wait as long
+EXIT_STOP_REQUESTED = 75  # EX_TEMPFAIL: the workers were asked to end, and the next start resumes
+BACKUP_GRACE_SECONDS = 30.0  # for a backup after SIGTERM; Slurm and Kubernetes wait as long
 _SECONDS_TO_READ = 5.0  # how long to wait after a stop until our output is read
 _PAUSE_SECONDS = 1.0  # before a restart, so that a script that fails at once is not run nonstop
 
@@ -52,8 +52,8 @@ class WorkerGroup:
         ranks: the ranks of the workers of this machine.
         num_workers: the number of workers on all machines.
         logs: a file for the output of each of `ranks`; empty without files.
-        is_heard: whether output goes through this process. Defaults to True; False lets a single
-            worker inherit stdin, stdout and stderr.
+        captures_output: whether output goes through this process. Defaults to True; False lets a
+            single worker inherit stdin, stdout and stderr.
         board: the workers' status, shown with the output. Defaults to None: no status is shown.
         cpus: the CPUs of each of `ranks`; empty if each worker runs on the CPUs of this process.
     """
@@ -61,7 +61,7 @@ class WorkerGroup:
     ranks: range
     num_workers: int
     logs: Sequence[Log] = ()
-    is_heard: bool = True
+    captures_output: bool = True
     board: Board | None = None
     cpus: Sequence[set[int]] = ()
 
@@ -178,7 +178,7 @@ class _Job:
                 code = self._run_once(environments, restart, deadline)
             if code == EXIT_USAGE and restart < max_restarts:
                 self._console.say(f"no restart, because exit status {EXIT_USAGE} means wrong usage")
-            is_final = code in (0, EXIT_USAGE, EXIT_ASKED)
+            is_final = code in (0, EXIT_USAGE, EXIT_STOP_REQUESTED)
             if is_final or restart == max_restarts or self._is_stopped or self._is_passed_on:
                 break
             code = self._pause(deadline) or code
@@ -222,8 +222,10 @@ class _Job:
             is_over.set()
         for thread in showing:
             thread.join(OUTPUT_SECONDS)
-        if self._is_stopped and any(end.code == EXIT_ASKED for end in self._ends):
-            code = EXIT_ASKED  # workers also received the signal, and have made their backup
+        if self._is_stopped and any(end.code == EXIT_STOP_REQUESTED for end in self._ends):
+            code = (
+                EXIT_STOP_REQUESTED  # workers also received the signal, and have made their backup
+            )
         if self.first is not None:
             self.first = failures.first_of(self._ends)
             for line in failures.summary(self._ends) if self._group.num_workers > 1 else ():
@@ -254,7 +256,7 @@ class _Job:
         # At SIGPIPE, the reader of our output has ended. The signal that ended it may also have
         # reached the workers, so they may be making a backup.
         if number in (signal.SIGTERM, signal.SIGPIPE):
-            self._grace = max(self._grace, POLITE_SECONDS)
+            self._grace = max(self._grace, BACKUP_GRACE_SECONDS)
         self._console.say(f"{number.name}, stopping all workers")
         return 128 + number
 
@@ -267,7 +269,7 @@ class _Job:
         # All processes start before the first thread, because `preexec_fn` runs Python between fork
         # and exec, where a lock held by another thread would never be released.
         group, streams = self._group, {}  # a worker inherits our streams
-        if group.is_heard:
+        if group.captures_output:
             pipe = subprocess.PIPE
             streams = {"stdin": subprocess.DEVNULL, "stdout": pipe, "stderr": pipe}
         if group.board:
@@ -307,7 +309,7 @@ class _Job:
                     ),
                     redraws=worker.rank == 0,
                     hides_noise=worker.is_quiet,
-                    words=worker.words,
+                    stderr_tail=worker.stderr_tail,
                     log=worker.log,
                 )
                 worker.readers.append(start_thread(relay.copy, stream, worker.ended))
@@ -326,15 +328,17 @@ class _Job:
             if isinstance(event, signal.Signals):
                 return self._stopped_by(event)
             end = self._reap(event)
-            if end.code == EXIT_ASKED:  # do not stop the others, which may be writing the backup
-                code = EXIT_ASKED
+            if (
+                end.code == EXIT_STOP_REQUESTED
+            ):  # do not stop the others, which may be writing the backup
+                code = EXIT_STOP_REQUESTED
             elif end.code != 0:
                 self.first = end
                 stopping = ", stopping the others" if self._running else ""
                 self._console.say(f"worker {end.rank} ended with {end.cause}{stopping}")
                 return end.code if end.code > 0 else 128 - end.code
-        if code == EXIT_ASKED:
-            self._console.say(f"the workers were asked to end (exit status {EXIT_ASKED})")
+        if code == EXIT_STOP_REQUESTED:
+            self._console.say(f"the workers were asked to end (exit status {EXIT_STOP_REQUESTED})")
         return code
 
     def _pass_on(self, number: signal.Signals) -> None:
@@ -377,6 +381,6 @@ class _Job:
         end = worker.reap()
         self._ends.append(end)
         if self._group.board:
-            has_failed = end.code not in (0, EXIT_ASKED) and not end.is_stopped
+            has_failed = end.code not in (0, EXIT_STOP_REQUESTED) and not end.is_stopped
             self._group.board.end(end.rank, end.code if has_failed else 0)
         return end

@@ -213,10 +213,12 @@ def main(folder: str) -> int:
         job = json.load(file)
     end_with_parent(job["parent"], signal.SIGTERM)
     try:
-        ending = run_job(job["command"], job["workers"], job["devices_per_worker"], is_heard=True)
+        ending = run_job(
+            job["command"], job["workers"], job["devices_per_worker"], captures_output=True
+        )
         told, code = {}, ending.code
         if ending.first is not None:
-            first, words = ending.first, ending.first.words
+            first, words = ending.first, ending.first.stderr_tail
             told["first"] = {
                 "rank": first.rank,
                 "cause": "" if first.is_stopped else f", with {first.cause}",

@@ -35,7 +35,7 @@ class Worker:
         self.process = process
         self.is_quiet = is_quiet
         self.log = log
-        self.words = failures.StderrTail()
+        self.stderr_tail = failures.StderrTail()
         self.ended = threading.Event()
         self.is_stopped = False
         self.readers: list[threading.Thread] = []
@@ -57,8 +57,8 @@ class Worker:
         for reader in self.readers:
             reader.join(max(0.0, limit - time.monotonic()))
         path = self.log.path if self.log else ""
-        words = self.words if self.readers else None
-        return failures.ProcessFailure(self.rank, code, words, path, self.is_stopped)
+        tail = self.stderr_tail if self.readers else None
+        return failures.ProcessFailure(self.rank, code, tail, path, self.is_stopped)
 
 
 def report_end(worker: Worker, events: queue.SimpleQueue) -> None:

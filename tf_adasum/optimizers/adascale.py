@@ -277,7 +277,7 @@ class ScaledLearningRate(keras.optimizers.schedules.LearningRateSchedule):
         return {}
 
 
-def within(optimizer: keras.optimizers.Optimizer | None, asker: str) -> AdaScale:
+def find_adascale(optimizer: keras.optimizers.Optimizer | None, asker: str) -> AdaScale:
     """Return the `AdaScale` in an optimizer: the optimizer itself, or an optimizer inside it.
 
     Args:

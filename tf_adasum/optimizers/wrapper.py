@@ -48,7 +48,7 @@ class WrapperOptimizer(keras_compat.WrapperBase):
             step: a `keras_compat.Step` of the inner optimizer.
         """
         self._step = step
-        keras_compat.take_over(step)
+        keras_compat.install_step(step)
 
     clipnorm = _of_inner_optimizer("clipnorm")
     clipvalue = _of_inner_optimizer("clipvalue")
@@ -82,7 +82,7 @@ class WrapperOptimizer(keras_compat.WrapperBase):
             with self._step.called_by_wrapper():
                 keras_compat.apply(self.inner_optimizer, gradients, trainable_variables)
 
-        keras_compat.begin_together(self, grads, trainable_variables, step)
+        keras_compat.apply_unless_nonfinite(self, grads, trainable_variables, step)
 
     def check_strategy(self, strategy):
         """Raise a ValueError if the optimizer cannot be built under a strategy.

@@ -140,7 +140,7 @@ class AggregationState:
         self._scheme = scheme
         self._number(paths)
         count = max(self._groups, default=-1) + 1
-        arrays = scheme.whole_rule.initial_state(count, scheme.replicas)
+        arrays = scheme.single_level_rule.initial_state(count, scheme.replicas)
         self.rule_state = RuleState(arrays) if arrays else None
         self._orthogonality = None
         self.version = 0  # increases if newly traced functions contain other operations

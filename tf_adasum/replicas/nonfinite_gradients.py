@@ -48,7 +48,7 @@ class NonFinite:
         self._replicas = strategy.num_replicas_in_sync
         self._devices = len(strategy.extended.worker_devices)
         self._has_warned = False
-        self._passed: set[int] = set()  # ids of replicas, while a step is traced
+        self._checked: set[int] = set()  # ids of replicas, while a step is traced
         self._skipped: Any = None
         if action == "skip":
             with strategy.scope():
@@ -64,18 +64,18 @@ class NonFinite:
         return 0 if self._skipped is None else int(self._skipped.numpy())
 
     @property
-    def leaves_be(self):
+    def is_disabled(self):
         """Whether to skip the check, as it is not requested or an outer optimizer has made it."""
-        return self.action == "propagate" or replica() in self._passed
+        return self.action == "propagate" or replica() in self._checked
 
     @contextlib.contextmanager
-    def passed(self):
+    def already_checked(self):
         """Let nested optimizers skip the check, because the outer optimizer has already made it."""
-        self._passed.add(replica())
+        self._checked.add(replica())
         try:
             yield
         finally:
-            self._passed.discard(replica())
+            self._checked.discard(replica())
 
     def find(self, gradients):
         """Return which gradients of each replica are not finite; every replica calls this method.
@@ -94,7 +94,7 @@ class NonFinite:
         own = tf.one_hot(context.replica_id_in_sync_group, self._replicas, on_value=first)
         return context.all_reduce("SUM", own)
 
-    def leave_out(self, found_N, paths):
+    def skip_or_raise(self, found_N, paths):
         """Count a skipped step, or raise an error; every replica calls this instead of the step.
 
         Args:
@@ -134,8 +134,8 @@ class NonFinite:
             stacklevel=2,
         )
 
-    def raising_plainly(self, function):
-        """Return a training function that raises a FloatingPointError if `leave_out` raises.
+    def raising_plain_errors(self, function):
+        """Return a training function that raises a FloatingPointError if `skip_or_raise` raises.
 
         TensorFlow's error shows the whole graph after the message; the FloatingPointError has only
         the message. If the action is not ``"raise"``, `function` itself is returned.

@@ -17,7 +17,7 @@ AUTO, TENSORFLOW, UCX = NAMES = ("auto", "tensorflow", "ucx")
 MOST_REPLICAS, MOST_DEVICES = 2**16, 2**8
 
 
-def chosen(
+def requested(
     transport: str | None, devices: Sequence[str], environment: Mapping[str, str] = os.environ
 ) -> str:
     """Return ``"auto"``, ``"tensorflow"`` or ``"ucx"``.

@@ -45,7 +45,7 @@ class Library:
             )
         self.version = self._call("adasum_ucx_open", _path().encode())
 
-    def rehearse(self, transports: str, device: str) -> None:
+    def probe_in_subprocess(self, transports: str, device: str) -> None:
         """Create a mesh in a child process first, because UCX may crash, e.g. if /dev/shm is full.
 
         Args:

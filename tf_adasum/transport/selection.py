@@ -23,14 +23,14 @@ from tf_adasum.errors import see
 from tf_adasum.transport import (
     argument,
     exchange_time,
-    interface,
     library,
+    network_interface,
     shared_memory,
     ucx_port,
 )
 from tf_adasum.transport.all_gather import AllGather, Gather
 from tf_adasum.transport.mesh import Mesh
-from tf_adasum.transport.ucx_port import End, UcxPort
+from tf_adasum.transport.ucx_port import SocketAddress, UcxPort
 
 # Three ways: shared memory; copies between the memories of two processes of a host, with messages
 # over TCP; only TCP.
@@ -44,7 +44,7 @@ SMALL, LARGE, LARGE_IN_ALL = 2**10, 2**21, 2**24
 SECONDS = 10.0  # an exchange that takes longer has failed
 # Another way is used if the first way takes more than this many times as long. On a busy machine,
 # random differences are smaller.
-MUCH = 1.5
+MIN_SPEEDUP = 1.5
 
 _channels = itertools.count()
 _choices: dict[tuple[Cluster, str], TransportChoice] = {}
@@ -62,7 +62,7 @@ class TransportChoice:
 
     mesh: Mesh | None
     summary: str
-    ends: Mapping[int, End] = dataclasses.field(default_factory=dict)
+    ends: Mapping[int, SocketAddress] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Attempt:
     failure: str
     seconds: float
     port: UcxPort | None = None
-    ends: Mapping[int, Sequence[End]] = dataclasses.field(default_factory=dict)
+    ends: Mapping[int, Sequence[SocketAddress]] = dataclasses.field(default_factory=dict)
 
 
 def select(
@@ -112,7 +112,7 @@ def select(
     missing = argument.obstacle(devices, len(cluster.addresses)) or _missing()
     if transport == argument.AUTO and not is_monitored:
         missing = "without the failure detector, UCX would wait forever for a lost worker"
-    own = [kept is not None, VARIABLE in os.environ, next(_channels), *shared_memory.place()]
+    own = [kept is not None, VARIABLE in os.environ, next(_channels), *shared_memory.facts()]
     failure, numbers = all_workers.results(missing, *own)
     are_kept, are_given, channels, *places = numbers.T
     if kept is None or not are_kept.all():  # if any worker has closed its mesh, all need a new one
@@ -129,7 +129,7 @@ def forget() -> None:
     _choices.clear()
 
 
-def chosen(
+def choose(
     attempts: Sequence[Attempt], stock_seconds: float, transport: str
 ) -> tuple[Attempt | None, str]:
     """Return the chosen attempt and the reason; the attempt is None for TensorFlow's collectives.
@@ -145,7 +145,7 @@ def chosen(
         return None, "UCX over " + "; ".join(reasons)
     first = best = good[0]
     for other in good[1:]:
-        if other.seconds * MUCH < best.seconds:
+        if other.seconds * MIN_SPEEDUP < best.seconds:
             best = other
     if best is not first:
         reasons.append(f"{first.way} is slower: {_ms(first.seconds)}")
@@ -181,7 +181,7 @@ def _tried(transport, all_workers, gather, devices, failure, ways, why_not):
         if not all(each.failure for each in attempts):
             words = large(len(all_workers.cluster.addresses)) // 8 // devices
             stock_seconds = exchange_time.of_gather(all_workers, gather, words)
-        best, why = chosen(attempts, stock_seconds, transport)
+        best, why = choose(attempts, stock_seconds, transport)
         why = "; ".join(filter(None, [why, why_not and f"no shared memory: {why_not}"]))
     for each in attempts:
         if each is not best and each.number >= 0:
@@ -207,14 +207,14 @@ def _ways(cluster, is_given, memories, networks, free):
     """
     if is_given:
         given = os.environ.get(VARIABLE, "")
-        danger = shared_memory.danger(given, cluster, memories, free)
+        danger = shared_memory.crash_risk(given, cluster, memories, free)
         return [("", f"{VARIABLE}={given}", danger)], ""
     tcp = (TCP, "TCP")
     if not shared_memory.is_shared(memories):
         return [tcp], ""
-    if why_not := shared_memory.divided(cluster, memories, networks):
+    if why_not := shared_memory.namespace_conflict(cluster, memories, networks):
         return [tcp], why_not
-    if why_not := shared_memory.lacking(cluster, memories, free):
+    if why_not := shared_memory.insufficient_space(cluster, memories, free):
         return [(SINGLE_COPIES, "single copies and TCP"), tcp], why_not
     mixed = ", and TCP between hosts" if len(set(memories)) > 1 else ""
     return [(SHARED_MEMORY, f"shared memory{mixed}"), tcp], ""
@@ -228,7 +228,7 @@ def _attempt(all_workers, transports, way, failure=""):
         number, device, address, port, failure = _opened(functions, cluster, transports)
     own = json.dumps(port.ends if port else []).encode() + b"\n" + address
     failure, lengths = all_workers.results(failure, len(own))
-    ends: dict[int, list[End]] = {}
+    ends: dict[int, list[SocketAddress]] = {}
     seconds = 0.0
     if not failure:
         told = [each.partition(b"\n") for each in all_workers.bytes_of_all(own, lengths[:, 0])]
@@ -258,8 +258,8 @@ def _attempt(all_workers, transports, way, failure=""):
 def _opened(functions, cluster, transports):
     """Return the number of a new mesh, its interface, address and port, and what has failed."""
     try:
-        device = interface.of(cluster)
-        functions.rehearse(transports or SHARED_MEMORY, device)
+        device = network_interface.interface_for(cluster)
+        functions.probe_in_subprocess(transports or SHARED_MEMORY, device)
         before = ucx_port.listening()
         number = functions.create(transports or SHARED_MEMORY, device)
     except (RuntimeError, OSError) as error:

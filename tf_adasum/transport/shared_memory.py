@@ -26,7 +26,7 @@ _MIB_FREE, _MIB_OF_A_WORKER = 16, 5
 _WITH_SHARED_MEMORY = {"all", "posix", "mm", "shm", "sm"}  # in UCX_TLS
 
 
-def place() -> tuple[int, int, int]:
+def facts() -> tuple[int, int, int]:
     """Return three numbers that describe the shared memory of this process.
 
     Returns:
@@ -50,13 +50,13 @@ def is_shared(memories: Sequence[int]) -> bool:
     return len(set(memories)) < len(memories)
 
 
-def divided(cluster: Cluster, memories: Sequence[int], networks: Sequence[int]) -> str:
+def namespace_conflict(cluster: Cluster, memories: Sequence[int], networks: Sequence[int]) -> str:
     """Return two workers that share memory, but no network namespace; "" if there are none.
 
     Args:
         cluster: the `Cluster`.
-        memories: for each worker, the first number that `place` returns.
-        networks: for each worker, the second number that `place` returns.
+        memories: for each worker, the first number that `facts` returns.
+        networks: for each worker, the second number that `facts` returns.
     """
     first: dict[int, int] = {}
     for rank, (memory, network) in enumerate(zip(memories, networks, strict=True)):
@@ -69,13 +69,13 @@ def divided(cluster: Cluster, memories: Sequence[int], networks: Sequence[int]) 
     return ""
 
 
-def lacking(cluster: Cluster, memories: Sequence[int], free: Sequence[int]) -> str:
+def insufficient_space(cluster: Cluster, memories: Sequence[int], free: Sequence[int]) -> str:
     """Return a worker whose /dev/shm is too small, and why; "" if every /dev/shm is large enough.
 
     Args:
         cluster: the `Cluster`.
-        memories: for each worker, the first number that `place` returns.
-        free: for each worker, the third number that `place` returns.
+        memories: for each worker, the first number that `facts` returns.
+        free: for each worker, the third number that `facts` returns.
     """
     workers = collections.Counter(memories)
     for rank, (memory, mib) in enumerate(zip(memories, free, strict=True)):
@@ -84,18 +84,20 @@ def lacking(cluster: Cluster, memories: Sequence[int], free: Sequence[int]) -> s
     return ""
 
 
-def danger(transports: str, cluster: Cluster, memories: Sequence[int], free: Sequence[int]) -> str:
+def crash_risk(
+    transports: str, cluster: Cluster, memories: Sequence[int], free: Sequence[int]
+) -> str:
     """Return why UCX may crash on a worker with the user's ``UCX_TLS``; "" if it will not crash.
 
     Args:
         transports: the value of ``UCX_TLS`` on this worker.
-        cluster, memories, free: as for `lacking`.
+        cluster, memories, free: as for `insufficient_space`.
     """
     names = {name.strip(" ^") for name in transports.split(",")}
     is_used = transports.startswith("^") or bool(names & _WITH_SHARED_MEMORY)
     if not is_used or not is_shared(memories) or max(free) < _MIB_FREE:
         return ""
-    return lacking(cluster, memories, free)
+    return insufficient_space(cluster, memories, free)
 
 
 def too_small(free: int, workers: int) -> str:

@@ -21,7 +21,7 @@ from tf_adasum.cluster import own_address
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.health import reachability
 
-End = tuple[str, int]  # an IP address and a port
+SocketAddress = tuple[str, int]  # an IP address and a port
 
 # The largest number of addresses from which a worker connects, and their size in bytes.
 SOURCES, BYTES_OF_SOURCES = 4, 64
@@ -43,12 +43,12 @@ class Listener:
     Attributes:
         descriptor: the file descriptor of the socket.
         inode: the inode of the socket. If UCX closes the socket, the descriptor gets another inode.
-        end: the `End` of the socket.
+        end: the `SocketAddress` of the socket.
     """
 
     descriptor: int
     inode: int
-    end: End
+    end: SocketAddress
 
 
 class UcxPort:
@@ -70,8 +70,8 @@ class UcxPort:
         self._filter([])
 
     @property
-    def ends(self) -> list[End]:
-        """The `End` of each socket."""
+    def ends(self) -> list[SocketAddress]:
+        """The `SocketAddress` of each socket."""
         return [each.end for each in self._listeners]
 
     def admit(self, hosts: Iterable[str]) -> None:
@@ -111,11 +111,11 @@ def listening() -> set[Listener]:
     return found
 
 
-def connected(ends: Mapping[int, Sequence[End]]) -> dict[int, End]:
-    """Return, for each rank to which this process is connected, the `End` of that rank.
+def connected(ends: Mapping[int, Sequence[SocketAddress]]) -> dict[int, SocketAddress]:
+    """Return, for each rank to which this process is connected, the `SocketAddress` of that rank.
 
     Args:
-        ends: dict from each rank to every `End` on which that rank listens.
+        ends: dict from each rank to every `SocketAddress` on which that rank listens.
     """
     peers = set()
     for name in os.listdir("/proc/self/fd"):
@@ -125,7 +125,7 @@ def connected(ends: Mapping[int, Sequence[End]]) -> dict[int, End]:
     return {rank: end for rank, of_rank in ends.items() for end in of_rank if end in peers}
 
 
-def sources(ends: Mapping[int, Sequence[End]]) -> bytes:
+def sources(ends: Mapping[int, Sequence[SocketAddress]]) -> bytes:
     """Return the addresses from which this process connects: 16 bytes each, padded to 64 bytes."""
     found = set()
     for host in {host for of_rank in ends.values() for host, _ in of_rank}:
@@ -144,15 +144,15 @@ def hosts_in(packed: bytes) -> list[str]:
     return [str(each.ipv4_mapped or each) for each in addresses]
 
 
-def unreachable(cluster: Cluster, ends: Mapping[int, Sequence[End]]) -> str:
+def unreachable(cluster: Cluster, ends: Mapping[int, Sequence[SocketAddress]]) -> str:
     """Return a worker that this worker cannot connect to, and its address; "" if there is none.
 
     UCX itself would wait for minutes.
 
     Args:
         cluster: the `Cluster`.
-        ends: dict from the rank of each other worker to every `End` on which that worker listens.
-            At least one `End` of each worker has to be reached.
+        ends: dict from the rank of each other worker to every `SocketAddress` on which that worker
+            listens. At least one of each worker has to be reached.
     """
     tried = [(rank, end) for rank, of_rank in ends.items() for end in of_rank]
     words = reachability.answers([end for _, end in tried])

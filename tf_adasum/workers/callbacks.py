@@ -10,9 +10,9 @@ support several workers and are not changed.)
   (W&B, MLflow, ...), callbacks with the attribute `only_on_first_worker = True`, and callbacks
   inside `tf_adasum.callbacks.OnFirstWorker` also run on worker 0 only. If such a callback calls a
   method that needs all workers, such as `evaluate`, an error names the method (`first_worker`).
-* The driver of backups (`backup.driver`) replaces `BackupAndRestore`, both Keras's class and ours.
-  All workers take part in a backup, even if they do not have the callback. The callback of worker 0
-  decides when a backup is saved.
+* The callbacks of `backup.backup_callbacks` replace `BackupAndRestore`, both Keras's class and
+  ours. All workers take part in a backup, even if they do not have the callback. The callback of
+  worker 0 decides when a backup is saved.
 * Any other subclass of Keras's `BackupAndRestore` runs on worker 0. After `on_train_begin` of all
   callbacks, worker 0 sends the restored state to the other workers: the epoch, and every variable
   of the model and the optimizer.
@@ -47,7 +47,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_adasum.backup import driver, training_state
+from tf_adasum.backup import backup_callbacks, training_state
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.errors import see
 from tf_adasum.health import call_log, status_file
@@ -84,7 +84,7 @@ def arranged(
         model: the model that is trained.
         calling: the `keras.callbacks.CallbackList` that calls the callbacks.
     """
-    if any(isinstance(callback, driver.RestoreFirst) for callback in callbacks):
+    if any(isinstance(callback, backup_callbacks.RestoreFirst) for callback in callbacks):
         return list(callbacks)  # arranged already
     if status_file.is_wanted() and not any(isinstance(one, StepsOfStatus) for one in callbacks):
         callbacks = [*callbacks, StepsOfStatus()]
@@ -99,13 +99,13 @@ def arranged(
         first = FirstCallback(workers, others)
         last = LastCallback(workers, first, others)
         others = [first, *map(FirstWorkerOnly.around, others), last]
-    restore = driver.RestoreFirst(workers, backups, calling)
-    return [restore, *others, driver.SaveLast(restore)]
+    restore = backup_callbacks.RestoreFirst(workers, backups, calling)
+    return [restore, *others, backup_callbacks.SaveLast(restore)]
 
 
 def _is_driven(callback, workers):
     """Return whether a callback makes backups, which `RestoreFirst` and `SaveLast` do instead."""
-    if isinstance(callback, driver.BackupArguments):
+    if isinstance(callback, backup_callbacks.BackupArguments):
         return True
     is_keras_own = type(callback) is keras.callbacks.BackupAndRestore  # and not a subclass
     return keras_compat.BACKS_UP_ONE_WORKER and is_keras_own and workers.count > 1
@@ -123,7 +123,7 @@ class StepsOfStatus(keras.callbacks.Callback):
         """Keep the number of steps so far, because Keras counts batches from 0 in each epoch."""
         self._before_epoch = self._step
 
-    @keras_compat.leaves_logs_unread
+    @keras_compat.ignores_batch_logs
     def on_train_batch_end(self, batch, logs=None):
         """Set the number of steps after a batch."""
         self._step = self._before_epoch + batch + 1
@@ -216,7 +216,7 @@ class LastCallback(keras.callbacks.Callback):
             own = [keras_compat.reads_logs_of(self.model, self._callbacks, call) for call in calls]
             reads = self.workers.gather(own).any(axis=0)
             unread = (call for call, is_read in zip(calls, reads, strict=True) if not is_read)
-            keras_compat.leave_logs_unread(unread)
+            keras_compat.skip_log_reduction(unread)
 
     def on_epoch_end(self, epoch, logs=None):
         """Stop all workers if one stops; check that all workers have the same learning rate."""

@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.errors import see
-from tf_adasum.workers.ends import Ends
+from tf_adasum.workers.dataset_end_check import DatasetEndCheck
 from tf_adasum.workers.row_samples import Samples, arrays_of, samples_of
 from tf_adasum.workers.workers import Workers
 
@@ -62,12 +62,12 @@ class Sharding:
         workers: the strategy's `Workers`.
 
     Attributes:
-        ends: the `Ends`, which checks that a dataset ends in the same step on all workers.
+        end_check: the `DatasetEndCheck`: a dataset has to end in the same step on all workers.
     """
 
     def __init__(self, workers: Workers):
         self._workers = workers
-        self.ends = Ends(workers)
+        self.end_check = DatasetEndCheck(workers)
         self._is_in_order = False
         self._seed = 0
         self._drawn = 0  # the number of seeds drawn so far
@@ -170,13 +170,13 @@ class Sharding:
         policy = dataset.options().experimental_distribute.auto_shard_policy
         is_known = tf.executing_eagerly() and int(dataset.cardinality()) >= 0
         if policy == Policy.DATA:
-            self.ends.must_be_same(distributed)
+            self.end_check.require_same_length(distributed)
             if is_known:
-                self.end_together(distributed)
+                self.skip_end_check(distributed)
         if policy == Policy.OFF and is_known:
             tensorflow_compat.forget_cardinality(distributed)
 
-    def end_together(self, distributed: tf.distribute.DistributedDataset) -> None:
+    def skip_end_check(self, distributed: tf.distribute.DistributedDataset) -> None:
         """Let no step ask whether all workers have a batch. All datasets end in the same step.
 
         Args:
@@ -184,7 +184,7 @@ class Sharding:
                 batches on all workers.
         """
         if self._workers.count > 1:
-            tensorflow_compat.end_together(distributed)
+            tensorflow_compat.skip_end_check(distributed)
 
     def _check_files(self, files: int) -> None:
         if 0 <= files < self._workers.count:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.fake_collectives import FakeCollectives, Hall, in_turns
+from support.fake_collectives import ExchangeHub, FakeCollectives, in_turns
 
 from tf_adasum.aggregation.groups import CollectiveGroup
 
@@ -13,7 +13,7 @@ from tf_adasum.aggregation.groups import CollectiveGroup
 def test_a_small_sum_is_gathered(elements, kind, order, monkeypatch):
     monkeypatch.setattr("tf_adasum.aggregation.groups.GATHERED_SUM_BYTES", 3 * 8 * 10)
     own = np.random.default_rng(0).standard_normal([3, elements])
-    hall = Hall(3)
+    hall = ExchangeHub(3)
 
     def summed(replica):
         group = CollectiveGroup(FakeCollectives(hall, order, replica), order, replica)

@@ -31,7 +31,7 @@ def scheme_of(plan, rule=None, averaged=1):
 
 @pytest.fixture(params=[4, 64], ids=["unaligned", "aligned"])
 def alignment(request, monkeypatch):
-    """Shards that hold parts of variables, and of several; and aligned segments."""
+    """ReduceScatterLevel that hold parts of variables, and of several; and aligned segments."""
     monkeypatch.setattr(buckets, "ALIGNED_BYTES", request.param)
     return request.param
 
@@ -87,7 +87,7 @@ def test_local_replicas_agree(plan, dtype):
     exchange = LocalExchange(scheme)
     is_pairwise = set(plan) == {2}
     for bucket in buckets.plan([tf.constant(gradient) for gradient in gradients[0]]):
-        assert isinstance(exchange.plan(bucket, is_whole=False), PairwisePlan) == is_pairwise
+        assert isinstance(exchange.plan(bucket, needs_full_gram=False), PairwisePlan) == is_pairwise
     results = [[gradient.numpy() for gradient in aggregate(gradients, exchange)]]
     # Pairs are rounded after each level, and so are their inner products.
     options = {"levels": len(plan)} if is_pairwise else {}

@@ -284,7 +284,7 @@ def levels_of(scheme, **options):
         return CollectiveGroup(None, range(radix), 0)
 
     bucket = buckets.Bucket.of([0], [tf.TensorSpec([2**18], tf.float32)])
-    plan = CollectiveExchange(scheme, group_of, **options).plan(bucket, is_whole=False)
+    plan = CollectiveExchange(scheme, group_of, **options).plan(bucket, needs_full_gram=False)
     return [level.rule for level in plan.levels], [radix for _, radix in members[::2]]
 
 
@@ -301,8 +301,8 @@ def levels_of(scheme, **options):
         # The user's plan comes before measured constants, and these before the transport's.
         (Scheme(Adasum(), 8, costs=PRODUCTS_ONLY), {}, [4, 2]),
         (Scheme(Adasum(), 8, radix_plan=(8,), costs=PRODUCTS_ONLY), {}, [8]),
-        (Scheme(Adasum(), 32), {"shipped": PRODUCTS_ONLY}, [4, 4, 2]),
-        (Scheme(Adasum(), 32, costs=cost_model.DEFAULT), {"shipped": PRODUCTS_ONLY}, [4, 8]),
+        (Scheme(Adasum(), 32), {"default_costs": PRODUCTS_ONLY}, [4, 4, 2]),
+        (Scheme(Adasum(), 32, costs=cost_model.DEFAULT), {"default_costs": PRODUCTS_ONLY}, [4, 8]),
     ],
 )
 def test_exchanges_take_the_default_plan(scheme, options, radices):
@@ -354,7 +354,7 @@ class Mixed(Returns, Adasum):
 def test_only_rules_that_compute_as_adasum_get_plans_merging_and_the_pair_kernel(rule, is_tree):
     assert (nested([(2, rule), (4, rule)]) is rule) == is_tree
     bucket = buckets.Bucket.of([0], [tf.TensorSpec([5], tf.float32)])
-    plan = LocalExchange(Scheme(rule, 8, radix_plan=(2, 2, 2))).plan(bucket, is_whole=False)
+    plan = LocalExchange(Scheme(rule, 8, radix_plan=(2, 2, 2))).plan(bucket, needs_full_gram=False)
     assert isinstance(plan, PairwisePlan) == is_tree
     assert levels_of(Scheme(rule, 32)) == (([rule, rule], [4, 8]) if is_tree else ([rule], [32]))
 

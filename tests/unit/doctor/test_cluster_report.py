@@ -13,7 +13,7 @@ from support.launching import eventually
 from tf_adasum.cluster.free_ports import held
 from tf_adasum.cluster.invitation import Invitation
 from tf_adasum.cluster.tasks import Cluster
-from tf_adasum.doctor import cluster_report, exchange_process, pairs, probe_server, tables
+from tf_adasum.doctor import cluster_report, exchange_process, link_benchmark, probe_server, tables
 from tf_adasum.doctor.findings import FAIL, OK, WARN, Finding
 from tf_adasum.launch.processes import start_thread
 
@@ -194,8 +194,8 @@ def test_a_slow_link_is_measured_as_it_is():
         near.sendall(far.recv(1))
 
     with own, near, far, other:
-        threads = [start_thread(pairs._take, other), start_thread(forward)]
-        rate = pairs._send(own, 0.5)
+        threads = [start_thread(link_benchmark._take, other), start_thread(forward)]
+        rate = link_benchmark._send(own, 0.5)
         for thread in threads:
             thread.join(SECONDS)
     assert 1e6 < rate < 4.1e6

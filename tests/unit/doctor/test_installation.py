@@ -55,14 +55,14 @@ def stub(monkeypatch):
         )
         hooks = With(hooks=Hooks("a library"))
 
-        def rehearse(transports, device):
+        def probe_in_subprocess(transports, device):
             if crash:
                 raise OSError(crash)
 
         def opened():
             if ucx is None:
                 raise OSError("UCX cannot be opened (no such file): pip install it")
-            return With(version=ucx, rehearse=rehearse)
+            return With(version=ucx, probe_in_subprocess=probe_in_subprocess)
 
         modules = {
             "tensorflow": With(__version__=version, config=config),

@@ -32,16 +32,16 @@ def judged(own, *, is_broken=False, patience=PATIENCE, **others):
 
 
 def waiting(waits, **fields):
-    fields = {"state": "running", "call": 3, "inside": 1, "entered": 7, **fields}
+    fields = {"state": "running", "call": 3, "in_call": 1, "entered": 7, **fields}
     return Status(waits=waits, **fields)
 
 
 def in_python(waits, **fields):
-    return waiting(waits, of_python=4, at="callback.py:3 (on_epoch_end)", **fields)
+    return waiting(waits, python_collective=4, at="callback.py:3 (on_epoch_end)", **fields)
 
 
 WAITING, RUNNING = waiting(GRACE), Status("running")
-INSIDE = Status("running", call=3, inside=1)
+INSIDE = Status("running", call=3, in_call=1)
 FAILED, ENDED = Status("failed", "ValueError: no", call=3), Status("ended", call=3)
 ABORTED = Status("aborted", "the connection broke")
 UNREACHABLE = {"unreachable": "worker 1 (c:3): no answer"}
@@ -73,7 +73,7 @@ def test_a_failure_matters_to_those_who_wait_in_the_same_call():
     assert judged(WAITING, _0=FAILED).startswith("chief 0 (a:1) failed: ValueError: no. Correct")
     assert judged(waiting(GRACE / 2), _0=FAILED) is None
     assert judged(waiting(GRACE, call=4), _0=FAILED) is None, "they continue together"
-    outside = waiting(GRACE, state="failed", inside=0)
+    outside = waiting(GRACE, state="failed", in_call=0)
     assert judged(outside, _0=FAILED) is None, "it failed on both, and both continue"
 
 
@@ -187,7 +187,7 @@ def test_a_status_travels(fields):
 NO_FIELDS = [
     *({"state": "bogus"}, {"state": 1}, {"at": None}, {"more": 1}, {1: 1}, {"call": True}),
     *({"waits": value} for value in (float("nan"), float("inf"), -1.0, (1 << 62) + 1)),
-    *({"entered": -1}, {"entered": 1e3}, {"of_python": 10**30}),
+    *({"entered": -1}, {"entered": 1e3}, {"python_collective": 10**30}),
 ]
 
 
@@ -211,7 +211,7 @@ JSON = st.recursive(
 )
 NUMBERS = st.integers() | st.floats() | st.sampled_from([0, 1, 2, 200.0, 1 << 62, 10**400])
 STATES = st.sampled_from(["starting", "running", "failed", "ended", "lost", "aborted"])
-TEXTS, COUNTS = ("why", "at"), ("call", "inside", "entered", "of_python", "waits")
+TEXTS, COUNTS = ("why", "at"), ("call", "in_call", "entered", "python_collective", "waits")
 FIELDS = st.fixed_dictionaries(
     {},
     optional={

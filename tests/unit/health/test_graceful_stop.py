@@ -92,7 +92,7 @@ def test_alone_it_is_the_next_place():
 
 
 @pytest.mark.parametrize(
-    ("training", "passed", "stop_at"),
+    ("training", "stop_points_passed", "stop_at"),
     [(0, 0, 0), (2, 9, 0), (1, 0, 0), (1, 4, 4)],
     ids=["not in a training", "in another training", "not held yet", "held"],
 )
@@ -100,7 +100,7 @@ def test_one_that_is_not_in_that_training_is_waited_for(training, passed, stop_a
     first = GracefulStop(0, 2)
     first.begin()
     first.asked = True
-    status = Status(training=training, passed=passed)
+    status = Status(training=training, stop_points_passed=passed)
     assert first.exchange({1: status})["stop_at"] == stop_at
 
 
@@ -108,7 +108,7 @@ def test_what_was_sent_stays_true():
     second = GracefulStop(1, 2)
     second.begin()
     assert [second.stops_here() for _ in range(3)] == [False] * 3
-    held = {"training": 1, "asked": 1, "passed": 4, "stop_at": 0}
+    held = {"training": 1, "asked": 1, "stop_points_passed": 4, "stop_at": 0}
     assert second.exchange({0: Status(training=1, asked=1)}) == held
     with ThreadPoolExecutor(1) as pool:
         answers = pool.submit(lambda: [second.stops_here() for _ in range(2)])

@@ -18,7 +18,7 @@ def test_silence_is_a_stop_where_nothing_ends(clock):
     judge.note(5)
     assert not judge.has_stopped(1, silent=30.0, waits=30.0)
     assert judge.has_stopped(1, silent=31.0, waits=0.0)
-    assert judge.unheard == set()
+    assert judge.silent_but_active == set()
 
 
 def test_silence_is_none_while_collectives_end(clock):
@@ -26,13 +26,13 @@ def test_silence_is_none_while_collectives_end(clock):
     judge.note(5)
     judge.note(6)
     assert not judge.has_stopped(1, silent=31.0, waits=0.0)
-    assert judge.unheard == {1}
+    assert judge.silent_but_active == {1}
     clock[0] += 40.0
     assert not judge.has_stopped(1, silent=71.0, waits=20.0), "it is known to work"
     assert judge.has_stopped(1, silent=71.0, waits=31.0)
     assert judge.has_stopped(2, silent=31.0, waits=0.0), "nothing is known of it"
     assert not judge.has_stopped(1, silent=1.0, waits=0.0)
-    assert judge.unheard == set(), "it is heard again"
+    assert judge.silent_but_active == set(), "it is heard again"
 
 
 def test_what_ended_while_all_were_heard_says_nothing(clock):

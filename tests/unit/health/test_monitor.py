@@ -90,7 +90,7 @@ def test_a_process_that_has_ended_is_lost_to_all(workers, lost, capfd):
     time.sleep(0.5)
     assert not any(one.cause for one in monitors), "nobody needs it"
     for one in others:
-        one._say(inside=1)
+        one._say(in_call=1)
         eventually(lambda one=one: one.aborted)
         assert f"worker {lost} (127.0.0.1:{lost + 1}) was lost" in one.cause
         assert one.aborted == [one.cause], "once"
@@ -115,7 +115,7 @@ def test_it_continues_where_stderr_cannot_be_written(workers, monkeypatch, is_cl
     eventually(lambda: not errors)
     server._channel.refusals.say("an unauthenticated client")
     cut(client)
-    server._say(inside=1)
+    server._say(in_call=1)
     eventually(lambda: server.aborted)
     assert "worker 1 (127.0.0.1:2) was lost" in server.cause and server._thread.is_alive()
     with contextlib.suppress(OSError):
@@ -140,17 +140,17 @@ def progressing():
 def test_a_silent_worker_that_takes_part_is_not_lost(workers, monkeypatch, silent, capfd):
     monitors = workers(2, timeout=1.0, counters={1 - silent: progressing()})
     one, other = monitors[1 - silent], monitors[silent]
-    one._say(inside=1)
+    one._say(in_call=1)
     monkeypatch.setattr(other, "_speak", lambda: None)
     monkeypatch.setattr(other._heartbeats, "limit", 100.0)
-    eventually(lambda: one._heartbeats.unheard)
+    eventually(lambda: one._heartbeats.silent_but_active)
     time.sleep(1)
     assert one.cause is None
     assert capfd.readouterr().err.count(" s, but it takes part in collectives") == 1
     one._counters[0] = lambda: (0, 10**7, 0)
     time.sleep(1)
     assert one.cause is None, "nobody waits"
-    one._own = one._own.__class__("running", inside=1, waits=1.0)
+    one._own = one._own.__class__("running", in_call=1, waits=1.0)
     monkeypatch.setattr(one, "_say", lambda **fields: None)
     eventually(lambda: one.cause)
     assert f"worker {silent} (127.0.0.1:{silent + 1}) was lost: it has sent nothing" in one.cause
@@ -169,7 +169,7 @@ def test_a_new_connection_replaces_a_silent_one(workers, monkeypatch):
     eventually(lambda: server._channel.connections[1].heard > begin)
     eventually(lambda: client._channel.connections[0].heard > begin)
     time.sleep(1)  # longer than silence
-    assert not server._heartbeats.unheard and not client._heartbeats.unheard
+    assert not server._heartbeats.silent_but_active and not client._heartbeats.silent_but_active
     assert server.cause is client.cause is None
 
 
@@ -217,7 +217,7 @@ def test_what_nobody_knows_the_cause_of_is_reported_as_tensorflow_does(workers, 
     assert isinstance(lost, WorkerLostError)
     why = "worker 0 .* cannot reach worker 1 .*: Connection refused, and .*: Socket closed. Restart"
     assert re.search(why, str(lost))
-    monitors[1]._say(inside=1)
+    monitors[1]._say(in_call=1)
     eventually(lambda: monitors[1].aborted)
     assert monitors[1].cause == monitors[0].cause, "it could not continue either"
 
@@ -253,7 +253,7 @@ def test_a_worker_sends_its_own_status_alone(workers):
     monitors = workers(3)
     forged = {"status": {"state": "running"}, "statuses": {"2": {"state": "lost"}}}
     monitors[1]._channel.send(forged)
-    monitors[0]._say(inside=1)
+    monitors[0]._say(in_call=1)
     time.sleep(0.3)
     assert monitors[0]._statuses[2].state == "running" and monitors[0].cause is None
 
@@ -304,7 +304,7 @@ def test_nonsense_from_a_worker_is_refused(message, rank, sender):
 @hypothesis.given(rank=st.integers(0, 2), messages=st.lists(MESSAGE, max_size=4))
 def test_fuzz_no_message_stops_the_monitor(rank, messages):
     one, _, sent = alone(rank)
-    one._say(state="running", inside=1)
+    one._say(state="running", in_call=1)
     senders = itertools.cycle([1, 2] if rank == 0 else [0])
     for sender, message in zip(senders, messages, strict=False):
         one._hear(sender, json_lines.decode(json_lines.encode(message).strip()))

@@ -47,29 +47,31 @@ def test_the_first_gradient_that_is_not_finite_is_found(strategies, kind, gradie
 
 
 @pytest.mark.parametrize(
-    ("action", "leaves_be"), [("propagate", True), ("skip", False), ("raise", False)]
+    ("action", "is_disabled"), [("propagate", True), ("skip", False), ("raise", False)]
 )
-def test_gradients_are_left_alone_if_nothing_has_to_be_done(strategies, action, leaves_be):
+def test_gradients_are_left_alone_if_nothing_has_to_be_done(strategies, action, is_disabled):
     nonfinite = strategies[action].nonfinite
 
     def in_replica():
-        before = nonfinite.leaves_be
-        with pytest.raises(ArithmeticError), nonfinite.passed():
-            within = nonfinite.leaves_be
+        before = nonfinite.is_disabled
+        with pytest.raises(ArithmeticError), nonfinite.already_checked():
+            within = nonfinite.is_disabled
             raise ArithmeticError
-        return before, within, nonfinite.leaves_be
+        return before, within, nonfinite.is_disabled
 
     assert strategies[action].skipped_steps == 0
     assert action == "skip" or strategies[action].extended.created_variables() == []
     # Nested optimizers need no check.
-    assert strategies[action].run(in_replica) == (leaves_be, True, leaves_be)
+    assert strategies[action].run(in_replica) == (is_disabled, True, is_disabled)
 
 
 def raising(strategy):
     """A function that raises in a graph, like a training step."""
     found, paths = tf.constant([2.0]), ["layer/kernel", "layer/bias"]
     return tf.function(
-        lambda: strategy.run(lambda: strategy.nonfinite.leave_out(found, paths) or tf.constant(0))
+        lambda: strategy.run(
+            lambda: strategy.nonfinite.skip_or_raise(found, paths) or tf.constant(0)
+        )
     )
 
 
@@ -79,7 +81,7 @@ def test_the_error_names_worker_replica_and_variable(strategies):
     with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(received)):
         step()
     with pytest.raises(FloatingPointError) as caught:  # in `fit`
-        strategies["raise"].nonfinite.raising_plainly(step)()
+        strategies["raise"].nonfinite.raising_plain_errors(step)()
     message = str(caught.value)
     assert message.startswith(nonfinite_gradients.MESSAGE) and received in message
     assert message.endswith(nonfinite_gradients.MESSAGE_END)
@@ -87,7 +89,7 @@ def test_the_error_names_worker_replica_and_variable(strategies):
 
 
 def test_other_errors_stay_as_they_are(strategies):
-    @strategies["raise"].nonfinite.raising_plainly
+    @strategies["raise"].nonfinite.raising_plain_errors
     def step(error):
         """A step."""
         raise error
@@ -102,4 +104,4 @@ def test_other_errors_stay_as_they_are(strategies):
 @pytest.mark.parametrize("action", ["propagate", "skip"])
 def test_functions_stay_unchanged_if_nothing_raises(strategies, action):
     function = raising(strategies["raise"])
-    assert strategies[action].nonfinite.raising_plainly(function) is function
+    assert strategies[action].nonfinite.raising_plain_errors(function) is function

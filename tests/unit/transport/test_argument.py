@@ -18,7 +18,7 @@ from tf_adasum.transport import argument
 )
 def test_the_argument_counts_before_the_variable(given, variable, expected):
     environment = {} if variable is None else {argument.VARIABLE: variable}
-    assert argument.chosen(given, ["CPU:0", "CPU:1"], environment) == expected
+    assert argument.requested(given, ["CPU:0", "CPU:1"], environment) == expected
 
 
 @pytest.mark.parametrize(
@@ -32,13 +32,13 @@ def test_the_argument_counts_before_the_variable(given, variable, expected):
 def test_another_name_is_refused(given, variable, message):
     environment = {} if variable is None else {argument.VARIABLE: variable}
     with pytest.raises(ValueError, match=message):
-        argument.chosen(given, ["CPU:0"], environment)
+        argument.requested(given, ["CPU:0"], environment)
 
 
 def test_ucx_carries_no_gradients_of_gpus():
     with pytest.raises(ValueError, match=r"GPU:0, GPU:1\).*Received: transport='ucx' .*TFA-213"):
-        argument.chosen("ucx", ["GPU:0", "GPU:1"], {})
-    assert argument.chosen("auto", ["GPU:0"], {}) == "auto", "which other workers may have, too"
+        argument.requested("ucx", ["GPU:0", "GPU:1"], {})
+    assert argument.requested("auto", ["GPU:0"], {}) == "auto", "which other workers may have, too"
     assert "NCCL (devices GPU:0)" in argument.obstacle(["CPU:0", "GPU:0"])
     assert argument.obstacle(["/device:CPU:0", "cpu:1"]) == ""
 
@@ -48,4 +48,4 @@ def test_ucx_has_bits_for_so_many_replicas():
     assert argument.obstacle(devices, workers=256) == ""
     assert "at most 65536 replicas" in argument.obstacle(devices, workers=257)
     with pytest.raises(ValueError, match=r"at most .* 256 devices per worker\. Use .*TFA-213"):
-        argument.chosen("ucx", [*devices, "CPU:256"], {})
+        argument.requested("ucx", [*devices, "CPU:256"], {})

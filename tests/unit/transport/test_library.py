@@ -67,11 +67,11 @@ from tf_adasum.transport import library
 
 functions = library.opened()
 try:
-    functions.rehearse("posix,tcp,self", "lo")
+    functions.probe_in_subprocess("posix,tcp,self", "lo")
     functions.create("posix,tcp,self", "lo")
 except library.Unavailable as error:
     print(error)
-functions.rehearse("tcp,self", "lo")
+functions.probe_in_subprocess("tcp,self", "lo")
 functions.create("tcp,self", "lo")
 print("continues")
 """

@@ -31,7 +31,7 @@ def attempt(way, milliseconds, failure=""):
     ],
 )
 def test_the_choice(attempts, stock, transport, expected, why):
-    best, said = selection.chosen([attempt(*each) for each in attempts], stock / 1000, transport)
+    best, said = selection.choose([attempt(*each) for each in attempts], stock / 1000, transport)
     assert (best and best.way) == expected
     assert why in said
 
@@ -81,8 +81,8 @@ class Fake:
         self.fails, self.seconds, self.closed, self.made = fails, seconds, [], []
         self._lock = threading.Lock()
 
-    def rehearse(self, transports, device):
-        self._fail("rehearse", transports)
+    def probe_in_subprocess(self, transports, device):
+        self._fail("probe_in_subprocess", transports)
 
     def create(self, transports, device):
         with self._lock:
@@ -125,7 +125,7 @@ def fake(monkeypatch):
 @pytest.mark.parametrize(
     ("where", "failure", "meshes_closed"),
     [
-        ("rehearse", "shared memory fails: ", 0),
+        ("probe_in_subprocess", "shared memory fails: ", 0),
         ("connect", "shared memory fails: ", 2),
         ("attempt", "shared memory fails: worker 1 (127.0.0.1:2): ", 2),
     ],

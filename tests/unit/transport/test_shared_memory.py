@@ -9,8 +9,8 @@ CLUSTER = Cluster(("a:1", "b:2", "c:3"), ("worker 0", "worker 1", "worker 2"), 0
 
 
 def test_a_small_dev_shm_is_named():
-    assert shared_memory.lacking(CLUSTER, [1, 1, 2], [26, 26, 21]) == ""
-    assert shared_memory.lacking(CLUSTER, [1, 1, 2], [26, 25, 21]) == (
+    assert shared_memory.insufficient_space(CLUSTER, [1, 1, 2], [26, 26, 21]) == ""
+    assert shared_memory.insufficient_space(CLUSTER, [1, 1, 2], [26, 25, 21]) == (
         "worker 1 (b:2): /dev/shm has 25 MiB free, and 2 workers need 26 MiB"
     )
 
@@ -27,11 +27,11 @@ def test_a_small_dev_shm_is_named():
     ],
 )
 def test_what_the_user_has_chosen_may_crash(transports, free, is_dangerous):
-    why = shared_memory.danger(transports, CLUSTER, [1, 1, 1], [free] * 3)
+    why = shared_memory.crash_risk(transports, CLUSTER, [1, 1, 1], [free] * 3)
     assert bool(why) == is_dangerous
 
 
 def test_this_process():
-    memory, network, free = shared_memory.place()
-    assert shared_memory.place()[:2] == (memory, network)
+    memory, network, free = shared_memory.facts()
+    assert shared_memory.facts()[:2] == (memory, network)
     assert memory and network and free >= 0

@@ -14,18 +14,18 @@ reason. `docs/hooks.md` lists all hooks.
 import keras
 
 from tf_adasum.compat.keras import custom_loops, files, layers
-from tf_adasum.compat.keras.batch_logs import leaves_logs_unread, reads_batch_logs, reads_logs_of
+from tf_adasum.compat.keras.batch_logs import ignores_batch_logs, reads_batch_logs, reads_logs_of
 from tf_adasum.compat.keras.fit import (
     are_calls_under_way,
     calls_under_way,
-    exchangeable,
-    leave_logs_unread,
+    replaceable_dataset,
     settings_under_way,
+    skip_log_reduction,
     variables_so_far,
     when_fit_ends,
 )
 from tf_adasum.compat.keras.generation import IS_KERAS_2, hooks
-from tf_adasum.compat.keras.optimizer_steps import is_wrapped, take_over
+from tf_adasum.compat.keras.optimizer_steps import install_step, is_wrapped
 from tf_adasum.compat.keras.optimizers import (
     accumulation_steps,
     aggregation_state_of,
@@ -65,7 +65,7 @@ if IS_KERAS_2:
         VARIABLE_TYPES,
         all_variables,
         apply,
-        begin_together,
+        apply_unless_nonfinite,
         build,
         combine,
         index_of,
@@ -109,7 +109,7 @@ else:
         Step,
         all_variables,
         apply,
-        begin_together,
+        apply_unless_nonfinite,
         build,
         combine,
         index_of,

@@ -19,9 +19,9 @@ _METHODS = ("compute_metrics", "get_metrics_result", "_get_metrics_result_or_log
 Method = typing.TypeVar("Method", bound=Callable)
 
 
-def leaves_logs_unread(method: Method) -> Method:
+def ignores_batch_logs(method: Method) -> Method:
     """Mark a callback's method for the end of a batch that does not read the batch's logs."""
-    method.leaves_logs_unread = True  # type: ignore[attr-defined]
+    method.ignores_batch_logs = True  # type: ignore[attr-defined]
     return method
 
 
@@ -52,7 +52,7 @@ def reads_batch_logs(callback: keras.callbacks.Callback, kind: str) -> bool:
 
     A callback may read them if it has a method for the end of a batch. This is not true for a
     progress bar that shows only epochs, for a `ModelCheckpoint` that saves after epochs, and for
-    methods marked with `leaves_logs_unread`.
+    methods marked with `ignores_batch_logs`.
 
     Args:
         callback: the callback, after Keras has set its parameters.
@@ -84,4 +84,4 @@ def _reads(callback, name):
         return False
     if function is getattr(keras.callbacks.ModelCheckpoint, name):
         return callback.save_freq != "epoch"
-    return not getattr(function, "leaves_logs_unread", False)
+    return not getattr(function, "ignores_batch_logs", False)

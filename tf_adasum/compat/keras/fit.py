@@ -10,8 +10,8 @@ import keras
 import tensorflow as tf
 
 from tf_adasum.compat import one_worker
-from tf_adasum.compat.base_strategy import made
-from tf_adasum.compat.keras.fingerprint import Settings, settings_of
+from tf_adasum.compat.base_strategy import live_strategies
+from tf_adasum.compat.keras.call_settings import Settings, settings_of
 from tf_adasum.compat.keras.generation import hooks, private_names
 from tf_adasum.compat.keras.optimizers import is_ours, optimizers_of, optimizers_within
 from tf_adasum.errors import see
@@ -79,7 +79,7 @@ def when_fit_ends(function):
         _ends[-1].callback(function)
 
 
-def leave_logs_unread(names):
+def skip_log_reduction(names):
     """Let the steps of calls return logs that are not averaged, because no callback reads them.
 
     All workers have to call this function with the same names. If a call has several lists of
@@ -93,7 +93,7 @@ def leave_logs_unread(names):
         _calls[-1].unread = frozenset(names) if before is None else before.intersection(names)
 
 
-def are_logs_read(name):
+def reduces_logs(name):
     """Return whether the steps of `fit` or `evaluate` have to average their logs.
 
     Args:
@@ -177,7 +177,7 @@ def _refuse_no_strategy(model):
     default = tf.distribute.get_strategy()
     if tf.distribute.has_strategy() or model.distribute_strategy is not default:
         return
-    if all(strategy.num_replicas_in_sync == 1 for strategy in made):
+    if all(strategy.num_replicas_in_sync == 1 for strategy in live_strategies):
         return
     _, line = call_site.of_thread(threading.get_ident())
     message = (
@@ -185,8 +185,8 @@ def _refuse_no_strategy(model):
         f"and fit is called at {line}, so each worker trains its own model. Create and compile "
         f"the model in the scope: with strategy.scope(): model = ... {see('TFA-301')}"
     )
-    for strategy in made:
-        if strategy.workers.count > 1 and strategy.workers.health.others_train_apart():
+    for strategy in live_strategies:
+        if strategy.workers.count > 1 and strategy.workers.health.others_fit_without_strategy():
             raise RuntimeError(message)
     warnings.warn(message, stacklevel=5)  # hooks call this function
 
@@ -250,15 +250,15 @@ def variables_so_far(model):
 # ---- datasets of a training --------------------------------------------------------------------
 
 
-def exchangeable(dataset, following):
+def replaceable_dataset(dataset, next_dataset):
     """Return a `tf.data.Dataset` that another dataset can replace when an epoch begins.
 
     Args:
         dataset: the first dataset.
-        following: function that is called when an epoch begins. It returns the dataset to use from
-            this epoch on, or None to keep the current dataset. With Keras 2, it gets the number of
-            the epoch as its argument. With Keras 3, it gets no argument.
+        next_dataset: function that is called when an epoch begins. It returns the dataset to use
+            from this epoch on, or None to keep the current dataset. With Keras 2, it gets the
+            number of the epoch as its argument. With Keras 3, it gets no argument.
     """
     dataset = dataset.with_options(tf.data.Options())  # the user's object does not change
-    dataset.following = following
+    dataset.next_dataset = next_dataset
     return dataset

@@ -88,7 +88,7 @@ class BaseStep:
         raise NotImplementedError
 
 
-def take_over(step):
+def install_step(step):
     """Make `step.optimizer` call `step` in place of the optimizer's own update and reductions."""
     step.optimizer.step_of_wrapper = step
 

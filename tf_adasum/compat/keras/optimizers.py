@@ -34,7 +34,7 @@ def marker_of(strategy):
     return strategy.gradient_reduction if is_ours(strategy) else None
 
 
-def goes_own_way(strategy):
+def keras_reduces_gradients(strategy):
     """Return whether Keras reduces the gradients under a strategy."""
     return marker_of(strategy) is None and _marker_of_sum(strategy) is None
 
@@ -78,7 +78,7 @@ class Optimizers:
         """Create an optimizer's own variables if they do not exist yet. Called in a replica."""
         raise NotImplementedError
 
-    def begin_together(self, optimizer, gradients, variables, step):
+    def apply_unless_nonfinite(self, optimizer, gradients, variables, step):
         """Take a step with this replica's gradients, if the gradients of all replicas are finite.
 
         Args:
@@ -92,9 +92,9 @@ class Optimizers:
         if not context or is_wrapped(optimizer):
             return step(gradients)
         gradients = context.strategy.empty_replicas.zero_where_empty(gradients)
-        guard = context.strategy.nonfinite
+        nonfinite = context.strategy.nonfinite
         present = [gradient for gradient in gradients if gradient is not None]
-        if guard.leaves_be or not present:
+        if nonfinite.is_disabled or not present:
             return step(gradients)
 
         if variables is not None:  # a branch cannot create variables
@@ -106,23 +106,22 @@ class Optimizers:
 
         def take(found, *present):
             del found
-            with guard.passed():
+            with nonfinite.already_checked():
                 step(_at_places(are_present, present))
 
-        def leave_out(found, *present):
+        def skip_or_raise(found, *present):
             del present
-            guard.leave_out(found, paths)
+            nonfinite.skip_or_raise(found, paths)
 
-        found = guard.find(present)
+        found = nonfinite.find(present)
         is_finite = tf.reduce_all(tf.equal(found, 0))
-        return cond(context, is_finite, take, leave_out, (found, *present))
+        return cond(context, is_finite, take, skip_or_raise, (found, *present))
 
     def combine(self, optimizer, gradients, variables):
         """Combine the replicas' gradients of some variables with the strategy's rule.
 
-        Called in a replica, unless Keras reduces the gradients itself (`goes_own_way` is True).
-        With the rule mean, a sum is computed, because the loss is already divided by the number of
-        replicas.
+        Called in a replica, unless `keras_reduces_gradients` is True. With the rule mean, a sum is
+        computed, because the loss is already divided by the number of replicas.
 
         Args:
             optimizer: the optimizer that was built for these variables.

@@ -14,8 +14,8 @@ from tf_adasum.compat.tensorflow.cross_device_ops import (
 )
 from tf_adasum.compat.tensorflow.datasets import (
     cardinality,
-    end_together,
     forget_cardinality,
+    skip_end_check,
     without_autotuning,
 )
 from tf_adasum.compat.tensorflow.extended import (
@@ -60,7 +60,6 @@ __all__ = [
     "collective_error_of",
     "compiles_with_xla",
     "cross_device_ops",
-    "end_together",
     "first_replica",
     "forget_cardinality",
     "function_without_retrace_warning",
@@ -76,6 +75,7 @@ __all__ = [
     "seed_datasets_by",
     "seeded",
     "seeding",
+    "skip_end_check",
     "trace",
     "unseeded_datasets",
     "without_autotuning",

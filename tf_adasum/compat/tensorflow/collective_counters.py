@@ -60,6 +60,6 @@ class CollectiveCounters:
         collective that Python waits for, counted from 1 among the collectives of `during`.
         """
         entered, left = self._counts.numpy().tolist()
-        of_python, left_by_python = self._eager
-        waits_for = of_python if of_python > left_by_python else 0
-        return entered + of_python, left + left_by_python, waits_for
+        entered_by_python, left_by_python = self._eager
+        waits_for = entered_by_python if entered_by_python > left_by_python else 0
+        return entered + entered_by_python, left + left_by_python, waits_for

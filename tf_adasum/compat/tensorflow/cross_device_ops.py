@@ -50,8 +50,8 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
     Attributes:
         key_reuse: the `KeyReuse` of all collectives.
         counters: the `CollectiveCounters`; None if this worker holds all replicas.
-        guard: function that returns a context manager, which is entered while Python waits for a
-            collective. Defaults to `contextlib.nullcontext`.
+        wait_context: function that returns a context manager, which is entered while Python waits
+            for a collective. Defaults to `contextlib.nullcontext`.
         check_same_gradients: function of names and shapes, see
             `GradientAggregatingStrategy.check_same_gradients`. With None, nothing is checked.
     """
@@ -74,7 +74,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
             for one in self._launchers
         ]
         self.counters = None if self.all_local else CollectiveCounters()
-        self.guard: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
+        self.wait_context: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
         self.check_same_gradients: Callable[[list[str], list[str]], None] | None = None
 
     def transport_group(self) -> Any:
@@ -240,7 +240,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         one_worker.refuse(_COLLECTIVE)
         if not tf.executing_eagerly():
             return self.counters.around(inputs, collectives)
-        with self.guard():
+        with self.wait_context():
             return self.counters.around(inputs, collectives)
 
     def _function_for(self, gradients, options):

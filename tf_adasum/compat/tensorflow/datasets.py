@@ -50,7 +50,7 @@ def without_autotuning(dataset: Any) -> Any:
 _ends_together = contextvars.ContextVar("ends_together", default=False)
 
 
-def end_together(distributed: tf.distribute.DistributedDataset) -> None:
+def skip_end_check(distributed: tf.distribute.DistributedDataset) -> None:
     """Let a distributed dataset take batches without asking whether other workers have a batch.
 
     Call it only if all workers have the same number of batches. TensorFlow would ask in each step,
@@ -79,7 +79,7 @@ def read_directly(distributed: tf.distribute.DistributedDataset) -> None:
 
 @hooks.replaces(DistributedIterator, "get_next_as_optional", feature=UNEVEN)
 def get_next_as_optional(original, self):
-    """Do not ask the other workers whether they have a batch, after `end_together`."""
+    """Do not ask the other workers whether they have a batch, after `skip_end_check`."""
     token = _ends_together.set(not self._enable_get_next_as_optional)
     try:
         return original(self)
@@ -92,8 +92,8 @@ def sanity_check_type(original, self, other):
     """Let functions be traced again for an iterator that detects the end of the data differently.
 
     TensorFlow compares only the shapes and dtypes of the batches. If a function was traced for an
-    endless dataset, or for one that ends in the same step on all workers (`end_together`), it does
-    not ask whether other workers have a batch.
+    endless dataset, or for one that ends in the same step on all workers (`skip_end_check`), it
+    does not ask whether other workers have a batch.
     """
     original(self, other)
     if _end(self) != _end(other):
@@ -120,7 +120,7 @@ def calculate_replicas_with_values(original, strategy, input_workers, optional_l
     """Report to the strategy if some replicas have a batch in a step and other replicas have none.
 
     TensorFlow counts the replicas of all workers that have a batch, and continues until no replica
-    has a batch. After `end_together`, only the local replicas are counted.
+    has a batch. After `skip_end_check`, only the local replicas are counted.
     """
     if _ends_together.get():
         has_batch = [each.has_value() for own in optional_list for each in own]
@@ -131,7 +131,7 @@ def calculate_replicas_with_values(original, strategy, input_workers, optional_l
     has_batch = tf.reduce_any([each.has_value() for own in optional_list for each in own])
 
     def note():
-        noted = tf.numpy_function(strategy.sharding.ends.note, [has_batch], tf.bool)
+        noted = tf.numpy_function(strategy.sharding.end_check.note, [has_batch], tf.bool)
         with tf.control_dependencies([noted]):
             return tf.identity(number)
 
@@ -141,7 +141,7 @@ def calculate_replicas_with_values(original, strategy, input_workers, optional_l
 
 @hooks.replaces(input_lib, "_get_value_or_dummy", feature=UNEVEN)
 def get_value_or_dummy(original, input_workers, optional_list, produce_dummy):
-    """Make no empty batch for replicas without a batch, after `end_together`.
+    """Make no empty batch for replicas without a batch, after `skip_end_check`.
 
     The length of a batch would be unknown, because it might be 0.
     """

@@ -53,7 +53,7 @@ def make_train_function(original, self, force=False):
     is_new = self.train_function is None or force
     function = original(self, force)
     if is_new:
-        self.train_function = function = strategy.nonfinite.raising_plainly(function)
+        self.train_function = function = strategy.nonfinite.raising_plain_errors(function)
     return function
 
 
@@ -121,12 +121,12 @@ def configure_dataset(original, self, strategy, x, steps_per_epoch, class_weight
 
 @hooks.replaces(DataHandler, "enumerate_epochs")
 def enumerate_epochs(original, self):
-    """Replace an `exchangeable` dataset when an epoch begins.
+    """Replace a dataset of `replaceable_dataset` when an epoch begins.
 
     Keras uses one dataset for all epochs, and creates the iterator of an epoch before it calls
     callbacks. So the function that returns the new dataset gets the number of the epoch.
     """
-    following = getattr(self._adapter.get_dataset(), "following", None)
+    following = getattr(self._adapter.get_dataset(), "next_dataset", None)
     if following is None or self.has_class_weight or self._model not in _about_to_train:
         yield from original(self)
         return

@@ -21,8 +21,8 @@ from tf_adasum.compat.keras.optimizer_steps import step_of_wrapper
 from tf_adasum.compat.keras.optimizers import (
     Optimizers,
     aggregation_state_of,
-    goes_own_way,
     is_ours,
+    keras_reduces_gradients,
     marker_of,
     path_of,
 )
@@ -130,8 +130,8 @@ def key_of(variable):
 
 
 _optimizers = OptimizersOfKeras2()
-begin_together, combine, index_of = (
-    _optimizers.begin_together,
+apply_unless_nonfinite, combine, index_of = (
+    _optimizers.apply_unless_nonfinite,
     _optimizers.combine,
     _optimizers.index_of,
 )
@@ -169,7 +169,7 @@ def aggregate_gradients(original, self, grads_and_vars):
         None,
         optimizer_utils.all_reduce_sum_gradients,
     )
-    if not context or goes_own_way(context.strategy) or is_users_own:
+    if not context or keras_reduces_gradients(context.strategy) or is_users_own:
         return original(self, grads_and_vars)
     grads_and_vars = list(grads_and_vars)
     present = optimizer_utils.filter_empty_gradients(grads_and_vars)
@@ -210,7 +210,7 @@ def apply_gradients(original, self, grads_and_vars, name=None, *args, **kwargs):
     def take(gradients):
         original(self, zip(gradients, variables, strict=True), name, **kwargs)
 
-    begin_together(self, gradients, variables, take)
+    apply_unless_nonfinite(self, gradients, variables, take)
     return self.iterations
 
 

@@ -5,7 +5,7 @@ import weakref
 from tensorflow.data import UNKNOWN_CARDINALITY
 
 from tf_adasum.compat import tensorflow as tensorflow_compat
-from tf_adasum.compat.keras.fit import are_logs_read, call_under_way
+from tf_adasum.compat.keras.fit import call_under_way, reduces_logs
 from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.keras3 import py_datasets
 from tf_adasum.compat.keras.keras3.private_names import (
@@ -53,7 +53,7 @@ def get_iterator(original, self):
         return ()
     if is_ours(strategy) and isinstance(self.data_adapter, ArrayDataAdapter):
         # The workers compare the numbers of rows, and raise an error if they differ.
-        strategy.sharding.end_together(self._distributed_dataset)
+        strategy.sharding.skip_end_check(self._distributed_dataset)
     return original(self)
 
 
@@ -68,7 +68,7 @@ def make_epoch_iterator(original, self, *args, **kwargs):
     except ValueError as error:
         strategy = kwargs.get("distribute_strategy")
         if is_ours(strategy) and any(text in str(error) for text in EMPTY):
-            strategy.sharding.ends.report_none()
+            strategy.sharding.end_check.report_none()
         raise
 
 
@@ -83,13 +83,13 @@ def next_step(original, self):
         together = self.steps_per_execution
         begun = max(0, self._steps_seen - together)
         batches = range(begun, begun + together)
-        strategy.sharding.ends.check(self._distributed_dataset, batches)
+        strategy.sharding.end_check.check(self._distributed_dataset, batches)
     return original(self)
 
 
 @hooks.replaces(TFEpochIterator, "__iter__")
 def begin_epoch(original, self):
-    """Replace an `exchangeable` dataset, and skip the batches that a `DataOrder` has done.
+    """Replace a dataset of `replaceable_dataset`, and skip the batches that a `DataOrder` has done.
 
     Keras uses one dataset for all epochs, and begins every epoch with the first batch. Workers
     whose batches come from Python agree on the order of the batches. If the workers' datasets end
@@ -102,7 +102,7 @@ def begin_epoch(original, self):
         self._epoch_iterator = iter(())
         return self
     if is_ours(self._distribute_strategy):
-        self._distribute_strategy.sharding.ends.begin()
+        self._distribute_strategy.sharding.end_check.begin()
         if self.steps_per_epoch and call_under_way() == "fit":
             py_datasets.keep_reading(self.data_adapter)
         py_datasets.begin_pass(
@@ -113,7 +113,7 @@ def begin_epoch(original, self):
                 self._num_batches = None
     following = None
     if isinstance(self.data_adapter, TFDatasetAdapter):
-        following = getattr(self.data_adapter.get_tf_dataset(), "following", lambda: None)()
+        following = getattr(self.data_adapter.get_tf_dataset(), "next_dataset", lambda: None)()
     if following is not None:
         strategy = self._distribute_strategy
         self._distributed_dataset = strategy.experimental_distribute_dataset(following)
@@ -195,11 +195,7 @@ def get_metrics_result_or_logs(original, self, logs):
     if not logs and call_under_way() == "fit":
         raise ValueError(NO_BATCH)
     result = original(self, logs)
-    if (
-        result is logs
-        and is_ours(self._distribute_strategy)
-        and not are_logs_read(call_under_way())
-    ):
+    if result is logs and is_ours(self._distribute_strategy) and not reduces_logs(call_under_way()):
         of_all = self.get_metrics_result()
         return {name: of_all.get(name, value) for name, value in logs.items()}
     return result

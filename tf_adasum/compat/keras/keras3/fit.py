@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_adasum.compat import tensorflow as tensorflow_compat
-from tf_adasum.compat.keras.fit import are_logs_read, count_step, synchronize
+from tf_adasum.compat.keras.fit import count_step, reduces_logs, synchronize
 from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.keras3.jit import compiled_where_possible
 from tf_adasum.compat.keras.keras3.logs import returning_logs, returning_own_logs
@@ -28,7 +28,7 @@ CALLBACKS_OF_WORKER_0 = (
 
 # How many steps of `evaluate` a worker takes without waiting for the others. If it were far ahead,
 # it would wait so long for the result that the failure detector would report the others.
-STEPS_ALONE = 64
+STEPS_WITHOUT_SYNC = 64
 
 # Whether Keras's `BackupAndRestore` supports only one worker.
 BACKS_UP_ONE_WORKER = True
@@ -46,7 +46,7 @@ def make_function(original, self, step_function):
 
     If no callback reads the logs of a step, the replicas do not exchange them. At the end of an
     epoch, Keras reads the model's metrics instead. In `evaluate`, the workers then wait for each
-    other in every `STEPS_ALONE`-th step, so that no worker is far ahead.
+    other in every `STEPS_WITHOUT_SYNC`-th step, so that no worker is far ahead.
     """
     strategy = self._distribute_strategy
     if not is_ours(strategy):
@@ -63,13 +63,13 @@ def make_function(original, self, step_function):
         self.jit_compile = is_asked_for
 
     def function(iterator):
-        if are_logs_read(call):
+        if reduces_logs(call):
             return averaging(iterator)
-        if call == "evaluate" and count_step() % STEPS_ALONE == 0:
+        if call == "evaluate" and count_step() % STEPS_WITHOUT_SYNC == 0:
             strategy.workers.gather([])
         return alone(iterator)
 
-    return strategy.nonfinite.raising_plainly(function)
+    return strategy.nonfinite.raising_plain_errors(function)
 
 
 @hooks.replaces(BaseTrainer, "_symbolic_build")

@@ -6,8 +6,8 @@ import typing
 import keras
 import tensorflow as tf
 
+from tf_adasum.compat.keras.call_settings import note_learning_rate
 from tf_adasum.compat.keras.custom_loops import refuse_update_outside
-from tf_adasum.compat.keras.fingerprint import note_learning_rate
 from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.keras3.private_names import (
     FLOAT8,
@@ -22,7 +22,7 @@ from tf_adasum.compat.keras.optimizer_steps import BaseStep, step_of_wrapper
 from tf_adasum.compat.keras.optimizers import (
     Optimizers,
     cond,
-    goes_own_way,
+    keras_reduces_gradients,
     marker_of,
     on_any_replica,
     our_replica_context,
@@ -66,8 +66,8 @@ def init(original, self, learning_rate, *args, **kwargs):
 
 
 _optimizers = OptimizersOfKeras3()
-begin_together, build, combine, index_of = (
-    _optimizers.begin_together,
+apply_unless_nonfinite, build, combine, index_of = (
+    _optimizers.apply_unless_nonfinite,
     _optimizers.build,
     _optimizers.combine,
     _optimizers.index_of,
@@ -97,7 +97,7 @@ def apply_together(original, self, grads, trainable_variables=None):
     def step(gradients):
         original(self, gradients, trainable_variables)
 
-    begin_together(self, grads, trainable_variables, step)
+    apply_unless_nonfinite(self, grads, trainable_variables, step)
 
 
 @hooks.replaces(keras.optimizers.LossScaleOptimizer, "check_finite")
@@ -126,7 +126,7 @@ def all_reduce_sum_gradients(original, self, grads_and_vars):
     if step_of_wrapper(self):  # the wrapper does all reductions
         return grads_and_vars
     context = tf.distribute.get_replica_context()
-    if not context or goes_own_way(context.strategy):
+    if not context or keras_reduces_gradients(context.strategy):
         return original(self, grads_and_vars)
     present = filter_empty_gradients(grads_and_vars)
     return _optimizers.combine_present(self, grads_and_vars, present)

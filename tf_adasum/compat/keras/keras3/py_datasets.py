@@ -80,7 +80,7 @@ def begin_pass(strategy, adapter, has_steps):
         if passes <= PASSES_COMPARED:
             strategy.sharding.check_batches(lambda: data[0])
     elif isinstance(adapter, ArrayDataAdapter) and passes == 1:
-        strategy.sharding.ends.check_rows(adapter._num_samples, adapter.num_batches)
+        strategy.sharding.end_check.check_rows(adapter._num_samples, adapter.num_batches)
     elif isinstance(adapter, GeneratorDataAdapter) and passes == 1 and not has_steps:
         strategy.sharding.check_batches(lambda: adapter._first_batches[0])
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tf_adasum import doctor, errors
-from tf_adasum.doctor import answers
+from tf_adasum.doctor import error_help
 from tf_adasum.errors import see
 
 pytestmark = pytest.mark.one_stack
@@ -36,17 +36,17 @@ def test_another_code_is_refused(capsys):
 
 def test_every_heading_has_an_answer():
     headings = re.findall(r'^<a id="tfa-\d+"></a>(TFA-\d+): ', PAGE.read_text(), re.MULTILINE)
-    assert list(answers.answers()) == headings and len(headings) > 50
-    assert all(len(text.split()) > 10 for text in answers.answers().values())
-    assert "\n```python\nwith strategy.scope():\n    model" in answers.answer("301")
+    assert list(error_help.answers()) == headings and len(headings) > 50
+    assert all(len(text.split()) > 10 for text in error_help.answers().values())
+    assert "\n```python\nwith strategy.scope():\n    model" in error_help.answer("301")
 
 
 def test_a_wheel_has_the_page_beside_the_doctor(monkeypatch, tmp_path):
-    copy = tmp_path / answers.PAGE
+    copy = tmp_path / error_help.PAGE
     code = '<a id="tfa-101"></a>TFA-101: `some words`'
     copy.write_text(f"# Title\n\n### Fault\n\n{code}\n\nAn answer.\n\n## Next\n")
-    monkeypatch.setattr(answers, "_PLACES", (copy, PAGE))
-    (found,) = answers.answers().values()
+    monkeypatch.setattr(error_help, "_PLACES", (copy, PAGE))
+    (found,) = error_help.answers().values()
     assert found == "TFA-101: Fault\nThe message contains: some words\n\nAn answer."
 
 

@@ -247,8 +247,8 @@ def _of_compile(model):
 def _of_data(call, argument, value, is_length_open):
     """Describe the data of a call. Include the number of rows only for `_on_batch` methods.
 
-    For other methods, `sharding.ends` compares the numbers of rows. The lengths of the other axes
-    are included only if the model's inputs fix these lengths.
+    For other methods, `sharding.end_check` compares the numbers of rows. The lengths of the other
+    axes are included only if the model's inputs fix these lengths.
     """
     name = f"{call}({argument})"
     if value is None:

@@ -32,8 +32,8 @@ _MORE, _LAST = b"m", b"l"
 _CONFIRMATION = b"c"
 
 
-def call(connection: socket.socket, seconds: float) -> dict[str, float]:
-    """Measure a connection whose other end calls `answer`.
+def measure_link(connection: socket.socket, seconds: float) -> dict[str, float]:
+    """Measure a connection whose other end calls `serve_link`.
 
     Args:
         connection: a connected socket with a timeout.
@@ -63,15 +63,15 @@ def call(connection: socket.socket, seconds: float) -> dict[str, float]:
     }
 
 
-def answer(connection: socket.socket, seconds: float) -> None:
-    """Answer `call` at the other end of the connection.
+def serve_link(connection: socket.socket, seconds: float) -> None:
+    """Answer `measure_link` at the other end of the connection.
 
     Args:
         connection: a connected socket with a timeout.
         seconds: how long to send.
 
     Raises:
-        OSError: as for `call`.
+        OSError: as for `measure_link`.
     """
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for _ in range(PINGS):

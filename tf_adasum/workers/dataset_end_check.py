@@ -16,7 +16,7 @@ SAME_ROWS = (
 )
 
 
-class Ends:
+class DatasetEndCheck:
     """Checks that a distributed dataset ends in the same step on all workers.
 
     Args:
@@ -29,7 +29,7 @@ class Ends:
         # Whether this worker has a batch, in the first step in which some workers have none.
         self._has_batch: bool | None = None
 
-    def must_be_same(self, distributed: Any) -> None:
+    def require_same_length(self, distributed: Any) -> None:
         """Require that a distributed dataset ends in the same step on all workers.
 
         Args:

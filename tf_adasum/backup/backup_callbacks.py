@@ -92,7 +92,7 @@ class SaveLast(keras.callbacks.Callback):
         if self.first.backup:
             self.first.backup.begin_batches(self.model)
 
-    @keras_compat.leaves_logs_unread
+    @keras_compat.ignores_batch_logs
     def on_train_batch_end(self, batch, logs=None):
         """Save after every `save_freq` batches."""
         if self.first.backup:

@@ -15,7 +15,7 @@ from tf_adasum.cluster.tasks import Cluster
 _ANY_PORT = 9  # nothing is sent to it
 
 
-def of(cluster: Cluster) -> str:
+def interface_for(cluster: Cluster) -> str:
     """Return the name of the interface on which UCX listens, such as "eth0" or "lo".
 
     Raises:

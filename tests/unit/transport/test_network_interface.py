@@ -6,7 +6,7 @@ import pytest
 
 from tf_adasum.cluster import own_address
 from tf_adasum.cluster.tasks import Cluster
-from tf_adasum.transport import interface
+from tf_adasum.transport import network_interface
 
 
 def cluster_of(*addresses, rank=0):
@@ -25,8 +25,10 @@ def machine(monkeypatch):
         return "lo" if own_address.is_loopback(address) else interfaces.get(address, "")
 
     monkeypatch.setattr(own_address, "interface_with", interface_with)
-    monkeypatch.setattr(interface, "_addresses", lambda host: hosts.get(host, [host]))
-    monkeypatch.setattr(interface, "_from", lambda host: routes.get(hosts.get(host, [host])[0], []))
+    monkeypatch.setattr(network_interface, "_addresses", lambda host: hosts.get(host, [host]))
+    monkeypatch.setattr(
+        network_interface, "_from", lambda host: routes.get(hosts.get(host, [host])[0], [])
+    )
 
 
 @pytest.mark.parametrize(
@@ -42,18 +44,18 @@ def machine(monkeypatch):
     ],
 )
 def test_the_interface_follows_the_cluster(machine, addresses, expected):
-    assert interface.of(cluster_of(*addresses)) == expected
+    assert network_interface.interface_for(cluster_of(*addresses)) == expected
 
 
 def test_a_machine_that_the_others_do_not_reach(machine):
     with pytest.raises(RuntimeError, match=r"has the address 192\.168\.0\.1 or a route"):
-        interface.of(cluster_of("192.168.0.1:1", "192.168.0.2:1"))
+        network_interface.interface_for(cluster_of("192.168.0.1:1", "192.168.0.2:1"))
 
 
 def test_this_machine():
     """With the system's own interfaces: whichever it has, each is found by its address."""
-    assert interface.of(cluster_of("127.0.0.1:1", "127.0.0.1:2")) == "lo"
-    assert interface.of(cluster_of("localhost:1", "localhost:2")) == "lo"
+    assert network_interface.interface_for(cluster_of("127.0.0.1:1", "127.0.0.1:2")) == "lo"
+    assert network_interface.interface_for(cluster_of("localhost:1", "localhost:2")) == "lo"
     assert own_address.interface_with("192.0.2.1") == ""
     for _, name in socket.if_nameindex():
         for address in own_address._ipv4_of(name):
