@@ -90,6 +90,12 @@ def test_models_of_another_strategy_are_refused(name):
         train(getattr(callbacks, name)())
 
 
+def test_workers_compare_the_arguments_of_callbacks_that_wait_for_all():
+    """With another `every` on each worker, they would wait for each other."""
+    assert callbacks.ReplicaCheck(7).same_on_all_workers == "ReplicaCheck(every=7)"
+    assert callbacks.StragglerReport().same_on_all_workers.startswith("StragglerReport(")
+
+
 @pytest.mark.parametrize(
     ("callback", "names"),
     [

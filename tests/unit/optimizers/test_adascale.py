@@ -211,6 +211,19 @@ def fitted(**options):
     return model
 
 
+def test_mixed_precision(two_gradients):
+    """Keras puts AdaScale into a LossScaleOptimizer; a step that overflows is left out."""
+    stacks.set_dtype_policy("mixed_float16")
+    try:
+        model = fitted()
+    finally:
+        stacks.set_dtype_policy("float32")
+    assert isinstance(model.optimizer, stacks.LossScaleOptimizer)
+    inner = model.optimizer.inner_optimizer
+    assert inner.scale_invariant_steps > 2 and 1 < inner.gain < 2
+    assert np.isfinite(model.get_weights()[0]).all()
+
+
 @pytest.fixture(scope="module")
 def trained():
     with stacks.gradients_per_step(2):

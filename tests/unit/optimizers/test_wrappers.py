@@ -176,8 +176,8 @@ def test_a_step_that_overflows_is_left_out(wrapper, strategy):
     inner = outer.inner_optimizer
     assert inner.iterations.numpy() == (STEPS if stacks.COUNTS_STEPS_LEFT_OUT else 0)
     assert stacks.loss_scale_of(outer).numpy() == max(8 / 2**STEPS, stacks.LEAST_LOSS_SCALE)
-    for counter in ("steps", "taken", "combinations"):
-        assert getattr(inner._step, counter, 0) == 0
+    if isinstance(inner, AdaScale):
+        assert inner.scale_invariant_steps == 0
 
 
 @pytest.mark.parametrize("overwrite", [None, 2])

@@ -1,7 +1,6 @@
 """Which variables replicas share, and which one is named if their copies differ.
 
-The workers are threads. tests/multi_worker/test_replica_check.py has real workers, and compares
-variables that do not exist on all of them.
+The workers are threads. tests/multi_worker/test_replica_check.py has real workers.
 """
 
 import types
@@ -48,10 +47,31 @@ def test_shared_variables_of_a_model_with_a_frozen_layer():
     assert not {id(norm.moving_mean), id(norm.moving_variance)} & set(shared)
 
 
+def strategy_of(workers, copies, created=()):
+    """Two devices on each of three workers; `copies` holds all copies of each variable."""
+    return types.SimpleNamespace(
+        workers=workers,
+        num_replicas_in_sync=6,
+        extended=types.SimpleNamespace(
+            worker_devices=["CPU:0"] * 2, created_variables=lambda: created
+        ),
+        experimental_local_results=lambda each: copies[id(each)][2 * workers.rank :][:2],
+    )
+
+
 @pytest.mark.parametrize(
     ("value", "other"),
-    [([0.0], [-0.0]), ([1], [2]), ([True], [False]), (["a"], ["b"]), ([np.nan], [1.0])],
-    ids=["sign of zero", "int", "bool", "text", "NaN"],
+    [
+        ([0.0], [-0.0]),
+        ([1], [2]),
+        (np.int8([1]), np.int8([2])),
+        (1.0, 2.0),
+        ([True], [False]),
+        (["a"], ["b"]),
+        ([["a", "b"]], [["ab", ""]]),
+        ([np.nan], [1.0]),
+    ],
+    ids=["sign of zero", "int", "int8", "scalar", "bool", "text", "two texts", "NaN"],
 )
 def test_the_first_variable_that_differs_is_named(value, other):
     """On three workers with two devices each; `copies` holds the copies of each variable."""
@@ -69,12 +89,7 @@ def test_the_first_variable_that_differs_is_named(value, other):
     ]
 
     def check(workers):
-        strategy = types.SimpleNamespace(
-            workers=workers,
-            num_replicas_in_sync=6,
-            extended=types.SimpleNamespace(worker_devices=["CPU:0"] * 2),
-            experimental_local_results=lambda each: copies[id(each)][2 * workers.rank :][:2],
-        )
+        strategy = strategy_of(workers, copies)
         equal_variables.check(strategy, variables[:1])
         equal_variables.check(strategy, variables)
 
@@ -85,6 +100,30 @@ def test_the_first_variable_that_differs_is_named(value, other):
     assert message.endswith(
         f"that differ from replica 0 on replica 1, replica 4 (worker 2) {see('TFA-508')}"
     )
+
+
+def test_lists_of_other_lengths_are_refused_on_all_workers():
+    variables = [tf.Variable(0.0), tf.Variable(1.0)]
+    copies = {id(variable): [variable] * 6 for variable in variables}
+
+    def check(workers):
+        equal_variables.check(strategy_of(workers, copies), variables[: 1 + workers.rank // 2])
+
+    errors = each_of(3, check)
+    assert {type(error) for error in errors} == {ValueError}
+    for error in errors:
+        assert "workers 0, 1: 1 variable; worker 2: 2 variables" in str(error)
+
+
+def test_a_variable_that_one_worker_has_no_longer_is_not_compared():
+    gone, kept = tf.Variable(0.0), tf.Variable(1.0)
+    copies = {id(gone): [gone] * 6, id(kept): [kept] * 6}
+
+    def check(workers):
+        created = [None if workers.rank == 1 else gone, kept]
+        equal_variables.check(strategy_of(workers, copies, created))
+
+    assert each_of(3, check) == [None] * 3
 
 
 # ---- arguments ---------------------------------------------------------------------------------
