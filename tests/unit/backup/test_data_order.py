@@ -19,6 +19,7 @@ def test_each_pass_has_a_seed_of_its_own_which_no_global_generator_draws():
     seeds = seeds_of(DataOrder(5), range(4))
     assert len(set(seeds)) == 4 and all(0 <= seed < 2**31 for seed in seeds)
     assert not set(seeds) & set(seeds_of(DataOrder(6), range(4)))
+    assert DataOrder(5).seed_of_pass(False) != DataOrder(5).seed_of_pass(True)
     assert random.getstate() == before
 
 

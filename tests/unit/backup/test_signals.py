@@ -1,8 +1,8 @@
 """Signals that request a stop: which ones, the handlers before them, and a second signal."""
 
+import concurrent.futures
 import os
 import signal
-import threading
 
 import pytest
 
@@ -127,10 +127,23 @@ def test_a_child_that_was_forked_meanwhile_ends_as_ever():
     stop.give_back()
 
 
+def test_a_second_sigterm_ends_the_process_at_once(monkeypatch):
+    monkeypatch.setattr(signals, "SECONDS_OF_ONE", 0.0)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        taken(TERM)
+        send(TERM)
+        os.write(writer, b"runs")
+        send(TERM)
+        os._exit(0)
+    assert os.read(reader, 4) == b"runs"
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -TERM
+
+
 def test_outside_of_the_main_thread_nothing_is_handled():
-    thread = threading.Thread(target=taken, args=[USR1])
-    thread.start()
-    thread.join()
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        pool.submit(taken, USR1).result()
     assert signal.getsignal(USR1) == signal.SIG_DFL
 
 

@@ -8,6 +8,8 @@ from support.fake_workers import each_of
 
 from tf_adasum.backup import training_state
 from tf_adasum.backup.backup_files import Array
+from tf_adasum.compat import keras as keras_compat
+from tf_adasum.workers.workers import Workers
 
 ALL = (*training_state.SECTIONS, training_state.METRICS)
 DEVICES = 2
@@ -76,6 +78,17 @@ class TestOfReplicas:
             return other.state() == model.state()
 
         assert all(on_workers(count, save_and_restore))
+
+    def test_worker_0_shares_epoch_and_every_bit(self, count):
+        def share(own):
+            model = model_of(own)
+            keras_compat.set_initial_epoch(model, 5 if own.rank == 0 else 0)
+            training_state.share(model, own)
+            return keras_compat.initial_epoch(model), model.state()
+
+        first = model_of(Workers(0, count, None, None)).state()[::DEVICES]
+        expected = [each for each in first for _ in range(DEVICES)]
+        assert on_workers(count, share) == [(5, expected)] * count
 
 
 def test_bits_count_and_not_numbers(recwarn):

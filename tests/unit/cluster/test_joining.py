@@ -280,14 +280,21 @@ def test_workers_with_one_secret():
     assert_together(run(invitations(3), environments=[ONE] * 3)[0], 3)
 
 
-def test_a_worker_with_another_secret_is_named_on_all():
-    """The words for workers without a secret are in test_meeting.py."""
+@pytest.mark.parametrize(
+    ("environments", "of_first", "of_last"),
+    [
+        ([ONE, ONE, {}], ("a secret", "no secret"), ("no secret", "a secret")),
+        ([{}, {}, ONE], ("no secret", "a secret"), ("a secret", "no secret")),
+        ([ONE, ONE, OTHER], ("a secret", "another secret"), ("a secret", "another secret")),
+    ],
+)
+def test_a_worker_with_another_secret_is_named_on_all(environments, of_first, of_last):
     invited = invitations(3)
     first = f"worker 0 ({invited[0].coordinator})"
-    outcomes, _ = run(invited, environments=[ONE, ONE, OTHER], timeout=2)
-    on_first = f"Received: a secret on {first}, another secret on worker 2"
+    outcomes, _ = run(invited, environments=environments, timeout=2)
+    on_first = f"Received: {of_first[0]} on {first}, {of_first[1]} on worker 2"
     assert_all_raise(outcomes[:1], ValueError, on_first, secret.NAME)
-    on_other = f"Received: a secret on worker 2, another secret on {first}"
+    on_other = f"Received: {of_last[0]} on worker 2, {of_last[1]} on {first}"
     assert_all_raise(outcomes[2:], ValueError, on_other)
     assert isinstance(outcomes[1], (ValueError, TimeoutError)) and "worker 2" in str(outcomes[1])
 

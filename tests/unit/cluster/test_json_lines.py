@@ -77,6 +77,22 @@ def test_a_line_without_end_is_not_read_to_its_end(pair):
         pair[1].close()
 
 
+def test_the_blocking_reader_has_the_same_limit(pair):
+    with sending(pair[0], b" " * 4 * LONGEST_LINE):
+        assert json_lines.receive(pair[1], SOON) is None
+        pair[1].close()
+
+
+def test_a_limit_counts_from_the_beginning_of_a_line(pair):
+    """An introduction has a small limit, and the long first status may arrive with it."""
+    introduction, status = {"rank": 1}, {"text": "x" * 5000}
+    pair[0].sendall(json_lines.encode(introduction) + json_lines.encode(status))
+    connection = Connection(pair[1], longest_line=1000)
+    assert connection.receive() == [introduction] and connection.is_open
+    connection.longest_line = LONGEST_LINE
+    assert connection.receive() == [status]
+
+
 def test_a_line_that_trickles_has_a_time(pair):
     with sending(pair[0], b" ", pause=0.05), pytest.raises(TimeoutError):
         json_lines.receive(pair[1], 0.3)

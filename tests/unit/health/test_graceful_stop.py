@@ -96,11 +96,11 @@ def test_alone_it_is_the_next_place():
     [(0, 0, 0), (2, 9, 0), (1, 0, 0), (1, 4, 4)],
     ids=["not in a training", "in another training", "not held yet", "held"],
 )
-def test_one_that_is_not_in_that_training_is_waited_for(training, passed, stop_at):
+def test_one_that_is_not_in_that_training_is_waited_for(training, stop_points_passed, stop_at):
     first = GracefulStop(0, 2)
     first.begin()
     first.asked = True
-    status = Status(training=training, stop_points_passed=passed)
+    status = Status(training=training, stop_points_passed=stop_points_passed)
     assert first.exchange({1: status})["stop_at"] == stop_at
 
 

@@ -111,10 +111,12 @@ def test_an_abort_ends_what_waits_and_what_comes(waiting):
     _, wait = waiting
     with ThreadPoolExecutor(1) as pool:
         call = pool.submit(wait)
-        time.sleep(2.0)
-        assert not call.done()
-        aborted = time.monotonic()
-        mesh.abort("worker 1 was lost")
+        try:
+            time.sleep(2.0)
+            assert not call.done()
+        finally:  # the pool waits for the call
+            aborted = time.monotonic()
+            mesh.abort("worker 1 was lost")
         error = call.exception(10)
     assert time.monotonic() - aborted < 1
     assert isinstance(error, tf.errors.AbortedError)
@@ -153,7 +155,9 @@ def test_workers_whose_gradients_differ():
             pool.submit(combine, own, rank, [1000, 900][rank])
             for rank, own in enumerate(meshes.pair())
         ]
-        (ended, *_), _ = wait_for(calls, 30, FIRST_COMPLETED)
-        error = ended.exception()
-        mesh.abort("the other one waits")
+        try:
+            (ended, *_), _ = wait_for(calls, 30, FIRST_COMPLETED)
+            error = ended.exception()
+        finally:
+            mesh.abort("the other one waits")
     assert isinstance(error, tf.errors.AbortedError) and "expected" in error.message
