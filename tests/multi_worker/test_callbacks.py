@@ -89,6 +89,7 @@ def test_a_callback_on_worker_0_keeps_nobody_waiting(group, tmp_path):
 @on("2x1")
 class TestStopping:
     @pytest.mark.parametrize("rank", [None, 1], ids=["early stopping", "worker 1"])
+    @pytest.mark.always
     def test_all_stop_after_the_same_epoch(self, group, rank):
         results = group.run(scenarios.train_until_stopped, rank=rank)
         assert_same(results[1], results[0])

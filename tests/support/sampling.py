@@ -5,7 +5,8 @@ If nothing is selected by hand, slow tests are skipped, and a test runs only som
 - one of a test with workers, whose cases take seconds each;
 - one of every test under Keras 2, where everything runs a second time, and none of what the
   versions of TensorFlow and Keras have no part in: `pytest.mark.one_stack`;
-- of any other test so many that every value of each of its parameters occurs.
+- of any other test so many that every value of each of its parameters occurs;
+- and all cases that are marked `pytest.mark.always`.
 
 Which ones is chance that does not change from run to run. No test is left out. Everything that is
 selected with `--slow`, `-k`, `-m`, `--last-failed` or by its name, file.py or file.py::test, runs;
@@ -58,12 +59,13 @@ def is_selected_by_hand(config):
 def sample(cases):
     """Return those of the cases of a test that are taken; skipped ones only if all of them are."""
     can_run = [case for case in cases if not case.get_closest_marker("skip")]
+    always = [case for case in can_run if case.get_closest_marker("always")]
     by_chance = sorted(can_run or cases[:1], key=number_of)
     if stacks.IS_KERAS_2 and cases[0].get_closest_marker("one_stack"):
         return []
     if stacks.IS_KERAS_2 or cases[0].path.parent.name in WITH_WORKERS:
-        return sorted(by_chance, key=place_of_topology)[:1]
-    return with_every_value(by_chance)
+        return always or sorted(by_chance, key=place_of_topology)[:1]
+    return list(dict.fromkeys([*always, *with_every_value(by_chance)]))
 
 
 def with_every_value(cases):

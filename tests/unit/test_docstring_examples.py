@@ -88,7 +88,7 @@ def names(monkeypatch, tmp_path):
 
 
 @pytest.mark.keras3_only("the examples are written for Keras 3")
-@pytest.mark.parametrize(("module", "docstring"), examples())
+@pytest.mark.parametrize(("module", "docstring"), list(examples()))
 def test_the_example_prints_what_stands_there(module, docstring, names, request):
     own = vars(importlib.import_module(module))
     name = request.node.callspec.id
@@ -101,7 +101,7 @@ def test_the_example_prints_what_stands_there(module, docstring, names, request)
     assert not said, "".join(said)
 
 
-@pytest.mark.parametrize(("module", "docstring"), examples())
+@pytest.mark.parametrize(("module", "docstring"), list(examples()))
 def test_what_is_skipped_says_why(module, docstring):
     for line in docstring.splitlines():
         if "+SKIP" in line:

@@ -81,7 +81,7 @@ def test_wrong_arguments_are_refused_on_all_workers(request, workers, arguments,
 
 
 @pytest.mark.parametrize(
-    "arguments", [{}, {"radix_plan": (2,)}, {"communication_options": Options(0, 3.0)}], ids=str
+    "arguments", [{}, {"radix_plan": (2,)}, {"communication_options": Options(0, 3.0)}]
 )
 def test_good_arguments_reach_the_other_workers(two_workers, arguments):
     # The tests above would pass, too, if everything were refused.

@@ -6,7 +6,7 @@ import tensorflow as tf
 from support.stacks import copies_of
 from tensorflow.dtypes import experimental
 
-from scenarios.basics import random_data, use_rule, weights_of
+from scenarios.basics import scope, use_rule, weights_of
 
 DTYPES = {
     dtype.name: dtype
@@ -41,7 +41,7 @@ def travel(strategy):
     rank = strategy.cluster_resolver.task_id
     results = {}
     for name, dtype in DTYPES.items():
-        with strategy.scope():
+        with scope(strategy):
             variable = tf.Variable(of_replica(rank, dtype), dtype=dtype)
         for local, copy in enumerate(copies_of(strategy, variable)):
             results[f"{name}.variable.{local}"] = bits(copy.read_value())
@@ -54,7 +54,7 @@ def travel(strategy):
         results[f"{name}.gathered"] = bits(strategy.gather(values, axis=0))
         if dtype.is_integer:
             results[f"{name}.sum"] = bits(strategy.reduce("SUM", values, axis=None))
-        with strategy.scope():  # what each replica counts, and is read as the sum
+        with scope(strategy):  # what each replica counts, and is read as the sum
             counted = tf.Variable(
                 tf.cast([1.0, 2.0], tf.float32 if dtype == tf.bool else dtype),
                 trainable=False,
@@ -77,23 +77,36 @@ class Seeded(keras.layers.Dense):
 
 
 def train(strategy, dtype):
-    """Train a model whose variables are all of one dtype, but for a seed."""
+    """One step of a linear model; replica r's rows have nothing but feature r. Then a deeper one.
+
+    All variables are of one dtype, but for a seed.
+    """
     use_rule(strategy, "adasum")
-    keras.utils.set_random_seed(0)
-    x, y = random_data(8 * strategy.num_replicas_in_sync)
-    with strategy.scope():
-        layers = [keras.layers.Input([6], dtype=dtype), Seeded(3, dtype=dtype)]
-        layers += [keras.layers.BatchNormalization(dtype=dtype), keras.layers.Dense(1, dtype=dtype)]
-        model = keras.Sequential(layers)
-        model.compile(optimizer="adam", loss="mse", metrics=["mae"])
-    before = weights_of(model)
-    options = {"batch_size": len(x) // 2, "shuffle": False, "verbose": 0}
-    loss = model.fit(x, y, epochs=2, **options).history["loss"]
+    replicas = strategy.num_replicas_in_sync
+    x = np.repeat(np.eye(replicas, dtype="float32"), 4, axis=0)
+    y = np.arange(1, 4 * replicas + 1, dtype="float32")[:, None]
+    batch = {"batch_size": 4 * replicas, "shuffle": False, "verbose": 0}
+    with scope(strategy):
+        linear = keras.Sequential(
+            [
+                keras.layers.Input([replicas], dtype=dtype),
+                Seeded(1, use_bias=False, kernel_initializer="zeros", dtype=dtype),
+            ]
+        )
+        linear.compile(optimizer=keras.optimizers.SGD(1.0), loss="mse")
+    linear.fit(x, y, **batch)
+    with scope(strategy):
+        deeper = keras.Sequential(
+            [
+                keras.layers.Input([replicas], dtype=dtype),
+                keras.layers.Dense(3, dtype=dtype),
+                keras.layers.BatchNormalization(dtype=dtype),
+                keras.layers.Dense(1, dtype=dtype),
+            ]
+        )
+        deeper.compile(optimizer="adam", loss="mse", metrics=["mae"])
+    loss = deeper.fit(x, y, epochs=2, **batch).history["loss"]
     strategy.check_replicas()
-    after = weights_of(model)
-    assert (before["weight0"] != after["weight0"]).any()
-    return {
-        "loss": loss,
-        "seed": model.layers[0].seed.numpy(),
-        **{name: value.astype("float32") for name, value in after.items()},
-    }
+    deeper_weights = {f"deeper.{k}": v.astype("float32") for k, v in weights_of(deeper).items()}
+    kernel, seed = linear.get_weights()
+    return {"kernel": kernel.astype("float32"), "seed": seed, "loss": loss, **deeper_weights}

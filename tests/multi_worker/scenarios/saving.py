@@ -71,6 +71,8 @@ def copy_alone(strategy, folder):
     if strategy.workers.rank == 0:
         model.save(f"{folder}/model.keras")
         model.save_weights(f"{folder}/model.weights.h5")
+        model.save(f"{folder}/model.h5")
+        tf.train.Checkpoint(model=model).write(f"{folder}/checkpoint")
         clone, reloaded = keras.models.clone_model(model), keras.models.clone_model(model)
         clone.set_weights(model.get_weights())
         reloaded.load_weights(f"{folder}/model.weights.h5")

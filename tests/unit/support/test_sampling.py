@@ -19,6 +19,12 @@ TESTS = {
         @pytest.mark.slow
         def test_long():
             pass
+
+        ALWAYS = pytest.param("b", marks=pytest.mark.always)
+
+        @pytest.mark.parametrize("case", ["a", ALWAYS, "c"])
+        def test_always(case):
+            pass
         """,
     "unit/test_unit.py": """
         import pytest
@@ -82,6 +88,7 @@ def test_without_a_selection_every_test_runs_a_sample(outcomes, is_keras_2):
     (way,) = parameters_of(passed, "test_ways")
     assert way[1] in ("1x2", "2x1"), "one of those that others take, too"
     assert len(parameters_of(passed, "test_three")) == 1
+    assert parameters_of(passed, "test_always") == [["b"]]
     sizes = parameters_of(passed, "test_sizes")
     if is_keras_2:
         assert len(sizes) == 1 and parameters_of(passed, "test_absent") == [["2"]]
@@ -99,9 +106,9 @@ def test_without_a_selection_every_test_runs_a_sample(outcomes, is_keras_2):
     [
         ([f"{LONG.replace('long', 'ways')}[eagerly-3x1]", LONG], 2, False),
         ([LONG.replace("long", "ways"), "unit/test_one_stack.py"], 6 + 3, False),
-        (["multi_worker/test_workers.py"], 6 + 2 + 1, False),
-        (["multi_worker"], 2, True),
-        (["--sample", "multi_worker/test_workers.py"], 2, True),
+        (["multi_worker/test_workers.py"], 6 + 2 + 1 + 3, False),
+        (["multi_worker"], 3, True),
+        (["--sample", "multi_worker/test_workers.py"], 3, True),
         (["-k", "ways and eagerly and 3x1"], 1, False),
         (["-k", "long or formula or float32"], 1 + 3 + 5, False),
         (["-m", "slow"], 1, False),

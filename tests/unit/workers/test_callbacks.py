@@ -61,7 +61,18 @@ def begun(workers, callbacks):
         callback.set_model(model)
     for callback in arranged:
         callback.on_train_begin()
-    return model
+    return model, arranged
+
+
+def test_weights_are_compared_and_one_worker_stops_all():
+    def part(workers):
+        model, arranged = begun(workers, [])
+        model.stop_training = workers.rank == 1
+        for callback in arranged:
+            callback.on_epoch_end(0)
+        return model.distribute_strategy.checks, model.stop_training
+
+    assert each_of(3, part) == [(1, True)] * 3
 
 
 @pytest.mark.parametrize(
@@ -91,7 +102,7 @@ def test_what_a_users_backup_restores_reaches_all(is_there, tmp_path):
         folder = tmp_path / str(workers.rank)
         if workers.rank == (0 if is_there else 1):
             folder.mkdir()
-        return keras_compat.initial_epoch(begun(workers, [UsersBackup(str(folder))]))
+        return keras_compat.initial_epoch(begun(workers, [UsersBackup(str(folder))])[0])
 
     # Without a backup, worker 0's own callback has set its epoch all the same.
     assert each_of(2, part) == [3, 3 if is_there else 0]

@@ -30,6 +30,17 @@ def drawn_after(seed, seeds, draw=Seeds.common):
     return [draw(seeds) for _ in range(3)]
 
 
+@pytest.mark.keras3_only("Keras 2 has no PyDataset")
+def test_the_users_generators_stay_as_they_are():
+    """Otherwise all workers would draw the same augmentations."""
+    from tf_adasum.compat.keras.keras3.py_datasets import _seeded
+
+    before = random.getstate(), np.random.get_state()[1].tolist()
+    with _seeded(3):
+        random.random(), np.random.rand()
+    assert before == (random.getstate(), np.random.get_state()[1].tolist())
+
+
 def test_without_a_global_seed_every_seed_is_another():
     random.seed(1)  # of no matter
     drawn = drawn_after(None, seeds_of(2))
