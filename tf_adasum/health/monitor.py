@@ -204,13 +204,11 @@ class HealthMonitor:
         number = self._own.fits_without_strategy + 1
         self._say(fits_without_strategy=number)
         deadline = time.monotonic() + (_SECONDS_TO_TRAIN_APART if number == 1 else 0.0)
-        while not (
-            found := any(one.fits_without_strategy >= number for one in self._statuses.values())
-        ):
+        while all(one.fits_without_strategy < number for one in self._statuses.values()):
             if time.monotonic() >= deadline:
-                break
+                return False
             time.sleep(_PAUSE)
-        return found
+        return True
 
     def stop(self) -> None:
         """Report to the others that this worker ends; called at the end of the process."""

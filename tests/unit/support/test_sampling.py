@@ -124,5 +124,5 @@ def test_what_is_selected_by_hand_runs_and_of_folders_a_sample(
 
 def test_slow_runs_everything(outcomes, is_keras_2):
     passed, skipped = outcomes("--slow")
-    assert len(passed) + len(skipped) == 6 + 2 + 1 + 15 + 2 + 3
+    assert len(passed) + len(skipped) == 6 + 2 + 1 + 3 + 15 + 2 + 3
     assert skipped == (["unit/test_unit.py::test_absent[1]"] if is_keras_2 else [])
