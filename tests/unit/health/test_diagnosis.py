@@ -9,7 +9,7 @@ import pytest
 from support.fuzzing import cases
 
 from tf_adasum.cluster.tasks import Cluster
-from tf_adasum.health import diagnosis
+from tf_adasum.health import call_log, diagnosis
 from tf_adasum.health.diagnosis import (
     CUT,
     DEADLOCK,
@@ -105,6 +105,34 @@ def test_a_link_that_is_cut():
     assert judged(own, _0=cut, _2=RUNNING) is None, "it may be busy"
     said = diagnosis.notice(CLUSTER, {0: cut, 1: own, 2: own})
     assert said == f"worker 0 has waited 30 s for the others, which are waiting as well ({why})"
+
+
+@pytest.mark.parametrize("count", [3, 4])
+def test_at_most_three_links_that_are_cut_are_named(count):
+    names = [f"worker {rank}" for rank in range(5)]
+    cluster = Cluster(tuple(f"a:{rank}" for rank in range(5)), tuple(names), 4)
+    statuses = {rank: waiting(CUT, unreachable=f"host {rank}") for rank in range(count)}
+    said = diagnosis.notice(cluster, statuses | {4: waiting(CUT)})
+    named = [f"worker {rank} (a:{rank}) cannot reach host {rank}" for rank in range(3)]
+    assert said.endswith(f"({'; '.join([*named, '…'][:count])})")
+
+
+def test_the_first_calls_that_differ_are_named():
+    """Those of worker 1; worker 0 of another host has made the same calls as this one."""
+    entries = call_log.Entry(5, 1, "fit"), call_log.Entry(5, 2, "evaluate")
+
+    def different(**others):
+        statuses = {1: Status("running", at="train.py:4")}
+        statuses |= {int(name[1:]): status for name, status in others.items()}
+        found = {"differs": entries}
+        return diagnosis.different_calls(CLUSTER, statuses, lambda calls: found.get(calls))
+
+    other = Status("running", calls="differs")
+    assert different(_0=RUNNING, _2=RUNNING) is None
+    text = different(_0=RUNNING, _2=other)
+    assert "worker 0 (b:2) fit (at train.py:4), but worker 1 (c:3) evaluate. " in text
+    for state in "failed", "ended", "lost", "aborted":
+        assert different(_0=Status(state), _2=other) is None, "that explains the difference"
 
 
 def test_patience_ends():

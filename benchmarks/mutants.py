@@ -1,0 +1,539 @@
+"""Mutation testing: do the tests of `make test` notice a small change of the package's code?
+
+    python benchmarks/mutants.py                      every target: DATE-mutants.md
+    python benchmarks/mutants.py aggregation launch   some of them, into build/mutants.jsonl only
+    python benchmarks/mutants.py --share 3            every third mutant
+    python benchmarks/mutants.py --report             the report from what build/mutants.jsonl has
+
+Each mutant is the package with one operator, number, condition or constant of one file changed, as
+Cosmic Ray (PyPI `cosmic-ray`) changes them. It runs in a fork of a process that has imported
+TensorFlow; nothing is written to the sources. First the tests of a target run once and record
+which test executes which line. A mutant then meets only the tests that execute its line, those
+first that execute the fewest lines, until one fails or SECONDS of tests have passed. What the first
+run or an interrupted one has found is kept in build/mutants.jsonl, and is not run again as long as
+neither the line's file nor the tests have changed.
+
+A mutant counts as killed if a test fails, if the package cannot be imported, or if the tests take
+more than ten times as long. Worker processes that a test starts run the package without the change.
+"""
+
+import argparse
+import ast
+import contextlib
+import hashlib
+import importlib.util
+import json
+import linecache
+import os
+import pathlib
+import signal
+import sys
+import time
+import zlib
+
+import report
+
+ROOT = report.ROOT
+RECORD = ROOT / "build" / "mutants.jsonl"
+SECONDS = 20  # of tests per mutant
+
+# Per target: what is changed, and the tests that have to notice.
+TARGETS = {
+    "aggregation": (["tf_adasum/aggregation"], ["aggregation"]),
+    "ops": (["tf_adasum/ops/reference.py"], ["ops/test_ops.py", "ops/test_kernels.py"]),
+    "optimizers": (["tf_adasum/optimizers"], ["optimizers"]),
+    "health": (["tf_adasum/health/diagnosis.py"], ["health/test_diagnosis.py"]),
+    "cluster": (
+        ["tf_adasum/cluster/detection.py"],
+        ["cluster/test_detection.py", "cluster/test_json_lines.py"],
+    ),
+    "launch": (["tf_adasum/launch/failures.py"], ["launch/test_failures.py"]),
+    "workers": (
+        ["tf_adasum/workers/sharding.py", "tf_adasum/workers/row_samples.py"],
+        ["workers/test_sharding.py", "compat/test_pipelines.py"],
+    ),
+    "backup": ([], ["backup/test_backup_files.py"]),  # only for BUGS
+}
+
+# Bugs that a person could write: name, target, file, what is there, what replaces it.
+BUGS = [
+    (
+        "sharding: the next shuffle has the seed of an earlier one",
+        "workers",
+        "tf_adasum/workers/sharding.py",
+        "self._drawn = int(drawn.max())",
+        "self._drawn = int(drawn.min())",
+    ),
+    (
+        "Adasum's tree: the last of an odd number of replicas is dropped",
+        "aggregation",
+        "tf_adasum/aggregation/rules/adasum.py",
+        "carried = nodes_SMR[:, even:]",
+        "carried = nodes_SMR[:, :0]",
+    ),
+    (
+        "bf16: float16 gradients are rounded to bfloat16",
+        "aggregation",
+        "tf_adasum/aggregation/exchange.py",
+        "wire_dtype.size >= dtype.size",
+        "wire_dtype.size > dtype.size",
+    ),
+    (
+        "LAMB: v is corrected with the power of β1",
+        "optimizers",
+        "tf_adasum/optimizers/lamb.py",
+        "v_hat = v / _one_minus_power(beta_2, t)",
+        "v_hat = v / _one_minus_power(beta_1, t)",
+    ),
+    (
+        "AdaScale: the variance is divided by C in place of C - 1",
+        "optimizers",
+        "tf_adasum/optimizers/gain.py",
+        "scale / (count - 1)",
+        "scale / count",
+    ),
+    (
+        "restore order: epoch 9 counts as newer than epoch 10",
+        "backup",
+        "tf_adasum/backup/backup_files.py",
+        "(int(name[1]), int(name[2]), path)",
+        "(name[1], name[2], path)",
+    ),
+    (
+        "failure diagnosis: a failure in another call ends this one",
+        "health",
+        "tf_adasum/health/diagnosis.py",
+        "own.in_call and status.call == own.call",
+        "own.in_call",
+    ),
+    (
+        "detection: a rank equal to the number of workers is accepted",
+        "cluster",
+        "tf_adasum/cluster/detection.py",
+        "rank >= size",
+        "rank > size",
+    ),
+    (
+        "wire format: a message that arrives in two parts is lost",
+        "cluster",
+        "tf_adasum/cluster/json_lines.py",
+        '*lines, self._incoming = self._incoming.split(b"\\n")',
+        'lines, self._incoming = self._incoming.split(b"\\n"), b""',
+    ),
+    (
+        "launcher: a worker that was stopped counts as the one that failed first",
+        "launch",
+        "tf_adasum/launch/failures.py",
+        "by_themselves = [end for end in others if not end.is_stopped]",
+        "by_themselves = others",
+    ),
+]
+
+BINARY = (
+    "Add_Sub Sub_Add Mul_Div Div_Mul FloorDiv_Mul Mod_Mul Pow_Mul BitOr_BitAnd BitAnd_BitOr "
+    "LShift_RShift RShift_LShift"
+)
+COMPARISONS = (
+    "Eq_NotEq NotEq_Eq Lt_LtE Lt_GtE LtE_Lt LtE_Gt Gt_GtE Gt_LtE GtE_Gt GtE_Lt Is_IsNot IsNot_Is"
+)
+OPERATORS = [
+    *(f"core/ReplaceBinaryOperator_{change}" for change in BINARY.split()),
+    *(f"core/ReplaceComparisonOperator_{change}" for change in COMPARISONS.split()),
+    "core/ReplaceUnaryOperator_USub_UAdd",
+    "core/ReplaceUnaryOperator_Delete_Not",
+    "core/AddNot",
+    "core/ReplaceTrueWithFalse",
+    "core/ReplaceFalseWithTrue",
+    "core/ReplaceAndWithOr",
+    "core/ReplaceOrWithAnd",
+    "core/ReplaceBreakWithContinue",
+    "core/ReplaceContinueWithBreak",
+    "core/ExceptionReplacer",
+    "core/NumberReplacer",
+    "core/ZeroIterationForLoop",
+]
+
+OPERATOR_NAMES = {name.partition("/")[2] for name in OPERATORS}
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("targets", nargs="*", choices=[*TARGETS, []], help="default: all of them")
+    parser.add_argument("--report", action="store_true", help="only write the report")
+    parser.add_argument("--before", type=pathlib.Path, help="a record to compare with")
+    parser.add_argument("--share", type=int, default=1, help="run every SHAREth mutant")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mutants at a time")
+    arguments = parser.parse_args()
+    targets = arguments.targets or list(TARGETS)
+    os.chdir(ROOT)
+    RECORD.parent.mkdir(exist_ok=True)
+    if not arguments.report:
+        prepare()
+        for target in targets:
+            run_target(target, arguments.share, arguments.jobs)
+    if arguments.report or not arguments.targets:
+        write_report(arguments.before)
+
+
+def prepare():
+    """Import what every fork needs, but no tf_adasum, which each imports in its own form."""
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+    for module in ("tensorflow", "keras", "pytest", "hypothesis", "sklearn"):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
+
+
+# --------------------------------------------------------------------------- mutants of a file
+
+
+def mutants_of(path):
+    """Yield (line, operator, occurrence, changed source) for each mutant of a file.
+
+    Changes that the compiled code does not contain are left out: those of annotations.
+    """
+    from cosmic_ray.ast import ast_nodes, get_ast
+    from cosmic_ray.mutating import mutate_code
+    from cosmic_ray.plugins import get_operator
+
+    source = path.read_text()
+    unchanged = without_annotations(source)
+    for name in OPERATORS:
+        operator = get_operator(name)()
+        positions = [
+            position
+            for node in ast_nodes(get_ast(source))
+            for position in operator.mutation_positions(node)
+        ]
+        # NumberReplacer yields each number twice: one more, and one less. The first is enough.
+        step = 2 if name == "core/NumberReplacer" else 1
+        for occurrence in range(0, len(positions), step):
+            changed = mutate_code(source, operator, occurrence)
+            with contextlib.suppress(SyntaxError):  # `not` before an assignment expression
+                if without_annotations(changed) == unchanged:
+                    continue
+                yield positions[occurrence][0][0], name.partition("/")[2], occurrence, changed
+
+
+def without_annotations(source):
+    """Return the syntax tree of a source, without annotations, as a text."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            node.returns = None
+        elif isinstance(node, ast.arg):
+            node.annotation = None
+        elif isinstance(node, ast.AnnAssign):
+            node.annotation = ast.Constant(0)
+    return ast.dump(tree)
+
+
+def module_name(path):
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+class ChangedModule:
+    """A finder and loader that gives one module another source.
+
+    `linecache` has it, too: AutoGraph reads the source of what it compiles from there.
+    """
+
+    def __init__(self, path, source):
+        self.path, self.name = path, module_name(path)
+        self.code = compile(source, str(path), "exec")
+        linecache.cache[str(path)] = (len(source), None, source.splitlines(True), str(path))
+
+    def find_spec(self, name, path=None, target=None):
+        if name != self.name:
+            return None
+        package = [str(self.path.parent)] if self.path.stem == "__init__" else None
+        return importlib.util.spec_from_file_location(
+            name, self.path, loader=self, submodule_search_locations=package
+        )
+
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
+        exec(self.code, module.__dict__)
+
+
+# --------------------------------------------------------------------------- forks
+
+
+def in_fork(function, log):
+    """Call a function in a fork that leads a process group; return its process id."""
+    process = os.fork()
+    if process:
+        return process
+    code = 70
+    try:
+        os.setpgid(0, 0)
+        file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(file, 1)
+        os.dup2(file, 2)
+        code = int(function())
+    finally:
+        os._exit(code)
+
+
+def pytest_main(arguments, plugins=()):
+    import hypothesis
+    import pytest
+
+    # The same examples for each mutant, and no search for a smaller one after a failure.
+    hypothesis.settings.register_profile(
+        "mutants",
+        database=None,
+        derandomize=True,
+        phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
+    )
+    hypothesis.settings.load_profile("mutants")
+    return pytest.main(
+        ["-q", "-p", "no:cacheprovider", "--tb=line", *arguments], plugins=list(plugins)
+    )
+
+
+class LineRecorder:
+    """A plugin of pytest that records which test executes which line, and its seconds."""
+
+    def __init__(self, coverage):
+        self.coverage, self.seconds, self.failed = coverage, {}, set()
+
+    def pytest_runtest_logstart(self, nodeid):
+        self.coverage.switch_context(nodeid)
+
+    def pytest_runtest_logreport(self, report):
+        self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0) + report.duration
+        if report.failed:
+            self.failed.add(report.nodeid)
+
+
+def record_lines(tests, files, out):
+    """Run tests; write the lines of `files` that each executes, and its seconds, as JSON."""
+    import coverage
+
+    measured = coverage.Coverage(data_file=None, source=["tf_adasum"], config_file=False)
+    recorder = LineRecorder(measured)
+    measured.start()
+    code = pytest_main(["--sample", *tests], [recorder])
+    measured.stop()
+    data = measured.get_data()
+    lines = {
+        str(file): {
+            line: sorted(c for c in contexts if c)
+            for line, contexts in data.contexts_by_lineno(str(file)).items()
+        }
+        for file in files
+    }
+    out.write_text(
+        json.dumps({"lines": lines, "seconds": recorder.seconds, "failed": sorted(recorder.failed)})
+    )
+    return code
+
+
+# --------------------------------------------------------------------------- a target
+
+
+def run_target(target, share, jobs):
+    """Run the mutants of a target, and its BUGS, that have no result yet."""
+    sources, tests = TARGETS[target]
+    files = [file for source in sources for file in files_of(ROOT / source)]
+    bugs = [bug for bug in BUGS if bug[1] == target]
+    out, log = (RECORD.parent / f"mutants-{target}.{kind}" for kind in ("json", "log"))
+    measured = sorted({*files, *(ROOT / bug[2] for bug in bugs)})
+    tests = [f"tests/unit/{test}" for test in tests]
+    os.waitpid(in_fork(lambda: record_lines(tests, measured, out), log), 0)
+    recorded = json.loads(out.read_text())
+    if recorded["failed"]:
+        raise SystemExit(f"These tests fail without a change: {recorded['failed']}. See {log}.")
+    known = {entry["key"] for entry in entries()}
+    waiting = []
+    for name, file, line, changed in [*bugs_of(bugs), *chosen_mutants(files, share)]:
+        executed = {int(own): names for own, names in recorded["lines"][str(file)].items()}
+        nodes = tests_of(line, executed, recorded["seconds"])
+        entry = {
+            "key": key_of(changed, nodes),
+            "target": target,
+            "file": str(file.relative_to(ROOT)),
+            "line": line,
+            "name": name,
+            "change": difference(file.read_text(), changed),
+            "tests": len(nodes),
+        }
+        if entry["key"] not in known:
+            seconds = sum(recorded["seconds"][node] for node in nodes)
+            waiting.append((entry, file, changed, nodes, seconds))
+    count = len(recorded["seconds"])
+    print(f"{target}: {count} tests, {len(waiting)} mutants to run", flush=True)
+    run_all(waiting, jobs)
+
+
+def bugs_of(bugs):
+    """Yield (name, file, line, changed source) for some of BUGS."""
+    for name, _, file, old, new in bugs:
+        source = (ROOT / file).read_text()
+        if source.count(old) != 1:
+            raise SystemExit(f"{file} has {source.count(old)} times: {old}")
+        line = source[: source.index(old)].count("\n") + 1
+        yield name, ROOT / file, line, source.replace(old, new)
+
+
+def chosen_mutants(files, share):
+    """Yield (operator, file, line, changed source) for every SHAREth mutant, always the same."""
+    for file in files:
+        for line, operator, occurrence, changed in mutants_of(file):
+            if zlib.crc32(f"{module_name(file)} {operator} {occurrence}".encode()) % share == 0:
+                yield operator, file, line, changed
+
+
+def files_of(path):
+    return sorted(path.rglob("*.py")) if path.is_dir() else [path]
+
+
+def tests_of(line, executed, seconds):
+    """The tests that execute a line; of a line that runs at import, those of the file."""
+    breadth = {}
+    for names in executed.values():
+        for name in names:
+            breadth[name] = breadth.get(name, 0) + 1
+    nodes = sorted(executed.get(line) or breadth, key=lambda name: (breadth[name], name))
+    total, chosen = 0.0, []
+    for node in nodes:
+        total += seconds[node]
+        if chosen and total > SECONDS:
+            break
+        chosen.append(node)
+    return chosen
+
+
+def key_of(changed, nodes):
+    """What a result depends on: the changed source, and the tests' files."""
+    digest = hashlib.sha256(changed.encode())
+    for file in sorted({node.partition("::")[0] for node in nodes}):
+        digest.update(pathlib.Path(file).read_bytes())
+    digest.update("\n".join(nodes).encode())
+    return digest.hexdigest()[:16]
+
+
+def difference(before, after):
+    """ "old line → new line", of the first line that differs."""
+    pairs = zip(before.splitlines(), after.splitlines(), strict=False)
+    old, new = next((old, new) for old, new in pairs if old != new)
+    return f"{old.strip()} → {new.strip()}"
+
+
+def run_all(waiting, jobs):
+    """Run mutants, so many at a time, and append each result to the record."""
+    running = {}
+    queue = list(reversed(waiting))
+    with RECORD.open("a") as record:
+        while queue or running:
+            while queue and len(running) < jobs:
+                entry, file, changed, nodes, expected = queue.pop()
+                log = RECORD.parent / f"mutant-{len(queue)}.log"
+                process = in_fork(lambda f=file, c=changed, n=nodes: test_mutant(f, c, n), log)
+                deadline = time.monotonic() + 30 + 10 * expected
+                running[process] = (entry, log, deadline, time.monotonic())
+            for process, (entry, log, deadline, started) in list(running.items()):
+                ended, status = os.waitpid(process, os.WNOHANG)
+                if not ended and time.monotonic() < deadline:
+                    continue
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process, signal.SIGKILL)
+                if not ended:
+                    os.waitpid(process, 0)
+                    entry["outcome"] = "timeout"
+                else:
+                    entry["outcome"] = "survived" if status == 0 else "killed"
+                    entry["by"] = killer(log)
+                entry["seconds"] = round(time.monotonic() - started, 2)
+                record.write(json.dumps(entry) + "\n")
+                record.flush()
+                log.unlink()
+                del running[process]
+            time.sleep(0.01)
+
+
+def test_mutant(file, changed, nodes):
+    if not nodes:
+        return 0
+    sys.meta_path.insert(0, ChangedModule(file, changed))
+    return pytest_main(["-x", *nodes])
+
+
+def killer(log):
+    """The first line of pytest's summary that names what failed."""
+    lines = log.read_text(errors="replace").splitlines()
+    return next((line for line in lines if line.startswith(("FAILED", "ERROR"))), "")[:200]
+
+
+# --------------------------------------------------------------------------- report
+
+
+def entries():
+    with contextlib.suppress(FileNotFoundError):
+        yield from map(json.loads, RECORD.read_text().splitlines())
+
+
+def write_report(before):
+    """Write DATE-mutants.md from the record; `before` is the record of another commit, or None."""
+    latest = {(entry["file"], entry["name"], entry["change"]): entry for entry in entries()}
+    mutants = [entry for entry in latest.values() if entry["name"] in OPERATOR_NAMES]
+    bugs = [entry for entry in latest.values() if entry["name"] not in OPERATOR_NAMES]
+    earlier = [json.loads(line) for line in before.read_text().splitlines()] if before else []
+    rows = []
+    for target in [*TARGETS, None]:
+        own, old = (
+            [e for e in found if target in (None, e["target"]) and e["name"] in OPERATOR_NAMES]
+            for found in (mutants, earlier)
+        )
+        if own:
+            rows.append(
+                [target or "all", len(own), *(kinds(own)), share_killed(old), share_killed(own)]
+            )
+    header = ["target", "mutants", "killed", "timeouts", "survived", "killed before", "killed"]
+    caught = [
+        [bug["name"], "no" if bug["outcome"] == "survived" else "yes", test_of(bug)] for bug in bugs
+    ]
+    survivors = [
+        [
+            f"{e['file'].removeprefix('tf_adasum/')}:{e['line']}",
+            f"`{e['change']}`".replace("|", "\\|"),
+            e["tests"],
+        ]
+        for e in mutants
+        if e["outcome"] == "survived"
+    ]
+    body = [
+        report.table(header, rows),
+        "## Bugs put in by hand",
+        report.table(["bug", "caught", "first test that fails"], caught),
+        "## Mutants that survive",
+        report.table(["line", "change", "tests"], survivors),
+    ]
+    report.write("mutants", "Mutation testing", "\n\n".join(body))
+
+
+def kinds(found):
+    """How many mutants were killed, timed out and survived."""
+    return [sum(e["outcome"] == kind for e in found) for kind in ("killed", "timeout", "survived")]
+
+
+def share_killed(found):
+    """Return "93 %", or a dash."""
+    survived = sum(entry["outcome"] == "survived" for entry in found)
+    return f"{100 * (1 - survived / len(found)):.0f} %" if found else "–"
+
+
+def test_of(entry):
+    """The test that failed first, without its folder."""
+    named = entry.get("by", "").removeprefix("FAILED ").removeprefix("ERROR ")
+    return named.partition(" - ")[0].rpartition("/")[2]
+
+
+if __name__ == "__main__":
+    main()
