@@ -352,7 +352,7 @@ def test_the_latency_is_read_from_the_report(module):
     verdict = own.verdict(found, "adasum")
     assert verdict.word == "partly" and verdict.numbers["at most 1.15"] == "1 of 2"
     newest = own.ratios(max(own.REPORTS.glob("*-exchange_transport.md")).read_text())
-    assert len(newest) == 16 and len(set(newest.values())) > 8
+    assert len(newest) == 2 * 14 and len(set(newest.values())) > 14  # two ways, two counts, sizes
 
 
 def test_steps_to_a_target_are_read_from_the_lines(module):

@@ -76,7 +76,7 @@ def stub(monkeypatch):
         }
         for name, module in modules.items():
             monkeypatch.setitem(sys.modules, name, module)
-        monkeypatch.setattr(shared_memory, "place", lambda: (1, 1, free))
+        monkeypatch.setattr(shared_memory, "facts", lambda: (1, 1, free))
         monkeypatch.delenv("TF_CONFIG", raising=False)
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
         monkeypatch.setenv("TF_USE_LEGACY_KERAS", legacy)

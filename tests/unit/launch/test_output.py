@@ -133,8 +133,14 @@ def test_a_message_is_not_lost_where_the_reader_is_slow():
 def test_a_line_without_end_is_passed_on_in_parts():
     console, parts = output.Console(queue.SimpleQueue()), []
     console.write = lambda descriptor, prefix, piece, source: parts.append(piece)
-    words = failures.StderrTail()
-    options = {"prefix": b"", "redraws": True, "hides_noise": False, "words": words, "log": None}
+    tail = failures.StderrTail()
+    options = {
+        "prefix": b"",
+        "redraws": True,
+        "hides_noise": False,
+        "stderr_tail": tail,
+        "log": None,
+    }
     size = 48 << 20
     with open(os.memfd_create("stream"), "w+b", buffering=0) as stream:
         for _ in range(size >> 20):

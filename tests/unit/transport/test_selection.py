@@ -201,7 +201,7 @@ def test_an_interface_that_the_system_does_not_give(fake, monkeypatch):
         raise PermissionError(1, "Operation not permitted")
 
     fake()
-    monkeypatch.setattr(selection.interface, "of", refused)
+    monkeypatch.setattr(selection.network_interface, "interface_for", refused)
     for each in on_workers("auto"):
         assert each.mesh is None and "Operation not permitted" in each.summary
 
@@ -224,7 +224,7 @@ BOTH_WAYS = {selection.SHARED_MEMORY, selection.TCP}
 def test_the_ways_that_are_tried(fake, monkeypatch, memories, networks, free, made, words):
     functions = fake()
     places = [(*each, free) for each in zip(memories, networks, strict=True)]
-    monkeypatch.setattr(selection.shared_memory, "place", places.pop)
+    monkeypatch.setattr(selection.shared_memory, "facts", places.pop)
     for each in on_workers("auto"):
         assert words in each.summary
     assert set(functions.made) == made
