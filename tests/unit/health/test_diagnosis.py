@@ -48,6 +48,11 @@ UNREACHABLE = {"unreachable": "worker 1 (c:3): no answer"}
 LATE = Status("running", at="train.py:4 (main)")
 
 
+def test_a_new_status_reports_nothing_but_its_state():
+    state, *others = dataclasses.astuple(Status())
+    assert state == "starting" and not any(others)
+
+
 @pytest.mark.parametrize("own", [Status(), RUNNING, WAITING])
 def test_nobody_is_to_blame_while_all_run(own):
     assert judged(own, _0=RUNNING, _2=WAITING) is None
