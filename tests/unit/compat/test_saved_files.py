@@ -121,8 +121,8 @@ def test_a_changed_archive_is_refused_by_its_name(strategy, tmp_path):
     data = bytearray(path.read_bytes())
     data[position] ^= 1
     path.write_bytes(data)
-    with pytest.raises(OSError, match=r"(?s)a\.keras cannot be read.*CRC"):
-        first_weight(strategy, path)
+    with pytest.raises(OSError, match=r"(?s)a\.keras cannot be read.*CRC"), strategy.scope():
+        keras.saving.load_model(path)
 
 
 @pytest.mark.parametrize(
