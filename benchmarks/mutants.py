@@ -395,12 +395,13 @@ def files_of(path):
 
 
 def tests_of(line, executed, seconds):
-    """The tests that execute a line; of a line that runs at import, those of the file."""
+    """The tests that execute a line; of a line that runs at import, all."""
     breadth = {}
     for names in executed.values():
         for name in names:
             breadth[name] = breadth.get(name, 0) + 1
-    nodes = sorted(executed.get(line) or breadth, key=lambda name: (breadth[name], name))
+    named = executed.get(line) or seconds
+    nodes = sorted(named, key=lambda name: (breadth.get(name, 0), name))
     total, chosen = 0.0, []
     for node in nodes:
         total += seconds[node]

@@ -1,5 +1,7 @@
 """Which policy a dataset gets, and the warnings if the workers' datasets differ."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -9,6 +11,7 @@ from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.errors import see
 from tf_adasum.workers import sharding
 from tf_adasum.workers.sharding import Policy, Sharding
+from tf_adasum.workers.workers import Workers
 
 X = np.arange(48, dtype="float32").reshape(24, 2)
 Y = np.arange(24) % 5
@@ -230,3 +233,21 @@ def test_a_dataset_that_one_worker_alone_makes_moves_the_seeds_of_all_on():
 
     first, second = each_of(2, make)
     assert first == second
+
+
+def test_after_a_dataset_all_workers_draw_the_same_seeds():
+    def part(workers):
+        sharding = Sharding(workers)
+        sharding._drawn = workers.rank  # worker 1 has drawn one more
+        sharding.checked(tf.data.Dataset.range(8).batch(2))
+        return sharding._drawn
+
+    assert each_of(2, part) == [1, 1]
+
+
+@pytest.mark.parametrize(("files", "is_refused"), [(-1, False), (0, True), (1, True), (2, False)])
+def test_the_policy_file_needs_a_file_for_each_worker(files, is_refused):
+    """-1: the dataset reads no files."""
+    context = pytest.raises(ValueError, match="2 workers") if is_refused else nullcontext()
+    with context:
+        Sharding(Workers(0, 2, None, None))._check_files(files)
