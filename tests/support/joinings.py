@@ -2,16 +2,27 @@
 
 import contextlib
 
+import pytest
+
 from support.meetings import SOON, at_once
 from support.worker_group import free_ports
-from tf_adasum.cluster import joining
+from tf_adasum.cluster import coordinator, joining
 from tf_adasum.cluster.invitation import Invitation
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """What takes seconds elsewhere, so that those who are there find each other, takes less."""
+    monkeypatch.setattr(coordinator, "_SECONDS_TO_HOLD", 0.8)
+    monkeypatch.setattr(coordinator, "_SECONDS_OF_DOUBT", 2.0)
+    monkeypatch.setattr(joining, "_SECONDS_TO_TELL", (0.5, 4.0, 1.0))
+    monkeypatch.setattr(joining, "_SECONDS_OF_DISTRUST", 2.0)
 
 
 def invitations(count, host="127.0.0.1"):
     """What each worker is told."""
-    coordinator = f"{host}:{free_ports(1)[0]}"
-    return [Invitation(coordinator, rank, count, "a test") for rank in range(count)]
+    address = f"{host}:{free_ports(1)[0]}"
+    return [Invitation(address, rank, count, "a test") for rank in range(count)]
 
 
 def run(invited, *, timeout=SOON, delays=None, environments=None, limit=2 * SOON):

@@ -117,7 +117,7 @@ def elsewhere(name, rank, host):
 
 
 def paused(seconds, trains=None):
-    """A worker is stopped, and goes on; it may then hear that it has been lost itself."""
+    """A worker is stopped, and continues; it may then learn that it was declared lost itself."""
     steps = ((0, send(signal.SIGSTOP, 1)), (seconds, send(signal.SIGCONT, 1)))
     name = f"worker 1 paused for {seconds} s in a step"
     return Case(name, steps, trains=trains, names=r"worker 1\b", within=LONGEST_DETECTION + seconds)

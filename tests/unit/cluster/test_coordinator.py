@@ -8,7 +8,7 @@ import types
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support.joinings import invitations, run
+from support.joinings import impatient, invitations, run  # noqa: F401 - a fixture
 from support.meetings import SOON, program_at
 
 from tf_adasum.cluster import addresses, coordinator, introductions, joining, reception
@@ -16,15 +16,7 @@ from tf_adasum.cluster.introductions import Introduction, Stranger
 from tf_adasum.cluster.secret import Secret
 from tf_adasum.cluster.tasks import Cluster
 
-pytestmark = pytest.mark.one_stack
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch):
-    """What takes seconds elsewhere takes less."""
-    monkeypatch.setattr(coordinator, "_SECONDS_TO_HOLD", 0.8)
-    monkeypatch.setattr(coordinator, "_SECONDS_OF_DOUBT", 2.0)
-    monkeypatch.setattr(joining, "_SECONDS_TO_TELL", (0.5, 4.0, 1.0))
+pytestmark = [pytest.mark.one_stack, pytest.mark.usefixtures("impatient")]
 
 
 # ---- addresses -----------------------------------------------------------------------------------

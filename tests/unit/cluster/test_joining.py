@@ -10,25 +10,16 @@ import threading
 import time
 
 import pytest
-from support.joinings import invitations, run
+from support.joinings import impatient, invitations, run  # noqa: F401 - a fixture
 from support.meetings import SOON, needs_ipv6, program_at
 from support.meetings import run as run_meeting
 
 import tf_adasum
-from tf_adasum.cluster import addresses, coordinator, joining, own_address, secret
+from tf_adasum.cluster import addresses, joining, own_address, secret
 from tf_adasum.cluster.tasks import Cluster
 
 ROOT = os.path.dirname(os.path.dirname(tf_adasum.__file__))
-pytestmark = pytest.mark.one_stack
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch):
-    """What takes seconds elsewhere, so that those who are there hear of each other, takes less."""
-    monkeypatch.setattr(coordinator, "_SECONDS_TO_HOLD", 0.8)
-    monkeypatch.setattr(coordinator, "_SECONDS_OF_DOUBT", 2.0)
-    monkeypatch.setattr(joining, "_SECONDS_TO_TELL", (0.5, 4.0, 1.0))
-    monkeypatch.setattr(joining, "_SECONDS_OF_DISTRUST", 2.0)
+pytestmark = [pytest.mark.one_stack, pytest.mark.usefixtures("impatient")]
 
 
 def assert_together(outcomes, count):

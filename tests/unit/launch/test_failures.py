@@ -51,9 +51,9 @@ def test_without_a_traceback_there_is_no_exception():
 
 
 def test_a_later_traceback_replaces_an_earlier_one():
-    words = read(f"{BEGIN}OSError: x\nI go on\n{BEGIN}KeyError: x\nI go on\n")
-    assert (words.error, words.line) == ("KeyError: x", "I go on")
-    assert "OSError" not in words.traceback and words.traceback.endswith("I go on")
+    words = read(f"{BEGIN}OSError: x\nI continue\n{BEGIN}KeyError: x\nI continue\n")
+    assert (words.error, words.line) == ("KeyError: x", "I continue")
+    assert "OSError" not in words.traceback and words.traceback.endswith("I continue")
 
 
 def test_carets_at_the_beginning_of_a_line_are_no_exception():
